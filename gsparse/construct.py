@@ -1,0 +1,122 @@
+"""From what a caller has to CSR arrays on a device: the boundary where input is parsed."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+
+from gsparse._typing import Array
+from gsparse.device import Device, device_of
+from gsparse.errors import DtypeError, FileFormatError, ShapeError, StructureError
+
+__all__ = ["device_arrays", "device_of_source", "read_file"]
+
+
+def device_of_source(source: Any) -> Device | None:
+    """Give the GPU that a constructor's argument lives on; None for anything of the host."""
+    parts = source if isinstance(source, tuple) else (source,)
+    for part in parts:
+        for item in part if isinstance(part, tuple) else (part,):
+            found = device_of(item)
+            if found is not None:
+                return found
+    return None
+
+
+def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: bool) -> tuple[Any, Array, Array, Array]:
+    """Give shape, indptr, indices and data from device arrays, without a host copy.
+
+    Parameters
+    ----------
+    source : CuPy sparse matrix, CuPy dense array, (data, (row, col)) or (data, indices, indptr)
+    copy : bool
+        Whether the result must not share memory with `source`.
+    """
+    xp = device.xp
+    if not isinstance(source, tuple):
+        if hasattr(source, "tocsr"):
+            csr = source.tocsr()
+            shape, source = shape or csr.shape, (csr.data, csr.indices, csr.indptr)
+        else:
+            shape, source = shape or source.shape, _from_dense(xp, source)
+    elif len(source) == 2:
+        shape, source = _from_coordinates(xp, source[0], source[1], shape)
+    elif len(source) != 3:
+        raise ShapeError(f"device arrays must be (data, (row, col)) or (data, indices, indptr), got {len(source)} parts")
+    data, indices, indptr = (xp.asarray(part) for part in source)
+    if shape is None:
+        shape = (int(indptr.size) - 1, int(indices.max()) + 1 if indices.size else 0)  # synchronizes
+    data = data.astype(data.dtype if dtype is None else dtype, copy=copy)
+    return shape, indptr.astype(indptr.dtype, copy=copy), indices.astype(indices.dtype, copy=copy), data
+
+
+def _from_dense(xp: Any, dense: Array) -> tuple[Array, Array, Array]:
+    if dense.ndim != 2:
+        raise ShapeError(f"a dense device array must have two dimensions, got shape {dense.shape}")
+    rows, columns = xp.nonzero(dense)
+    return dense[rows, columns], _narrow(columns, dense.shape[1]), _row_pointers(xp, rows, dense.shape[0])
+
+
+def _from_coordinates(xp: Any, data: Array, coordinates: Any, shape: Any) -> tuple[Any, tuple[Array, Array, Array]]:
+    """Sort coordinates by row, stably; duplicates stay and add up in products."""
+    row, column = (xp.asarray(part) for part in coordinates)
+    data = xp.asarray(data)
+    if not row.shape == column.shape == data.shape or data.ndim != 1:
+        raise StructureError(f"row, col and data must be vectors of one length, got {row.shape}, {column.shape}, {data.shape}")
+    if shape is None:
+        shape = tuple(int(part.max()) + 1 if part.size else 0 for part in (row, column))  # synchronizes
+    if row.size and not (0 <= int(row.min()) and int(row.max()) < shape[0]):  # synchronizes
+        raise StructureError(f"row indices must lie in 0 to {shape[0] - 1}, they span {int(row.min())} to {int(row.max())}")
+    order = xp.argsort(row, kind="stable")
+    return shape, (data[order], column[order], _row_pointers(xp, row, shape[0]))
+
+
+def _row_pointers(xp: Any, rows: Array, num_rows: int) -> Array:
+    indptr = xp.zeros(num_rows + 1, np.int64)
+    xp.cumsum(xp.bincount(rows, minlength=num_rows), out=indptr[1:])
+    return _narrow(indptr, int(rows.size))
+
+
+def _narrow(indices: Array, bound: int) -> Array:
+    return indices.astype(np.int32 if bound <= np.iinfo(np.int32).max else np.int64)
+
+
+def read_file(path: str | PathLike[str]) -> sp.csr_array:
+    """Read a sparse matrix from a file.
+
+    Parameters
+    ----------
+    path : path-like
+        Matrix Market (``.mtx``, ``.mtx.gz``) or SciPy's ``.npz``.
+
+    Raises
+    ------
+    FileNotFoundError
+    FileFormatError
+        Where the kind of file is unknown, or the file is truncated or malformed.
+    """
+    path = Path(path)
+    readers = {".npz": sp.load_npz, ".mtx": scipy.io.mmread, ".mtx.gz": scipy.io.mmread}
+    reader = next((readers[kind] for kind in readers if path.name.lower().endswith(kind)), None)
+    if reader is None:
+        raise FileFormatError(f"{path.name}: unknown kind of file, gsparse reads {', '.join(readers)}")
+    if not path.exists():
+        raise FileNotFoundError(f"no file at {path}")
+    try:
+        found = reader(path)
+        return sp.csr_array(found)
+    except MemoryError:
+        raise
+    except Exception as error:  # readers raise whatever their parser met: zlib, zipfile, ValueError, OSError, EOFError
+        raise FileFormatError(f"{path.name} is truncated or malformed: {error}") from error
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuse values that no sparse array holds, as SciPy does: objects, strings, half precision."""
+    if dtype.kind not in "biufc" or dtype == np.float16:
+        raise DtypeError(f"a sparse matrix does not support dtype {dtype}: convert with astype(numpy.float32)")

@@ -1,0 +1,342 @@
+"""Where arrays live: array module, lanes of a warp, stream, kernels, and copies to and from the host."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse._typing import Array
+from gsparse.errors import DeviceError, DeviceMemoryError
+
+__all__ = ["CpuDevice", "Device", "GpuDevice", "device_of", "get_device"]
+
+DEVICE_VARIABLE = "GSPARSE_DEVICE"
+
+# Rows of a slice of blocked ELLPACK on the CPU: eight float64 fill one AVX-512 register.
+CPU_LANES = 8
+
+
+class Device(ABC):
+    """What every layer above asks of the place where arrays live.
+
+    Attributes
+    ----------
+    kind : {"cpu", "gpu"}
+    name : str
+        As `get_device` takes it: "cpu", "gpu:0".
+    lanes : int
+        Threads of a warp: 32 on NVIDIA, 64 on AMD's CDNA; the rows of a slice of blocked ELLPACK.
+    xp : module
+        NumPy or CuPy.
+    """
+
+    kind: str
+    name: str
+    lanes: int
+    xp: Any
+
+    @property
+    @abstractmethod
+    def kernels(self) -> Any:
+        """The backend module: `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
+
+    @abstractmethod
+    def owns(self, array: object) -> bool:
+        """Tell whether `array` is an array of this device."""
+
+    @abstractmethod
+    def upload(self, host: npt.NDArray[Any]) -> Array:
+        """Give a device array with the contents of a host array; the same memory where the host is the device."""
+
+    @abstractmethod
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        """Give a new, writable host array with the contents of a device array. Synchronizes."""
+
+    @abstractmethod
+    def download_vector(self, array: Array) -> npt.NDArray[Any]:
+        """Give a product's result to a caller on the host. Synchronizes."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """Allocate on this device."""
+        with self.memory_guard():
+            return self.xp.empty(shape, dtype)
+
+    def kernel(self, source: str, expression: str) -> Callable[..., None]:
+        """Give a compiled GPU kernel; only GPUs have any."""
+        raise DeviceError(f"{self.name} has no GPU kernels (asked for {expression} of {source})")
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this the current device within the block."""
+        yield
+
+    @contextmanager
+    def memory_guard(self) -> Iterator[None]:
+        """Turn the array module's out-of-memory error into `DeviceMemoryError` and leave its pool usable."""
+        yield
+
+    def synchronize(self) -> None:
+        """Wait for the work on the caller's current stream."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def __reduce__(self) -> tuple[Callable[[str], Device], tuple[str]]:
+        return get_device, (self.name,)
+
+
+class _Alias:
+    """The memory of a host array under another name.
+
+    An array made from this holds one reference to the owner however many kernels' arguments it appears in, so whoever
+    counts the owner's references (`gsparse.mirror`) sees the users', not ours.
+    """
+
+    def __init__(self, owner: npt.NDArray[Any]) -> None:
+        self.owner = owner
+        self.__array_interface__ = owner.__array_interface__
+
+
+class CpuDevice(Device):
+    """The host itself: NumPy arrays, threaded numba kernels."""
+
+    kind = "cpu"
+    name = "cpu"
+    lanes = CPU_LANES
+    xp = np
+
+    @cached_property
+    def kernels(self) -> ModuleType:
+        return import_module("gsparse.kernels.cpu")
+
+    def owns(self, array: object) -> bool:
+        return isinstance(array, np.ndarray)
+
+    def upload(self, host: npt.NDArray[Any]) -> Array:
+        return np.asarray(_Alias(np.ascontiguousarray(host)))
+
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        return np.array(array)
+
+    def download_vector(self, array: Array) -> npt.NDArray[Any]:
+        return np.asarray(array)
+
+
+class GpuDevice(Device):
+    """One GPU behind CuPy: CUDA on NVIDIA, HIP on AMD (a GCD is a GPU).
+
+    Parameters
+    ----------
+    index : int
+        CuPy's device number.
+    """
+
+    kind = "gpu"
+
+    def __init__(self, index: int = 0) -> None:
+        cupy = import_cupy()
+        count = cupy.cuda.runtime.getDeviceCount()
+        if not 0 <= index < count:
+            raise DeviceError(f"device 'gpu:{index}' was asked for, CuPy sees {count} GPU(s): use gpu:0 to gpu:{count - 1}")
+        self.index = index
+        self.name = f"gpu:{index}"
+        self.xp = cupy
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        # Not Device().attributes["WarpSize"], which is wrong on HIP.
+        self.lanes = int(properties["warpSize"])
+        self.description = properties["name"].decode()
+        self._kernels: dict[tuple[str, str], Callable[..., None]] = {}
+
+    @cached_property
+    def kernels(self) -> ModuleType:
+        return import_module("gsparse.kernels.gpu")
+
+    @cached_property
+    def staging(self) -> Any:
+        """Pinned buffers for this device's copies, made when first needed."""
+        return import_module("gsparse.staging").Staging(self.xp)
+
+    def owns(self, array: object) -> bool:
+        return isinstance(array, self.xp.ndarray) and array.device.id == self.index
+
+    def upload(self, host: npt.NDArray[Any]) -> Array:
+        with self.active(), self.memory_guard():
+            return self.staging.upload(np.ascontiguousarray(host))
+
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        with self.active():
+            return self.xp.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
+
+    def download_vector(self, array: Array) -> npt.NDArray[Any]:
+        with self.active():
+            return self.staging.download(array)  # type: ignore[no-any-return]  # synchronizes
+
+    def kernel(self, source: str, expression: str) -> Callable[..., None]:
+        found = self._kernels.get((source, expression))
+        if found is None:
+            with self.active():
+                found = compile_kernel(self.xp, self.lanes, source, expression)
+            self._kernels[source, expression] = found
+        return found
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        if self.xp.cuda.runtime.getDevice() == self.index:
+            yield
+        else:
+            with self.xp.cuda.Device(self.index):
+                yield
+
+    @contextmanager
+    def memory_guard(self) -> Iterator[None]:
+        try:
+            yield
+        except self.xp.cuda.memory.OutOfMemoryError as error:
+            with self.active():
+                self.xp.get_default_memory_pool().free_all_blocks()
+                free, total = self.xp.cuda.runtime.memGetInfo()
+            raise DeviceMemoryError(
+                f"{self.name} is out of memory: {error}; free now {free:,} of {total:,} bytes. "
+                "Drop arrays that are no longer needed, call A.release(), or choose a format with less padding."
+            ) from error
+
+    def synchronize(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()  # synchronizes
+
+
+SOURCE_FOLDER = Path(__file__).parent / "kernels" / "gpu" / "src"
+
+
+@lru_cache(maxsize=None)
+def kernel_source(name: str) -> str:
+    """Read a CUDA source with its headers inlined.
+
+    CuPy's disk cache keys on source and options, not on headers found through -I: inlined, a changed header is a
+    changed source.
+    """
+    seen: set[str] = set()
+
+    def expand(file: str) -> str:
+        seen.add(file)
+        lines = []
+        for line in (SOURCE_FOLDER / file).read_text().splitlines():
+            header = line.removeprefix('#include "').removesuffix('"') if line.startswith('#include "') else ""
+            if not (SOURCE_FOLDER / header).is_file():
+                lines.append("" if line == "#pragma once" else line)
+            elif header not in seen:
+                lines.append(expand(header))
+        return "\n".join(lines)
+
+    return expand(name)
+
+
+def compile_options(lanes: int) -> tuple[str, ...]:
+    """Give the compiler options all kernels share."""
+    return ("-std=c++17", f"-DGS_WARP={lanes}")
+
+
+def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Callable[..., None]:
+    """Compile one instantiation for the current device through NVRTC or hipRTC; CuPy keeps it on disk."""
+    module = cupy.RawModule(code=kernel_source(source), options=compile_options(lanes), name_expressions=[expression])
+    kernel: Callable[..., None] = module.get_function(expression)
+    return kernel
+
+
+def import_cupy() -> Any:
+    """Import CuPy and make sure that it sees a GPU.
+
+    Raises
+    ------
+    DeviceError
+        Saying what is missing and how to get it.
+    """
+    try:
+        cupy = import_module("cupy")
+    except ImportError as error:
+        raise DeviceError(
+            "a GPU was asked for, but CuPy is not installed: pip install 'gsparse[cuda13]' (or cuda12, rocm), "
+            "or use device='cpu'"
+        ) from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # CuPy raises its runtime's own error types, which need the runtime to be named
+        raise DeviceError(f"a GPU was asked for, but CuPy found no driver or GPU ({error}); use device='cpu'") from error
+    if count == 0:
+        raise DeviceError("a GPU was asked for, but CuPy found none; use device='cpu'")
+    return cupy
+
+
+@lru_cache(maxsize=None)
+def _gpu(index: int) -> GpuDevice:
+    return GpuDevice(index)
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> CpuDevice:
+    return CpuDevice()
+
+
+@lru_cache(maxsize=1)
+def _gpu_available() -> bool:
+    try:
+        import_cupy()
+    except DeviceError:
+        return False
+    return True
+
+
+def get_device(name: str | Device | None = None) -> Device:
+    """Give a device by name.
+
+    Parameters
+    ----------
+    name : {"auto", "cpu", "gpu", "gpu:N"} or Device, optional
+        "auto" is the current GPU where there is one, else the CPU. "cuda", "hip" and "rocm" are other words for "gpu".
+        Without a name, the environment variable ``GSPARSE_DEVICE``, else "auto".
+
+    Raises
+    ------
+    DeviceError
+        Where the name is unknown or the device is not there.
+
+    Examples
+    --------
+    >>> from gsparse.device import get_device
+    >>> get_device("cpu")
+    <CpuDevice cpu>
+    """
+    if isinstance(name, Device):
+        return name
+    wanted = name or os.environ.get(DEVICE_VARIABLE) or "auto"
+    kind, _, index = str(wanted).lower().partition(":")
+    if kind == "cpu" and not index:
+        return _cpu()
+    if kind == "auto" and not index:
+        return current_gpu() if _gpu_available() else _cpu()
+    if kind in ("gpu", "cuda", "hip", "rocm") and (not index or index.isdecimal()):
+        return _gpu(int(index)) if index else current_gpu()
+    raise DeviceError(f"unknown device {wanted!r}: use 'auto', 'cpu', 'gpu' or 'gpu:N'")
+
+
+def current_gpu() -> GpuDevice:
+    """Give CuPy's current device."""
+    return _gpu(import_cupy().cuda.runtime.getDevice())
+
+
+def device_of(array: object) -> Device | None:
+    """Give the GPU a CuPy array (or CuPy sparse matrix) lives on; None for anything of the host."""
+    if type(array).__module__.partition(".")[0] not in ("cupy", "cupyx"):
+        return None
+    data = getattr(array, "data", None)
+    found = getattr(array, "device", None) or getattr(data, "device", None)
+    return None if found is None else _gpu(found.id)

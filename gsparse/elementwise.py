@@ -1,0 +1,158 @@
+"""Element-wise work: where the structure stays, values are mapped on the device and the plan is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse._typing import Array
+from gsparse.construct import check_dtype
+from gsparse.hosted import HostedOperations
+from gsparse.mirror import Mirror
+
+__all__ = ["ElementwiseOperations", "is_scalar"]
+
+# Functions that map 0 to 0, so that they act on the stored values alone: SciPy's, NumPy's and CuPy's common names.
+VALUE_FUNCTIONS = (
+    *("sin", "tan", "arcsin", "arctan", "sinh", "tanh", "arcsinh", "arctanh", "rint", "sign", "expm1", "log1p"),
+    *("deg2rad", "rad2deg", "floor", "ceil", "trunc", "sqrt"),
+)
+
+# NumPy's functions as the methods that serve them: (forward, reflected).
+UFUNC_METHODS = {
+    "add": ("__add__", "__radd__"),
+    "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"),
+    "divide": ("__truediv__", "__rtruediv__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "power": ("__pow__", "__rpow__"),
+    "maximum": ("maximum", "maximum"),
+    "minimum": ("minimum", "minimum"),
+    "equal": ("__eq__", "__eq__"),
+    "not_equal": ("__ne__", "__ne__"),
+    "less": ("__lt__", "__gt__"),
+    "less_equal": ("__le__", "__ge__"),
+    "greater": ("__gt__", "__lt__"),
+    "greater_equal": ("__ge__", "__le__"),
+    "negative": ("__neg__",),
+    "absolute": ("__abs__",),
+    "conjugate": ("conjugate",),
+    "positive": ("copy",),
+    **{name: (name,) for name in VALUE_FUNCTIONS},
+}
+
+# Extended precision: no device computes in it.
+HOST_ONLY = "gG"
+
+
+def is_scalar(value: object) -> bool:
+    """Tell whether SciPy treats a value as a scalar."""
+    return np.isscalar(value) or (isinstance(value, np.ndarray) and value.ndim == 0)
+
+
+class ElementwiseOperations(HostedOperations):
+    """Mixin: operators and functions that act on stored values one by one."""
+
+    def _map_values(self, name: str, function: Callable[[Any, Array], Array], *args: Any, linear: bool = False) -> Any:
+        """Give a matrix of the same structure with mapped values.
+
+        Parameters
+        ----------
+        name : str
+            SciPy's method, with `args`, for where the device cannot: extended precision, or repeated entries, which
+            have to be added up before a function that is not linear.
+        function : callable
+            Of the array module and the values; gives a new array.
+        """
+        device, mirrors = self.device, self._mirrors  # type: ignore[attr-defined]
+        if self.dtype.char in HOST_ONLY:  # type: ignore[attr-defined]
+            return self._on_host(name, *args)
+        self.operand()  # type: ignore[attr-defined]
+        operand = self._operand  # type: ignore[attr-defined]
+        if not (linear or operand.is_canonical):
+            return self._on_host(name, *args)
+        values = mirrors["data"].resident()
+        with device.active(), device.memory_guard():
+            values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
+        new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
+        return self._with_mirrors(type(self), new, self.shape, operand.with_data(values))  # type: ignore[attr-defined]
+
+    def _scaled(self, factor: Any) -> Any:
+        return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True)
+
+    def multiply(self, other: Any) -> Any:
+        """Multiply element by element, by a scalar on the device, by an array on the host."""
+        return self._scaled(other) if is_scalar(other) else self._on_host("multiply", other)
+
+    __mul__ = multiply
+    __rmul__ = multiply
+
+    def __truediv__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            return self._on_host("__truediv__", other)
+        # SciPy's rule: divide in float64 wherever that holds the values, float32 ones too.
+        wide = self.astype(np.float64, copy=False) if np.can_cast(self.dtype, np.float64) else self  # type: ignore[attr-defined]
+        return wide._scaled(1.0 / other)
+
+    def __neg__(self) -> Any:
+        if self.dtype.kind == "b":  # type: ignore[attr-defined]
+            raise NotImplementedError("negating a boolean sparse array is not supported: use astype(int) first")
+        return self._map_values("__neg__", lambda xp, values: -values, linear=True)
+
+    def __abs__(self) -> Any:
+        return self._map_values("__abs__", lambda xp, values: xp.abs(values))
+
+    def __round__(self, ndigits: int = 0) -> Any:
+        return self._map_values("__round__", lambda xp, values: xp.around(values, ndigits), ndigits)
+
+    def _real(self) -> Any:
+        if self.dtype.kind != "c":  # type: ignore[attr-defined]
+            return self.copy()  # type: ignore[attr-defined]
+        return self._map_values("_real", lambda xp, values: xp.ascontiguousarray(values.real), linear=True)
+
+    def _imag(self) -> Any:
+        return self._map_values("_imag", lambda xp, values: xp.array(values.imag), linear=True)
+
+    def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> Any:
+        """Cast the values; the structure and the plan stay. Repeated entries are added up first, as SciPy does."""
+        dtype = np.dtype(dtype)
+        if dtype == self.dtype:  # type: ignore[attr-defined]
+            return self.copy() if copy else self  # type: ignore[attr-defined]
+        check_dtype(dtype)
+        if not np.can_cast(self.dtype, dtype, casting):  # type: ignore[attr-defined, arg-type]
+            raise TypeError(f"cannot cast {self.dtype} to {dtype} under the rule {casting!r}")  # type: ignore[attr-defined]
+        if dtype.char in HOST_ONLY:
+            return self._on_host("astype", dtype)
+        return self._map_values("astype", lambda xp, values: values.astype(dtype), dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        """Serve NumPy's functions: ``np.sin(A)``, ``ndarray @ A``, ``np.float64(2) * A``, ``ndarray += A``."""
+        names = UFUNC_METHODS.get(ufunc.__name__)
+        if method != "__call__" or names is None or options.keys() - {"axes"}:  # (`y @= A` comes with axes)
+            raise TypeError(f"unsupported operand type(s) for numpy.{ufunc.__name__} ({method}): {type(self).__name__}")
+        mine = inputs[0] if isinstance(inputs[0], ElementwiseOperations) else inputs[-1]
+        reflected = mine is not inputs[0]
+        operator = getattr(mine, names[-1 if reflected else 0], None)
+        if operator is None:
+            return NotImplemented
+        result = operator(*(inputs[:-1] if reflected else inputs[1:]))
+        if out is None or result is NotImplemented or sp.issparse(result) or result.shape != out[0].shape:
+            return result  # (in place, `dense *= A` gives a sparse result and `y @= A` another shape, as in SciPy)
+        out[0][...] = result
+        return out[0]
+
+
+def _mapped(name: str) -> Callable[[ElementwiseOperations], Any]:
+    def method(self: ElementwiseOperations) -> Any:
+        return self._map_values(name, lambda xp, values: getattr(xp, name)(values))
+
+    method.__name__ = name
+    method.__doc__ = f"Map the stored values with `numpy.{name}`, on the device."
+    return method
+
+
+for _name in VALUE_FUNCTIONS:
+    setattr(ElementwiseOperations, _name, _mapped(_name))

@@ -1,0 +1,59 @@
+"""What gsparse raises and warns: each error names the requirement, what came, and the remedy."""
+
+from __future__ import annotations
+
+__all__ = [
+    "DeviceError",
+    "DeviceMemoryError",
+    "DtypeError",
+    "FileFormatError",
+    "FormatError",
+    "GsparseError",
+    "HostFallbackError",
+    "HostLoanWarning",
+    "ShapeError",
+    "StructureError",
+]
+
+
+class GsparseError(Exception):
+    """Base of every error that gsparse raises on purpose."""
+
+
+class ShapeError(GsparseError, ValueError):
+    """Shapes do not fit together; SciPy raises ValueError here, and so does this."""
+
+
+class DtypeError(GsparseError, TypeError, ValueError):
+    """A dtype that cannot be held or computed with, or an `out` of another dtype than the result.
+
+    SciPy raises TypeError for some of these and ValueError for others; this is both.
+    """
+
+
+class StructureError(GsparseError, ValueError):
+    """`indptr` and `indices` do not describe a matrix: non-monotone, out of range, wrong length."""
+
+
+class FormatError(GsparseError, ValueError):
+    """A storage format that does not exist, or that does not fit this matrix."""
+
+
+class FileFormatError(GsparseError, ValueError):
+    """A file that is truncated, malformed, or of a kind gsparse does not read."""
+
+
+class DeviceError(GsparseError, RuntimeError):
+    """The device asked for is not there, or the operands live on different devices."""
+
+
+class DeviceMemoryError(GsparseError, MemoryError):
+    """The device ran out of memory; the message says how much was needed and how much was free."""
+
+
+class HostFallbackError(GsparseError, RuntimeError):
+    """Inside `gsparse.strict()`, an operation would have left the device."""
+
+
+class HostLoanWarning(UserWarning):
+    """A host array of the matrix is still held, so every product has to bring it to the device again."""

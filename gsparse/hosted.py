@@ -1,0 +1,119 @@
+"""What SciPy computes on the host: indexing, reductions, conversions, comparisons, sparse with sparse.
+
+An operation on the host works on a *twin*: a plain SciPy array over read-only views of the host arrays. It cannot
+write to them, so the device copy stays true and no loan is made. Results come back as the matrix's own class, on its
+device; their arrays move there when first multiplied by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse._typing import Array
+from gsparse.device import device_of
+from gsparse.errors import DeviceError
+from gsparse.mirror import Mirror
+
+__all__ = ["HostedOperations"]
+
+# Methods of SciPy's that read a matrix and give something new: run on the twin.
+READING_METHODS = (
+    *("sum", "mean", "trace", "diagonal", "max", "min", "nanmax", "nanmin", "argmax", "argmin", "count_nonzero"),
+    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "_getnnz", "__getitem__", "__str__", "__bool__"),
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "__pow__", "power", "maximum", "minimum"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
+)
+
+class HostedOperations:
+    """Mixin: what a device matrix leaves to SciPy."""
+
+    _twin: Any = None
+    _scipy_base: Any
+
+    # -------------------------------------------------------------------- twin
+
+    def host_twin(self, operation: str) -> Any:
+        """Give a plain SciPy array with this matrix's contents, for an operation that only reads. Synchronizes.
+
+        Where columns are unsorted or repeated, the twin gets arrays of its own: SciPy's reductions sort in place.
+        """
+        self.stats.left_device(operation)  # type: ignore[attr-defined]
+        mirrors = self._mirrors  # type: ignore[attr-defined]
+        hosts = tuple(mirrors[name].read() for name in ("data", "indices", "indptr"))
+        key = tuple(host.base if host.base is not None else host for host in hosts)
+        lent = any(mirror.lent for mirror in mirrors.values())
+        if self._twin is not None and not lent and all(a is b for a, b in zip(key, self._twin[0], strict=True)):
+            return self._twin[1]
+        twin = self._scipy_base(hosts, shape=self.shape, maxprint=self.maxprint)  # type: ignore[attr-defined]
+        if not twin.has_canonical_format:
+            twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)  # type: ignore[attr-defined]
+        self._twin = None if lent else (key, twin)
+        return twin
+
+    def _on_host(self, name: str, *args: Any, **options: Any) -> Any:
+        """Run SciPy's method on the twin and bring a sparse result of this format home."""
+        twin = self.host_twin(name)
+        result = getattr(twin, name)(*(self._plain(name, a) for a in args), **options)
+        return self if result is twin else self._like(result)
+
+    def _plain(self, name: str, other: Any) -> Any:
+        if isinstance(other, HostedOperations):
+            return other.host_twin(name)
+        return self._refuse_device_array(name, other)
+
+    def _refuse_device_array(self, name: str, other: Any) -> Any:
+        if device_of(other) is not None:
+            raise DeviceError(f"{name} of a sparse matrix and a device array is computed on the host: pass other.get()")
+        return other
+
+    def _like(self, result: Any) -> Any:
+        """Make a SciPy array of this format a matrix on this device; its arrays move there when first multiplied by."""
+        if not (sp.issparse(result) and result.format == self.format):  # type: ignore[attr-defined]
+            return result
+        mirrors = {
+            name: Mirror(self.device, host=np.require(getattr(result, name), requirements="W"))  # type: ignore[attr-defined]
+            for name in ("indptr", "indices", "data")
+        }
+        return self._with_mirrors(type(self), mirrors, result.shape, None)  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self.host_twin("__iter__"):
+            yield self._like(row)
+
+    def tocsr(self, copy: bool = False) -> Any:
+        """Give this matrix in CSR: itself (or a copy), a transposed view as a plain SciPy array."""
+        return self._to_format("csr", copy)
+
+    def tocsc(self, copy: bool = False) -> Any:
+        """Give this matrix in CSC: a plain SciPy array, or a transposed view itself."""
+        return self._to_format("csc", copy)
+
+    def _to_format(self, format: str, copy: bool) -> Any:
+        if self.format == format:  # type: ignore[attr-defined]
+            return self.copy() if copy else self  # type: ignore[attr-defined]
+        return self._on_host(f"to{format}", copy=True)
+
+    def tocoo(self, copy: bool = True) -> Any:
+        """Give this matrix in COO as a SciPy array of its own."""
+        return self._on_host("tocoo", copy=True)
+
+    def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
+        """Give this matrix in BSR as a SciPy array of its own."""
+        return self._on_host("tobsr", blocksize=blocksize, copy=True)
+
+
+def _hosted(name: str) -> Callable[..., Any]:
+    def method(self: HostedOperations, *args: Any, **options: Any) -> Any:
+        return self._on_host(name, *args, **options)
+
+    scipys = getattr(sp.csr_array, name, None)
+    method.__name__, method.__doc__ = name, getattr(scipys, "__doc__", None)
+    return method
+
+
+for _name in READING_METHODS:
+    setattr(HostedOperations, _name, _hosted(_name))

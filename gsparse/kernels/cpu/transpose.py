@@ -1,0 +1,17 @@
+"""Transposing on the CPU: SciPy's counting sort."""
+
+from __future__ import annotations
+
+import scipy.sparse as sp
+
+from gsparse.device import Device
+from gsparse.formats import Csr
+
+__all__ = ["csr_transpose"]
+
+
+def csr_transpose(device: Device, csr: Csr) -> Csr:
+    """Transpose; within each row of the result columns keep the order of the rows they come from."""
+    columns = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape).tocsc()
+    dtype = csr.indices.dtype
+    return Csr(csr.shape[::-1], columns.indptr.astype(dtype, copy=False), columns.indices.astype(dtype, copy=False), columns.data)

@@ -1,0 +1,63 @@
+// port.cuh - the one header that knows which target we compile for:
+//   CUDA (NVRTC) | HIP (hipRTC, or bare clang with -DGS_BARE) | the CPU emulator of the tests (-DGS_EMU).
+// The host passes -DGS_WARP=<lanes of a warp> (32 on NVIDIA, 64 on AMD's CDNA); no other file names a lane count.
+#pragma once
+#ifndef GS_WARP
+#error "compile with -DGS_WARP=32 or -DGS_WARP=64"
+#endif
+#if defined(GS_EMU)
+#include "emulator.h"
+#elif defined(__HIP__) || defined(__HIPCC__) || defined(__HIPCC_RTC__)
+#define GS_HIP 1
+#if defined(GS_BARE)
+#include "hip_bare.h"
+#elif !defined(__HIPCC_RTC__)
+#include <hip/hip_runtime.h>
+#endif
+#if defined(__GFX9__) && defined(__HIP_DEVICE_COMPILE__)
+static_assert(GS_WARP == 64, "gfx9 (CDNA) runs 64 lanes a warp");
+#endif
+#endif
+
+// The largest block that may be launched (gsparse.kernels.THREADS_PER_BLOCK): bounds the registers of a thread.
+#define GS_MAX_THREADS 512
+
+#if !defined(GS_EMU)
+#define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)
+#if defined(GS_HIP)
+// The maskless forms are valid on every ROCm; the *_sync forms want a 64-bit mask from ROCm 7 on.
+template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) { return __shfl_down(v, d, w); }
+template <class T> __device__ __forceinline__ T gs_shfl(T v, int s, int w) { return __shfl(v, s, w); }
+template <class T> __device__ __forceinline__ T gs_ldg(const T *p) { return *p; }
+#else
+template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) {
+  return __shfl_down_sync(0xffffffffu, v, d, w);
+}
+template <class T> __device__ __forceinline__ T gs_shfl(T v, int s, int w) { return __shfl_sync(0xffffffffu, v, s, w); }
+template <class T> __device__ __forceinline__ T gs_ldg(const T *p) { return __ldg(p); }
+#endif
+#endif
+
+// Arithmetic that keeps subnormals: CuPy always passes -ftz=true, which would flush float32 ones to zero.
+#if defined(GS_EMU)
+__device__ __forceinline__ float gs_fma(float a, float b, float c) { return a * b + c; }
+__device__ __forceinline__ double gs_fma(double a, double b, double c) { return a * b + c; }
+__device__ __forceinline__ double gs_widen(float a) { return a; }
+#elif defined(GS_HIP)
+__device__ __forceinline__ float gs_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+__device__ __forceinline__ double gs_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+__device__ __forceinline__ double gs_widen(float a) { return a; }
+#else
+__device__ __forceinline__ float gs_fma(float a, float b, float c) { return __fmaf_ieee_rn(a, b, c); }
+__device__ __forceinline__ double gs_fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+__device__ __forceinline__ double gs_widen(float a) {
+  double wide;
+  asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(a));
+  return wide;
+}
+#endif
+
+// The number of this thread in a one-dimensional grid.
+__device__ __forceinline__ long long gs_thread() {
+  return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+}

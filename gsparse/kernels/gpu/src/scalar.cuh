@@ -1,0 +1,100 @@
+// scalar.cuh - the arithmetic of the compute types: float, double, Complex<float>, Complex<double>, long long.
+// Integers wrap modulo 2^64, as NumPy's do. Complex products use the plain formula, so that inf and NaN come out as
+// they do in SciPy. Everything goes through gs_fma, which keeps subnormals (port.cuh).
+#pragma once
+#include "port.cuh"
+
+template <class R> struct alignas(2 * sizeof(R)) Complex { R re, im; };
+
+// ---- sum + a*b
+__device__ __forceinline__ long long gs_fma(long long a, long long b, long long sum) {
+  typedef unsigned long long u64;
+  return static_cast<long long>(static_cast<u64>(a) * static_cast<u64>(b) + static_cast<u64>(sum));
+}
+template <class R> __device__ __forceinline__ Complex<R> gs_fma(Complex<R> a, Complex<R> b, Complex<R> sum) {
+  return {gs_fma(-a.im, b.im, gs_fma(a.re, b.re, sum.re)), gs_fma(a.im, b.re, gs_fma(a.re, b.im, sum.im))};
+}
+
+// ---- a + b, as a*1 + b so that subnormals stay
+__device__ __forceinline__ float gs_add(float a, float b) { return gs_fma(a, 1.0f, b); }
+__device__ __forceinline__ double gs_add(double a, double b) { return a + b; }
+__device__ __forceinline__ long long gs_add(long long a, long long b) { return gs_fma(a, 1ll, b); }
+template <class R> __device__ __forceinline__ Complex<R> gs_add(Complex<R> a, Complex<R> b) {
+  return {gs_add(a.re, b.re), gs_add(a.im, b.im)};
+}
+
+// ---- constants and tests
+template <class T> struct Scalar {
+  static __device__ __forceinline__ T zero() { return T(0); }
+  static __device__ __forceinline__ bool is_nan(T a) { return a != a; }
+  static __device__ __forceinline__ bool is_one(T a) { return a == T(1); }
+  static __device__ __forceinline__ T conjugate(T a) { return a; }
+};
+template <class R> struct Scalar<Complex<R>> {
+  static __device__ __forceinline__ Complex<R> zero() { return {R(0), R(0)}; }
+  static __device__ __forceinline__ bool is_nan(Complex<R> a) { return a.re != a.re || a.im != a.im; }
+  static __device__ __forceinline__ bool is_one(Complex<R> a) { return a.re == R(1) && a.im == R(0); }
+  static __device__ __forceinline__ Complex<R> conjugate(Complex<R> a) { return {a.re, -a.im}; }
+};
+
+// ---- a stored value as a compute value: the same, or one that widens to it without rounding
+template <class To> struct Widen;
+template <> struct Widen<float> { static __device__ __forceinline__ float from(float a) { return a; } };
+template <> struct Widen<long long> { static __device__ __forceinline__ long long from(long long a) { return a; } };
+template <> struct Widen<double> {
+  static __device__ __forceinline__ double from(float a) { return gs_widen(a); }
+  static __device__ __forceinline__ double from(double a) { return a; }
+};
+template <class R> struct Widen<Complex<R>> {
+  static __device__ __forceinline__ Complex<R> from(Complex<R> a) { return a; }
+  template <class S> static __device__ __forceinline__ Complex<R> from(Complex<S> a) {
+    return {Widen<R>::from(a.re), Widen<R>::from(a.im)};
+  }
+  template <class S> static __device__ __forceinline__ Complex<R> from(S a) { return {Widen<R>::from(a), R(0)}; }
+};
+
+// ---- reads through the read-only path
+template <class T> __device__ __forceinline__ T gs_load(const T *p) { return gs_ldg(p); }
+#if !defined(GS_EMU) && !defined(GS_HIP)
+__device__ __forceinline__ Complex<float> gs_load(const Complex<float> *p) {
+  const float2 v = __ldg(reinterpret_cast<const float2 *>(p));
+  return {v.x, v.y};
+}
+__device__ __forceinline__ Complex<double> gs_load(const Complex<double> *p) {
+  const double2 v = __ldg(reinterpret_cast<const double2 *>(p));
+  return {v.x, v.y};
+}
+#endif
+
+// ---- sum over `W` consecutive lanes in a fixed order (a tree), valid in the first lane of each group
+template <int W> __device__ __forceinline__ float gs_group_sum(float v) {
+#pragma unroll
+  for (int d = W / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, W));
+  return v;
+}
+template <int W> __device__ __forceinline__ double gs_group_sum(double v) {
+#pragma unroll
+  for (int d = W / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, W));
+  return v;
+}
+template <int W> __device__ __forceinline__ long long gs_group_sum(long long v) {
+#pragma unroll
+  for (int d = W / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, W));
+  return v;
+}
+template <int W, class R> __device__ __forceinline__ Complex<R> gs_group_sum(Complex<R> v) {
+  return {gs_group_sum<W>(v.re), gs_group_sum<W>(v.im)};
+}
+
+// ---- one entry's share of a row sum: sum + value * x[column]
+template <class T, class Stored> __device__ __forceinline__ T gs_entry(const Stored *value, T xj, T sum, int conjugate) {
+  T a = Widen<T>::from(gs_load(value));
+  if (conjugate) a = Scalar<T>::conjugate(a);
+  return gs_fma(a, xj, sum);
+}
+
+// ---- y = alpha*sum + beta*y; y is read only where beta is not 0, and alpha = 1 costs no complex 0*inf
+template <class T> __device__ __forceinline__ void gs_store(T *y, T sum, T alpha, T beta, int read_y) {
+  if (!Scalar<T>::is_one(alpha)) sum = gs_fma(alpha, sum, Scalar<T>::zero());
+  *y = read_y ? gs_fma(beta, *y, sum) : sum;
+}

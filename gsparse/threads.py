@@ -1,0 +1,1 @@
+from gsparse.kernels.cpu.threads import get_num_threads, set_num_threads

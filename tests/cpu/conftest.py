@@ -1,0 +1,105 @@
+"""Matrices that hurt, and an exact product to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse.formats import BlockedEllpack, Csr, Ellpack
+from gsparse.kernels import cpu
+
+SLICE_SIZE = 32
+
+# Lengths of the rows, and columns. No number of rows is a multiple of 8, 32 or 64 except where it says so.
+STRUCTURES: dict[str, tuple[list[int], int]] = {
+    "mixed": ([0, 3, 1, 0, 8, 9, 7, 2, 0, 0, 5, 15, 1] * 8 + [0], 40),
+    "multiple_of_64": ([3, 4, 5, 0] * 32, 20),
+    "one_dense_row": ([1] * 70 + [200] + [2] * 30, 90),
+    "all_empty": ([0] * 13, 5),
+    "one_column": ([1, 0, 1, 1, 0, 3] * 7, 1),
+    "one_row": ([11], 30),
+    "long_rows": ([33, 64, 17, 100, 31], 128),
+    "no_rows": ([], 7),
+    "no_columns": ([0] * 9, 0),
+}
+
+
+def make_csr(lengths: list[int], num_cols: int, dtype: Any, index_dtype: Any, seed: int = 0) -> Csr:
+    """Give rows of these lengths; columns in any order, and twice wherever chance has it."""
+    rng = np.random.default_rng(seed)
+    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(index_dtype)
+    nnz = int(indptr[-1])
+    indices = rng.integers(0, max(num_cols, 1), nnz).astype(index_dtype)
+    return Csr((len(lengths), num_cols), indptr, indices, random_values(rng, nnz, dtype))
+
+
+def random_values(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
+    dtype = np.dtype(dtype)
+    if dtype.kind == "i":
+        return rng.integers(-(2**62), 2**62, shape)
+    values = rng.standard_normal(shape)
+    if dtype.kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
+    return values.astype(dtype)
+
+
+def store_as(kernel: str, csr: Csr) -> Csr | Ellpack | BlockedEllpack:
+    if kernel == "ellpack":
+        return cpu.csr_to_ellpack(None, csr, int(np.diff(csr.indptr).max(initial=0)))
+    if kernel == "blocked_ellpack":
+        return cpu.csr_to_blocked_ellpack(None, csr, SLICE_SIZE)
+    return csr
+
+
+def exact_product(csr: Csr, x: Any, conjugate: bool = False) -> tuple[Any, Any]:
+    """Give A @ x in extended precision (integers modulo 2**64), and |A| @ |x|."""
+    wide = np.dtype({"f": np.longdouble, "c": np.clongdouble, "i": np.int64}[x.dtype.kind])
+    rows = np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr))
+    data = csr.data.conj() if conjugate else csr.data
+    exact = np.zeros((csr.num_rows, *x.shape[1:]), wide)
+    bound = np.zeros(exact.shape, np.longdouble)
+    values = data.astype(wide).reshape(-1, *[1] * (x.ndim - 1))
+    terms = values * x.astype(wide)[csr.indices]
+    np.add.at(exact, rows, terms)
+    np.add.at(bound, rows, np.abs(terms).astype(np.longdouble))
+    return exact, bound
+
+
+@pytest.fixture
+def assert_row_by_row() -> Callable[..., None]:
+    """Compare with an exact result: |computed - exact| <= c * eps * (|A| |x|) in each row, c twice its length."""
+
+    def check(csr: Csr, computed: Any, exact: Any, bound: Any) -> None:
+        if computed.dtype.kind == "i":
+            np.testing.assert_array_equal(computed, exact)
+            return
+        real = np.finfo(computed.dtype)
+        length = np.diff(csr.indptr).astype(np.longdouble).reshape(-1, *[1] * (computed.ndim - 1)) + 4
+        # One rounding of a subnormal a term comes on top.
+        allowed = 2 * length * (real.eps * bound + real.smallest_subnormal)
+        assert (np.abs(computed - exact) <= allowed).all()
+
+    return check
+
+
+@pytest.fixture(autouse=True)
+def _restored_threads() -> Any:
+    num_threads = cpu.get_num_threads()
+    yield
+    cpu.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def cases() -> Any:
+    """Give the helpers above to test files, whichever way pytest imports them."""
+
+    class Cases:
+        structures = STRUCTURES
+        slice_size = SLICE_SIZE
+
+    for helper in (make_csr, random_values, store_as, exact_product):
+        setattr(Cases, helper.__name__, staticmethod(helper))
+    return Cases

@@ -1,0 +1,1 @@
+"""Proves the GPU kernels where there is no GPU: an emulator, both vendors' compilers, planted bugs, CuPy's facts."""

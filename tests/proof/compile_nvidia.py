@@ -1,0 +1,126 @@
+"""Compile every instantiation of the catalogue for NVIDIA GPUs, without a GPU, a driver or CuPy.
+
+``python -m tests.proof.compile_nvidia [sm_90 ...]`` prints registers, spills and local memory, and fails on a spill.
+Needs the PyPI package nvidia-cuda-nvrtc (`pip install nvidia-cuda-nvrtc`), the compiler that CuPy uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import site
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+from gsparse.device import compile_options, kernel_source
+
+from .kernel_usage import KernelUsage, complaints, sources_and_expressions, table
+
+__all__ = ["ARCHITECTURES", "CUPY_OPTIONS", "compile_catalogue", "compile_cubin", "load_nvrtc"]
+
+LANES = 32
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # A100, H100/H200, B200
+# What CuPy adds to any kernel's options (test_cupy_facts.py watches it); -ftz changes what kernels compute.
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)'")
+_MEMORY = re.compile(
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill"
+)
+_REGISTERS = re.compile(r"Used (?P<registers>\d+) registers")
+_SHARED = re.compile(r"(?P<shared>\d+) bytes smem")
+
+
+@lru_cache(maxsize=1)
+def load_nvrtc() -> ctypes.CDLL:
+    """Load NVRTC out of the PyPI package.
+
+    Raises
+    ------
+    ImportError
+        Where it is not installed.
+    """
+    for folder in (*site.getsitepackages(), site.getusersitepackages()):
+        for path in sorted(Path(folder, "nvidia").glob("**/libnvrtc.so.*")):
+            if ".alt." not in path.name:
+                return ctypes.CDLL(str(path))
+    raise ImportError("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+
+
+def compile_cubin(source: str, expressions: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Compile to machine code; give the mangled name of every expression, and the compiler's log."""
+    nvrtc = load_nvrtc()
+    program = ctypes.c_void_p()
+
+    def check(status: int) -> None:
+        if status:
+            raise RuntimeError(f"NVRTC failed with status {status}:\n{_log(nvrtc, program)}")
+
+    check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
+    try:
+        for expression in expressions:
+            check(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        check(nvrtc.nvrtcCompileProgram(program, len(options), encoded))
+        names = {}
+        for expression in expressions:
+            mangled = ctypes.c_char_p()
+            check(nvrtc.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(mangled)))
+            names[expression] = (mangled.value or b"").decode()
+        return names, _log(nvrtc, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _log(nvrtc: ctypes.CDLL, program: ctypes.c_void_p) -> str:
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(max(1, size.value))
+    nvrtc.nvrtcGetProgramLog(program, text)
+    return text.value.decode()
+
+
+def read_log(log: str) -> dict[str, tuple[int, int, int, int]]:
+    """Read ptxas -v: registers, spilled bytes, stack bytes and shared bytes for each mangled name."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+    name, spilled, stack = "", 0, 0
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            name, spilled, stack = entry["name"], 0, 0
+        elif memory := _MEMORY.search(line):
+            spilled, stack = int(memory["stores"]) + int(memory["loads"]), int(memory["stack"])
+        elif used := _REGISTERS.search(line):
+            shared = _SHARED.search(line)
+            found[name] = int(used["registers"]), spilled, stack, int(shared["shared"]) if shared else 0
+    return found
+
+
+def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> list[KernelUsage]:
+    """Compile one source file as run time would, all its instantiations at once."""
+    options = (*compile_options(LANES), *CUPY_OPTIONS, f"-arch={architecture}", "--ptxas-options=-v")
+    names, log = compile_cubin(kernel_source(source), expressions, options)
+    used = read_log(log)
+    return [KernelUsage(architecture, source, expression, *used[name]) for expression, name in names.items()]
+
+
+def compile_catalogue(architectures: Sequence[str] = ARCHITECTURES) -> list[KernelUsage]:
+    """Compile the whole catalogue for each architecture."""
+    load_nvrtc()
+    jobs = [(a, *item) for item in sources_and_expressions(LANES).items() for a in architectures]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [usage for usages in pool.map(lambda job: compile_file(*job), jobs) for usage in usages]
+
+
+def main() -> None:
+    usages = compile_catalogue(sys.argv[1:] or ARCHITECTURES)
+    print(table(usages))
+    if found := complaints(usages):
+        raise SystemExit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""`EmulatedDevice`: a GPU to every layer above `gsparse.device`, with NumPy arrays and kernels run by `emulator.h`.
+
+The launch code of `gsparse.kernels.gpu` runs as it is; only what `device.kernel` gives is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.kernels.gpu.catalogue import instantiations
+
+from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule
+
+__all__ = ["LANES", "EmulatedDevice", "emulated_module"]
+
+LANES = (32, 64)  # NVIDIA's warp and AMD's
+OS_THREADS = 2
+
+
+@cache
+def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER) -> EmulatedModule:
+    """Compile every instantiation that the catalogue lists of one source file."""
+    names = [name for file, name in instantiations(lanes) if file == source]
+    return EmulatedModule(SOURCE_FOLDER / source, names, lanes, sanitizer, os_threads=OS_THREADS)
+
+
+class EmulatedDevice(Device):
+    """A GPU of `lanes` lanes a warp, on the CPU.
+
+    Parameters
+    ----------
+    lanes : {32, 64}
+    seed : int
+        Order in which the threads of a block run, see `EmulatedModule`.
+    """
+
+    kind = "gpu"
+    xp = np
+
+    def __init__(self, lanes: int = 32, seed: int = 0) -> None:
+        self.lanes = lanes
+        self.seed = seed
+        self.name = f"emulated:{lanes}"
+        self.description = f"emulated GPU, {lanes} lanes a warp"
+
+    @property
+    def kernels(self) -> ModuleType:
+        return import_module("gsparse.kernels.gpu")
+
+    def owns(self, array: object) -> bool:
+        return isinstance(array, np.ndarray)
+
+    def upload(self, host: npt.NDArray[Any]) -> Array:
+        return np.array(host, order="C")
+
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        return np.array(array)
+
+    def download_vector(self, array: Array) -> npt.NDArray[Any]:
+        return np.array(array)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """Allocate what a GPU may well give: NaN and -1, so that an element left unwritten shows."""
+        made = np.empty(shape, dtype)
+        made.reshape(-1).view(np.uint8).fill(0xFF)
+        return made
+
+    def kernel(self, source: str, expression: str) -> Callable[..., None]:
+        function = emulated_module(source, self.lanes).get_function(expression)
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0) -> None:
+            function(grid, block, args, shared_mem, seed=self.seed)
+
+        return launch
+
+    def __reduce__(self) -> tuple[Callable[..., Device], tuple[Any, ...]]:
+        return EmulatedDevice, (self.lanes, self.seed)

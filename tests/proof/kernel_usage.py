@@ -1,0 +1,76 @@
+"""What a compiled kernel uses of its processor, read by compile_nvidia.py and compile_amd.py."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["KernelUsage", "complaints", "sources_and_expressions", "table"]
+
+
+@dataclass(frozen=True)
+class KernelUsage:
+    """Resources of one instantiation on one architecture.
+
+    Attributes
+    ----------
+    architecture : str
+        "sm_90", "gfx942".
+    source, expression : str
+        As in the catalogue.
+    registers : int
+        Vector registers a thread.
+    spilled : int
+        Bytes (NVIDIA) or registers (AMD) that did not fit and go through memory.
+    local_bytes : int
+        Stack a thread: memory traffic that nobody asked for.
+    shared_bytes : int
+        Static shared memory a block.
+    """
+
+    architecture: str
+    source: str
+    expression: str
+    registers: int
+    spilled: int
+    local_bytes: int
+    shared_bytes: int
+
+    @property
+    def template(self) -> str:
+        return self.expression.partition("<")[0]
+
+
+def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
+    """Group the catalogue by source file."""
+    from gsparse.kernels.gpu.catalogue import instantiations
+
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for source, expression in instantiations(lanes):
+        grouped[source].append(expression)
+    return dict(grouped)
+
+
+def complaints(usages: Iterable[KernelUsage]) -> list[str]:
+    """Name the kernels that spill or keep local memory."""
+    return [
+        f"{u.architecture} {u.expression} ({u.source}): {u.spilled} spilled, {u.local_bytes} bytes of local memory"
+        for u in usages
+        if u.spilled or u.local_bytes
+    ]
+
+
+def table(usages: Iterable[KernelUsage]) -> str:
+    """Write a line for each kernel template and architecture, with the most that any instantiation uses."""
+    grouped: dict[tuple[str, str, str], list[KernelUsage]] = defaultdict(list)
+    for usage in usages:
+        grouped[usage.source, usage.template, usage.architecture].append(usage)
+    columns = "{:<18} {:<22} {:<8} {:>5} {:>9} {:>7} {:>7} {:>7}"
+    lines = [columns.format("source", "kernel", "arch", "count", "registers", "spilled", "local", "shared")]
+    for key, members in grouped.items():
+        most = [
+            max(getattr(u, name) for u in members) for name in ("registers", "spilled", "local_bytes", "shared_bytes")
+        ]
+        lines.append(columns.format(*key, len(members), *most))
+    return "\n".join(lines)

@@ -1,0 +1,8 @@
+"""SciPy's `test_arithmetic1d` against GpuSparseMatrix."""
+
+from gsparse import GpuSparseMatrix
+from tests.scipy_suite import load_test_module, suite_of
+
+globals().update(
+    suite_of(load_test_module("scipy.sparse.tests.test_arithmetic1d", {"scipy.sparse.csr_array": GpuSparseMatrix}))
+)

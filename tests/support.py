@@ -1,0 +1,110 @@
+"""What tests share: structures that hurt, exact products, and the row-wise bound."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse.device import Device
+
+DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
+INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def random_values(rng: np.random.Generator, size: int | tuple[int, ...], dtype: Any) -> Any:
+    """Draw fresh values of any dtype, both signs."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c":
+        return (rng.standard_normal(size) + 1j * rng.standard_normal(size)).astype(dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(size).astype(dtype)
+    if dtype.kind == "b":
+        return rng.random(size) < 0.5
+    return rng.integers(0 if dtype.kind == "u" else -9, 9, size).astype(dtype)
+
+
+def from_lengths(lengths: Any, num_cols: int, rng: np.random.Generator) -> sp.csr_array:
+    """Make rows of these lengths, columns unsorted and repeated where chance has it."""
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    indices = rng.integers(0, max(num_cols, 1), indptr[-1]).astype(np.int32)
+    return sp.csr_array((rng.standard_normal(indptr[-1]), indices, indptr), shape=(len(lengths), num_cols))
+
+
+def _one_dense_row(rng: np.random.Generator) -> sp.csr_array:
+    lengths = rng.integers(0, 3, 77)
+    lengths[40] = 500
+    return from_lengths(lengths, 501, rng)
+
+
+STRUCTURES: dict[str, Any] = {
+    "even": lambda rng: from_lengths(np.full(64, 7), 64, rng),
+    "ragged, 1001 rows": lambda rng: from_lengths(rng.integers(0, 12, 1001), 333, rng),
+    "empty rows": lambda rng: from_lengths(np.where(rng.random(100) < 0.7, 0, 5), 40, rng),
+    "all rows empty": lambda rng: from_lengths(np.zeros(70, int), 9, rng),
+    "one dense row": _one_dense_row,
+    "one row": lambda rng: from_lengths([300], 64, rng),
+    "one column": lambda rng: from_lengths(rng.integers(0, 3, 65), 1, rng),
+    "no rows": lambda rng: sp.csr_array((0, 5)),
+    "no columns": lambda rng: sp.csr_array((33, 0)),
+    "nothing": lambda rng: sp.csr_array((0, 0)),
+    "long rows": lambda rng: from_lengths(rng.integers(60, 90, 31), 4000, rng),
+}
+
+
+def with_types(S: sp.csr_array, dtype: Any, index: Any, rng: np.random.Generator) -> sp.csr_array:
+    """Give the same structure with fresh values of a dtype and indices of a width."""
+    made = sp.csr_array(S.shape, dtype=dtype)
+    made.data = random_values(rng, S.nnz, dtype)
+    made.indices, made.indptr = S.indices.astype(index), S.indptr.astype(index)
+    return made
+
+
+def exact_product(S: Any, x: Any) -> tuple[Any, Any]:
+    """Give S·x and |S|·|x| in extended precision."""
+    wide = np.clongdouble if np.result_type(S.dtype, x.dtype).kind == "c" else np.longdouble
+    S = S.tocoo()  # which keeps repeated entries; astype and abs of CSR would add them up, in S itself
+    terms = S.data.astype(wide).reshape(-1, *(1,) * (x.ndim - 1)) * x.astype(wide)[S.coords[1]]
+    exact, bound = np.zeros((S.shape[0], *x.shape[1:]), wide), np.zeros((S.shape[0], *x.shape[1:]), np.longdouble)
+    np.add.at(exact, S.coords[0], terms)
+    np.add.at(bound, S.coords[0], abs(terms))
+    return exact, bound
+
+
+def assert_product(got: Any, S: Any, x: Any, *, dtype: Any = None) -> None:
+    """Check |computed - exact| ≤ c·eps·(|A|·|x|) row by row, c the row's length and a little."""
+    exact, bound = exact_product(S, x)
+    dtype = np.dtype(dtype or np.result_type(S.dtype, x.dtype))
+    assert got.dtype == dtype, f"dtype {got.dtype}, not {dtype}"
+    assert got.shape == exact.shape, f"shape {got.shape}, not {exact.shape}"
+    if dtype.kind in "biu":
+        np.testing.assert_array_equal(got, exact.astype(dtype))
+        return
+    lengths = np.diff(S.tocsr().indptr).reshape(-1, *(1,) * (x.ndim - 1)) + 4
+    info = np.finfo(dtype)
+    # Complex products take two roundings more each; results below the normal numbers err by a smallest number.
+    allowed = 2 * lengths * (info.eps * bound + info.smallest_subnormal)
+    error = abs(got - exact)
+    assert np.all(error <= allowed), f"worst error is {np.max(error / allowed):.3g} of what is allowed"
+
+
+def host(array: Any) -> Any:
+    """Bring an array of any device to the host."""
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def on_device(device: Device, array: Any) -> Any:
+    """Bring a host array to a device without the staging of `Device.upload`, in the same order of memory."""
+    return device.xp.array(array, order="K")
+
+
+def matrix_folder() -> Path:
+    """Give the folder of the 71 real matrices, or skip: GSPARSE_MATRICES, else ../shared/matrices by the checkout."""
+    folder = Path(os.environ.get("GSPARSE_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
+    if not folder.is_dir():
+        pytest.skip(f"no real matrices here: {folder} is absent (set GSPARSE_MATRICES)")
+    return folder

@@ -1,0 +1,209 @@
+"""Products, one body for every device: kernels, conversions, types, scalars, and numbers that hurt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from tests.support import (
+    DTYPES,
+    INDEX_DTYPES,
+    STRUCTURES,
+    assert_product,
+    from_lengths,
+    host,
+    on_device,
+    random_values,
+    with_types,
+)
+
+KERNELS = gsparse.FORMATS[1:]
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    return np.random.default_rng()
+
+
+@pytest.mark.parametrize("format", gsparse.FORMATS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_product_matches_scipy_for_structures_that_hurt(
+    device: Device, structure: str, format: str, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    x, z = random_values(rng, S.shape[1], float), random_values(rng, S.shape[0], float)
+    assert_product(A @ x, S, x)
+    assert_product(A.T @ z, S.T, z)
+    assert_product(z @ A, S.T, z)
+    assert_product(A.H @ z, S.T, z)
+
+
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("format", KERNELS)
+def test_product_matches_scipy_for_every_type(
+    device: Device, format: str, dtype: Any, index: Any, rng: np.random.Generator
+) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, index, rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    assert A.device_indices.dtype == index
+    for vector in DTYPES:
+        x, z = random_values(rng, S.shape[1], vector), random_values(rng, S.shape[0], vector)
+        assert_product(A @ x, S, x)
+        assert_product(A.rmatvec(z), S.conj().T, z)
+    assert_product(A.conj() @ x, S.conj(), x)
+
+
+@pytest.mark.parametrize("threads_per_row", [2, 4, 8, 16, 32, 64])
+def test_csr_vector_is_right_for_every_number_of_threads_a_row(
+    device: Device, threads_per_row: int, rng: np.random.Generator
+) -> None:
+    if device.kind == "gpu" and threads_per_row > device.lanes:
+        pytest.skip(f"a warp of {device.name} has {device.lanes} lanes")
+    S = from_lengths(np.full(1001, threads_per_row + 1), 500, rng)
+    A = GpuSparseMatrix(S, device=device, format="csr_vector")
+    if device.kind == "gpu":
+        assert A.plan.launch.threads_per_row == threads_per_row
+    x = random_values(rng, 500, float)
+    assert_product(A @ x, S, x)
+
+
+@pytest.mark.parametrize("threads", [128, 256, 512])
+@pytest.mark.parametrize("format", KERNELS)
+def test_threads_per_block_change_nothing(device: Device, format: str, threads: int, rng: np.random.Generator) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    x = random_values(rng, S.shape[1], float)
+    first, second = (
+        GpuSparseMatrix(S, device=device, format=format, threads_per_block=t) @ x for t in (threads, 256)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64])
+def test_integers_and_booleans_promote_as_scipys(device: Device, dtype: Any, rng: np.random.Generator) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
+    A = GpuSparseMatrix(S, device=device)
+    for vector in (np.bool_, np.int8, np.int64, np.float32, np.float64, np.complex64):
+        x = random_values(rng, S.shape[1], vector)
+        expected = S @ x
+        got = A @ x
+        assert got.dtype == expected.dtype
+        if expected.dtype.kind in "biu":
+            np.testing.assert_array_equal(got, expected)
+        else:
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_spmv_scales_and_adds(device: Device, dtype: Any, format: str, rng: np.random.Generator) -> None:
+    S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int32, rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    x, y = random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)
+    out = y.copy()
+    assert gsparse.spmv(A, x, alpha=2, beta=-3, out=out) is out
+    np.testing.assert_allclose(out, 2 * (S @ x) - 3 * y, rtol=1e-4, atol=1e-4)
+    out[:] = np.nan
+    gsparse.spmv(A, x, alpha=0.5, beta=0, out=out)
+    np.testing.assert_allclose(out, 0.5 * (S @ x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_inf_reach_only_the_rows_that_read_them(
+    device: Device, dtype: Any, format: str, rng: np.random.Generator
+) -> None:
+    # Short rows beside long ones: padding repeats columns that hold inf and NaN, and must not read them.
+    S = with_types(from_lengths(rng.integers(0, 9, 203), 50, rng), dtype, np.int32, rng)
+    x = random_values(rng, 50, dtype)
+    x[[0, 7, 11]] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = S @ x
+    got = GpuSparseMatrix(S, device=device, format=format) @ x
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+    finite = np.isfinite(expected)
+    np.testing.assert_allclose(got[finite], expected[finite], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_subnormal_numbers_are_kept(device: Device, dtype: Any, format: str) -> None:
+    # CuPy compiles with -ftz=true, which would flush float32 ones.
+    tiny = np.finfo(dtype).smallest_subnormal * 1000
+    S = sp.csr_array(np.array([[1, 1, 0], [0, 1, 0], [0, 0, 2]], dtype))
+    x = np.array([tiny, 3 * tiny, 5 * tiny], dtype)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    np.testing.assert_array_equal(A @ x, S @ x)
+    small = GpuSparseMatrix(S * dtype.type(tiny), device=device, format=format)
+    ones = np.ones(3, np.float64 if dtype.kind == "f" else np.complex128)  # float32 values widened in registers
+    np.testing.assert_array_equal(small @ ones, S.astype(ones.dtype) @ ones * np.float64(tiny))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 31, 33, 70])
+def test_columns_match_scipy(device: Device, k: int, order: Any, rng: np.random.Generator) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A = GpuSparseMatrix(S, device=device)
+    X = np.asarray(random_values(rng, (S.shape[1], k), float), order=order)
+    Z = random_values(rng, (k, S.shape[0]), float)
+    assert_product(A @ X, S, X)
+    assert_product(A.matmat(X), S, X)
+    assert_product((Z @ A).T, S.T, Z.T)
+    assert_product(A.rmatmat(Z.T), S.T, Z.T)
+    out = np.full((S.shape[0], k), np.nan, order=order)
+    assert A.matmat(X, out=out) is out
+    assert_product(out, S, X)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_columns_scale_and_add(device: Device, dtype: Any, rng: np.random.Generator) -> None:
+    S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int64, rng)
+    X, Y = random_values(rng, (S.shape[1], 5), dtype), random_values(rng, (S.shape[0], 5), dtype)
+    out = Y.copy()
+    gsparse.spmm(GpuSparseMatrix(S, device=device), X, alpha=-2, beta=0.5, out=out)
+    np.testing.assert_allclose(out, -2 * (S @ X) + 0.5 * Y, rtol=1e-4, atol=1e-4)
+
+
+def test_the_same_input_gives_the_same_bits(device: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["long rows"](rng)
+    x, z = random_values(rng, S.shape[1], float), random_values(rng, S.shape[0], float)
+    for format in KERNELS:
+        first, second = (GpuSparseMatrix(S, device=device, format=format) for _ in range(2))
+        for _ in range(5):
+            np.testing.assert_array_equal(first @ x, second @ x)
+            np.testing.assert_array_equal(first.T @ z, second.T @ z)
+
+
+@pytest.mark.parametrize("format", KERNELS)
+def test_device_vectors_stay_on_the_device(device: Device, format: str, rng: np.random.Generator) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    x = random_values(rng, S.shape[1], float)
+    device_x = on_device(device, x)
+    y = A @ device_x
+    assert device.owns(y)
+    assert_product(host(y), S, x)
+    out = device.xp.full(S.shape[0], np.nan)
+    assert A.matvec(device_x, out=out) is out
+    assert_product(host(out), S, x)
+    z = on_device(device, random_values(rng, S.shape[0], float))
+    np.testing.assert_allclose(host(z @ A), S.T @ host(z))
+    strided = on_device(device, random_values(rng, 2 * S.shape[1], float))[::2]
+    assert_product(host(A @ strided), S, host(strided))
+
+
+def test_a_column_vector_gives_a_column(device: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["empty rows"](rng)
+    A = GpuSparseMatrix(S, device=device)
+    x = random_values(rng, (S.shape[1], 1), float)
+    assert_product(A @ x, S, x)
+    assert A.matvec(x).shape == (S.shape[0], 1)
+    assert (A @ x.tolist()).shape == (S.shape[0], 1)

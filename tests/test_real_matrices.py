@@ -1,0 +1,53 @@
+"""Every real matrix multiplies right in every format that fits, on every device: A, A.T and A.H."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from tests.support import assert_product, host, matrix_folder, on_device, random_values
+
+# Padding beyond which ELLPACK's arrays are not worth their memory in a test.
+MAX_PADDING = 50.0
+
+
+def names() -> list[str]:
+    try:
+        folder = matrix_folder()
+    except pytest.skip.Exception:
+        return []
+    return sorted(path.stem for path in folder.glob("*.npz"))
+
+
+def test_the_real_matrices_are_here() -> None:
+    matrix_folder()
+    assert len(names()) == 71
+
+
+@pytest.mark.parametrize("name", names())
+def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name: str) -> None:
+    S = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
+    if S.dtype.kind in "biu":
+        S = S.astype(float)
+    rng = np.random.default_rng()
+    x, z = random_values(rng, S.shape[1], S.dtype), random_values(rng, S.shape[0], S.dtype)
+    adjoint = S.conj().T.tocsr()
+    for format in gsparse.FORMATS:
+        A = GpuSparseMatrix(S, device=real_device, format=format)
+        fits = {c.format for c in A.plan.candidates if c.padding_ratio <= MAX_PADDING}
+        if A.plan.format not in fits:
+            continue
+        assert_product(A @ x, S, x)
+        fits = {c.format for c in A.T.plan.candidates if c.padding_ratio <= MAX_PADDING}
+        if A.T.plan.format not in fits:
+            continue
+        assert_product(A.T @ z, S.T.tocsr(), z)
+        assert_product(A.H @ z, adjoint, z)
+        device_x: Any = on_device(real_device, x)
+        assert_product(host(A @ device_x), S, x)

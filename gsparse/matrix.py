@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from os import PathLike
 from typing import Any, Self, cast
@@ -201,22 +202,25 @@ class DeviceMatrix(ElementwiseOperations):
     def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
         """Give what products multiply by, up to date with every write so far (see `gsparse.ops.Multiplicand`)."""
         indptr, indices, data = (self._mirrors[name].resident() for name in ("indptr", "indices", "data"))
+        held = [name for name, mirror in self._mirrors.items() if mirror.lent]
+        # What is held may change before the next product: a conversion would serve one.
+        request = dataclasses.replace(self._request, expected_products=1) if held else self._request
         found = self._operand
         if found is None or found.source[0] is not indptr or found.source[1] is not indices:
             shape = self.shape if self.ndim == 2 else (1, *self.shape)
             shape = cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
-            self._operand = found = make_operand(self.device, shape, indptr, indices, data, self._request)
-        elif found.source[2] is not data:
-            self._operand = found = found.with_data(data)
-        self._warn_of_loans()
+            self._operand = found = make_operand(self.device, shape, indptr, indices, data, request)
+        elif found.source[2] is not data or found.request != request:
+            self._operand = found = found.with_data(data, request)
+        if held and not self._warned:
+            self._warn_of_loans(held)
         if (transpose or adjoint) != self._by_columns:
             found = found.transposed()
         return found, self._mirrors["data"].conjugated != adjoint
 
-    def _warn_of_loans(self) -> None:
-        held = [name for name, mirror in self._mirrors.items() if mirror.lent]
-        if held and not self._warned and self.device.kind == "gpu":
-            self._warned = True
+    def _warn_of_loans(self, held: list[str]) -> None:
+        self._warned = True
+        if self.device.kind == "gpu":
             warnings.warn(
                 f"A.{', A.'.join(held)} is held by somebody, so every product brings it to {self.device.name} again: "
                 "drop it, or call A.freeze()",

@@ -17,7 +17,7 @@ from gsparse._typing import INDEX_DTYPES, Array
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
-from gsparse.plan import CPU_MODEL, GPU_MODEL, Plan, RowStats, make_plan
+from gsparse.plan import CPU_MODEL, EXPECTED_PRODUCTS, GPU_MODEL, Plan, RowStats, make_plan
 
 __all__ = ["Operand", "Request", "make_operand", "row_stats"]
 
@@ -28,6 +28,7 @@ class Request:
 
     format: str = "auto"
     threads_per_block: int = 256
+    expected_products: int = EXPECTED_PRODUCTS
 
 
 @dataclass(eq=False)
@@ -69,6 +70,7 @@ class Operand:
                 index_bytes=self.csr.indices.dtype.itemsize,
                 format=self.request.format,
                 threads_per_block=self.request.threads_per_block,
+                expected_products=self.request.expected_products,
             )
         return found
 
@@ -120,11 +122,10 @@ class Operand:
                     self._transposed = Operand(self.device, csr, self.request, row_stats(self.device, csr), (csr.indptr, csr.indices, csr.data))
         return self._transposed
 
-    def with_data(self, data: Array) -> Operand:
-        """Give the operand of the same structure with other values: statistics and plan are kept."""
-        other = Operand(
-            self.device, self.csr.with_data(data), self.request, self.stats, (*self.source[:2], data)
-        )
+    def with_data(self, data: Array, request: Request | None = None) -> Operand:
+        """Give the operand of the same structure with other values (or another request): the statistics are kept."""
+        csr, source = self.csr.with_data(data), (*self.source[:2], data)
+        other = Operand(self.device, csr, request or self.request, self.stats, source)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "is_canonical"})
         return other
 

@@ -141,7 +141,7 @@ def multiply(
         return _deliver(product if _is_zero(beta) else product + beta * out, out)
     operand, conjugate = A.operand(transpose=transpose, adjoint=adjoint)
     types = _Types(result, compute, storage_dtype(A.dtype, compute))
-    with device.active():
+    with device.active(), device.memory_guard():
         return _run(operand, conjugate, types, x, alpha, beta, out)
 
 

@@ -62,11 +62,14 @@ class KernelModel:
         What each entry of the mean row adds to `traffic`: threads that walk a row each read farther apart.
     step : float
         Seconds one lane takes for one entry when nothing hides the latency: the longest row's critical path.
+    setup : float
+        What the conversion from CSR costs, in products.
     """
 
     traffic: float
     traffic_per_entry: float
     step: float
+    setup: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,29 +91,33 @@ class MachineModel:
     kernels: dict[str, KernelModel]
 
 
-# Fitted to the plain kernels on one NVIDIA H200 (copy 4266 GB/s): 7-point 200³, 27-point 128³, banded, G3_circuit,
-# cnr-2000 and R-MAT 21, float64.
+# Fitted to asv_bench/measure_spmv.py on one NVIDIA H200, float64: 7-point 200³, 27-point 128³, banded, G3_circuit for
+# traffic, cnr-2000 and R-MAT 21 for the critical path.
 GPU_MODEL = MachineModel(
     bandwidth=4.266e12,
     launch=3e-6,
     kernels={
-        "csr_scalar": KernelModel(traffic=0.55, traffic_per_entry=0.09, step=0.09e-6),
-        "csr_vector": KernelModel(traffic=1.6, traffic_per_entry=0.0, step=0.17e-6),
-        "ellpack": KernelModel(traffic=1.03, traffic_per_entry=0.0, step=0.2e-6),
-        "blocked_ellpack": KernelModel(traffic=1.05, traffic_per_entry=0.0, step=0.2e-6),
+        "csr_scalar": KernelModel(traffic=0.75, traffic_per_entry=0.08, step=0.1e-6),
+        "csr_vector": KernelModel(traffic=1.6, traffic_per_entry=0.0, step=0.18e-6),
+        "ellpack": KernelModel(traffic=1.03, traffic_per_entry=0.0, step=0.25e-6, setup=5.0),
+        "blocked_ellpack": KernelModel(traffic=1.03, traffic_per_entry=0.0, step=0.25e-6, setup=6.0),
+    },
+)
+# Fitted to two cores of an AMD EPYC (Zen 4), float64: 7-point 100³, 27-point 48³, G3_circuit, cnr-2000, USA-road-FLA.
+# Rows are split over threads whole, so that the longest row's path is short beside the rest.
+CPU_MODEL = MachineModel(
+    bandwidth=25e9,
+    launch=2e-6,
+    kernels={
+        "csr_scalar": KernelModel(traffic=1.25, traffic_per_entry=0.0, step=1e-9),
+        "csr_vector": KernelModel(traffic=1.45, traffic_per_entry=-0.008, step=1e-9),
+        "ellpack": KernelModel(traffic=1.1, traffic_per_entry=0.02, step=1e-9, setup=10.0),
+        "blocked_ellpack": KernelModel(traffic=1.0, traffic_per_entry=0.012, step=1e-9, setup=10.0),
     },
 )
 
-CPU_MODEL = MachineModel(
-    bandwidth=20e9,
-    launch=5e-6,
-    kernels={
-        "csr_scalar": KernelModel(traffic=1.0, traffic_per_entry=0.0, step=1e-9),
-        "csr_vector": KernelModel(traffic=1.1, traffic_per_entry=0.0, step=1e-9),
-        "ellpack": KernelModel(traffic=1.1, traffic_per_entry=0.0, step=1e-9),
-        "blocked_ellpack": KernelModel(traffic=1.1, traffic_per_entry=0.0, step=1e-9),
-    },
-)
+# Products a matrix is expected to serve: what a conversion is worth.
+EXPECTED_PRODUCTS = 1000
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,8 @@ class Candidate:
         Stored over true entries.
     seconds : float
         Predicted time of one product.
+    setup_seconds : float
+        Predicted time of the conversion from CSR.
     launch : Launch
     """
 
@@ -136,6 +145,7 @@ class Candidate:
     nbytes: int
     padding_ratio: float
     seconds: float
+    setup_seconds: float
     launch: Launch
 
 
@@ -204,6 +214,7 @@ def make_plan(
     index_bytes: int,
     format: str = "auto",
     threads_per_block: int = 256,
+    expected_products: int = EXPECTED_PRODUCTS,
 ) -> Plan:
     """Choose a format for a matrix with these rows.
 
@@ -220,6 +231,8 @@ def make_plan(
     format : str
         A name out of `FORMATS`: the choice is made unless it is "auto".
     threads_per_block : {256, 128, 512}
+    expected_products : int
+        How many products pay for a conversion.
 
     Raises
     ------
@@ -234,8 +247,8 @@ def make_plan(
         if format not in (c.format for c in candidates):
             raise FormatError(f"{format} counts a row in int32, the longest row has {stats.max_length} entries")
         return Plan(format, "asked for", stats, candidates, device)
-    best = min(candidates, key=lambda c: c.seconds)
-    return Plan(best.format, _reason(best, candidates), stats, candidates, device)
+    ranked = sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
+    return Plan(ranked[0].format, _reason(*ranked[:2], expected_products), stats, candidates, device)
 
 
 def check_request(format: str, threads_per_block: int) -> None:
@@ -258,19 +271,16 @@ def _candidate(
     traffic = max(1.0, kernel.traffic + kernel.traffic_per_entry * stats.mean_length)
     critical = kernel.step * stats.max_length / lanes_per_row
     seconds = model.launch + max(traffic * nbytes / model.bandwidth, critical)
-    return Candidate(name, stored, nbytes, stored / stats.nnz if stats.nnz else 1.0, seconds, launch)
+    padding = stored / stats.nnz if stats.nnz else 1.0
+    return Candidate(name, stored, nbytes, padding, seconds, kernel.setup * seconds, launch)
 
 
 # Rows that share one offset of blocked ELLPACK, for the estimate of its bytes only.
 CANDIDATE_SLICE = 32
 
 
-def _reason(best: Candidate, candidates: tuple[Candidate, ...]) -> str:
-    others = sorted((c for c in candidates if c is not best), key=lambda c: c.seconds)
-    if not others:
-        return "the only format that fits"
-    gain = others[0].seconds / best.seconds if best.seconds else 1.0
+def _reason(best: Candidate, next_best: Candidate, expected_products: int) -> str:
     return (
-        f"{best.nbytes / 1e6:.3f} MB a product, predicted {best.seconds * 1e6:.1f} µs, "
-        f"{gain:.2f}x the next, {others[0].format}"
+        f"{best.nbytes / 1e6:.3f} MB and {best.seconds * 1e6:.1f} µs predicted a product, {next_best.format} "
+        f"{next_best.seconds * 1e6:.1f} µs, over {expected_products} products with their set-up"
     )

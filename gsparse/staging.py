@@ -1,7 +1,13 @@
-"""Copies between host and GPU through pinned buffers that are kept for reuse."""
+"""Copies between host and GPU through pinned memory that is kept for reuse.
+
+What comes from a caller is copied into pinned buffers, a chunk at a time, by all threads; the device reads them at the
+link's speed meanwhile. Results are made in pinned memory of CuPy's pool and handed out as they are.
+"""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections import deque
 from typing import Any
 
@@ -9,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse._typing import Array
+from gsparse.threads import run_parts
 
 __all__ = ["Staging"]
 
@@ -17,6 +24,11 @@ __all__ = ["Staging"]
 CHUNK_BYTES = 4 << 20
 # Buffers that wait for reuse; more than this many threads copying at once make their own and drop them.
 KEPT_BUFFERS = 16
+# Bytes of results in pinned memory that callers may hold at one time; further ones are ordinary arrays. Page-locked
+# memory is taken from the whole machine.
+MAX_PINNED_RESULTS = 2 << 30
+# Bytes copied in the time that one entry or row of a product takes: what `run_parts` counts in.
+BYTES_PER_COST = 8
 
 
 class _Buffer:
@@ -43,6 +55,8 @@ class Staging:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._free: deque[_Buffer] = deque(maxlen=KEPT_BUFFERS)
+        self._pinned_results = 0
+        self._lock = threading.Lock()
 
     def _take(self, fresh: int) -> _Buffer:
         """Take a buffer; a new one while fewer than `fresh` wait, so that a copy can run ahead by one."""
@@ -67,7 +81,7 @@ class Staging:
         for first in range(0, source.size, CHUNK_BYTES):
             part = source[first : first + CHUNK_BYTES]
             buffer = self._take(fresh=2)
-            buffer.bytes[: part.size] = part
+            run_parts(_copy_part, part.size // BYTES_PER_COST, buffer.bytes[: part.size], part)
             runtime.memcpyAsync(
                 result.data.ptr + first, buffer.pointer, part.size, runtime.memcpyHostToDevice, stream.ptr
             )
@@ -76,30 +90,29 @@ class Staging:
         return result
 
     def download(self, array: Array) -> npt.NDArray[Any]:
-        """Copy a contiguous device array to a new host array. Synchronizes."""
-        result = np.empty(array.shape, array.dtype)
-        self.download_into(array, result)
+        """Copy a contiguous device array to a new host array. Synchronizes.
+
+        The array is pinned, and its memory goes back to CuPy's pool with it, while callers hold less than
+        `MAX_PINNED_RESULTS`.
+        """
+        with self._lock:
+            pinned = self._pinned_results + array.nbytes <= MAX_PINNED_RESULTS
+            self._pinned_results += array.nbytes * pinned
+        if not pinned:
+            return self._cupy.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
+        memory = self._cupy.cuda.alloc_pinned_memory(max(array.nbytes, 1))
+        flat: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
+        weakref.finalize(flat, self._returned, array.nbytes).atexit = False
+        result = flat.reshape(array.shape)
+        array.get(out=result)  # synchronizes
         return result
 
-    def download_into(self, array: Array, result: npt.NDArray[Any]) -> None:
-        """Copy a contiguous device array into a contiguous host array. Synchronizes."""
-        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
-        target = result.reshape(-1).view(np.uint8)
-        pending: deque[tuple[_Buffer, npt.NDArray[Any]]] = deque()
-        for first in range(0, target.size, CHUNK_BYTES):
-            part = target[first : first + CHUNK_BYTES]
-            buffer = self._take(fresh=2)
-            runtime.memcpyAsync(
-                buffer.pointer, array.data.ptr + first, part.size, runtime.memcpyDeviceToHost, stream.ptr
-            )
-            buffer.event.record(stream)
-            pending.append((buffer, part))
-            if len(pending) == 2:  # one chunk ahead: the device fills one buffer while the host empties the other
-                self._empty(*pending.popleft())
-        while pending:
-            self._empty(*pending.popleft())
+    def _returned(self, nbytes: int) -> None:
+        with self._lock:
+            self._pinned_results -= nbytes
 
-    def _empty(self, buffer: _Buffer, part: npt.NDArray[Any]) -> None:
-        buffer.event.synchronize()  # synchronizes
-        part[:] = buffer.bytes[: part.size]
-        self._free.append(buffer)
+
+def _copy_part(part: int, num_parts: int, target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    """Copy one part of as many bytes; NumPy lets go of the GIL meanwhile."""
+    share = slice(source.size * part // num_parts, source.size * (part + 1) // num_parts)
+    target[share] = source[share]

@@ -87,9 +87,9 @@ def assert_row_by_row() -> Callable[..., None]:
 
 @pytest.fixture(autouse=True)
 def _restored_threads() -> Any:
-    num_threads = cpu.get_num_threads()
+    num_threads = threads.get_num_threads()
     yield
-    cpu.set_num_threads(num_threads)
+    threads.set_num_threads(num_threads)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_conversions_do_not_depend_on_the_number_of_threads(cases: Any) -> None:
     csr = cases.make_csr(list(np.random.default_rng(0).integers(0, 12, 60_000)), 1000, "float32", "int32")
     converted = []
     for num_threads in (1, 3):
-        cpu.set_num_threads(num_threads)
+        threads.set_num_threads(num_threads)
         converted.append((cpu.csr_to_ellpack(None, csr, 11), cpu.csr_to_blocked_ellpack(None, csr, 32)))
     for one, three in zip(*converted, strict=True):
         np.testing.assert_array_equal(one.indices, three.indices)

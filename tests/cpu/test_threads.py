@@ -13,7 +13,7 @@ import pytest
 
 import gsparse.kernels
 from gsparse.kernels import Launch, cpu
-from gsparse.kernels.cpu import threads
+from gsparse import threads
 
 KERNELS = list(cpu.SPMV)
 ONE, ZERO = np.float64(1), np.float64(0)
@@ -65,11 +65,11 @@ def test_the_number_of_threads_changes_no_bit(kernel: str, large: Any, cases: An
     if kernel == "ellpack":
         large = cases.make_csr([5, 6, 7] * (LARGE_ROWS // 3), 5000, "float64", "int32")
     matrix, x = cases.store_as(kernel, large), np.random.default_rng(1).standard_normal(5000)
-    cpu.set_num_threads(1)
+    threads.set_num_threads(1)
     expected = run_kernel(kernel, matrix, x)
     assert np.isfinite(expected).all()
     for num_threads in (2, 3, 16):
-        cpu.set_num_threads(num_threads)
+        threads.set_num_threads(num_threads)
         np.testing.assert_array_equal(run_kernel(kernel, matrix, x), expected)
 
 
@@ -85,7 +85,7 @@ def test_every_row_has_exactly_one_owner(num_parts: int) -> None:
 
 
 def test_many_threads_multiply_at_once(large: Any) -> None:
-    cpu.set_num_threads(3)
+    threads.set_num_threads(3)
     xs = np.random.default_rng(1).standard_normal((8, 5000))
     expected = [run_kernel("csr_scalar", large, x) for x in xs]
     wrong: list[int] = []
@@ -105,7 +105,7 @@ def test_many_threads_multiply_at_once(large: Any) -> None:
 
 
 def test_a_part_may_itself_hand_out_parts() -> None:
-    cpu.set_num_threads(3)
+    threads.set_num_threads(3)
     seen = []
     cost = 10**9
 
@@ -118,7 +118,7 @@ def test_a_part_may_itself_hand_out_parts() -> None:
 
 
 def test_an_error_in_a_part_reaches_the_caller_and_the_threads_live_on() -> None:
-    cpu.set_num_threads(2)
+    threads.set_num_threads(2)
 
     def fail(part: int, num_parts: int) -> None:
         raise ArithmeticError(f"part {part}")
@@ -132,7 +132,7 @@ def test_an_error_in_a_part_reaches_the_caller_and_the_threads_live_on() -> None
 
 
 def test_arrays_are_let_go_of_after_a_product() -> None:
-    cpu.set_num_threads(2)
+    threads.set_num_threads(2)
     array = np.zeros(10)
     before = sys.getrefcount(array)
     for _ in range(10):
@@ -149,11 +149,11 @@ def test_threads_end_when_fewer_are_allowed() -> None:
     def count() -> int:
         return sum(thread.name == "gsparse-cpu" for thread in threading.enumerate())
 
-    cpu.set_num_threads(1)
-    cpu.set_num_threads(5)
+    threads.set_num_threads(1)
+    threads.set_num_threads(5)
     threads.run_parts(lambda part, num_parts: None, 10**9)
     assert count() >= 4
-    cpu.set_num_threads(2)
+    threads.set_num_threads(2)
     for _ in range(2000):
         if count() == 1:
             break
@@ -172,10 +172,10 @@ def test_threads_end_when_fewer_are_allowed() -> None:
     ],
 )
 def test_a_bad_number_of_threads_is_an_error(bad: Any, error: type[Exception], message: str) -> None:
-    before = cpu.get_num_threads()
+    before = threads.get_num_threads()
     with pytest.raises(error, match=message):
-        cpu.set_num_threads(bad)
-    assert cpu.get_num_threads() == before
+        threads.set_num_threads(bad)
+    assert threads.get_num_threads() == before
 
 
 @pytest.mark.parametrize(
@@ -207,18 +207,18 @@ def test_a_bad_variable_of_ours_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_threadpoolctl_limits_our_threads_and_restores_them() -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    cpu.set_num_threads(3)
+    threads.set_num_threads(3)
     assert {"user_api": "gsparse", "num_threads": 3}.items() <= next(
         info for info in threadpoolctl.threadpool_info() if info["internal_api"] == "gsparse"
     ).items()
     with threadpoolctl.threadpool_limits(1):
-        assert cpu.get_num_threads() == 1
-    assert cpu.get_num_threads() == 3
+        assert threads.get_num_threads() == 1
+    assert threads.get_num_threads() == 3
     with threadpoolctl.threadpool_limits({"gsparse": 2}):
-        assert cpu.get_num_threads() == 2
-    assert cpu.get_num_threads() == 3
+        assert threads.get_num_threads() == 2
+    assert threads.get_num_threads() == 3
     with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        assert cpu.get_num_threads() == 3
+        assert threads.get_num_threads() == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -226,7 +226,7 @@ def test_a_forked_child_multiplies_after_its_parent_did() -> None:
     program = PRODUCT + (
         "import os, warnings\n"
         "warnings.simplefilter('ignore')\n"  # Python 3.12 warns of every fork beside threads
-        "cpu.set_num_threads(3)\n"
+        "threads.set_num_threads(3)\n"
         "ok = product()\n"
         "child = os.fork()\n"
         "if not child:\n"

@@ -9,7 +9,6 @@ from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.spmm import csr_spmm
 from gsparse.kernels.cpu.spmv import blocked_ellpack, csr_scalar, csr_vector, ellpack
 from gsparse.kernels.cpu.transpose import csr_transpose
-from gsparse.kernels.cpu.threads import get_num_threads, set_num_threads
 
 __all__ = [
     "SPMV",
@@ -21,8 +20,6 @@ __all__ = [
     "csr_transpose",
     "csr_vector",
     "ellpack",
-    "get_num_threads",
-    "set_num_threads",
 ]
 
 SPMV: dict[str, Callable[..., None]] = {

@@ -12,7 +12,7 @@ from gsparse.errors import FormatError
 from gsparse.formats import BlockedEllpack, Csr, Ellpack
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row
-from gsparse.kernels.cpu.threads import run_parts
+from gsparse.threads import run_parts
 
 __all__ = ["csr_to_blocked_ellpack", "csr_to_ellpack"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gsparse.kernels.cpu.threads import get_num_threads, set_num_threads
+from gsparse.threads import get_num_threads, set_num_threads
 
 __all__ = ["register_with_threadpoolctl"]
 

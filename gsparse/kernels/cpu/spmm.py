@@ -12,7 +12,7 @@ from gsparse.kernels import Launch
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Eight, Int, first_row, write
 from gsparse.kernels.cpu.spmv import conjugation
-from gsparse.kernels.cpu.threads import run_parts
+from gsparse.threads import run_parts
 
 __all__ = ["csr_spmm"]
 

@@ -15,7 +15,7 @@ from gsparse.formats import BlockedEllpack, Csr, Ellpack
 from gsparse.kernels import Launch
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.rows import Int, add_entry, eight_at, eight_of, first_row, sum_row, sums_of_4, sums_of_8, write
-from gsparse.kernels.cpu.threads import run_parts
+from gsparse.threads import run_parts
 
 __all__ = ["blocked_ellpack", "conjugation", "csr_scalar", "csr_vector", "ellpack"]
 

@@ -93,8 +93,10 @@ template <class T, class Stored> __device__ __forceinline__ T gs_entry(const Sto
   return gs_fma(a, xj, sum);
 }
 
-// ---- y = alpha*sum + beta*y; y is read only where beta is not 0, and alpha = 1 costs no complex 0*inf
+// ---- y = alpha*sum + beta*y; y is read only where beta is not 0. A factor of 1 is not multiplied by: as a complex
+//      number it would make NaN of inf (0*inf).
 template <class T> __device__ __forceinline__ void gs_store(T *y, T sum, T alpha, T beta, int read_y) {
   if (!Scalar<T>::is_one(alpha)) sum = gs_fma(alpha, sum, Scalar<T>::zero());
-  *y = read_y ? gs_fma(beta, *y, sum) : sum;
+  if (read_y) sum = Scalar<T>::is_one(beta) ? gs_add(*y, sum) : gs_fma(beta, *y, sum);
+  *y = sum;
 }

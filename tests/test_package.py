@@ -1,0 +1,86 @@
+"""The package as a user gets it: what importing costs, what the wheel holds, which layer imports which."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# What `import gsparse` may take beyond SciPy, and what it must leave alone.
+IMPORT_SECONDS = 0.3
+HEAVY_MODULES = ("cupy", "dask", "distributed", "numba", "matplotlib")
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_costs_little_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, time, scipy.sparse.linalg, scipy.io; begin = time.perf_counter(); import gsparse;"
+        f"print(time.perf_counter() - begin, [m for m in {HEAVY_MODULES!r} if m in sys.modules])"
+    )
+    seconds, loaded = min((run(code).split(maxsplit=1) for _ in range(3)), key=lambda line: float(line[0]))
+    assert float(seconds) < IMPORT_SECONDS
+    assert loaded.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    names = ("gsparse", "pyproject.toml", "README.md", "LICENSE")
+    source.mkdir()
+    for name in names:  # (a copy: building writes into the source tree)
+        subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "setuptools" in done.stderr and "find" in done.stderr:
+        pytest.skip("the build backend cannot be fetched here")
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    kinds = (".py", ".cu", ".cuh", "py.typed")
+    ours = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "gsparse").rglob("*")
+        if path.name.endswith(kinds) and "__pycache__" not in path.parts
+    }
+    assert {"gsparse/py.typed", "gsparse/kernels/gpu/src/port.cuh"} <= ours
+    assert ours <= inside
+
+
+def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(wheel)], check=True
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(target)!r})\n"
+        "import gsparse, scipy.sparse, numpy\n"
+        f"assert gsparse.__file__.startswith({str(target)!r}), gsparse.__file__\n"
+        "from gsparse.device import kernel_source\n"
+        "from gsparse.kernels.gpu.catalogue import instantiations\n"
+        "assert all('GS_WARP' in kernel_source(file) for file, _ in instantiations(32))\n"
+        "A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(5), device='cpu')\n"
+        "assert (A @ numpy.ones(5) == 1).all()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_layers_import_downwards_only() -> None:
+    linter = pytest.importorskip("importlinter.cli", reason="import-linter is in the dev extra")
+    assert linter.lint_imports(config_filename=str(ROOT / "pyproject.toml")) == 0

@@ -1,6 +1,7 @@
-"""Time solvers on a GPU with the matrix as it is, beside SciPy's and CuPy's own matrices: ``python asv_bench/measure_solvers.py``.
+"""Time solvers on a GPU with the matrix as it is, beside SciPy's and CuPy's: ``python asv_bench/measure_solvers.py``.
 
-`scipy.sparse.linalg.cg` keeps its vectors on the host, `cupyx.scipy.sparse.linalg.cg` on the device. Needs CuPy and a GPU.
+`scipy.sparse.linalg.cg` keeps its vectors on the host, `cupyx.scipy.sparse.linalg.cg` on the device. Needs CuPy and a
+GPU.
 """
 
 from __future__ import annotations
@@ -37,8 +38,14 @@ def timed(label: str, solve: Callable[..., Any], A: Any, b: Any, maxiter: int) -
     cupy.cuda.Device().synchronize()
     seconds = time.perf_counter() - begin
     residual = float(abs(b - A @ x).max() / abs(b).max())
-    row = {"what": label, "seconds": seconds, "iterations": iterations, "ms/iteration": 1e3 * seconds / iterations,
-           "info": int(info), "max residual": residual}
+    row = {
+        "what": label,
+        "seconds": seconds,
+        "iterations": iterations,
+        "ms/iteration": 1e3 * seconds / iterations,
+        "info": int(info),
+        "max residual": residual,
+    }
     print({k: round(v, 4) if isinstance(v, float) and v > 1e-3 else v for k, v in row.items()}, flush=True)
     return row
 
@@ -51,13 +58,18 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     data, indices, indptr = stencil(128, 7)
-    problems = {"G3_circuit": real_matrix("G3_circuit"), "7-point 128^3": scipy.sparse.csr_array((data, indices, indptr))}
+    problems = {
+        "G3_circuit": real_matrix("G3_circuit"),
+        "7-point 128^3": scipy.sparse.csr_array((data, indices, indptr)),
+    }
     for name, S in problems.items():
         b = S @ np.ones(S.shape[0])
         device_b = cupy.asarray(b)
         A = gsparse.GpuSparseMatrix(S)
         theirs = cupyx.scipy.sparse.csr_matrix(scipy.sparse.csr_matrix(S))
-        through_cupy = scipy.sparse.linalg.LinearOperator(S.shape, lambda v, T=theirs: (T @ cupy.asarray(v)).get(), dtype=S.dtype)
+        through_cupy = scipy.sparse.linalg.LinearOperator(
+            S.shape, lambda v, T=theirs: (T @ cupy.asarray(v)).get(), dtype=S.dtype
+        )
         on_host, on_device = scipy.sparse.linalg.cg, cupyx.scipy.sparse.linalg.cg
         for label, solve, operator, right in (
             ("scipy cg, our matrix", on_host, A, b),

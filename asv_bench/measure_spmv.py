@@ -1,4 +1,4 @@
-"""Time the kernels on a GPU beside CuPy's product and the copy bandwidth of the same run: ``python asv_bench/measure_spmv.py``.
+"""Time the kernels on a GPU beside CuPy's product and the run's copy bandwidth: ``python asv_bench/measure_spmv.py``.
 
 A product is captured in a CUDA graph with ten of its kind, so that the figure is the kernel's and not the call's; the
 median of several replays is printed, in µs, with the set-up in products. Needs CuPy and a GPU.
@@ -51,8 +51,7 @@ def copy_bandwidth() -> float:
     """Give bytes read and written a second by a large copy."""
     source = cupy.ones(COPY_BYTES // 16, np.float64)
     target = cupy.empty_like(source)
-    return 2 * source.nbytes / seconds_of(lambda: cupy.cuda.runtime.memcpyAsync(
-        target.data.ptr, source.data.ptr, source.nbytes, 3, cupy.cuda.get_current_stream().ptr), 3)
+    return 2 * source.nbytes / seconds_of(lambda: cupy.copyto(target, source), 3)
 
 
 def eager_seconds(call: Callable[[], Any], repeats: int = 20) -> float:
@@ -67,7 +66,9 @@ def eager_seconds(call: Callable[[], Any], repeats: int = 20) -> float:
     return statistics.median(times[2:])
 
 
-def measure(name: str, arrays: tuple[Any, ...], shape: tuple[int, int], threads: list[int], dtype: Any) -> dict[str, Any]:
+def measure(
+    name: str, arrays: tuple[Any, ...], shape: tuple[int, int], threads: list[int], dtype: Any
+) -> dict[str, Any]:
     """Time every format of one matrix."""
     arrays = (arrays[0].astype(dtype), *arrays[1:])
     x = cupy.random.default_rng(1).random(shape[1]).astype(dtype)
@@ -124,7 +125,10 @@ def main() -> None:
             S = real_matrix(name)
             arrays, shape = tuple(map(cupy.asarray, (S.data, S.indices, S.indptr))), S.shape
         rows.append(measure(name, arrays, shape, threads, np.dtype(options.dtype)))
-        print({k: round(v, 1) if isinstance(v, float) else v for k, v in rows[-1].items() if not k.endswith("detail")}, flush=True)
+        print(
+            {k: round(v, 1) if isinstance(v, float) else v for k, v in rows[-1].items() if not k.endswith("detail")},
+            flush=True,
+        )
         for k, v in rows[-1].items():
             if k.endswith("detail"):
                 print("   ", k, {a: round(b, 2) for a, b in v.items()}, flush=True)

@@ -47,7 +47,7 @@ def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: boo
     elif len(source) == 2:
         shape, source = _from_coordinates(xp, source[0], source[1], shape)
     elif len(source) != 3:
-        raise ShapeError(f"device arrays must be (data, (row, col)) or (data, indices, indptr), got {len(source)} parts")
+        raise ShapeError(f"device arrays are (data, (row, col)) or (data, indices, indptr), got {len(source)} parts")
     data, indices, indptr = (xp.asarray(part) for part in source)
     if shape is None:
         shape = (int(indptr.size) - 1, int(indices.max()) + 1 if indices.size else 0)  # synchronizes
@@ -67,11 +67,13 @@ def _from_coordinates(xp: Any, data: Array, coordinates: Any, shape: Any) -> tup
     row, column = (xp.asarray(part) for part in coordinates)
     data = xp.asarray(data)
     if not row.shape == column.shape == data.shape or data.ndim != 1:
-        raise StructureError(f"row, col and data must be vectors of one length, got {row.shape}, {column.shape}, {data.shape}")
+        shapes = f"{row.shape}, {column.shape}, {data.shape}"
+        raise StructureError(f"row, col and data must be vectors of one length, got {shapes}")
     if shape is None:
         shape = tuple(int(part.max()) + 1 if part.size else 0 for part in (row, column))  # synchronizes
-    if row.size and not (0 <= int(row.min()) and int(row.max()) < shape[0]):  # synchronizes
-        raise StructureError(f"row indices must lie in 0 to {shape[0] - 1}, they span {int(row.min())} to {int(row.max())}")
+    low, high = (int(row.min()), int(row.max())) if row.size else (0, -1)  # synchronizes
+    if low < 0 or high >= shape[0]:
+        raise StructureError(f"row indices must lie in 0 to {shape[0] - 1}, they span {low} to {high}")
     order = xp.argsort(row, kind="stable")
     return shape, (data[order], column[order], _row_pointers(xp, row, shape[0]))
 

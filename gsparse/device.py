@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -87,7 +87,8 @@ class Device(ABC):
         yield
 
     def synchronize(self) -> None:
-        """Wait for the work on the caller's current stream."""
+        """Wait for the work on the caller's current stream; the host's own work has no queue."""
+        return
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -148,7 +149,7 @@ class GpuDevice(Device):
         cupy = import_cupy()
         count = cupy.cuda.runtime.getDeviceCount()
         if not 0 <= index < count:
-            raise DeviceError(f"device 'gpu:{index}' was asked for, CuPy sees {count} GPU(s): use gpu:0 to gpu:{count - 1}")
+            raise DeviceError(f"'gpu:{index}' was asked for, CuPy sees {count} GPU(s): use gpu:0 to gpu:{count - 1}")
         self.index = index
         self.name = f"gpu:{index}"
         self.xp = cupy
@@ -214,7 +215,7 @@ class GpuDevice(Device):
 SOURCE_FOLDER = Path(__file__).parent / "kernels" / "gpu" / "src"
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel_source(name: str) -> str:
     """Read a CUDA source with its headers inlined.
 
@@ -267,13 +268,13 @@ def import_cupy() -> Any:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # CuPy raises its runtime's own error types, which need the runtime to be named
-        raise DeviceError(f"a GPU was asked for, but CuPy found no driver or GPU ({error}); use device='cpu'") from error
+        raise DeviceError(f"a GPU was asked for, CuPy found no driver or GPU ({error}); use device='cpu'") from error
     if count == 0:
         raise DeviceError("a GPU was asked for, but CuPy found none; use device='cpu'")
     return cupy
 
 
-@lru_cache(maxsize=None)
+@cache
 def _gpu(index: int) -> GpuDevice:
     return GpuDevice(index)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,7 @@ from gsparse._typing import Array
 from gsparse.construct import check_dtype
 from gsparse.hosted import HostedOperations
 from gsparse.mirror import Mirror
+from gsparse.operand import Operand
 
 __all__ = ["ElementwiseOperations", "is_scalar"]
 
@@ -67,18 +68,18 @@ class ElementwiseOperations(HostedOperations):
         function : callable
             Of the array module and the values; gives a new array.
         """
-        device, mirrors = self.device, self._mirrors  # type: ignore[attr-defined]
-        if self.dtype.char in HOST_ONLY:  # type: ignore[attr-defined]
+        device, mirrors = self.device, self._mirrors
+        if self.dtype.char in HOST_ONLY:
             return self._on_host(name, *args)
-        self.operand()  # type: ignore[attr-defined]
-        operand = self._operand  # type: ignore[attr-defined]
+        self.operand()
+        operand = cast(Operand, self._operand)
         if not (linear or operand.is_canonical):
             return self._on_host(name, *args)
         values = mirrors["data"].resident()
         with device.active(), device.memory_guard():
             values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
         new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
-        return self._with_mirrors(type(self), new, self.shape, operand.with_data(values))  # type: ignore[attr-defined]
+        return self._with_mirrors(type(self), new, self.shape, operand.with_data(values))
 
     def _scaled(self, factor: Any) -> Any:
         return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True)
@@ -94,11 +95,11 @@ class ElementwiseOperations(HostedOperations):
         if not is_scalar(other):
             return self._on_host("__truediv__", other)
         # SciPy's rule: divide in float64 wherever that holds the values, float32 ones too.
-        wide = self.astype(np.float64, copy=False) if np.can_cast(self.dtype, np.float64) else self  # type: ignore[attr-defined]
+        wide = self.astype(np.float64, copy=False) if np.can_cast(self.dtype, np.float64) else self
         return wide._scaled(1.0 / other)
 
     def __neg__(self) -> Any:
-        if self.dtype.kind == "b":  # type: ignore[attr-defined]
+        if self.dtype.kind == "b":
             raise NotImplementedError("negating a boolean sparse array is not supported: use astype(int) first")
         return self._map_values("__neg__", lambda xp, values: -values, linear=True)
 
@@ -109,21 +110,21 @@ class ElementwiseOperations(HostedOperations):
         return self._map_values("__round__", lambda xp, values: xp.around(values, ndigits), ndigits)
 
     def _real(self) -> Any:
-        if self.dtype.kind != "c":  # type: ignore[attr-defined]
-            return self.copy()  # type: ignore[attr-defined]
+        if self.dtype.kind != "c":
+            return self.copy()
         return self._map_values("_real", lambda xp, values: xp.ascontiguousarray(values.real), linear=True)
 
     def _imag(self) -> Any:
         return self._map_values("_imag", lambda xp, values: xp.array(values.imag), linear=True)
 
-    def astype(self, dtype: Any, casting: str = "unsafe", copy: bool = True) -> Any:
+    def astype(self, dtype: Any, casting: Any = "unsafe", copy: bool = True) -> Any:
         """Cast the values; the structure and the plan stay. Repeated entries are added up first, as SciPy does."""
         dtype = np.dtype(dtype)
-        if dtype == self.dtype:  # type: ignore[attr-defined]
-            return self.copy() if copy else self  # type: ignore[attr-defined]
+        if dtype == self.dtype:
+            return self.copy() if copy else self
         check_dtype(dtype)
-        if not np.can_cast(self.dtype, dtype, casting):  # type: ignore[attr-defined, arg-type]
-            raise TypeError(f"cannot cast {self.dtype} to {dtype} under the rule {casting!r}")  # type: ignore[attr-defined]
+        if not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(f"cannot cast {self.dtype} to {dtype} under the rule {casting!r}")
         if dtype.char in HOST_ONLY:
             return self._on_host("astype", dtype)
         return self._map_values("astype", lambda xp, values: values.astype(dtype), dtype)

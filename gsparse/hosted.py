@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse._typing import Array
+from gsparse.arrays import DeviceArrays
 from gsparse.device import device_of
 from gsparse.errors import DeviceError
 from gsparse.mirror import Mirror
@@ -28,11 +28,9 @@ READING_METHODS = (
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
 )
 
-class HostedOperations:
-    """Mixin: what a device matrix leaves to SciPy."""
 
-    _twin: Any = None
-    _scipy_base: Any
+class HostedOperations(DeviceArrays):
+    """Mixin: what a device matrix leaves to SciPy."""
 
     # -------------------------------------------------------------------- twin
 
@@ -41,16 +39,16 @@ class HostedOperations:
 
         Where columns are unsorted or repeated, the twin gets arrays of its own: SciPy's reductions sort in place.
         """
-        self.stats.left_device(operation)  # type: ignore[attr-defined]
-        mirrors = self._mirrors  # type: ignore[attr-defined]
+        self.stats.left_device(operation)
+        mirrors = self._mirrors
         hosts = tuple(mirrors[name].read() for name in ("data", "indices", "indptr"))
         key = tuple(host.base if host.base is not None else host for host in hosts)
         lent = any(mirror.lent for mirror in mirrors.values())
         if self._twin is not None and not lent and all(a is b for a, b in zip(key, self._twin[0], strict=True)):
             return self._twin[1]
-        twin = self._scipy_base(hosts, shape=self.shape, maxprint=self.maxprint)  # type: ignore[attr-defined]
+        twin = self._scipy_base(hosts, shape=self.shape, maxprint=self.maxprint)
         if not twin.has_canonical_format:
-            twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)  # type: ignore[attr-defined]
+            twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)
         self._twin = None if lent else (key, twin)
         return twin
 
@@ -72,13 +70,20 @@ class HostedOperations:
 
     def _like(self, result: Any) -> Any:
         """Make a SciPy array of this format a matrix on this device; its arrays move there when first multiplied by."""
-        if not (sp.issparse(result) and result.format == self.format):  # type: ignore[attr-defined]
+        if not (sp.issparse(result) and result.format == self.format):
             return result
         mirrors = {
-            name: Mirror(self.device, host=np.require(getattr(result, name), requirements="W"))  # type: ignore[attr-defined]
+            name: Mirror(self.device, host=np.require(getattr(result, name), requirements="W"))
             for name in ("indptr", "indices", "data")
         }
-        return self._with_mirrors(type(self), mirrors, result.shape, None)  # type: ignore[attr-defined]
+        return self._with_mirrors(type(self), mirrors, result.shape, None)
+
+    def _getnnz(self, axis: int | None = None) -> Any:
+        if axis is not None:
+            return self._on_host("_getnnz", axis=axis)
+        # While SciPy changes the arrays one after the other, the row pointers alone say what is valid.
+        lent = any(mirror.lent for mirror in self._mirrors.values())
+        return int(self._mirrors["indptr"].read()[-1]) if lent else self._mirrors["indices"].size
 
     def __iter__(self) -> Iterator[Any]:
         for row in self.host_twin("__iter__"):
@@ -93,8 +98,8 @@ class HostedOperations:
         return self._to_format("csc", copy)
 
     def _to_format(self, format: str, copy: bool) -> Any:
-        if self.format == format:  # type: ignore[attr-defined]
-            return self.copy() if copy else self  # type: ignore[attr-defined]
+        if self.format == format:
+            return self.copy() if copy else self
         return self._on_host(f"to{format}", copy=True)
 
     def tocoo(self, copy: bool = True) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from os import PathLike
 from typing import Any, Self, cast
 
@@ -13,21 +11,17 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse import ops
 from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
+from gsparse.arrays import initialize, mirrors_of
 from gsparse.construct import check_dtype, device_arrays, device_of_source, read_file
 from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
-from gsparse.errors import DeviceError, HostLoanWarning, ShapeError
+from gsparse.errors import DeviceError, ShapeError
 from gsparse.formats import Csr, Stored
-from gsparse.mirror import Mirror
-from gsparse.operand import Operand, Request, make_operand
+from gsparse.operand import Operand, Request
 from gsparse.plan import Plan, check_request
 from gsparse.stats import Stats
 
 __all__ = ["DeviceMatrix", "GpuSparseMatrix", "TransposedMatrix"]
-
-
-# Entries that SciPy prints of a matrix.
-MAXPRINT = 50
 
 
 class DeviceMatrix(ElementwiseOperations):
@@ -71,25 +65,26 @@ class DeviceMatrix(ElementwiseOperations):
             self._adopt_device_arrays(device_arrays(source, arg1, shape, dtype, copy), maxprint)
         else:
             host = arg1 if source is None else _to_host(arg1)
-            super().__init__(host, shape=shape, dtype=dtype, copy=copy, maxprint=maxprint)
+            self._scipy_base.__init__(self, host, shape=shape, dtype=dtype, copy=copy, maxprint=maxprint)
             check_dtype(self.dtype)
             self._settle()
 
     def _share(self, given: DeviceMatrix, dtype: Any) -> None:
         """Take over another matrix's device arrays; whoever is written to later gets arrays of its own."""
         other = given if dtype is None else given.astype(dtype, copy=False)
-        _initialize(self, given.shape)
+        initialize(self, given.shape)
         if other._by_columns is self._by_columns or other.ndim == 1:
             self._mirrors = {name: mirror.share() for name, mirror in other._mirrors.items()}
             self._operand = other._operand if self._request == given._request else None
         else:
             operand, conjugated = other.operand(transpose=self._by_columns)
-            self._mirrors = _mirrors(self.device, operand.csr, conjugated)
+            self._mirrors = mirrors_of(self.device, operand.csr, conjugated)
 
     def _adopt_device_arrays(self, arrays: tuple[Any, Array, Array, Array], maxprint: int | None) -> None:
         shape, *parts = arrays
-        _initialize(self, tuple(map(int, shape)), maxprint)
-        self._mirrors = _mirrors(self.device, Csr(self.shape, *parts), False)
+        shape = tuple(map(int, shape))
+        initialize(self, shape, maxprint)
+        self._mirrors = mirrors_of(self.device, Csr(cast(tuple[int, int], shape), *parts), False)
         self.operand()
 
     def _settle(self) -> None:
@@ -99,134 +94,7 @@ class DeviceMatrix(ElementwiseOperations):
                 mirror.settle()
             self.operand()
 
-    # ------------------------------------------------------------------ arrays
-
-    def _lend(self, name: str) -> np.ndarray[Any, Any]:
-        mirror = self._mirrors[name]
-        if not mirror.lent:
-            self.stats.left_device(name)
-        return mirror.lend()
-
-    def _rebind(self, name: str, value: Any) -> None:
-        mirrors = self.__dict__.setdefault("_mirrors", {})
-        old = mirrors.get(name)
-        if old is not None and old.frozen:
-            raise ValueError(f"the matrix is frozen: {name} cannot be replaced; work on A.copy()")
-        if old is None or not old.is_host(value):
-            # A new mirror, not new contents of the old one: a transposed view made before keeps what it had, as in SciPy.
-            self._mirrors = {**mirrors, name: Mirror(self.device, host=np.asarray(value))}
-
-    @property
-    def data(self) -> np.ndarray[Any, Any]:
-        """Values as a host array, on loan: see `freeze` and `device_data`. Synchronizes."""
-        return self._lend("data")
-
-    @data.setter
-    def data(self, value: Any) -> None:
-        self._rebind("data", value)
-
-    @property
-    def indices(self) -> np.ndarray[Any, Any]:
-        """Column indices as a host array, on loan. Synchronizes."""
-        return self._lend("indices")
-
-    @indices.setter
-    def indices(self, value: Any) -> None:
-        self._rebind("indices", value)
-
-    @property
-    def indptr(self) -> np.ndarray[Any, Any]:
-        """Row pointers as a host array, on loan. Synchronizes."""
-        return self._lend("indptr")
-
-    @indptr.setter
-    def indptr(self, value: Any) -> None:
-        self._rebind("indptr", value)
-
-    @property
-    def device_data(self) -> Array:
-        """Values as the device's own array: read it, never write to it (other matrices may share it)."""
-        self.operand()
-        mirror = self._mirrors["data"]
-        return self.device.xp.conjugate(mirror.resident()) if mirror.conjugated else mirror.resident()
-
-    @property
-    def device_indices(self) -> Array:
-        """Column indices as the device's own array: read it, never write to it."""
-        return self._mirrors["indices"].resident()
-
-    @property
-    def device_indptr(self) -> Array:
-        """Row pointers as the device's own array: read it, never write to it."""
-        return self._mirrors["indptr"].resident()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
-        return self._mirrors["data"].dtype
-
-    @dtype.setter
-    def dtype(self, newtype: Any) -> None:
-        self.data = self.data.view(newtype)
-
-    def _getnnz(self, axis: int | None = None) -> Any:
-        if axis is not None:
-            return self._on_host("_getnnz", axis=axis)
-        # While SciPy changes the arrays one after the other, the row pointers alone say what is valid.
-        lent = any(mirror.lent for mirror in self._mirrors.values())
-        return int(self._mirrors["indptr"].read()[-1]) if lent else self._mirrors["indices"].size
-
-    def freeze(self) -> Self:
-        """Hand out read-only host arrays from now on, so that no loan ever costs a product anything.
-
-        Returns
-        -------
-        GpuSparseMatrix
-            The matrix itself. In-place operations on it raise from now on.
-        """
-        for mirror in self._mirrors.values():
-            mirror.freeze()
-        return self
-
-    def release(self) -> None:
-        """Drop converted formats, the transposed copy and idle host copies; each is made again when next needed."""
-        if self._operand is not None:
-            self._operand.release()
-        self._operand = None
-        self._twin = None
-        for mirror in self._mirrors.values():
-            mirror.drop_host()
-
     # ---------------------------------------------------------------- products
-
-    def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
-        """Give what products multiply by, up to date with every write so far (see `gsparse.ops.Multiplicand`)."""
-        indptr, indices, data = (self._mirrors[name].resident() for name in ("indptr", "indices", "data"))
-        held = [name for name, mirror in self._mirrors.items() if mirror.lent]
-        # What is held may change before the next product: a conversion would serve one.
-        request = dataclasses.replace(self._request, expected_products=1) if held else self._request
-        found = self._operand
-        if found is None or found.source[0] is not indptr or found.source[1] is not indices:
-            shape = self.shape if self.ndim == 2 else (1, *self.shape)
-            shape = cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
-            self._operand = found = make_operand(self.device, shape, indptr, indices, data, request)
-        elif found.source[2] is not data or found.request != request:
-            self._operand = found = found.with_data(data, request)
-        if held and not self._warned:
-            self._warn_of_loans(held)
-        if (transpose or adjoint) != self._by_columns:
-            found = found.transposed()
-        return found, self._mirrors["data"].conjugated != adjoint
-
-    def _warn_of_loans(self, held: list[str]) -> None:
-        self._warned = True
-        if self.device.kind == "gpu":
-            warnings.warn(
-                f"A.{', A.'.join(held)} is held by somebody, so every product brings it to {self.device.name} again: "
-                "drop it, or call A.freeze()",
-                HostLoanWarning,
-                stacklevel=5,
-            )
 
     def matvec(self, x: Array, out: Array | None = None) -> Array:
         """Multiply by a vector: A·x.
@@ -318,13 +186,13 @@ class DeviceMatrix(ElementwiseOperations):
     def host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
         """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
         twin = self.host_twin("product")
-        return (twin.T.conj() if adjoint else twin.T if transpose else twin) @ (x if isinstance(x, np.ndarray) else x.get())
+        operator = twin.T.conj() if adjoint else twin.T if transpose else twin
+        return operator @ (x if isinstance(x, np.ndarray) else x.get())
 
     def as_linear_operator(self) -> LinearOperator:
         """Give a `scipy.sparse.linalg.LinearOperator` whose products run on the device."""
-        return LinearOperator(
-            self.shape, matvec=self.matvec, rmatvec=self.rmatvec, matmat=self.matmat, rmatmat=self.rmatmat, dtype=self.dtype
-        )
+        products = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
+        return LinearOperator(self.shape, dtype=self.dtype, **products)
 
     @property
     def plan(self) -> Plan:
@@ -340,14 +208,6 @@ class DeviceMatrix(ElementwiseOperations):
         return self.operand()[0].stored(storage_dtype(dtype, dtype))
 
     # ------------------------------------------------------------------- views
-
-    def _with_mirrors(self, cls: type[Any], mirrors: dict[str, Mirror], shape: tuple[int, ...], operand: Operand | None) -> Any:
-        """Make a matrix over these mirrors; nothing is copied and nothing checked."""
-        new = cls.__new__(cls)
-        _initialize(new, shape)
-        new.device, new._request, new.stats, new._warned = self.device, self._request, Stats(), False
-        new._mirrors, new._operand = mirrors, operand
-        return new
 
     def transpose(self, axes: Any = None, copy: bool = False) -> Any:
         """Give the transpose as a view whose products run on the device; it lends the very arrays this matrix lends.
@@ -376,19 +236,8 @@ class DeviceMatrix(ElementwiseOperations):
         """The conjugate transpose; its products run on the device and share A.T's transposed copy."""
         return self.transpose().conj(copy=False)
 
-    def copy(self) -> Self:
-        """Give an independent matrix on the same device. It shares device arrays until one of the two is written."""
-        mirrors = {name: mirror.share() for name, mirror in self._mirrors.items()}
-        return cast(Self, self._with_mirrors(type(self), mirrors, self.shape, self._operand))
-
-    def __copy__(self) -> Self:
-        return self.copy()
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self.copy()
-
     def conjugate(self, copy: bool = True) -> Self:
-        """Give the complex conjugate: nothing is computed until its values are asked for; products conjugate as they read.
+        """Give the complex conjugate: computed when its values are asked for, products conjugate as they read.
 
         Parameters
         ----------
@@ -497,24 +346,6 @@ class TransposedMatrix(DeviceMatrix, sp.csc_array):  # type: ignore[misc]
 
     _scipy_base = sp.csc_array
     _by_columns = True
-
-
-def _mirrors(device: Device, csr: Csr, conjugated: bool) -> dict[str, Mirror]:
-    """Give mirrors over device arrays."""
-    return {
-        "indptr": Mirror(device, on_device=csr.indptr),
-        "indices": Mirror(device, on_device=csr.indices),
-        "data": Mirror(device, on_device=csr.data, conjugated=conjugated),
-    }
-
-
-def _initialize(matrix: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:
-    """Set what SciPy's constructor would, without its arrays: the one place that names SciPy's private attributes.
-
-    The public way, ``csr_array.__init__(self, shape)``, allocates row pointers for a view that has its own.
-    """
-    matrix._shape = shape
-    matrix.maxprint = MAXPRINT if maxprint is None else maxprint
 
 
 def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Request) -> Any:

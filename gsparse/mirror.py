@@ -102,13 +102,14 @@ class Mirror:
             return self._on_device
 
     def settle(self) -> None:
-        """Make the device rule from now on, whoever holds the host array: what enters is copied unless it is ours alone."""
+        """Make the device rule, whoever holds the host array: what enters is copied unless it is ours alone."""
         with self._lock:
             if self._host is None:
                 return
             own = _native(self._host)
-            if self.device.kind == "cpu" and own is self._host and held_elsewhere(self._host, self._own_references() + 1):
-                own = own.copy()
+            if self.device.kind == "cpu" and own is self._host:
+                ours = self._own_references() + 1  # `own` itself
+                own = own.copy() if held_elsewhere(self._host, ours) else own
             # On the CPU the two sides are one memory, and lending it costs nothing.
             self._host = own if self.device.kind == "cpu" else None
             self._on_device = self.device.upload(own)

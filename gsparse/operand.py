@@ -119,7 +119,9 @@ class Operand:
             with self._lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
                     csr = self.device.kernels.csr_transpose(self.device, self.csr)
-                    self._transposed = Operand(self.device, csr, self.request, row_stats(self.device, csr), (csr.indptr, csr.indices, csr.data))
+                    source = (csr.indptr, csr.indices, csr.data)
+                    stats = row_stats(self.device, csr)
+                    self._transposed = Operand(self.device, csr, self.request, stats, source)
         return self._transposed
 
     def with_data(self, data: Array, request: Request | None = None) -> Operand:
@@ -147,7 +149,9 @@ class Operand:
             return bool(xp.all(rises))  # synchronizes
 
 
-def make_operand(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array, request: Request) -> Operand:
+def make_operand(
+    device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array, request: Request
+) -> Operand:
     """Check CSR arrays on their device, once, and give their operand. Synchronizes.
 
     Raises
@@ -184,12 +188,15 @@ def check_structure(device: Device, csr: Csr) -> None:
         raise StructureError(f"indptr must run from 0 to the {csr.nnz} entries, it runs from {first} to {last}")
     if bool(xp.any(indptr[1:] < indptr[:-1])):  # synchronizes
         row = int(xp.argmax(indptr[1:] < indptr[:-1]))  # synchronizes
-        raise StructureError(f"indptr must not decrease, it does at row {row}: {int(indptr[row])}, {int(indptr[row + 1])}")
+        begin, end = int(indptr[row]), int(indptr[row + 1])  # synchronizes
+        raise StructureError(f"indptr must not decrease, it does at row {row}, from {begin} to {end}")
     if csr.nnz == 0:
         return
     low, high = int(indices.min()), int(indices.max())  # synchronizes
     if low < 0 or high >= csr.num_cols:
-        raise StructureError(f"indices must lie in 0 to {csr.num_cols - 1}, they span {low} to {high}: give a larger shape")
+        raise StructureError(
+            f"indices must lie in 0 to {csr.num_cols - 1}, they span {low} to {high}: is the shape right?"
+        )
 
 
 def row_stats(device: Device, csr: Csr) -> RowStats:

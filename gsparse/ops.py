@@ -150,7 +150,7 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
     on_host = not device.owns(x)
     device_x = _compute_array(device, x, types.compute)
     direct = out is not None and out.dtype == types.compute and device.owns(out)
-    y = out if direct else device.empty((operand.csr.num_rows, *x.shape[1:]), types.compute)
+    y: Array = out if direct else device.empty((operand.csr.num_rows, *x.shape[1:]), types.compute)
     read_y = not _is_zero(beta)
     if read_y and not direct:
         y[...] = _compute_array(device, out, types.compute)
@@ -165,7 +165,7 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
     if y is out:
         return out
     if types.compute != types.result:
-        y = y != 0 if types.result.kind == "b" else y.astype(types.result)
+        y = y.astype(types.result)  # (to bool: whether it is not 0; to a narrower integer: modulo its size)
     return _deliver(device.download_vector(y) if on_host else y, out)
 
 

@@ -6,6 +6,7 @@ Pure: nothing here touches a device. `RowStats` is computed by `gsparse.operand`
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from gsparse.errors import FormatError
 from gsparse.kernels import THREADS_PER_BLOCK, Launch
 
@@ -182,14 +183,15 @@ class Plan:
         stats = self.stats
         lines = [
             f"{self.format} on {self.device}: {self.reason}",
-            f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to {stats.max_length}, "
-            f"mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
+            f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to "
+            f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
             f"η {stats.efficiency:.2f}",
             f"{'':2}{'format':<16}{'MB a product':>14}{'padding':>9}{'predicted µs':>14}",
         ]
         for c in self.candidates:
             mark = "→" if c.format == self.format else ""
-            lines.append(f"{mark:2}{c.format:<16}{c.nbytes / 1e6:>14.3f}{c.padding_ratio:>9.2f}{c.seconds * 1e6:>14.1f}")
+            megabytes, microseconds = c.nbytes / 1e6, c.seconds * 1e6
+            lines.append(f"{mark:2}{c.format:<16}{megabytes:>14.3f}{c.padding_ratio:>9.2f}{microseconds:>14.1f}")
         return "\n".join(lines)
 
 
@@ -248,7 +250,7 @@ def make_plan(
             raise FormatError(f"{format} counts a row in int32, the longest row has {stats.max_length} entries")
         return Plan(format, "asked for", stats, candidates, device)
     ranked = sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
-    return Plan(ranked[0].format, _reason(*ranked[:2], expected_products), stats, candidates, device)
+    return Plan(ranked[0].format, _reason(ranked[0], ranked[1], expected_products), stats, candidates, device)
 
 
 def check_request(format: str, threads_per_block: int) -> None:
@@ -262,7 +264,8 @@ def check_request(format: str, threads_per_block: int) -> None:
 def _candidate(
     name: str, stats: RowStats, model: MachineModel, value_bytes: int, index_bytes: int, launch: Launch
 ) -> Candidate:
-    stored = {"ellpack": stats.max_length * stats.num_rows, "blocked_ellpack": stats.blocked_stored}.get(name, stats.nnz)
+    padded = {"ellpack": stats.max_length * stats.num_rows, "blocked_ellpack": stats.blocked_stored}
+    stored = padded.get(name, stats.nnz)
     offsets = {"ellpack": 0, "blocked_ellpack": 8 * stats.num_rows // CANDIDATE_SLICE}
     nbytes = stored * (value_bytes + index_bytes) + offsets.get(name, index_bytes * (stats.num_rows + 1))
     nbytes += (stats.num_rows + stats.num_cols) * value_bytes

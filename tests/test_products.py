@@ -80,9 +80,7 @@ def test_csr_vector_is_right_for_every_number_of_threads_a_row(
 def test_threads_per_block_change_nothing(device: Device, format: str, threads: int, rng: np.random.Generator) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     x = random_values(rng, S.shape[1], float)
-    first, second = (
-        GpuSparseMatrix(S, device=device, format=format, threads_per_block=t) @ x for t in (threads, 256)
-    )
+    first, second = (GpuSparseMatrix(S, device=device, format=format, threads_per_block=t) @ x for t in (threads, 256))
     np.testing.assert_array_equal(first, second)
 
 

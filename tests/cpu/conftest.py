@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gsparse import threads
 from gsparse.formats import BlockedEllpack, Csr, Ellpack
 from gsparse.kernels import cpu
 

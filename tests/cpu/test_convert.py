@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gsparse import threads
 from gsparse.errors import FormatError
 from gsparse.kernels import cpu
 

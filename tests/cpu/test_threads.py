@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import gsparse.kernels
-from gsparse.kernels import Launch, cpu
 from gsparse import threads
+from gsparse.kernels import Launch, cpu
 
 KERNELS = list(cpu.SPMV)
 ONE, ZERO = np.float64(1), np.float64(0)
@@ -24,6 +24,7 @@ LARGE_ROWS = 60_000
 
 PRODUCT = """
 import numpy as np
+from gsparse import threads
 from gsparse.formats import Csr
 from gsparse.kernels import Launch, cpu
 rows = 200_000

@@ -3,6 +3,4 @@
 from gsparse import GpuSparseMatrix
 from tests.scipy_suite import load_test_module, suite_of
 
-globals().update(
-    suite_of(load_test_module("scipy.sparse.tests.test_csr", {"scipy.sparse.csr_array": GpuSparseMatrix}))
-)
+globals().update(suite_of(load_test_module("scipy.sparse.tests.test_csr", {"scipy.sparse.csr_array": GpuSparseMatrix})))

@@ -13,5 +13,5 @@ __all__ = ["csr_transpose"]
 def csr_transpose(device: Device, csr: Csr) -> Csr:
     """Transpose; within each row of the result columns keep the order of the rows they come from."""
     columns = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape).tocsc()
-    dtype = csr.indices.dtype
-    return Csr(csr.shape[::-1], columns.indptr.astype(dtype, copy=False), columns.indices.astype(dtype, copy=False), columns.data)
+    indptr, indices = (part.astype(csr.indices.dtype, copy=False) for part in (columns.indptr, columns.indices))
+    return Csr(csr.shape[::-1], indptr, indices, columns.data)

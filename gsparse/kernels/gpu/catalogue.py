@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def expression(name: str, *arguments: np.dtype[Any] | int) -> str:
     """Write the C++ name expression of one instantiation.
 
@@ -44,7 +44,8 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     for index in INDEX_DTYPES:
         found.append(("convert.cu", expression("slice_sizes", index)))
         for stored in COMPUTE_DTYPES:
-            found += [("convert.cu", expression(name, stored, index)) for name in ("fill_ellpack", "fill_blocked_ellpack")]
+            for name in ("fill_ellpack", "fill_blocked_ellpack"):
+                found.append(("convert.cu", expression(name, stored, index)))
             for compute in COMPUTE_DTYPES:
                 if storage_dtype(stored, compute) == stored:
                     found += _products(stored, compute, index, lanes)

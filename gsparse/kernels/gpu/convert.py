@@ -37,9 +37,9 @@ def csr_to_blocked_ellpack(device: Device, csr: Csr, slice_size: int) -> Blocked
     device.xp.cumsum(slice_offsets, out=slice_offsets)
     size = int(slice_offsets[-1])  # synchronizes
     indices, data = device.empty(size, csr.indices.dtype), device.empty(size, csr.dtype)
-    fill = (np.int64(csr.num_rows), np.int64(num_slices), slice_offsets, csr.indptr, csr.indices, csr.data, indices, data)
+    arrays = (slice_offsets, csr.indptr, csr.indices, csr.data, indices, data)
     name = expression("fill_blocked_ellpack", csr.dtype, csr.indices.dtype)
-    launch_rows(device, "convert.cu", name, rows, _THREADS, fill)
+    launch_rows(device, "convert.cu", name, rows, _THREADS, (*count[:2], *arrays))
     return BlockedEllpack(csr.shape, csr.nnz, slice_size, slice_offsets, csr.indptr, indices, data)
 
 

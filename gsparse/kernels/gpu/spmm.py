@@ -37,6 +37,6 @@ def csr_spmm(
     check_grid("csr_spmm", grid[0])
     kernel = device.kernel("spmm_csr.cu", expression("csr_spmm", matrix.dtype, x.dtype, matrix.indices.dtype))
     strides = [tuple(np.int64(step // a.itemsize) for step in a.strides) for a in (x, y)]
-    args = (np.int64(matrix.num_rows), np.int64(num_columns), np.int32(tile), matrix.indptr, matrix.indices, matrix.data)
-    args += (x, *strides[0], y, *strides[1], alpha, beta, np.int32(beta != 0), np.int32(conjugate))
-    kernel(grid, (rows_per_block * tile,), args)
+    sizes = (np.int64(matrix.num_rows), np.int64(num_columns), np.int32(tile))
+    vectors = (x, *strides[0], y, *strides[1], alpha, beta, np.int32(beta != 0), np.int32(conjugate))
+    kernel(grid, (rows_per_block * tile,), (*sizes, matrix.indptr, matrix.indices, matrix.data, *vectors))

@@ -1,0 +1,202 @@
+"""The arrays of a device matrix: on loan to the host, current for every product, shared where nothing was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any, Self, cast
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.errors import HostLoanWarning
+from gsparse.formats import Csr
+from gsparse.mirror import Mirror
+from gsparse.operand import Operand, Request, make_operand
+from gsparse.stats import Stats
+
+__all__ = ["DeviceArrays", "initialize", "mirrors_of"]
+
+# Entries that SciPy prints of a matrix.
+MAXPRINT = 50
+
+
+class DeviceArrays:
+    """Mixin: three mirrors, what was built from them, and SciPy's names for their host sides.
+
+    The arrays are those of CSR; a class that reads them by columns (`_by_columns`) holds the transpose.
+    """
+
+    # From SciPy's class, which comes later in the order of inheritance.
+    shape: tuple[int, ...]
+    ndim: int
+    nnz: int
+    format: str
+    maxprint: int
+    _scipy_base: Any
+    _by_columns: bool
+
+    device: Device
+    stats: Stats
+    _mirrors: dict[str, Mirror]
+    _operand: Operand | None
+    _request: Request
+    _warned: bool
+    _twin: Any = None
+
+    def _lend(self, name: str) -> np.ndarray[Any, Any]:
+        mirror = self._mirrors[name]
+        if not mirror.lent:
+            self.stats.left_device(name)
+        return mirror.lend()
+
+    def _rebind(self, name: str, value: Any) -> None:
+        mirrors = self.__dict__.setdefault("_mirrors", {})
+        old = mirrors.get(name)
+        if old is not None and old.frozen:
+            raise ValueError(f"the matrix is frozen: {name} cannot be replaced; work on A.copy()")
+        if old is None or not old.is_host(value):
+            # A new mirror, not new contents of the old: a transposed view made before keeps what it had, as in SciPy.
+            self._mirrors = {**mirrors, name: Mirror(self.device, host=np.asarray(value))}
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        """Values as a host array, on loan: see `freeze` and `device_data`. Synchronizes."""
+        return self._lend("data")
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self._rebind("data", value)
+
+    @property
+    def indices(self) -> np.ndarray[Any, Any]:
+        """Column indices as a host array, on loan. Synchronizes."""
+        return self._lend("indices")
+
+    @indices.setter
+    def indices(self, value: Any) -> None:
+        self._rebind("indices", value)
+
+    @property
+    def indptr(self) -> np.ndarray[Any, Any]:
+        """Row pointers as a host array, on loan. Synchronizes."""
+        return self._lend("indptr")
+
+    @indptr.setter
+    def indptr(self, value: Any) -> None:
+        self._rebind("indptr", value)
+
+    @property
+    def device_data(self) -> Array:
+        """Values as the device's own array: read it, never write to it (other matrices may share it)."""
+        self.operand()
+        mirror = self._mirrors["data"]
+        return self.device.xp.conjugate(mirror.resident()) if mirror.conjugated else mirror.resident()
+
+    @property
+    def device_indices(self) -> Array:
+        """Column indices as the device's own array: read it, never write to it."""
+        return self._mirrors["indices"].resident()
+
+    @property
+    def device_indptr(self) -> Array:
+        """Row pointers as the device's own array: read it, never write to it."""
+        return self._mirrors["indptr"].resident()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        return self._mirrors["data"].dtype
+
+    @dtype.setter
+    def dtype(self, newtype: Any) -> None:
+        self.data = self.data.view(newtype)
+
+    def freeze(self) -> Self:
+        """Hand out read-only host arrays from now on, so that no loan ever costs a product anything.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            The matrix itself. In-place operations on it raise from now on.
+        """
+        for mirror in self._mirrors.values():
+            mirror.freeze()
+        return self
+
+    def release(self) -> None:
+        """Drop converted formats, the transposed copy and idle host copies; each is made again when next needed."""
+        if self._operand is not None:
+            self._operand.release()
+        self._operand = self._twin = None
+        for mirror in self._mirrors.values():
+            mirror.drop_host()
+
+    def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
+        """Give what products multiply by, up to date with every write so far (see `gsparse.ops.Multiplicand`)."""
+        indptr, indices, data = (self._mirrors[name].resident() for name in ("indptr", "indices", "data"))
+        held = [name for name, mirror in self._mirrors.items() if mirror.lent]
+        # What is held may change before the next product: a conversion would serve one.
+        request = dataclasses.replace(self._request, expected_products=1) if held else self._request
+        found = self._operand
+        if found is None or found.source[0] is not indptr or found.source[1] is not indices:
+            shape = self.shape if self.ndim == 2 else (1, *self.shape)
+            shape = cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
+            self._operand = found = make_operand(self.device, shape, indptr, indices, data, request)
+        elif found.source[2] is not data or found.request != request:
+            self._operand = found = found.with_data(data, request)
+        if held and not self._warned:
+            self._warn_of_loans(held)
+        if (transpose or adjoint) != self._by_columns:
+            found = found.transposed()
+        return found, self._mirrors["data"].conjugated != adjoint
+
+    def _warn_of_loans(self, held: list[str]) -> None:
+        self._warned = True
+        if self.device.kind == "gpu":
+            warnings.warn(
+                f"A.{', A.'.join(held)} is held by somebody, so every product brings it to {self.device.name} again: "
+                "drop it, or call A.freeze()",
+                HostLoanWarning,
+                stacklevel=5,
+            )
+
+    def _with_mirrors(
+        self, cls: Any, mirrors: dict[str, Mirror], shape: tuple[int, ...], operand: Operand | None
+    ) -> Any:
+        """Make a matrix over these mirrors; nothing is copied and nothing checked."""
+        new = cls.__new__(cls)
+        initialize(new, shape)
+        new.device, new._request, new.stats, new._warned = self.device, self._request, Stats(), False
+        new._mirrors, new._operand = mirrors, operand
+        return new
+
+    def copy(self) -> Self:
+        """Give an independent matrix on the same device. It shares device arrays until one of the two is written."""
+        mirrors = {name: mirror.share() for name, mirror in self._mirrors.items()}
+        return cast(Self, self._with_mirrors(type(self), mirrors, self.shape, self._operand))
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.copy()
+
+
+def mirrors_of(device: Device, csr: Csr, conjugated: bool) -> dict[str, Mirror]:
+    """Give mirrors over device arrays."""
+    return {
+        "indptr": Mirror(device, on_device=csr.indptr),
+        "indices": Mirror(device, on_device=csr.indices),
+        "data": Mirror(device, on_device=csr.data, conjugated=conjugated),
+    }
+
+
+def initialize(matrix: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:
+    """Set what SciPy's constructor would, without its arrays: the one place that names SciPy's private attributes.
+
+    The public way, ``csr_array.__init__(self, shape)``, allocates row pointers for a view that has its own.
+    """
+    matrix._shape = shape
+    matrix.maxprint = MAXPRINT if maxprint is None else maxprint

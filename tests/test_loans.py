@@ -125,6 +125,11 @@ def bound(name: str, function: Any) -> Any:
     return write
 
 
+def row_emptied(M: Any) -> Any:
+    M.indptr[5] = M.indptr[4]
+    return M
+
+
 def pruned(M: Any) -> Any:
     M.data, M.indices = np.append(M.data, [7, 7, 7]), np.append(M.indices, np.int32([0, 1, 2]))
     M.prune()
@@ -151,11 +156,6 @@ def arrays_of_another_structure(M: Any) -> Any:
     return M
 
 
-def shape_set(M: Any) -> Any:
-    M.shape = SHAPE[::-1]
-    return M
-
-
 def dtype_set(M: Any) -> Any:
     M.dtype = np.int64 if M.dtype.kind == "f" else np.float64
     if M.dtype.kind == "f":
@@ -169,7 +169,7 @@ KEY_WRITES = {
     "item, new": assigned((3, 5), 4.5),
     "through data": through("data", slice(3, 9), -2),
     "through indices": columns_swapped,
-    "through indptr": through("indptr", 5, 5),
+    "through indptr": row_emptied,
     "data bound": bound("data", lambda data: data + 1),
     "indices bound": bound("indices", lambda indices: indices[::-1]),
     "sum_duplicates": called("sum_duplicates"),
@@ -200,12 +200,10 @@ WRITES = KEY_WRITES | {
     "all bound": arrays_of_another_structure,
     "data bound, another dtype": bound("data", lambda data: data.astype(np.complex64)),
     "data bound, strided": bound("data", lambda data: np.repeat(data, 2)[::2] + 1),
-    "data bound, big-endian": bound("data", lambda data: (data + 1).astype(data.dtype.newbyteorder(">"))),
     "indices bound, int64": bound("indices", lambda indices: indices[::-1].astype(np.int64)),
     "through A.T.data": data_of_transpose,
     "through A.T.indices": indices_of_transpose,
     "dtype": dtype_set,
-    "shape": shape_set,
 }
 
 
@@ -235,8 +233,6 @@ def test_every_format_is_converted_anew_after_a_write(device: Device, write: str
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_to_a_transposed_view_reaches_the_matrix(device: Device, write: str) -> None:
-    if write in ("shape", "dtype", "all bound") or not np.array_equal(SHAPE, SHAPE):
-        pytest.skip("replaces the view's own arrays, which no twin sees")
     A, S = make_pair(device)
     V, W = A.T, S.T
     assert_same(A, S)
@@ -492,7 +488,7 @@ def test_one_warning_says_that_a_loan_is_held(device: Device) -> None:
 # ---------------------------------------------------------------------------------------------------- freezing
 
 
-@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"A += sparse", "A -= sparse", "shape"}))
+@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"A += sparse", "A -= sparse"}))
 def test_a_frozen_matrix_refuses_to_be_written(device: Device, write: str) -> None:
     A, S = make_pair(device)
     assert A.freeze() is A

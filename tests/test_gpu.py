@@ -1,0 +1,178 @@
+"""What only a real GPU can show: memory, streams, graphs, CuPy's arrays and sparse matrices. Skipped elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.errors import DeviceError, DeviceMemoryError
+from tests.conftest import make_device
+from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Device:
+    return make_device("gpu")
+
+
+@pytest.fixture
+def cupy(gpu: Device) -> Any:
+    return gpu.xp
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+@pytest.fixture
+def S(rng: np.random.Generator) -> sp.csr_array:
+    return STRUCTURES["ragged, 1001 rows"](rng)
+
+
+def hosts_of(A: GpuSparseMatrix) -> list[Any]:
+    return [mirror._host for mirror in A._mirrors.values()]
+
+
+def test_auto_is_the_gpu(gpu: Device, S: sp.csr_array) -> None:
+    assert GpuSparseMatrix(S, device="auto").device is gpu
+
+
+@pytest.mark.parametrize("format", gsparse.FORMATS)
+def test_device_arrays_stay_on_the_device(gpu: Device, cupy: Any, S: sp.csr_array, format: str, rng: Any) -> None:
+    arrays = tuple(map(cupy.asarray, (S.data, S.indices, S.indptr)))
+    A = GpuSparseMatrix(arrays, shape=S.shape, format=format)
+    x, z = (cupy.asarray(random_values(rng, n, float)) for n in S.shape[::-1])
+    with gsparse.strict():
+        assert_product(host(A @ x), S, host(x))
+        assert_product(host(A.T @ z), S.T.tocsr(), host(z))
+        assert_product(host((2 * A) @ x) / 2, S, host(x))
+        assert_product(host(x.astype("f4") @ A.T), S, host(x.astype("f4")), dtype=float)
+    assert A.device_data is arrays[0]
+    assert hosts_of(A) == [None] * 3
+
+
+def test_cupy_sparse_matrices_of_every_kind_are_taken(cupy: Any, S: sp.csr_array, rng: Any) -> None:
+    sparse = pytest.importorskip("cupyx.scipy.sparse")
+    theirs = sparse.csr_matrix(tuple(map(cupy.asarray, (S.data, S.indices, S.indptr))), shape=S.shape)
+    x = random_values(rng, S.shape[1], float)
+    for made in (theirs, theirs.tocsc(), theirs.tocoo(), theirs.toarray()):
+        A = GpuSparseMatrix(made)
+        assert hosts_of(A) == [None] * 3
+        np.testing.assert_allclose(A @ x, S @ x, rtol=1e-10, atol=1e-12)
+    coo = theirs.tocoo()
+    A = GpuSparseMatrix((coo.data, (coo.row, coo.col)), shape=S.shape)
+    np.testing.assert_allclose(A @ x, S @ x, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(GpuSparseMatrix(theirs, device="cpu") @ x, S @ x, rtol=1e-10, atol=1e-12)
+
+
+def test_operators_of_cupy_arrays_come_here(cupy: Any, S: sp.csr_array, rng: Any) -> None:
+    A = GpuSparseMatrix(S)
+    z = cupy.asarray(random_values(rng, S.shape[0], float))
+    Z = cupy.asarray(random_values(rng, (3, S.shape[0]), float))
+    for got, x in ((z @ A, host(z)), ((Z @ A).T, host(Z).T)):
+        assert isinstance(got, cupy.ndarray)
+        assert_product(host(got), S.T.tocsr(), x)
+
+
+def test_a_vector_of_another_place_is_refused(cupy: Any, S: sp.csr_array) -> None:
+    A, B = GpuSparseMatrix(S), GpuSparseMatrix(S, device="cpu")
+    x = cupy.ones(S.shape[1])
+    with pytest.raises(DeviceError, match=r"cpu.*gpu:0"):
+        B @ x
+    with pytest.raises(DeviceError, match="kind x is"):
+        A.matvec(x, out=np.empty(S.shape[0]))
+    with pytest.raises(ValueError, match="overlap"):
+        square = GpuSparseMatrix(sp.eye_array(5))
+        y = cupy.ones(9)
+        square.matvec(y[:5], out=y[4:])
+
+
+@pytest.mark.parametrize("format", gsparse.FORMATS[1:])
+def test_products_follow_the_callers_stream(cupy: Any, S: sp.csr_array, format: str, rng: Any) -> None:
+    A = GpuSparseMatrix(S, format=format)
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
+    x = random_values(rng, S.shape[1], float)
+    results = []
+    for stream in streams:
+        with stream:
+            results.append(A @ cupy.asarray(x))
+    for stream, y in zip(streams, results, strict=True):
+        stream.synchronize()
+        assert_product(host(y), S, x)
+
+
+@pytest.mark.parametrize("format", gsparse.FORMATS[1:])
+def test_a_product_can_be_captured_in_a_graph(cupy: Any, S: sp.csr_array, format: str, rng: Any) -> None:
+    A = GpuSparseMatrix(S, format=format)
+    x, y = cupy.asarray(random_values(rng, S.shape[1], float)), cupy.empty(S.shape[0])
+    eager = A.matvec(x, out=y).copy()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        A.matvec(x, out=y)
+        graph = stream.end_capture()
+        y.fill(cupy.nan)
+        graph.launch(stream)
+        stream.synchronize()
+    cupy.testing.assert_array_equal(y, eager)
+
+
+def test_out_of_memory_says_what_was_needed_and_leaves_all_usable(gpu: Device, cupy: Any, rng: Any) -> None:
+    rows = 2_000_000
+    lengths = np.ones(rows, int)
+    lengths[7] = rows
+    S = from_lengths(lengths, rows, rng)
+    A = GpuSparseMatrix(S, format="ellpack")
+    x = random_values(rng, rows, float)
+    with pytest.raises(DeviceMemoryError, match=r"out of memory.*bytes.*free now"):
+        A @ x
+    used = cupy.get_default_memory_pool().used_bytes()
+    with pytest.raises(DeviceMemoryError):
+        A @ x
+    assert cupy.get_default_memory_pool().used_bytes() <= used
+    assert_product(GpuSparseMatrix(A, format="csr_vector") @ x, S, x)
+
+
+def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: Any) -> None:
+    from gsparse.staging import CHUNK_BYTES
+
+    for size in (0, 1, 1000, CHUNK_BYTES // 8, CHUNK_BYTES // 8 + 1, 5 * CHUNK_BYTES // 8 + 3):
+        x = rng.standard_normal(size)
+        np.testing.assert_array_equal(gpu.download_vector(gpu.upload(x)), x)
+
+
+def test_pinned_results_are_bounded_and_returned(gpu: Any, monkeypatch: pytest.MonkeyPatch, cupy: Any) -> None:
+    from gsparse import staging
+
+    monkeypatch.setattr(staging, "MAX_PINNED_RESULTS", 3000 * 8)
+    ours = staging.Staging(cupy)
+    array = cupy.arange(1000.0)
+    held = [ours.download(array) for _ in range(5)]
+    assert [isinstance(h.base, np.ndarray) for h in held] == [True] * 3 + [False] * 2
+    del held
+    assert ours._pinned_results == 0
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as threads:
+        yield threads
+
+
+def test_many_threads_multiply_at_once_from_the_host(pool: ThreadPoolExecutor, rng: Any) -> None:
+    S = from_lengths(rng.integers(0, 20, 30_000), 700_000, rng)
+    A = GpuSparseMatrix(S)
+    vectors = [random_values(rng, S.shape[1], float) for _ in range(32)]
+    for x, y in zip(vectors, pool.map(lambda v: A @ v, vectors), strict=True):
+        assert_product(y, S, x)

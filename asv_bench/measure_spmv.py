@@ -17,41 +17,21 @@ from typing import Any
 import cupy
 import cupyx.scipy.sparse
 import numpy as np
+from plain_kernels import plain_times
 from problems import MODEL_PROBLEMS, real_matrix
+from timing import seconds_of
 
 import gsparse
 
 PRODUCTS_PER_GRAPH = 10
-REPLAYS = 15
 COPY_BYTES = 4 << 30
 
 
-def seconds_of(launch: Callable[[], Any], launches: int) -> float:
-    """Give the median time of one launch, in seconds, out of replays of a graph of `launches`."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        launch()
-        stream.synchronize()
-        stream.begin_capture()
-        for _ in range(launches):
-            launch()
-        graph = stream.end_capture()
-        times = []
-        for _ in range(REPLAYS + 3):
-            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-            begin.record(stream)
-            graph.launch(stream)
-            end.record(stream)
-            end.synchronize()
-            times.append(cupy.cuda.get_elapsed_time(begin, end) / launches / 1e3)
-    return statistics.median(times[3:])
-
-
 def copy_bandwidth() -> float:
-    """Give bytes read and written a second by a large copy."""
+    """Give bytes read and written a second by a large copy of the driver's."""
     source = cupy.ones(COPY_BYTES // 16, np.float64)
     target = cupy.empty_like(source)
-    return 2 * source.nbytes / seconds_of(lambda: cupy.copyto(target, source), 3)
+    return 2 * source.nbytes / eager_seconds(lambda: target.data.copy_from_device_async(source.data, source.nbytes))
 
 
 def eager_seconds(call: Callable[[], Any], repeats: int = 20) -> float:
@@ -67,7 +47,7 @@ def eager_seconds(call: Callable[[], Any], repeats: int = 20) -> float:
 
 
 def measure(
-    name: str, arrays: tuple[Any, ...], shape: tuple[int, int], threads: list[int], dtype: Any
+    name: str, arrays: tuple[Any, ...], shape: tuple[int, int], threads: list[int | None], dtype: Any
 ) -> dict[str, Any]:
     """Time every format of one matrix."""
     arrays = (arrays[0].astype(dtype), *arrays[1:])
@@ -75,6 +55,7 @@ def measure(
     theirs = cupyx.scipy.sparse.csr_matrix(arrays, shape=shape)
     row: dict[str, Any] = {"matrix": name, "rows": shape[0], "nnz": int(arrays[0].size)}
     row["cupy"] = eager_seconds(lambda: theirs @ x) * 1e6
+    row |= plain_times(arrays, x) if dtype == np.float64 and arrays[2].dtype == np.int32 else {}
     exact = theirs @ x
     bound = abs(theirs) @ abs(x)
     for format in gsparse.FORMATS[1:]:
@@ -90,7 +71,9 @@ def measure(
             setup = time.perf_counter() - begin
             y = cupy.full(shape[0], np.nan, dtype)
             A.matvec(x, out=y)
-            error = float((abs(y - exact) / cupy.maximum(bound, np.finfo(dtype).tiny)).max()) / np.finfo(dtype).eps
+            error = float((abs(y - exact) / cupy.maximum(bound, np.finfo(dtype).tiny)).max()) / float(
+                np.finfo(dtype).eps
+            )
             seconds = seconds_of(lambda A=A, y=y: A.matvec(x, out=y), PRODUCTS_PER_GRAPH)
             row[label] = seconds * 1e6
             row[f"{label} detail"] = {
@@ -109,11 +92,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="model problems or real matrices; all model problems by default")
-    parser.add_argument("--threads-per-block", default="256", help="such as 128,256,512")
+    parser.add_argument("--threads-per-block", default="", help="such as 128,256,512; the default's if left out")
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    threads = [int(t) for t in options.threads_per_block.split(",")]
+    threads = [int(t) for t in options.threads_per_block.split(",") if t] or [None]
     bandwidth = copy_bandwidth()
     print(f"copy {bandwidth / 1e9:.0f} GB/s on {gsparse.device.get_device('gpu').description}")
     rows = []

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COMPUTE_DTYPES", "INDEX_DTYPES", "Array", "compute_dtype", "storage_dtype"]
+__all__ = ["COMPUTE_DTYPES", "HOST_ONLY", "INDEX_DTYPES", "Array", "compute_dtype", "storage_dtype"]
 
 # A NumPy or CuPy array. CuPy ships no type stubs and may be absent, so the two cannot be told apart statically.
 Array = Any
@@ -17,6 +17,8 @@ Array = Any
 COMPUTE_DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(name) for name in ("float32", "float64", "complex64", "complex128", "int64")
 )
+# Type codes of extended precision, real and complex: no device has arithmetic for them, so they stay on the host.
+HOST_ONLY = "gG"
 INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64))
 
 

@@ -22,6 +22,16 @@ __all__ = ["DeviceArrays", "initialize", "mirrors_of"]
 MAXPRINT = 50
 
 
+class Mirrors(dict[str, Mirror]):
+    """Mirrors by name and what products multiply by: shared, as they are, by a matrix and its transposed views."""
+
+    def __init__(self, mirrors: dict[str, Mirror], operand: Operand | None = None, warned: bool = False) -> None:
+        super().__init__(mirrors)
+        self.operand = operand
+        self.warned = warned
+        self.twin: Any = None  # see `HostedOperations.host_twin`; it reads the host arrays and must not count as a loan
+
+
 class DeviceArrays:
     """Mixin: three mirrors, what was built from them, and SciPy's names for their host sides.
 
@@ -39,26 +49,33 @@ class DeviceArrays:
 
     device: Device
     stats: Stats
-    _mirrors: dict[str, Mirror]
-    _operand: Operand | None
+    _mirrors: Mirrors
     _request: Request
-    _warned: bool
-    _twin: Any = None
+
+    @property
+    def _operand(self) -> Operand | None:
+        return self._mirrors.operand
+
+    @_operand.setter
+    def _operand(self, operand: Operand | None) -> None:
+        self._mirrors.operand = operand
 
     def _lend(self, name: str) -> np.ndarray[Any, Any]:
         mirror = self._mirrors[name]
         if not mirror.lent:
             self.stats.left_device(name)
+        self._mirrors.twin = None
         return mirror.lend()
 
     def _rebind(self, name: str, value: Any) -> None:
-        mirrors = self.__dict__.setdefault("_mirrors", {})
+        mirrors = self.__dict__.setdefault("_mirrors", Mirrors({}))
         old = mirrors.get(name)
         if old is not None and old.frozen:
             raise ValueError(f"the matrix is frozen: {name} cannot be replaced; work on A.copy()")
         if old is None or not old.is_host(value):
             # A new mirror, not new contents of the old: a transposed view made before keeps what it had, as in SciPy.
-            self._mirrors = {**mirrors, name: Mirror(self.device, host=np.asarray(value))}
+            fresh = {**mirrors, name: Mirror(self.device, host=np.asarray(value))}
+            self._mirrors = Mirrors(fresh, mirrors.operand, mirrors.warned)
 
     @property
     def data(self) -> np.ndarray[Any, Any]:
@@ -129,7 +146,7 @@ class DeviceArrays:
         """Drop converted formats, the transposed copy and idle host copies; each is made again when next needed."""
         if self._operand is not None:
             self._operand.release()
-        self._operand = self._twin = None
+        self._operand = self._mirrors.twin = None
         for mirror in self._mirrors.values():
             mirror.drop_host()
 
@@ -140,20 +157,20 @@ class DeviceArrays:
         # What is held may change before the next product: a conversion would serve one.
         request = dataclasses.replace(self._request, expected_products=1) if held else self._request
         found = self._operand
-        if found is None or found.source[0] is not indptr or found.source[1] is not indices:
-            shape = self.shape if self.ndim == 2 else (1, *self.shape)
-            shape = cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
+        shape = self.shape if self.ndim == 2 else (1, *self.shape)
+        shape = cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
+        if found is None or found.source[0] is not indptr or found.source[1] is not indices or found.csr.shape != shape:
             self._operand = found = make_operand(self.device, shape, indptr, indices, data, request)
         elif found.source[2] is not data or found.request != request:
             self._operand = found = found.with_data(data, request)
-        if held and not self._warned:
+        if held and not self._mirrors.warned:
             self._warn_of_loans(held)
         if (transpose or adjoint) != self._by_columns:
             found = found.transposed()
         return found, self._mirrors["data"].conjugated != adjoint
 
     def _warn_of_loans(self, held: list[str]) -> None:
-        self._warned = True
+        self._mirrors.warned = True
         if self.device.kind == "gpu":
             warnings.warn(
                 f"A.{', A.'.join(held)} is held by somebody, so every product brings it to {self.device.name} again: "
@@ -168,8 +185,8 @@ class DeviceArrays:
         """Make a matrix over these mirrors; nothing is copied and nothing checked."""
         new = cls.__new__(cls)
         initialize(new, shape)
-        new.device, new._request, new.stats, new._warned = self.device, self._request, Stats(), False
-        new._mirrors, new._operand = mirrors, operand
+        new.device, new._request, new.stats = self.device, self._request, Stats()
+        new._mirrors = mirrors if isinstance(mirrors, Mirrors) else Mirrors(mirrors, operand)
         return new
 
     def copy(self) -> Self:
@@ -177,20 +194,21 @@ class DeviceArrays:
         mirrors = {name: mirror.share() for name, mirror in self._mirrors.items()}
         return cast(Self, self._with_mirrors(type(self), mirrors, self.shape, self._operand))
 
-    def __copy__(self) -> Self:
-        return self.copy()
+    def __copy__(self) -> Self:  # shallow, as SciPy's: writes to one show in the other
+        return cast(Self, self._with_mirrors(type(self), self._mirrors, self.shape, None))
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self.copy()
 
 
-def mirrors_of(device: Device, csr: Csr, conjugated: bool) -> dict[str, Mirror]:
+def mirrors_of(device: Device, csr: Csr, conjugated: bool) -> Mirrors:
     """Give mirrors over device arrays."""
-    return {
+    mirrors = {
         "indptr": Mirror(device, on_device=csr.indptr),
         "indices": Mirror(device, on_device=csr.indices),
         "data": Mirror(device, on_device=csr.data, conjugated=conjugated),
     }
+    return Mirrors(mirrors)
 
 
 def initialize(matrix: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:

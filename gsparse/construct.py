@@ -103,19 +103,38 @@ def read_file(path: str | PathLike[str]) -> sp.csr_array:
         Where the kind of file is unknown, or the file is truncated or malformed.
     """
     path = Path(path)
-    readers = {".npz": sp.load_npz, ".mtx": scipy.io.mmread, ".mtx.gz": scipy.io.mmread}
+    readers = {".npz": _load_npz, ".mtx": _read_mtx, ".mtx.gz": _read_mtx}
     reader = next((readers[kind] for kind in readers if path.name.lower().endswith(kind)), None)
     if reader is None:
         raise FileFormatError(f"{path.name}: unknown kind of file, gsparse reads {', '.join(readers)}")
     if not path.exists():
         raise FileNotFoundError(f"no file at {path}")
     try:
-        found = reader(path)
-        return sp.csr_array(found)
+        return sp.csr_array(reader(path))
     except MemoryError:
         raise
     except Exception as error:  # readers raise whatever their parser met: zlib, zipfile, ValueError, OSError, EOFError
         raise FileFormatError(f"{path.name} is truncated or malformed: {error}") from error
+
+
+def _read_mtx(path: Path) -> Any:
+    return scipy.io.mmread(path, spmatrix=False)
+
+
+def _load_npz(path: Path) -> Any:
+    with path.open("rb") as file:  # which NumPy leaves open where it is no archive
+        return sp.load_npz(file)
+
+
+def check_index_kinds(source: Any) -> None:
+    """Refuse indices that are no integers, which SciPy casts without a word."""
+    if not isinstance(source, tuple) or len(source) not in (2, 3):
+        return
+    parts = source[1] if len(source) == 2 else source[1:]
+    for part in parts if isinstance(parts, tuple | list) else ():
+        array = np.asarray(part)
+        if array.ndim == 1 and array.size and array.dtype.kind not in "iu":
+            raise StructureError(f"indices must be integers, got {array.dtype}: convert them with astype(numpy.int32)")
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:

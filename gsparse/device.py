@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
-from gsparse.errors import DeviceError, DeviceMemoryError
+from gsparse._typing import HOST_ONLY, Array
+from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
 
 __all__ = ["CpuDevice", "Device", "GpuDevice", "device_of", "get_device"]
 
@@ -97,16 +97,21 @@ class Device(ABC):
         return get_device, (self.name,)
 
 
-class _Alias:
-    """The memory of a host array under another name.
-
-    An array made from this holds one reference to the owner however many kernels' arguments it appears in, so whoever
-    counts the owner's references (`gsparse.mirror`) sees the users', not ours.
-    """
+class _Memory:
+    """The memory of a host array, for NumPy to make another array of."""
 
     def __init__(self, owner: npt.NDArray[Any]) -> None:
         self.owner = owner
         self.__array_interface__ = owner.__array_interface__
+
+
+def alias_of(owner: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give the memory of a host array under another name.
+
+    The alias and all its views hold one reference to the owner between them, so whoever counts the owner's references
+    (`gsparse.mirror`) sees the users', not ours.
+    """
+    return np.asarray(_Memory(owner))
 
 
 class CpuDevice(Device):
@@ -125,7 +130,7 @@ class CpuDevice(Device):
         return isinstance(array, np.ndarray)
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        return np.asarray(_Alias(np.ascontiguousarray(host)))
+        return alias_of(np.ascontiguousarray(host))
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         return np.array(array)
@@ -172,6 +177,8 @@ class GpuDevice(Device):
         return isinstance(array, self.xp.ndarray) and array.device.id == self.index
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
+        if host.dtype.char in HOST_ONLY:
+            raise DtypeError(f"{host.dtype} has no device arithmetic and stays on the host: use astype(float)")
         with self.active(), self.memory_guard():
             return self.staging.upload(np.ascontiguousarray(host))
 
@@ -335,8 +342,8 @@ def device_of(array: object) -> Device | None:
     """Give the GPU a CuPy array (or CuPy sparse matrix) lives on; None for anything of the host."""
     if isinstance(array, np.ndarray):
         return None
-    if type(array).__module__.partition(".")[0] not in ("cupy", "cupyx"):
+    package = type(array).__module__.partition(".")[0]
+    if package not in ("cupy", "cupyx"):
         return None
-    data = getattr(array, "data", None)
-    found = getattr(array, "device", None) or getattr(data, "device", None)
-    return None if found is None else _gpu(found.id)
+    holder: Any = array if package == "cupy" else array.data  # type: ignore[attr-defined]  # (cupyx: a sparse matrix)
+    return _gpu(holder.device.id)

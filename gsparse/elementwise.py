@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse._typing import Array
+from gsparse._typing import HOST_ONLY, Array
 from gsparse.construct import check_dtype
 from gsparse.hosted import HostedOperations
 from gsparse.mirror import Mirror
@@ -45,9 +45,6 @@ UFUNC_METHODS = {
     **{name: (name,) for name in VALUE_FUNCTIONS},
 }
 
-# Extended precision: no device computes in it.
-HOST_ONLY = "gG"
-
 
 def is_scalar(value: object) -> bool:
     """Tell whether SciPy treats a value as a scalar."""
@@ -82,6 +79,7 @@ class ElementwiseOperations(HostedOperations):
         return self._with_mirrors(type(self), new, self.shape, operand.with_data(values))
 
     def _scaled(self, factor: Any) -> Any:
+        factor = factor[()] if isinstance(factor, np.ndarray) else factor  # (CuPy takes no arrays of NumPy's)
         return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True)
 
     def multiply(self, other: Any) -> Any:
@@ -142,6 +140,8 @@ class ElementwiseOperations(HostedOperations):
         result = operator(*(inputs[:-1] if reflected else inputs[1:]))
         if out is None or result is NotImplemented or sp.issparse(result) or result.shape != out[0].shape:
             return result  # (in place, `dense *= A` gives a sparse result and `y @= A` another shape, as in SciPy)
+        if not np.can_cast(result.dtype, out[0].dtype, "same_kind"):
+            return result  # (and `integers += A` floats)
         out[0][...] = result
         return out[0]
 

@@ -23,7 +23,7 @@ __all__ = ["HostedOperations"]
 # Methods of SciPy's that read a matrix and give something new: run on the twin.
 READING_METHODS = (
     *("sum", "mean", "trace", "diagonal", "max", "min", "nanmax", "nanmin", "argmax", "argmin", "count_nonzero"),
-    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "_getnnz", "__getitem__", "__str__", "__bool__"),
+    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__str__", "__bool__"),
     *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "__pow__", "power", "maximum", "minimum"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
 )
@@ -42,14 +42,16 @@ class HostedOperations(DeviceArrays):
         self.stats.left_device(operation)
         mirrors = self._mirrors
         hosts = tuple(mirrors[name].read() for name in ("data", "indices", "indptr"))
-        key = tuple(host.base if host.base is not None else host for host in hosts)
+        # Nothing lent since: nothing written.
+        key = (self.format, self.shape, *((mirror, mirror.loans) for mirror in mirrors.values()))
         lent = any(mirror.lent for mirror in mirrors.values())
-        if self._twin is not None and not lent and all(a is b for a, b in zip(key, self._twin[0], strict=True)):
-            return self._twin[1]
+        found = mirrors.twin
+        if found is not None and not lent and key == found[0]:
+            return found[1]
         twin = self._scipy_base(hosts, shape=self.shape, maxprint=self.maxprint)
         if not twin.has_canonical_format:
             twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)
-        self._twin = None if lent else (key, twin)
+        mirrors.twin = None if lent else (key, twin)
         return twin
 
     def _on_host(self, name: str, *args: Any, **options: Any) -> Any:
@@ -83,7 +85,7 @@ class HostedOperations(DeviceArrays):
             return self._on_host("_getnnz", axis=axis)
         # While SciPy changes the arrays one after the other, the row pointers alone say what is valid.
         lent = any(mirror.lent for mirror in self._mirrors.values())
-        return int(self._mirrors["indptr"].read()[-1]) if lent else self._mirrors["indices"].size
+        return int(self._mirrors["indptr"].read()[-1]) if lent else self.operand(transpose=self._by_columns)[0].csr.nnz
 
     def __iter__(self) -> Iterator[Any]:
         for row in self.host_twin("__iter__"):

@@ -10,14 +10,14 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse import ops
-from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
-from gsparse.arrays import initialize, mirrors_of
-from gsparse.construct import check_dtype, device_arrays, device_of_source, read_file
+from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array, storage_dtype
+from gsparse.arrays import Mirrors, initialize, mirrors_of
+from gsparse.construct import check_dtype, check_index_kinds, device_arrays, device_of_source, read_file
 from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
-from gsparse.errors import DeviceError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
-from gsparse.operand import Operand, Request
+from gsparse.operand import Request
 from gsparse.plan import Plan, check_request
 from gsparse.stats import Stats
 
@@ -50,13 +50,14 @@ class DeviceMatrix(ElementwiseOperations):
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
         request = given._request if given is not None else Request()
-        self._request = Request(format or request.format, threads_per_block or request.threads_per_block)
+        self._request = Request(
+            request.format if format is None else format,
+            request.threads_per_block if threads_per_block is None else threads_per_block,
+        )
         check_request(self._request.format, self._request.threads_per_block)
         home = given.device if given is not None else source
         self.device = get_device(device) if device is not None or home is None else home
         self.stats = Stats()
-        self._operand: Operand | None = None
-        self._warned = False
         if dtype is not None:
             check_dtype(np.dtype(dtype))
         if given is not None and given.device is self.device and shape in (None, given.shape):
@@ -65,7 +66,12 @@ class DeviceMatrix(ElementwiseOperations):
             self._adopt_device_arrays(device_arrays(source, arg1, shape, dtype, copy), maxprint)
         else:
             host = arg1 if source is None else _to_host(arg1)
-            self._scipy_base.__init__(self, host, shape=shape, dtype=dtype, copy=copy, maxprint=maxprint)
+            check_index_kinds(host)
+            try:
+                self._scipy_base.__init__(self, host, shape=shape, dtype=dtype, copy=copy, maxprint=maxprint)
+            except ValueError as error:
+                kind = DtypeError if "dtype" in str(error) else StructureError
+                raise kind(f"no matrix can be made of what came: {error}") from error
             check_dtype(self.dtype)
             self._settle()
 
@@ -74,8 +80,8 @@ class DeviceMatrix(ElementwiseOperations):
         other = given if dtype is None else given.astype(dtype, copy=False)
         initialize(self, given.shape)
         if other._by_columns is self._by_columns or other.ndim == 1:
-            self._mirrors = {name: mirror.share() for name, mirror in other._mirrors.items()}
-            self._operand = other._operand if self._request == given._request else None
+            mirrors = {name: mirror.share() for name, mirror in other._mirrors.items()}
+            self._mirrors = Mirrors(mirrors, other._operand if self._request == given._request else None)
         else:
             operand, conjugated = other.operand(transpose=self._by_columns)
             self._mirrors = mirrors_of(self.device, operand.csr, conjugated)
@@ -89,7 +95,7 @@ class DeviceMatrix(ElementwiseOperations):
 
     def _settle(self) -> None:
         """Bring what the constructor parsed to the device and check it there."""
-        if self.dtype in COMPUTE_DTYPES or self.dtype.kind in "biu":
+        if self.dtype.char not in HOST_ONLY:
             for mirror in self._mirrors.values():
                 mirror.settle()
             self.operand()
@@ -149,12 +155,6 @@ class DeviceMatrix(ElementwiseOperations):
     def __matmul__(self, other: Any) -> Any:
         if is_scalar(other):
             raise ValueError("Scalar operands are not allowed, use '*' instead")
-        return self.dot(other)
-
-    def dot(self, other: Any) -> Any:
-        """Multiply by a vector, dense columns or a sparse matrix (that one on the host), as SciPy's `dot`."""
-        if is_scalar(other):
-            return self._scaled(other)
         if sp.issparse(other) or self.ndim == 1:
             return self._on_host("dot", other)
         other = other if device_of(other) is not None else np.asarray(other)
@@ -165,6 +165,10 @@ class DeviceMatrix(ElementwiseOperations):
         if other.ndim == 2 and other.shape[1] == 1:
             return self._product(other.reshape(-1)).reshape(-1, 1)
         return self._product(other)
+
+    def dot(self, other: Any) -> Any:
+        """Multiply by a vector, dense columns or a sparse matrix (that one on the host), as SciPy's `dot`."""
+        return self._scaled(other) if is_scalar(other) else self @ other
 
     def __rmatmul__(self, other: Any) -> Any:
         if is_scalar(other):
@@ -234,7 +238,7 @@ class DeviceMatrix(ElementwiseOperations):
     @property
     def H(self) -> Any:
         """The conjugate transpose; its products run on the device and share A.T's transposed copy."""
-        return self.transpose().conj(copy=False)
+        return self.transpose().conj()
 
     def conjugate(self, copy: bool = True) -> Self:
         """Give the complex conjugate: computed when its values are asked for, products conjugate as they read.
@@ -265,7 +269,7 @@ class DeviceMatrix(ElementwiseOperations):
             "stored entries": f"{self.nnz:,}",
             "device": self.device.name,
         }
-        if self.ndim == 2 and self.dtype.char not in "gG":
+        if self.ndim == 2 and self.dtype.char not in HOST_ONLY:
             rows["format"] = f"{self.plan.format}: {self.plan.reason}"
         body = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
         return f"<table><caption>{type(self).__name__}</caption>{body}</table>"
@@ -290,7 +294,8 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         default.
     format : str, optional
         How products read the matrix: a name out of `gsparse.FORMATS`. "auto", the default, chooses by row statistics.
-    threads_per_block : {256, 128, 512}, optional
+    threads_per_block : {128, 256, 512}, optional
+        GPU threads a block, 256 by default.
 
     Attributes
     ----------

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse._typing import HOST_ONLY, Array
+from gsparse.device import Device, alias_of
 
 __all__ = ["Mirror", "held_elsewhere"]
 
@@ -53,7 +53,9 @@ class Mirror:
         self._host = host
         self._on_device = on_device
         self._lent = host is not None
-        self._lock = threading.Lock()
+        self._reading: npt.NDArray[Any] | None = None
+        self.loans = 0
+        self._lock = threading.RLock()
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -80,12 +82,17 @@ class Mirror:
             if self.frozen:
                 return _read_only(host)
             self._lent = True
+            self.loans += 1
             return host
 
     def read(self) -> npt.NDArray[Any]:
-        """Give a read-only view of the host array, for use within a call: it does not count as a loan. Synchronizes."""
+        """Give the host array's memory read-only, for our own use: it does not count as a loan. Synchronizes."""
         with self._lock:
-            return _read_only(self._host_side())
+            host = self._host_side()
+            if self._reading is None or _memory(self._reading) is not host:
+                self._reading = alias_of(host)
+                self._reading.flags.writeable = False
+            return self._reading
 
     def resident(self) -> Array:
         """Give the device array, brought up to date where the host ruled."""
@@ -95,9 +102,8 @@ class Mirror:
             if self._lent and self._host is not None:
                 # Asked first and uploaded then: once nobody holds the array, nobody can write to it.
                 on_loan = not self.frozen and held_elsewhere(self._host, self._own_references())
-                self._on_device = None
-                self._on_device = self.device.upload(_native(self._host))
-                self.conjugated = False
+                host = _native(self._host)
+                self._on_device = self.device.upload(np.conjugate(host) if self.conjugated else host)
                 self._lent = on_loan
             return self._on_device
 
@@ -123,11 +129,15 @@ class Mirror:
         flip : bool
             Whether the new one stands for the conjugate of this one.
         """
-        array = self.resident()
-        if self.on_loan:
-            array = self.device.xp.array(array)
-        elif self.device.kind == "cpu":
-            self._host = None  # there the two sides are one: the next loan of either is a copy
+        with self._lock:
+            if self.dtype.char in HOST_ONLY:
+                host = np.array(self._host_side())
+                return Mirror(self.device, host=np.conjugate(host) if flip else host)
+            array = self.resident()
+            if self.on_loan:
+                array = self.device.xp.array(array)
+            elif self.device.kind == "cpu":
+                self._host = self._reading = None  # there the two sides are one: the next loan of either is a copy
         return Mirror(self.device, on_device=array, conjugated=self.conjugated != flip)
 
     def is_host(self, array: object) -> bool:
@@ -135,34 +145,36 @@ class Mirror:
         return self._host is array and self._lent
 
     def freeze(self) -> None:
-        """Hand out read-only arrays from now on."""
-        self.frozen = True
+        """Hand out read-only arrays from now on; whoever holds a writable one is cut off."""
+        with self._lock:
+            if self.on_loan:
+                self._host = np.array(self._host)
+            self.frozen = True
 
     def drop_host(self) -> None:
         """Forget a host copy that nobody holds."""
-        if self._on_device is not None and not self.on_loan:
-            self.resident()
-            self._host = None
+        with self._lock:
+            if self._on_device is not None and not self.on_loan:
+                self.resident()
+                self._host = self._reading = None
 
     def _host_side(self) -> npt.NDArray[Any]:
         if self._host is None:
             host = self.device.download(self._on_device)
             if self.conjugated:
                 np.conjugate(host, out=host)
-                self._on_device, self.conjugated = None, False
-                self._lent = True
             self._host = host
         return self._host
 
     def _own_references(self) -> int:
-        """References to the host array that are ours: this mirror's, and on the CPU the device side's."""
-        shared = self._on_device is not None and self.device.kind == "cpu" and not self.conjugated
-        return 1 + int(shared and _memory(self._on_device) is self._host)
+        """Our own references to the host array: this mirror's, its reading's, and on the CPU the device side's."""
+        aliases = (self._reading, self._on_device)
+        return 1 + sum(isinstance(alias, np.ndarray) and _memory(alias) is self._host for alias in aliases)
 
 
-def _memory(array: Array) -> Any:
-    """Give the host array that a CPU device array is another name of."""
-    return getattr(array.base, "owner", None)
+def _memory(alias: npt.NDArray[Any]) -> Any:
+    """Give the host array that an array is an alias of (`gsparse.device.alias_of`), if it is."""
+    return getattr(alias.base, "owner", None)
 
 
 def _native(host: npt.NDArray[Any]) -> npt.NDArray[Any]:

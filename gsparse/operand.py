@@ -17,6 +17,7 @@ from gsparse._typing import INDEX_DTYPES, Array
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
+from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
 from gsparse.plan import CPU_MODEL, EXPECTED_PRODUCTS, GPU_MODEL, Plan, RowStats, make_plan
 
 __all__ = ["Operand", "Request", "make_operand", "row_stats"]
@@ -27,7 +28,7 @@ class Request:
     """What the user asked for when the matrix was made."""
 
     format: str = "auto"
-    threads_per_block: int = 256
+    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
     expected_products: int = EXPECTED_PRODUCTS
 
 
@@ -126,7 +127,7 @@ class Operand:
 
     def with_data(self, data: Array, request: Request | None = None) -> Operand:
         """Give the operand of the same structure with other values (or another request): the statistics are kept."""
-        csr, source = self.csr.with_data(data), (*self.source[:2], data)
+        csr, source = _filled(self.csr, data), (*self.source[:2], data)
         other = Operand(self.device, csr, request or self.request, self.stats, source)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "is_canonical"})
         return other
@@ -162,9 +163,20 @@ def make_operand(
     with device.active(), device.memory_guard():
         source = (indptr, indices, data)
         indptr, indices = _common_index_dtype(indptr, indices)
-        csr = Csr(shape, indptr, indices, data)
+        # As in SciPy, arrays may have room for more entries than the row pointers speak of.
+        used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
+        csr = _filled(Csr(shape, indptr, indices[:used], data[:used]), data)
         check_structure(device, csr)
         return Operand(device, csr, request, row_stats(device, csr), source)
+
+
+def _filled(csr: Csr, data: Array) -> Csr:
+    """Give a structure with these values, as many as it has entries."""
+    if csr.indices.ndim != 1 or data.ndim != 1 or data.size < csr.nnz:
+        raise StructureError(
+            f"data and indices must be vectors of one length, got {data.shape}, {csr.indices.shape}: bind both"
+        )
+    return csr.with_data(data[: csr.nnz])
 
 
 def _common_index_dtype(indptr: Array, indices: Array) -> tuple[Array, Array]:
@@ -181,8 +193,6 @@ def check_structure(device: Device, csr: Csr) -> None:
     xp, indptr, indices = device.xp, csr.indptr, csr.indices
     if indptr.shape != (csr.num_rows + 1,):
         raise StructureError(f"indptr must have num_rows + 1 = {csr.num_rows + 1} elements, got shape {indptr.shape}")
-    if indices.ndim != 1 or csr.data.shape != indices.shape:
-        raise StructureError(f"data and indices must be vectors of one length, got {csr.data.shape}, {indices.shape}")
     first, last = int(indptr[0]), int(indptr[-1])  # synchronizes
     if first != 0 or last != csr.nnz:
         raise StructureError(f"indptr must run from 0 to the {csr.nnz} entries, it runs from {first} to {last}")
@@ -215,7 +225,7 @@ def row_stats(device: Device, csr: Csr) -> RowStats:
         min_length=int(lengths.min()),  # synchronizes
         max_length=int(lengths.max()),  # synchronizes
         mean_length=csr.nnz / num_rows,
-        std_length=float(lengths.std(dtype=np.float64)),  # synchronizes
+        std_length=float(lengths.astype(np.float64).std()),  # synchronizes
         num_empty=int(xp.count_nonzero(lengths == 0)),  # synchronizes
         blocked_stored=blocked * lanes,
     )

@@ -129,7 +129,10 @@ def multiply(
     ndim: int | None = None,
 ) -> Array:
     """Compute alpha·op(A)·x + beta·out for a vector or several columns; op is A, its transpose or its adjoint."""
+    _check_matrix(A)
     device = A.device
+    if getattr(alpha, "ndim", 0) or getattr(beta, "ndim", 0):
+        raise ShapeError("alpha and beta must be scalars, got an array: multiply by it outside the product")
     x = _as_array(device, x)
     _check_x(A, x, transpose or adjoint, ndim)
     result = result_dtype(A.dtype, x.dtype, alpha, beta)
@@ -185,6 +188,9 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
         dtype = np.dtype(object)
     if dtype.kind not in "biufc":
         raise DtypeError(f"a product needs numbers, got a {matrix} matrix and a {vector} vector: use astype(float)")
+    if dtype.kind in "iu":
+        for scalar in scalars:
+            dtype.type(scalar)  # NumPy's own OverflowError where it does not fit
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -196,6 +202,13 @@ def _as_array(device: Device, x: Array) -> Array:
     if found is not device:
         raise DeviceError(f"the matrix lives on {device.name}, the vector on {found.name}: bring one to the other")
     return x
+
+
+def _check_matrix(A: Multiplicand) -> None:
+    if not hasattr(A, "operand"):
+        raise TypeError(f"A must be a GpuSparseMatrix or a view of one, got {type(A).__name__}: use GpuSparseMatrix(A)")
+    if len(A.shape) != 2:
+        raise ShapeError(f"A must have two dimensions, got shape {A.shape}: use A.reshape(1, -1)")
 
 
 def _check_x(A: Multiplicand, x: Array, transposed: bool, ndim: int | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gsparse.errors import FormatError
-from gsparse.kernels import THREADS_PER_BLOCK, Launch
+from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
 
 __all__ = ["FORMATS", "Candidate", "Plan", "RowStats", "make_plan", "threads_per_row"]
 
@@ -215,7 +215,7 @@ def make_plan(
     value_bytes: int,
     index_bytes: int,
     format: str = "auto",
-    threads_per_block: int = 256,
+    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK,
     expected_products: int = EXPECTED_PRODUCTS,
 ) -> Plan:
     """Choose a format for a matrix with these rows.
@@ -232,7 +232,7 @@ def make_plan(
         Size of a stored value and of a column index.
     format : str
         A name out of `FORMATS`: the choice is made unless it is "auto".
-    threads_per_block : {256, 128, 512}
+    threads_per_block : {128, 256, 512}
     expected_products : int
         How many products pay for a conversion.
 

@@ -16,14 +16,14 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import gsparse
 from gsparse import GpuSparseMatrix
+from gsparse.arrays import initialize as initialize_matrix
 from gsparse.device import Device
 from gsparse.errors import HostLoanWarning
 from gsparse.hosted import READING_METHODS
-from gsparse.arrays import initialize as initialize_matrix
 from gsparse.matrix import TransposedMatrix
 from gsparse.mirror import Mirror, held_elsewhere
 from tests.conftest import make_device
@@ -53,6 +53,7 @@ def make_pair(device: Device, dtype: Any = float, format: str = "auto") -> tuple
 def assert_same(A: Any, S: Any) -> None:
     """Compare every kind of product of a matrix and its twin."""
     assert A.shape == S.shape
+    S = S.copy()  # which leaves out room behind the last entry; SciPy's tocoo would take it for entries
     rng = np.random.default_rng(1)
     dtype = np.result_type(S.dtype, np.float64)
     x, z = random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)
@@ -251,7 +252,7 @@ def test_a_write_to_a_transposed_view_reaches_the_matrix(device: Device, write: 
 VIEWS = {
     "A.T": lambda M: M.T,
     "A.T.T": lambda M: M.T.T,
-    "A.H": lambda M: M.T.conj() if not isinstance(M, GpuSparseMatrix) else M.H,
+    "A.H": lambda M: M.H if hasattr(M, "H") else M.T.conj(),
     "A.conj()": lambda M: M.conj(),
     "A.conj().T": lambda M: M.conj().T,
     "A.copy()": lambda M: M.copy(),
@@ -265,11 +266,9 @@ VIEWS = {
     "abs(A)": abs,
     "astype, same": lambda M: M.astype(M.dtype),
     "astype": lambda M: M.astype(np.complex64),
-    "A.real": lambda M: M.real,
     "A + A": lambda M: M + M,
     "constructed": lambda M: type(M)(M, copy=True),
     "sorted_indices": lambda M: M.sorted_indices(),
-    "reshape": lambda M: M.reshape(SHAPE[::-1]),
 }
 IN_PLACE = ("A *= 2", "through data", "through indices", "through indptr", "sort_indices", "data bound", "item, new")
 
@@ -280,6 +279,8 @@ IN_PLACE = ("A *= 2", "through data", "through indices", "through indptr", "sort
 def test_views_and_copies_share_writes_exactly_as_scipys_do(device: Device, view: str, dtype: Any, warm: bool) -> None:
     for write in IN_PLACE:
         A, S = make_pair(device, dtype)
+        if view in ("abs(A)", "astype"):  # SciPy adds up repeated entries for these, in the matrix itself
+            A.sum_duplicates(), S.sum_duplicates()
         V, W = VIEWS[view](A), VIEWS[view](S)
         if warm:
             assert_same(V, W)
@@ -287,7 +288,8 @@ def test_views_and_copies_share_writes_exactly_as_scipys_do(device: Device, view
         A, S = WRITES[write](A), WRITES[write](S)
         assert_same(V, W)
         assert_same(A, S)
-        assert_same(VIEWS[view](A), VIEWS[view](S))  # taken after the write
+        if view not in ("abs(A)", "astype"):
+            assert_same(VIEWS[view](A), VIEWS[view](S))  # taken after the write
         through("data", slice(0, 4), 11)(V), through("data", slice(0, 4), 11)(W)
         assert_same(V, W)
         assert_same(A, S)
@@ -311,14 +313,13 @@ def test_a_matrix_is_independent_of_the_arrays_it_was_made_from(device: Device) 
     for name, (source, written) in sources.items():
         expected = S @ x
         A = GpuSparseMatrix(source, shape=SHAPE, device=device)
-        if written is None:
-            written = source[0]
-        kept = written.copy()
-        written[:] = 99
-        np.testing.assert_array_equal(A @ x, sp.csr_array((kept[: data.size], indices, indptr), shape=SHAPE) @ x)
-        written[:] = kept
+        target = source[0] if written is None else written
+        kept = target.copy()
+        target[:] = 99
+        np.testing.assert_allclose(A @ x, sp.csr_array((kept[: data.size], indices, indptr), shape=SHAPE) @ x)
+        target[:] = kept
         A.data[:] = -1
-        np.testing.assert_array_equal(written, kept, err_msg=name)
+        np.testing.assert_array_equal(target, kept, err_msg=name)
         np.testing.assert_array_equal(S @ x, expected)
 
 
@@ -328,24 +329,24 @@ def test_a_matrix_is_independent_of_the_arrays_it_was_made_from(device: Device) 
 HOLDS = {
     "itself": (lambda a: a, lambda h: h),
     "view": (lambda a: a[1:], lambda h: h),
-    "view of a view": (lambda a: a[1:][::2][:3], lambda h: h),
+    "view of a view": (lambda a: a[1:][1:][:3], lambda h: h),
+    "strided view": (lambda a: a[1:][::2], lambda h: h),
     "asarray": (np.asarray, lambda h: h),
     "reshape": (lambda a: a.reshape(1, -1), lambda h: h.reshape(-1)),
     "ravel": (np.ravel, lambda h: h),
     "memoryview": (memoryview, np.asarray),
     "memoryview of a view": (lambda a: memoryview(a[2:]), np.asarray),
     "array over a memoryview": (lambda a: np.asarray(memoryview(a)), lambda h: h),
-    "bytes": (lambda a: a.view(np.uint8), lambda h: h.view(f"i{h.size and 4}")[:1] if False else h),
+    "bytes": (lambda a: a.view(np.uint8), None),
     "list": (lambda a: [a], lambda h: h[0]),
     "dictionary of tuples": (lambda a: {"kept": (a[1:], 3)}, lambda h: h["kept"][0]),
     "closure": (lambda a: lambda: a, lambda h: h()),
     "iterator": (lambda a: iter([a]), None),
-    "dlpack": (lambda a: np.from_dlpack(a), lambda h: h),
+    "dlpack": (np.from_dlpack, lambda h: h),
     "transposed view": (lambda a: a[:, None].T, lambda h: h[0]),
     "ctypes": (lambda a: a.ctypes, lambda h: h._arr),
 }
-READABLE = tuple(name for name in HOLDS if name not in ("bytes", "iterator"))
-NEW_VALUES = {"data": 31.0, "indices": 13, "indptr": None}
+WRITABLE = tuple(name for name, (_, reach) in HOLDS.items() if reach)
 
 
 def put(array: np.ndarray, name: str, step: int) -> None:
@@ -373,10 +374,12 @@ def uploads(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-@pytest.mark.parametrize("hold", READABLE)
+@pytest.mark.parametrize("hold", WRITABLE)
 def test_a_loan_lasts_as_long_as_it_is_held_and_no_longer(
     device: Device, hold: str, name: str, uploads: list[int]
 ) -> None:
+    if (hold, name) == ("strided view", "indptr"):
+        pytest.skip("no single boundary between rows can be moved through every other one")
     take, reach = HOLDS[hold]
     A, S = make_pair(device)
     held, twins = take(getattr(A, name)), take(getattr(S, name))
@@ -395,7 +398,8 @@ def test_a_loan_lasts_as_long_as_it_is_held_and_no_longer(
     uploads.clear()
     assert_same(A, S)
     assert not A._mirrors[name].lent
-    assert all(size in (SHAPE[0], SHAPE[1], 2 * SHAPE[1]) for size in uploads), "an array was uploaded though nobody held it"
+    vectors = {SHAPE[0], SHAPE[1], 2 * SHAPE[1]}
+    assert set(uploads) <= vectors, "an array was uploaded though nobody held it"
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -431,8 +435,9 @@ def test_an_array_that_was_bound_is_watched_while_it_is_held(
 def test_an_array_bound_to_two_matrices_reaches_both(device: Device) -> None:
     (A, S), (B, T) = make_pair(device), make_pair(device)
     B.data, T.data = A.data, S.data
-    for M in (A, S, B, T):
-        M.data[2:7] *= 3
+    for writers in ((A, S), (B, T), (B, T), (A, S)):
+        for M in writers:
+            M.data[2:7] *= 3
         assert_same(A, S)
         assert_same(B, T)
 
@@ -488,11 +493,11 @@ def test_one_warning_says_that_a_loan_is_held(device: Device) -> None:
 # ---------------------------------------------------------------------------------------------------- freezing
 
 
-@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"A += sparse", "A -= sparse"}))
+@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"A += sparse", "A -= sparse", "resize, more columns"}))
 def test_a_frozen_matrix_refuses_to_be_written(device: Device, write: str) -> None:
     A, S = make_pair(device)
     assert A.freeze() is A
-    with pytest.raises(ValueError, match="read-only|frozen|not writ|writeable"):
+    with pytest.raises(ValueError, match=r"read-only|frozen|not writ|writeable"):
         WRITES[write](A)
     assert_same(A, S)
     np.testing.assert_array_equal(A.toarray(), S.toarray())
@@ -570,17 +575,37 @@ def test_what_the_host_computes_is_no_staler_than_a_product(device: Device, cano
         np.testing.assert_array_equal(A[4:6].toarray(), S[4:6].toarray())
 
 
+@pytest.mark.parametrize("through_view", [False, True])
+def test_what_the_host_has_read_is_no_loan(device: Device, through_view: bool) -> None:
+    A, S = make_pair(device)
+    A.sum_duplicates(), S.sum_duplicates()
+    A @ np.ones(SHAPE[1])
+    total = A.T.sum() if through_view else A.sum()
+    assert total == pytest.approx(S.sum())
+    S.data[0] = A.data[0] = 50
+    A @ np.ones(SHAPE[1])
+    assert not A._mirrors["data"].lent, "what the sum was computed from is still held"
+    assert A.T.sum() == pytest.approx(S.sum())
+    A.resize(SHAPE[0], 40), S.resize(SHAPE[0], 40)
+    np.testing.assert_array_equal(A.toarray(), S.toarray())
+    np.testing.assert_array_equal(A.T.toarray(), S.T.toarray())
+
+
 def test_the_host_reads_another_part_of_the_same_memory(device: Device) -> None:
     A, S = make_pair(device)
     for M in (A, S):
+        M.sum_duplicates()
         M.data = np.arange(2.0 * M.nnz)[: M.nnz]
-    assert_same(A, S)
-    assert_same(A, S)
+    del M
+    x = np.ones(SHAPE[1])
+    for _ in range(2):  # the first may still upload, the second finds the loan over
+        np.testing.assert_allclose(A @ x, S @ x)
     assert A.sum() == S.sum()
     for M in (A, S):
         M.data = M.data.base[M.nnz :]
-    assert_same(A, S)
-    assert_same(A, S)
+    del M
+    for _ in range(2):
+        np.testing.assert_allclose(A @ x, S @ x)
     assert A.sum() == S.sum()
 
 
@@ -709,24 +734,26 @@ def test_held_elsewhere_follows_views_to_their_owner() -> None:
     class Holder:
         array: Any
 
+    def held(own: int) -> bool:  # (a failing assertion would hold what it shows)
+        return held_elsewhere(holder.array, own)
+
     holder = Holder()
     holder.array = np.arange(5.0)
-    assert not held_elsewhere(holder.array, 1)
-    assert held_elsewhere(holder.array, 0)
+    found = [held(0), held(1)]
     again = holder.array
-    assert held_elsewhere(holder.array, 1)
-    assert not held_elsewhere(holder.array, 2)
+    found += [held(1), held(2)]
     del again
     large = np.arange(9.0)
     holder.array = large[2:]
-    assert held_elsewhere(holder.array, 1)
+    found += [held(1)]
     sibling = large[:1]
     del large
-    assert held_elsewhere(holder.array, 1)
+    found += [held(1)]
     del sibling
-    assert not held_elsewhere(holder.array, 1)
-    holder.array = np.frombuffer(bytearray(16))
-    assert held_elsewhere(holder.array, 1), "memory that no array owns is anybody's"
+    found += [held(1)]
+    holder.array = np.frombuffer(bytearray(16))  # memory that no array owns is anybody's
+    found += [held(1)]
+    assert found == [True, False, True, False, True, True, False, True]
     assert not held_elsewhere(None, 1)
 
 
@@ -789,9 +816,7 @@ class Loans(RuleBasedStateMachine):
     pairs = Bundle("pairs")
     holds = Bundle("holds")
 
-    @initialize(
-        target=pairs, dtype=st.sampled_from(DTYPES), format=st.sampled_from(gsparse.FORMATS)
-    )
+    @initialize(target=pairs, dtype=st.sampled_from(DTYPES), format=st.sampled_from(gsparse.FORMATS))
     def make(self, dtype: Any, format: str) -> Any:
         self.known: list[Any] = []
         return self._keep(make_pair(self.device, dtype, format))
@@ -800,23 +825,22 @@ class Loans(RuleBasedStateMachine):
         self.known.append(pair)
         return pair
 
-    @rule(target=pairs, pair=pairs, view=st.sampled_from(sorted(VIEWS)))
+    # (Those left out make SciPy add up repeated entries in the matrix they are taken of.)
+    @rule(target=pairs, pair=pairs, view=st.sampled_from(sorted(VIEWS.keys() - {"abs(A)", "astype"})))
     def view(self, pair: Any, view: str) -> Any:
-        if view == "reshape" and pair[1].shape != SHAPE:
-            return pair
-        return self._keep(tuple(VIEWS[view](M) if not isinstance(M, TransposedMatrix) else VIEWS_OF_VIEW(view, M) for M in pair))
+        return self._keep(tuple(VIEWS[view](M) for M in pair))
 
     @rule(pair=pairs, name=st.sampled_from(ARRAYS[:2]), where=st.integers(0, 15), value=st.integers(0, 8))
     def write(self, pair: Any, name: str, where: int, value: int) -> None:
         for M in pair:
             array = getattr(M, name)
             if where < array.size:
-                array[where] = value
+                array[where] = value % min(M.shape)
 
     @rule(pair=pairs, factor=st.sampled_from([2, -1, 0.5]))
     def scale(self, pair: Any, factor: float) -> None:
         for M in pair:
-            M *= factor
+            M.__imul__(factor)
 
     @rule(pair=pairs, i=st.integers(0, 6), j=st.integers(0, 16), value=st.integers(-3, 3))
     def assign(self, pair: Any, i: int, j: int, value: int) -> None:
@@ -834,18 +858,20 @@ class Loans(RuleBasedStateMachine):
         for M in pair:
             setattr(M, name, np.array(getattr(M, name)))
 
-    @rule(target=holds, pair=pairs, name=st.sampled_from(ARRAYS[:2]), part=st.sampled_from([slice(None), slice(1, None, 2)]))
+    parts = st.sampled_from([slice(None), slice(1, None, 2)])
+
+    @rule(target=holds, pair=pairs, name=st.sampled_from(ARRAYS[:2]), part=parts)
     def hold(self, pair: Any, name: str, part: slice) -> Any:
-        return [getattr(M, name)[part] for M in pair]
+        return {"limit": min(pair[1].shape), "arrays": [getattr(M, name)[part] for M in pair]}
 
     @rule(held=holds, value=st.integers(0, 8))
     def write_held(self, held: Any, value: int) -> None:
-        for array in held:
-            array[: min(3, array.size)] = value
+        for array in held["arrays"]:
+            array[:3] = value % held["limit"]
 
     @rule(held=holds)
     def drop(self, held: Any) -> None:
-        held.clear()
+        held["arrays"].clear()
 
     @rule(pair=pairs)
     def release(self, pair: Any) -> None:
@@ -854,7 +880,7 @@ class Loans(RuleBasedStateMachine):
     @rule(pair=pairs)
     def compare_on_host(self, pair: Any) -> None:
         A, S = pair
-        np.testing.assert_array_equal(A.toarray(), S.toarray())
+        np.testing.assert_allclose(A.toarray(), S.toarray(), rtol=1e-6, atol=1e-6)
         assert A.nnz == S.nnz
 
     @rule(pair=pairs)
@@ -868,16 +894,14 @@ class Loans(RuleBasedStateMachine):
             np.testing.assert_allclose(A @ x, S @ x, rtol=1e-5, atol=1e-5)
 
 
-def VIEWS_OF_VIEW(view: str, M: Any) -> Any:
-    return M.H if view == "A.H" else VIEWS[view](M)
-
-
 @pytest.mark.parametrize(("name", "examples", "steps"), [("cpu", 40, 30), ("emulated:32", 8, 15)])
 def test_no_order_of_writes_loans_views_and_products_gives_a_stale_one(name: str, examples: int, steps: int) -> None:
     machine = type("LoansOnDevice", (Loans,), {"device": make_device(name)})
-    settings_ = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    limits = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )
-    from hypothesis.stateful import run_state_machine_as_test
-
-    run_state_machine_as_test(machine, settings=settings_)
+    run_state_machine_as_test(machine, settings=limits)

@@ -32,10 +32,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["THREADS_PER_BLOCK", "Launch"]
+__all__ = ["DEFAULT_THREADS_PER_BLOCK", "THREADS_PER_BLOCK", "Launch"]
 
-# Launch shapes that may be asked for. 256 is the default: see the study that `bench --threads-per-block` repeats.
+# Launch shapes that may be asked for.
 THREADS_PER_BLOCK = (128, 256, 512)
+# The default. An H200 runs 128 up to 3 % faster on stencils and 14 % slower on banded matrices, and 512 1 to 3 % slower
+# (asv_bench/measure_spmv.py --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
+DEFAULT_THREADS_PER_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,12 @@ class Launch:
 
     Attributes
     ----------
-    threads_per_block : {256, 128, 512}
+    threads_per_block : {128, 256, 512}
         GPU threads a block; the CPU backend has no use for it.
     threads_per_row : int
         For `csr_vector`: threads (CPU: independent partial sums) that share a row, a power of two from 2 to the
         device's lanes per warp.
     """
 
-    threads_per_block: int = 256
+    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
     threads_per_row: int = 1

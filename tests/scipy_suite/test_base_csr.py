@@ -46,7 +46,15 @@ class TestCSR(_OnDevice, scipys.TestCSR):
 
 
 class TestCSRNonCanonical(scipys._NonCanonicalCSMixin, TestCSR):
-    pass
+    if hasattr(scipys.TestCSR, "test_sum_dtype_pair_of_dtypes"):  # from SciPy 1.18 on
+
+        @pytest.mark.xfail(
+            strict=True,
+            reason="SciPy's sum(axis=1, dtype=…) casts repeated entries one by one unless an earlier sum, which ours "
+            "computes on a copy, added them up in place",
+        )
+        def test_sum_dtype_pair_of_dtypes(self) -> None:
+            super().test_sum_dtype_pair_of_dtypes()
 
 
 TestCSR.init_class()

@@ -1,8 +1,5 @@
 """SciPy's `test_indexing1d` against GpuSparseMatrix."""
 
-from gsparse import GpuSparseMatrix
-from tests.scipy_suite import load_test_module, suite_of
+from tests.scipy_suite import scipys_tests
 
-globals().update(
-    suite_of(load_test_module("scipy.sparse.tests.test_indexing1d", {"scipy.sparse.csr_array": GpuSparseMatrix}))
-)
+globals().update(scipys_tests("indexing1d"))

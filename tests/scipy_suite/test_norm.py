@@ -1,6 +1,5 @@
 """SciPy's `test_norm` with matrices converted first."""
 
-from tests.scipy_suite import load_test_module, suite_of
-from tests.scipy_suite.solvers import CONVERTING
+from tests.scipy_suite import scipys_tests
 
-globals().update(suite_of(load_test_module("scipy.sparse.linalg.tests.test_norm", CONVERTING)))
+globals().update(scipys_tests("norm"))

@@ -1,6 +1,5 @@
 """SciPy's `test_svds` with matrices converted first."""
 
-from tests.scipy_suite import load_test_module, suite_of
-from tests.scipy_suite.solvers import CONVERTING
+from tests.scipy_suite import scipys_tests
 
-globals().update(suite_of(load_test_module("scipy.sparse.linalg._eigen.tests.test_svds", CONVERTING)))
+globals().update(scipys_tests("svds"))

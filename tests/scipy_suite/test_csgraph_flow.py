@@ -1,0 +1,5 @@
+"""SciPy's `test_flow` with matrices converted first."""
+
+from tests.scipy_suite import scipys_tests
+
+globals().update(scipys_tests("csgraph_flow"))

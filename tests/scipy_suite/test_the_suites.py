@@ -1,0 +1,50 @@
+"""The suites run what they say: SciPy's tests reach our class, and no module of theirs comes up empty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.linalg
+
+from gsparse import GpuSparseMatrix, ops
+from tests.scipy_suite import SUITES, load, replaced
+
+# What witnesses with arguments are called with.
+ARGUMENTS: dict[str, dict[str, Any]] = {"funm_multiply_krylov": {"f": scipy.linalg.expm, "num_parallel_threads": 1}}
+
+
+def test_every_suite_has_its_file_and_every_file_its_suite() -> None:
+    files = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    assert files - {"the_suites", "base_csr"} == SUITES.keys()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name, suite in SUITES.items() if suite.witness])
+def test_scipys_functions_work_on_our_matrices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite, counts = SUITES[name], Counter[str]()
+    module = load(suite)
+
+    def counting(kind: str, function: Any) -> Any:
+        def count(*args: Any, **options: Any) -> Any:
+            counts[kind] += 1
+            return function(*args, **options)
+
+        return count
+
+    monkeypatch.setattr(GpuSparseMatrix, "__init__", counting("made", GpuSparseMatrix.__init__))
+    monkeypatch.setattr(ops, "multiply", counting("multiplied", ops.multiply))
+    holder, _, method = suite.witness.rpartition(".")
+    instance = getattr(module, holder)() if holder else module
+    getattr(instance, "setup_method", lambda: None)()
+    with replaced(suite):
+        getattr(instance, method)(**ARGUMENTS.get(name, {}))
+    assert counts["made"]
+    assert counts["multiplied"] or not suite.products
+
+
+@pytest.mark.parametrize("name", [name for name, suite in SUITES.items() if suite.container and name != "interface"])
+def test_scipys_containers_are_ours(name: str) -> None:
+    assert load(SUITES[name]).csr_array is GpuSparseMatrix

@@ -1,0 +1,532 @@
+"""A bad input gets one clear error - requirement, what came, remedy - and leaves nothing half-built."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+import gsparse.device
+from gsparse import GpuSparseMatrix
+from gsparse.construct import device_arrays
+from gsparse.device import Device, GpuDevice, get_device
+from gsparse.errors import (
+    DeviceError,
+    DeviceMemoryError,
+    DtypeError,
+    FileFormatError,
+    FormatError,
+    GsparseError,
+    ShapeError,
+    StructureError,
+)
+from tests.proof.emulated_device import EmulatedDevice
+from tests.support import on_device
+
+S = sp.csr_array(np.array([[1.0, 0, 2], [0, 3, 0], [4, 0, 5], [0, 0, 6]]))
+DATA, INDICES, INDPTR = S.data, S.indices, S.indptr
+
+
+@pytest.fixture
+def A(device: Device) -> Any:
+    return GpuSparseMatrix(S, device=device)
+
+
+def assert_works(A: Any) -> None:
+    np.testing.assert_allclose(A @ [1.0, 2.0, 3.0], S @ [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(A.T @ [1.0, 2.0, 3.0, 4.0], S.T @ [1.0, 2.0, 3.0, 4.0])
+
+
+# ------------------------------------------------------------------------------------------------ construction
+
+# What comes: (constructor's argument, options, error, words of the message).
+BAD_SOURCES: dict[str, Any] = {
+    "indptr decreases": ((DATA, INDICES, [0, 3, 2, 5, 6]), {}, StructureError, "must not decrease.*row 1.*3 to 2"),
+    "indptr starts at 1": ((DATA, INDICES, [1, 2, 3, 5, 6]), {}, StructureError, "index pointer should start with 0"),
+    "indptr too short": ((DATA, INDICES, [0, 2, 3, 6]), {}, StructureError, "size 4 should be 5"),
+    "indptr too long": ((DATA, INDICES, [0, 2, 3, 5, 6, 6]), {}, StructureError, "size 6 should be 5"),
+    "indptr ends behind the entries": ((DATA, INDICES, [0, 2, 3, 5, 9]), {}, StructureError, "Last value"),
+    "indptr of floats": ((DATA, INDICES, INDPTR * 1.0), {}, StructureError, "must be integers, got float64.*astype"),
+    "indices negative": ((DATA, [0, 2, -1, 0, 2, 2], INDPTR), {}, StructureError, "0 to 2, they span -1 to 2"),
+    "indices too large": ((DATA, [0, 2, 1, 0, 2, 3], INDPTR), {}, StructureError, "0 to 2, they span 0 to 3.*shape"),
+    "indices beyond int32": ((DATA, [0, 2, 1, 0, 2, 2**33], INDPTR), {}, StructureError, "they span 0 to 8589934592"),
+    "indices beyond int64": (
+        (DATA, np.full(6, 2**63, np.uint64), INDPTR),
+        {},
+        StructureError,
+        "indices must lie in 0 to 2, they span -",
+    ),
+    "indices of floats": ((DATA, INDICES * 1.0, INDPTR), {}, StructureError, "must be integers, got float64.*astype"),
+    "indices of booleans": ((DATA, INDICES > 0, INDPTR), {}, StructureError, "must be integers, got bool.*astype"),
+    "data too short": ((DATA[:4], INDICES, INDPTR), {}, StructureError, "same size"),
+    "data of two dimensions": ((DATA.reshape(2, 3), INDICES, INDPTR), {}, StructureError, "should be 1-D"),
+    "row of floats": ((DATA[:1], ([0.5], [1])), {}, StructureError, "must be integers, got float64"),
+    "row negative": ((DATA[:1], ([-1], [1])), {}, StructureError, "negative axis 0 index: -1"),
+    "row too large": ((DATA[:1], ([9], [1])), {}, StructureError, "index 9 exceeds matrix dimension 4"),
+    "row and col of two lengths": ((DATA[:2], ([0], [1, 2])), {}, StructureError, "same length"),
+    "three dimensions": (np.ones((2, 2, 2)), {"shape": None}, StructureError, "3D"),
+    "a scalar": (3.0, {"shape": None}, StructureError, "scalar"),
+    "negative shape": ((-1, 3), {"shape": None}, StructureError, "cannot be negative"),
+    "another shape": (S, {"shape": (2, 2)}, StructureError, "size 5 should be 3"),
+    "objects": (np.array([[object()]]), {"shape": None}, DtypeError, "does not support dtype object.*float64"),
+    "strings": ([["a"]], {"shape": None}, DtypeError, "does not support dtype <U1.*float64"),
+    "half precision": (np.ones((4, 3), np.float16), {}, DtypeError, "does not support dtype float16.*float32"),
+    "half precision asked for": (S, {"dtype": np.float16}, DtypeError, "float16: convert with astype"),
+    "unknown format": (S, {"format": "fast"}, FormatError, "unknown format 'fast': use one of auto, csr_scalar"),
+    "no format": (S, {"format": ""}, FormatError, "unknown format ''"),
+    "100 threads": (S, {"threads_per_block": 100}, FormatError, r"one of \(128, 256, 512\), got 100"),
+    "no threads": (S, {"threads_per_block": 0}, FormatError, r"one of \(128, 256, 512\), got 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SOURCES)
+def test_a_bad_source_makes_no_matrix_and_keeps_no_array(device: Device, case: str) -> None:
+    source, options, error, words = BAD_SOURCES[case]
+    options = {"shape": (4, 3)} | options
+    arrays = [np.array(part) for part in source] if isinstance(source, tuple) and len(source) == 3 else []
+    given = tuple(arrays) or source
+    made = []
+
+    class Watched(GpuSparseMatrix):
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            new = super().__new__(cls)
+            made.append(weakref.ref(new))
+            return new
+
+    with pytest.raises(error, match=words) as caught:
+        Watched(given, device=device, **options)
+    assert issubclass(caught.type, GsparseError)
+    assert issubclass(caught.type, ValueError), "SciPy's users catch ValueError"
+    watched = made + [weakref.ref(array) for array in arrays]
+    assert len(made) == 1
+    del caught, given, arrays
+    assert_gone(watched)
+
+
+def assert_gone(watched: list[Any]) -> None:
+    if any(ref() is not None for ref in watched):  # in a cycle, as tracebacks are
+        gc.collect()
+    assert [ref for ref in watched if ref() is not None] == []
+
+
+def test_a_failed_constructor_keeps_nothing_on_the_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[Any] = []
+    upload = device.upload
+
+    def watching(host: Any) -> Any:
+        array = upload(host)
+        watched.append(weakref.ref(array))
+        return array
+
+    monkeypatch.setattr(device, "upload", watching)
+    with pytest.raises(StructureError):
+        GpuSparseMatrix((DATA, [0, 2, 1, 0, 2, 3], INDPTR), shape=(4, 3), device=device)
+    assert len(watched) == 3
+    assert_gone(watched)
+
+
+DEVICE_SOURCES: dict[str, Any] = {
+    "indptr decreases": ((DATA, INDICES, [0, 3, 2, 5, 6]), "indptr must not decrease"),
+    "indptr starts at 1": ((DATA, INDICES, [1, 2, 3, 5, 6]), "indptr must run from 0.*from 1"),
+    "indptr too short": ((DATA, INDICES, [0, 2, 3, 6]), r"num_rows \+ 1 = 5 elements, got shape \(4,\)"),
+    "indptr ends behind the entries": ((DATA, INDICES, [0, 2, 3, 5, 9]), "one length|indptr must run from 0 to the 6"),
+    "indices of floats": ((DATA, INDICES * 1.0, INDPTR), "indices must hold integers, got float64.*astype"),
+    "indices too large": ((DATA, [0, 2, 1, 0, 2, 3], INDPTR), "0 to 2, they span 0 to 3"),
+    "data too short": ((DATA[:4], INDICES, INDPTR), r"one length, got \(4,\), \(6,\)"),
+    "row too large": ((DATA[:2], ([0, 9], [1, 1])), "row indices must lie in 0 to 3, they span 0 to 9"),
+    "row and col of two lengths": ((DATA[:2], ([0], [1, 2])), r"one length, got \(1,\), \(2,\), \(2,\)"),
+    "two dimensions missing": (np.ones(3), "two dimensions"),
+    "four parts": ((DATA, INDICES, INDPTR, INDPTR), "got 4 parts"),
+}
+
+
+@pytest.mark.parametrize("case", DEVICE_SOURCES)
+def test_bad_arrays_on_the_device_are_refused_there(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, words = DEVICE_SOURCES[case]
+    monkeypatch.setattr("gsparse.matrix.device_of_source", lambda _: device)
+
+    def bring(part: Any) -> Any:
+        return tuple(map(bring, part)) if isinstance(part, tuple) else on_device(device, np.asarray(part))
+
+    with pytest.raises((StructureError, ShapeError), match=words):
+        GpuSparseMatrix(bring(source), shape=(4, 3), device=device)
+
+
+# -------------------------------------------------------------------------------------------------- written since
+
+
+BAD_WRITES: dict[str, Any] = {
+    "data shorter": ("data", DATA[:2], StructureError, r"one length, got \(2,\), \(6,\)"),
+    "data of two dimensions": ("data", DATA.reshape(2, 3), StructureError, r"got \(2, 3\), \(6,\)"),
+    "data of strings": ("data", np.array(list("abcdef")), DtypeError, "needs numbers"),
+    "indices shorter": ("indices", INDICES[:2], StructureError, "from 0 to the 2 entries.*to 6"),
+    "indices of floats": ("indices", INDICES * 1.0, StructureError, "integers, got float64"),
+    "indices too large": ("indices", INDICES + 1, StructureError, "they span 1 to 3"),
+    "indices negative": ("indices", INDICES - 1, StructureError, "they span -1 to 1"),
+    "indptr shorter": ("indptr", INDPTR[:-1], StructureError, r"num_rows \+ 1 = 5"),
+    "indptr too far": ("indptr", INDPTR + np.array([0, 0, 0, 0, 3]), StructureError, "one length|must run"),
+    "indptr decreases": ("indptr", INDPTR[[0, 2, 1, 3, 4]], StructureError, "must not decrease"),
+}
+
+
+@pytest.mark.parametrize("format", ["auto", "ellpack"])
+@pytest.mark.parametrize("case", BAD_WRITES)
+def test_a_bad_write_is_refused_by_the_next_product_and_can_be_mended(A: Any, case: str, format: str) -> None:
+    name, value, error, words = BAD_WRITES[case]
+    A = GpuSparseMatrix(A, format=format)
+    assert_works(A)
+    setattr(A, name, value.copy())
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            A @ np.ones(3)
+    setattr(A, name, getattr(S, name).copy())
+    assert_works(A)
+
+
+# ----------------------------------------------------------------------------------------------- operands and out
+
+Call = Callable[[Any], Any]
+READ_ONLY = np.zeros(4)
+READ_ONLY.flags.writeable = False
+SHARED = np.ones(9)
+COLUMNS = np.ones((9, 2))
+
+
+def product(x: Any, **options: Any) -> Call:
+    return lambda A: gsparse.spmv(A, np.ones(3) if x is None else x, **options)
+
+
+BAD_OPERANDS: dict[str, tuple[Call, type[Exception], str]] = {
+    "x too short": (lambda A: A @ np.ones(2), ShapeError, r"\(4, 3\) takes x of shape \(3,\) or \(3, k\), got \(2,\)"),
+    "x too long": (lambda A: A @ np.ones(4), ShapeError, r"got \(4,\)"),
+    "x @ A": (lambda A: np.ones(3) @ A, ShapeError, r"takes x of shape \(4,\) or \(4, k\), got \(3,\)"),
+    "A.T @ x": (lambda A: A.T @ np.ones(3), ShapeError, r"\(3, 4\) takes x of shape \(4,\) .*got \(3,\)"),
+    "rmatvec": (lambda A: A.rmatvec(np.ones(3)), ShapeError, r"takes x of shape \(4,\), got \(3,\)"),
+    "matvec, columns": (lambda A: A.matvec(np.ones((3, 2))), ShapeError, r"shape \(3,\), got \(3, 2\)"),
+    "matmat, a vector": (lambda A: A.matmat(np.ones(3)), ShapeError, r"shape \(3, k\), got \(3,\)"),
+    "columns too long": (lambda A: A @ np.ones((4, 2)), ShapeError, r"got \(4, 2\)"),
+    "spmm, a vector": (lambda A: gsparse.spmm(A, np.ones(3)), ShapeError, r"\(3, k\), got \(3,\)"),
+    "three dimensions": (lambda A: A @ np.ones((3, 1, 1)), ShapeError, "vectors and matrices, got 3 dimensions"),
+    "objects": (lambda A: A @ np.array([object()] * 3), DtypeError, "needs numbers, got .* object vector: use astype"),
+    "strings": (lambda A: A @ np.array(["1"] * 3), DtypeError, "needs numbers, got .*<U1 vector"),
+    "dates": (lambda A: A @ np.zeros(3, "M8[s]"), DtypeError, "needs numbers, got .*datetime64"),
+    "alpha a string": (product(None, alpha="2"), DtypeError, "needs numbers"),
+    "alpha an array": (product(None, alpha=np.ones(4)), ShapeError, "alpha and beta must be scalars"),
+    "beta an array": (product(None, beta=np.ones(4), out=np.zeros(4)), ShapeError, "alpha and beta must be scalars"),
+    "beta without out": (product(None, beta=2), ShapeError, "give out=, or leave beta at 0"),
+    "beta NaN without out": (product(None, beta=np.nan), ShapeError, "give out="),
+    "out a list": (product(None, out=[0.0] * 4), DeviceError, "out must be an array of the kind x is.*list"),
+    "out too short": (product(None, out=np.zeros(3)), ShapeError, r"out must have shape \(4,\), got \(3,\)"),
+    "out a column": (product(None, out=np.zeros((4, 1))), ShapeError, r"out must have shape \(4,\), got \(4, 1\)"),
+    "out float32": (product(None, out=np.zeros(4, np.float32)), DtypeError, "dtype float64, got float32"),
+    "out real, alpha complex": (product(None, alpha=1j, out=np.zeros(4)), DtypeError, "complex128, got float64"),
+    "out strided": (product(None, out=np.zeros(8)[::2]), ShapeError, r"contiguous, got strides \(16,\).*temporary"),
+    "out read-only": (product(None, out=READ_ONLY), ValueError, "out is read-only: give a writable"),
+    "x and out the same": (product(SHARED[:3], out=SHARED[:4]), ValueError, "x and out overlap.*another out"),
+    "x and out partly the same": (product(SHARED[:3], out=SHARED[2:6]), ValueError, "x and out overlap"),
+    "x within out, strided": (product(SHARED[:5:2], out=SHARED[1:5]), ValueError, "x and out overlap"),
+    "columns overlapping": (
+        lambda A: gsparse.spmm(A, COLUMNS[:3], out=COLUMNS[2:6]),
+        ValueError,
+        "x and out overlap",
+    ),
+    "a scalar": (lambda A: A @ 3, ValueError, r"use '\*' instead"),
+    "None": (lambda A: A @ None, TypeError, "unsupported operand"),
+    "dot of None": (lambda A: A.dot(None), TypeError, "unsupported operand"),
+    "None @ A": (lambda A: None @ A, TypeError, "unsupported operand"),
+    "integer factor too large": (
+        lambda A: gsparse.spmv(A.astype(np.int8), np.ones(3, np.int8), alpha=300),
+        OverflowError,
+        "300 out of bounds for int8",
+    ),
+    "integer factor beyond int64": (
+        lambda A: gsparse.spmv(A.astype(np.int64), np.ones(3, np.int64), alpha=2**70),
+        OverflowError,
+        "too large",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPERANDS)
+def test_a_bad_operand_is_refused_and_the_matrix_works_on(A: Any, case: str) -> None:
+    call, error, words = BAD_OPERANDS[case]
+    before = SHARED.copy()
+    with pytest.raises(error, match=words):
+        call(A)
+    np.testing.assert_array_equal(SHARED, before)
+    assert_works(A)
+
+
+# -------------------------------------------------------------------------------------------------------- devices
+
+
+@pytest.mark.parametrize("name", ["tpu", "gpu:x", "cpu:1", "gpu:-1", "gpu:1.5", "auto:0", "GPU 0"])
+def test_an_unknown_device_is_refused_with_those_known(name: str) -> None:
+    with pytest.raises(DeviceError, match=f"unknown device '{name}': use 'auto', 'cpu', 'gpu' or 'gpu:N'"):
+        GpuSparseMatrix(S, device=name)
+
+
+def no_cupy(name: str) -> Any:
+    raise ImportError(f"No module named {name!r}")
+
+
+def a_cupy(count: Callable[[], int]) -> Callable[[str], Any]:
+    runtime = SimpleNamespace(getDeviceCount=count, getDevice=lambda: 0)
+    return lambda name: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+
+
+def no_driver() -> int:
+    raise RuntimeError("cudaErrorNoDevice")
+
+
+WITHOUT_GPU = {
+    "no CuPy": (no_cupy, "CuPy is not installed: pip install 'gsparse.*device='cpu'"),
+    "no driver": (a_cupy(no_driver), "cudaErrorNoDevice.*use device='cpu'"),
+    "no GPU": (a_cupy(lambda: 0), "found none.*use device='cpu'"),
+}
+
+
+@pytest.mark.parametrize("asked", ["device=", "GSPARSE_DEVICE"])
+@pytest.mark.parametrize("name", ["gpu", "cuda", "HIP"])
+@pytest.mark.parametrize("case", WITHOUT_GPU)
+def test_a_gpu_asked_for_where_there_is_none(case: str, name: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    importer, words = WITHOUT_GPU[case]
+    monkeypatch.setattr(gsparse.device, "import_module", importer)
+    if asked == "GSPARSE_DEVICE":
+        monkeypatch.setenv(asked, name)
+    with pytest.raises(DeviceError, match=words):
+        GpuSparseMatrix(S, device=name if asked == "device=" else None)
+
+
+def test_a_gpu_of_a_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gsparse.device, "import_module", a_cupy(lambda: 2))
+    with pytest.raises(DeviceError, match=r"'gpu:7' was asked for, CuPy sees 2 GPU\(s\): use gpu:0 to gpu:1"):
+        get_device("gpu:7")
+
+
+class CupyArray:
+    """Looks to `device_of` as an array of GPU 3 does."""
+
+    __module__ = "cupy"
+    device = SimpleNamespace(id=3)
+    ndim, shape, dtype = 1, (3,), np.dtype(float)
+
+
+def test_a_vector_of_another_device_is_refused(A: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = EmulatedDevice(32)
+    elsewhere.name = "gpu:3"
+    monkeypatch.setattr(gsparse.device, "_gpu", lambda index: elsewhere)
+    x = CupyArray()
+    assert gsparse.device.device_of(x) is elsewhere
+    with pytest.raises(DeviceError, match=f"matrix lives on {A.device.name}, the vector on gpu:3: bring one"):
+        A.matvec(x)
+    with pytest.raises(DeviceError, match=r"out must be an array of the kind x is.*CupyArray"):
+        A.matvec(np.ones(3), out=CupyArray())
+    for operation in (lambda: A + x, lambda: A.multiply(x), lambda: A.maximum(x)):
+        with pytest.raises(DeviceError, match=r"computed on the host: pass other.get\(\)"):
+            operation()
+    assert_works(A)
+
+
+# ---------------------------------------------------------------------------------------------------------- files
+
+
+def written(write: Callable[..., None], *args: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    write(file, *args, **options)
+    return file.getvalue()
+
+
+MTX = b"""%%MatrixMarket matrix coordinate real general
+4 3 6
+1 1 1
+1 3 2
+2 2 3
+3 1 4
+3 3 5
+4 3 6.0
+"""
+NPZ = written(sp.save_npz, S)
+GZ = gzip.compress(MTX, mtime=0)
+COMPRESSED = {"format": b"csr", "shape": (4, 3), "data": DATA, "indices": INDICES, "indptr": INDPTR}
+
+MALFORMED = "is truncated or malformed: "
+BAD_FILES = {
+    "empty.mtx": (b"", "Missing banner"),
+    "garbage.mtx": (bytes(range(256)), "banner"),
+    "no banner.mtx": (MTX.split(b"\n", 1)[1], "banner"),
+    "half a banner.mtx": (MTX[:30], "Invalid MatrixMarket header"),
+    "banner alone.mtx": (MTX.split(b"\n", 1)[0] + b"\n", MALFORMED),
+    "cut.mtx": (MTX[:-14], "Truncated file"),
+    "words for numbers.mtx": (MTX.replace(b"4 3 6\n", b"x y z\n"), "Invalid integer"),
+    "words for values.mtx": (MTX.replace(b"6.0", b"six"), MALFORMED),
+    "column too large.mtx": (MTX.replace(b"4 3 6\n", b"4 2 6\n"), "out of bounds"),
+    "row zero.mtx": (MTX.replace(b"2 2 3", b"0 2 3"), "out of bounds"),
+    "column missing.mtx": (MTX.replace(b"2 2 3", b"2"), MALFORMED),
+    "too few lines.mtx": (MTX.replace(b"4 3 6\n", b"4 3 7\n"), "Truncated file"),
+    "too many lines.mtx": (MTX.replace(b"4 3 6\n", b"4 3 5\n"), "Too many lines"),
+    "negative shape.mtx": (MTX.replace(b"4 3 6\n", b"-4 3 6\n"), "negative"),
+    "empty.mtx.gz": (b"", "Missing banner"),
+    "plain.mtx.gz": (MTX, "Not a gzipped file"),
+    "cut.mtx.gz": (GZ[:-9], "end-of-stream"),
+    "cut early.mtx.gz": (GZ[:20], "end-of-stream"),
+    "damaged.mtx.gz": (GZ[:30] + b"\x00\xff\x00\xff" + GZ[34:], MALFORMED),
+    "empty.npz": (b"", MALFORMED),
+    "garbage.npz": (b"garbage" * 20, MALFORMED),
+    "cut.npz": (NPZ[:-30], "zip"),
+    "cut early.npz": (NPZ[: len(NPZ) // 2], "zip"),
+    "dense.npz": (written(np.savez, a=np.eye(3)), "does not contain a sparse"),
+    "unknown format.npz": (written(np.savez, **{**COMPRESSED, "format": b"xyz"}), "Unknown format"),
+    "array missing.npz": (written(np.savez, format=b"csr", shape=(4, 3), data=DATA), MALFORMED),
+    "pickled.npz": (written(np.savez, **{**COMPRESSED, "data": np.array([object()])}), "allow_pickle"),
+    "matrix.txt": (MTX, "unknown kind of file, gsparse reads .npz, .mtx, .mtx.gz"),
+    "no suffix": (MTX, "unknown kind of file"),
+    "matrix.gz": (GZ, "unknown kind of file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_named_and_refused(tmp_path: Path, name: str) -> None:
+    content, words = BAD_FILES[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=words) as caught:
+        GpuSparseMatrix.from_file(path, device="cpu")
+    assert str(caught.value).startswith(name)
+    path.unlink()  # which Windows refuses while the file is open
+    gc.collect()  # and an open file is a ResourceWarning, which is an error here
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"indices": INDICES + 9}, "they span 9 to 11"),
+        ({"indptr": INDPTR[[0, 2, 1, 3, 4]]}, "must not decrease"),
+    ],
+)
+def test_a_file_with_a_bad_structure_makes_no_matrix(tmp_path: Path, changed: Any, words: str) -> None:
+    path = tmp_path / "bad.npz"
+    path.write_bytes(written(np.savez, **(COMPRESSED | changed)))
+    with pytest.raises((StructureError, FileFormatError), match=words):
+        GpuSparseMatrix.from_file(path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["none.mtx", "none.mtx.gz", "none.npz"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no file at .*{name}"):
+        GpuSparseMatrix.from_file(tmp_path / name, device="cpu")
+
+
+GOOD_FILES = {"A.mtx": MTX, "A.MTX": MTX, "a.b.mtx.gz": GZ, "A.npz": NPZ}
+
+
+@pytest.mark.parametrize("name", GOOD_FILES)
+def test_a_good_file_is_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(GOOD_FILES[name])
+    A = GpuSparseMatrix.from_file(str(tmp_path / name), device="cpu", dtype=np.float64)
+    assert_works(A)
+
+
+# --------------------------------------------------------------------------------------------------- out of memory
+
+
+class SmallDevice(EmulatedDevice):
+    """Refuses whatever is larger than its room, the way `GpuDevice` does."""
+
+    room = 10**9
+
+    def _refuse(self, nbytes: int) -> None:
+        if nbytes > self.room:
+            raise DeviceMemoryError(f"{self.name} is out of memory: {nbytes} bytes; free now {self.room:,} bytes.")
+
+    def upload(self, host: Any) -> Any:
+        self._refuse(host.nbytes)
+        return super().upload(host)
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        self._refuse(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return super().empty(shape, dtype)
+
+
+def test_running_out_of_memory_leaves_everything_usable() -> None:
+    device = SmallDevice(32)
+    x = np.arange(300.0)
+    small = GpuSparseMatrix(S, device=device)
+    dense = np.eye(300)
+    dense[0] = 1
+    wide = sp.csr_array(dense)
+    A = GpuSparseMatrix(wide, device=device, format="ellpack")
+    device.room = 30_000  # for vectors and CSR, not for 300 rows padded to 300 entries
+    for _ in range(2):
+        with pytest.raises(DeviceMemoryError, match=r"out of memory.*bytes; free now 30,000") as caught:
+            A @ x
+        assert isinstance(caught.value, MemoryError)
+        assert_works(small)
+    assert A.operand()[0]._stored == {}
+    assert A.plan.format == "ellpack"
+    with pytest.raises(DeviceMemoryError):
+        GpuSparseMatrix(sp.csr_array(np.ones((100, 100))), device=device)
+    device.room = 10**9
+    np.testing.assert_allclose(A @ x, wide @ x)
+    np.testing.assert_allclose(A.T @ x, wide.T @ x)
+
+
+def test_a_write_that_does_not_fit_is_brought_over_later() -> None:
+    device = SmallDevice(32)
+    A = GpuSparseMatrix(S, device=device)
+    assert_works(A)
+    A.data[:] *= 2
+    device.room = 10
+    with pytest.raises(DeviceMemoryError):
+        A @ np.ones(3)
+    device.room = 10**9
+    np.testing.assert_allclose(A @ np.ones(3), 2 * (S @ np.ones(3)))
+
+
+def fill_the_device(device: Device) -> None:
+    with device.memory_guard():
+        device.empty(10**6, np.float64)
+
+
+def test_the_array_modules_error_becomes_ours_and_its_pool_is_emptied() -> None:
+    class OutOfMemoryError(Exception):
+        pass
+
+    emptied = []
+    pool = SimpleNamespace(free_all_blocks=lambda: emptied.append(True))
+    runtime = SimpleNamespace(memGetInfo=lambda: (1_000, 80_000), getDevice=lambda: 0)
+    memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+    device = GpuDevice.__new__(GpuDevice)
+    device.index, device.name = 0, "gpu:0"
+    device.xp = SimpleNamespace(
+        get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(runtime=runtime, memory=memory)
+    )
+
+    def empty(shape: Any, dtype: Any) -> None:
+        raise OutOfMemoryError("allocating 8,000,000 bytes")
+
+    device.xp.empty = empty
+    with pytest.raises(DeviceMemoryError, match=r"gpu:0 .*8,000,000 bytes; free now 1,000 of 80,000.*A.release\(\)"):
+        fill_the_device(device)
+    assert emptied == [True]
+
+
+def test_device_arrays_are_parsed_without_a_host_copy(device: Device) -> None:
+    """Guards the cases above: the good neighbours of the bad inputs are accepted."""
+    module: ModuleType = device.xp
+    dense = on_device(device, S.toarray())
+    for source in (dense, (on_device(device, DATA), tuple(map(module.asarray, map(np.array, S.nonzero()))))):
+        shape, indptr, indices, data = device_arrays(device, source, None, None, False)
+        assert tuple(shape) == (4, 3)
+        assert all(map(device.owns, (indptr, indices, data)))
+        assert int(indptr[-1]) == 6

@@ -1,0 +1,732 @@
+"""The surface: what makes a matrix, what comes of it, and that it all is SciPy's, on the device where it can be."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.elementwise import UFUNC_METHODS, VALUE_FUNCTIONS
+from gsparse.errors import DtypeError, HostFallbackError
+from gsparse.matrix import TransposedMatrix
+from tests.support import DTYPES, INDEX_DTYPES, assert_product, from_lengths, host, on_device, random_values, with_types
+
+SHAPE = (12, 9)
+
+
+def make(dtype: Any = float, *, canonical: bool = True) -> Any:
+    """Give a SciPy matrix with values of both signs within (-0.9, 0.9), where every value function is defined."""
+    rng = np.random.default_rng(5)
+    S = with_types(from_lengths(rng.integers(0, 6, SHAPE[0]), SHAPE[1], rng), dtype, np.int32, rng)
+    if canonical:
+        S.sum_duplicates()
+    if S.dtype.kind in "fc":
+        S.data /= 1.2 * abs(S.data).max()
+    return S
+
+
+@pytest.fixture
+def S() -> Any:
+    return make()
+
+
+@pytest.fixture
+def A(device: Device, S: Any) -> Any:
+    return GpuSparseMatrix(S, device=device)
+
+
+def assert_equal(got: Any, expected: Any) -> None:
+    """Compare anything with SciPy's: arrays, scalars and sparse matrices, with dtypes."""
+    assert sp.issparse(got) == sp.issparse(expected)
+    if sp.issparse(got):
+        assert got.format == expected.format
+        got, expected = got.toarray(), expected.toarray()
+    assert np.asarray(got).dtype == np.asarray(expected).dtype
+    rtol = 4 * np.finfo(np.asarray(got).dtype).eps if np.asarray(got).dtype.kind in "fc" else 0
+    np.testing.assert_allclose(host(got), expected, rtol=rtol, atol=rtol)
+
+
+def assert_on(device: Device, A: Any) -> None:
+    assert isinstance(A, GpuSparseMatrix)
+    assert A.device is device
+    assert device.owns(A.device_data)
+
+
+# ------------------------------------------------------------------------------------------------ construction
+
+SCIPY_FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")
+SOURCES: dict[str, Any] = {
+    **{f"{name}_array": lambda S, name=name: S.asformat(name) for name in SCIPY_FORMATS},
+    **{f"{name}_matrix": lambda S, name=name: sp.csr_matrix(S).asformat(name) for name in SCIPY_FORMATS},
+    "dense": lambda S: S.toarray(),
+    "dense, column-major": lambda S: np.asfortranarray(S.toarray()),
+    "np.matrix": lambda S: np.asmatrix(S.toarray()),
+    "lists": lambda S: S.toarray().tolist(),
+    "(data, (row, col))": lambda S: (S.data, S.tocoo().coords),
+    "(data, (row, col)), lists": lambda S: (S.data.tolist(), [c.tolist() for c in S.tocoo().coords]),
+    "(data, indices, indptr)": lambda S: (S.data, S.indices, S.indptr),
+    "(data, indices, indptr), lists": lambda S: tuple(part.tolist() for part in (S.data, S.indices, S.indptr)),
+    "(data, indices, indptr), int64": lambda S: (S.data, S.indices.astype(np.int64), S.indptr.astype(np.int64)),
+    "(data, indices, indptr), int16": lambda S: (S.data, S.indices.astype(np.int16), S.indptr.astype(np.int16)),
+    "GpuSparseMatrix, on the CPU": lambda S: GpuSparseMatrix(S, device="cpu"),
+    "transposed view, on the CPU": lambda S: GpuSparseMatrix(S.T.tocsr(), device="cpu").T,
+    "conjugated view, on the CPU": lambda S: GpuSparseMatrix(S.conj(), device="cpu").conj(),
+}
+
+
+@pytest.mark.parametrize("dtype", [None, np.float32, np.complex128])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_every_form_that_scipy_takes_makes_a_matrix(device: Device, source: str, dtype: Any, S: Any) -> None:
+    A = GpuSparseMatrix(SOURCES[source](S), shape=SHAPE, dtype=dtype, device=device)
+    assert_on(device, A)
+    assert sp.issparse(A)
+    assert isinstance(A, sp.csr_array)
+    assert isinstance(A, sp.sparray)
+    assert A.dtype == (dtype or float)
+    np.testing.assert_allclose(A.toarray(), S.toarray(), rtol=1e-6)
+    assert_product(A @ np.arange(9.0), S.astype(A.dtype), np.arange(9.0))
+
+
+@pytest.mark.parametrize("dtype", [float, np.complex128])
+@pytest.mark.parametrize("view", ["A", "A.T", "A.conj()", "A.H", "A.T.T"])
+def test_a_matrix_is_made_of_another_on_its_device(device: Device, view: str, dtype: Any) -> None:
+    S = make(dtype)
+    A = GpuSparseMatrix(S, device=device, format="ellpack", threads_per_block=512)
+    given, expected = {
+        "A": (A, S),
+        "A.T": (A.T, S.T),
+        "A.conj()": (A.conj(), S.conj()),
+        "A.H": (A.H, S.T.conj()),
+        "A.T.T": (A.T.T, S),
+    }[view]
+    B = GpuSparseMatrix(given)
+    assert_on(device, B)
+    np.testing.assert_array_equal(B.toarray(), expected.toarray())
+    assert B.plan.format == "ellpack", "the request is inherited"
+    assert B.plan.launch.threads_per_block == 512
+    assert GpuSparseMatrix(given, format="csr_scalar").plan.format == "csr_scalar"
+    wide = GpuSparseMatrix(given, dtype=np.complex64)
+    assert wide.dtype == np.complex64
+    np.testing.assert_allclose(wide.toarray(), expected.toarray(), rtol=1e-6)
+    x, larger = np.arange(20.0), sp.csr_array((S.data, S.indices, S.indptr), shape=(12, 20))
+    assert_product(GpuSparseMatrix(A, shape=(12, 20)) @ x, larger, x)
+
+
+def test_repeated_coordinates_add_up(device: Device) -> None:
+    A = GpuSparseMatrix(([1.0, 2.0, 4.0], ([0, 0, 1], [1, 1, 0])), device=device)
+    np.testing.assert_array_equal(A.toarray(), [[0, 3], [4, 0]])
+    np.testing.assert_array_equal(A @ [1.0, 10.0], [30, 4])
+
+
+def test_a_shape_makes_an_empty_matrix(device: Device) -> None:
+    for shape in ((3, 4), (0, 4), (4, 0), (0, 0)):
+        A = GpuSparseMatrix(shape, device=device)
+        assert (A.shape, A.nnz, A.dtype) == (shape, 0, np.float64)
+        np.testing.assert_array_equal(A @ np.ones(shape[1]), np.zeros(shape[0]))
+        np.testing.assert_array_equal(A.T @ np.ones(shape[0]), np.zeros(shape[1]))
+        assert (A @ np.ones((shape[1], 2))).shape == (shape[0], 2)
+        assert (A + A).nnz == (2 * A).nnz == abs(A).nnz == A.sum() == 0
+        assert_equal(A.toarray(), sp.csr_array(shape).toarray())
+
+
+def test_a_one_dimensional_array_works_through_scipy(device: Device) -> None:
+    v = np.array([0.0, 3.0, 0.0, 4.0])
+    A, s = GpuSparseMatrix(v, device=device), sp.csr_array(v)
+    assert A.shape == s.shape == (4,)
+    assert A @ np.arange(4.0) == s @ np.arange(4.0)
+    assert_equal(2 * A, 2 * s)
+    np.testing.assert_array_equal((A + A).toarray(), (s + s).toarray())
+    A[1] = 7.0
+    assert A @ np.ones(4) == 11
+
+
+@pytest.mark.parametrize("kind", ["csr", "coo", "dense", "coordinates", "parts"])
+def test_arrays_of_the_device_are_taken_without_a_host_copy(
+    device: Device, kind: str, S: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # CuPy's matrices have the attributes of SciPy's; where there is no CuPy, the emulated device's arrays are NumPy's.
+    if device.kind == "gpu" and device.xp is not np:
+        sparse = pytest.importorskip("cupyx.scipy.sparse").csr_matrix(sp.csr_matrix(S))
+    else:
+        sparse = S
+        monkeypatch.setattr("gsparse.matrix.device_of_source", lambda _: device)
+    row, col = (on_device(device, c) for c in S.tocoo().coords)
+    shuffled = on_device(device, np.random.default_rng(0).permutation(S.nnz))
+    source = {
+        "csr": sparse,
+        "coo": sparse.tocoo(),
+        "dense": on_device(device, S.toarray()),
+        "coordinates": (on_device(device, S.data)[shuffled], (row[shuffled], col[shuffled])),
+        "parts": tuple(on_device(device, part) for part in (S.data, S.indices, S.indptr)),
+    }[kind]
+    monkeypatch.setattr(device, "upload", lambda array: pytest.fail("went through the host"))
+    monkeypatch.setattr(device, "download", lambda array: pytest.fail("went through the host"))
+    A = GpuSparseMatrix(source, shape=SHAPE)
+    monkeypatch.undo()
+    assert_on(device, A)
+    np.testing.assert_array_equal(A.toarray(), S.toarray())
+    assert_product(A @ np.arange(9.0), S, np.arange(9.0))
+
+
+def test_copy_decides_whether_device_arrays_are_shared(device: Device, S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gsparse.matrix.device_of_source", lambda _: device)
+    parts = tuple(on_device(device, part) for part in (S.data, S.indices, S.indptr))
+    for shared in (True, False):
+        A = GpuSparseMatrix(parts, shape=SHAPE, copy=not shared)
+        assert device.xp.may_share_memory(A.device_data, parts[0]) == shared
+        assert device.xp.may_share_memory(A.device_indices, parts[1]) == shared
+        assert device.xp.may_share_memory(A.device_indptr, parts[2]) == shared
+
+
+def test_the_environment_names_the_device(monkeypatch: pytest.MonkeyPatch, S: Any) -> None:
+    monkeypatch.setenv("GSPARSE_DEVICE", "cpu")
+    assert GpuSparseMatrix(S).device.name == "cpu"
+    monkeypatch.setenv("GSPARSE_DEVICE", "tpu")
+    with pytest.raises(gsparse.GsparseError, match="unknown device 'tpu'"):
+        GpuSparseMatrix(S)
+    assert GpuSparseMatrix(S, device="cpu").device.name == "cpu"
+
+
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+def test_the_width_of_indices_is_kept(device: Device, index: Any) -> None:
+    large = 2**33 if index == np.int64 else 9
+    coordinates = np.array([0, 2], index), np.array([1, large - 1], index)
+    A = GpuSparseMatrix(([1.0, 2.0], coordinates), shape=(3, large), device=device)
+    assert A.device_indices.dtype == A.device_indptr.dtype == A.indices.dtype == index
+    assert A.stored.indices.dtype == index
+    A = GpuSparseMatrix(with_types(make(), float, index, np.random.default_rng()), device=device)
+    x = np.arange(9.0)
+    assert_product(A @ x, sp.csr_array(A.toarray()), x)
+    assert A.copy().device_indices.dtype == (2 * A).device_indices.dtype == A.device_indices.dtype
+
+
+# ----------------------------------------------------------------------------------------------------- results
+
+# Operations whose results SciPy gives as CSR: ours stay on the device.
+STAYS: dict[str, Any] = {
+    "2*A": lambda A, B: 2 * A,
+    "A*2": lambda A, B: A * 2,
+    "np.float64(2)*A": lambda A, B: np.float64(2) * A,
+    "np.float32(2)*A": lambda A, B: np.float32(2) * A,
+    "np.array(2)*A": lambda A, B: np.array(2) * A,
+    "1j*A": lambda A, B: 1j * A,
+    "A/3": lambda A, B: A / 3,
+    "-A": lambda A, B: -A,
+    "abs(A)": lambda A, B: abs(A),
+    "round(A)": lambda A, B: round(A, 1),
+    "A.astype": lambda A, B: A.astype(np.float32),
+    "A.astype(int)": lambda A, B: (9 * A).astype(int),
+    "A.real": lambda A, B: A.real,
+    "A.imag": lambda A, B: A.imag,
+    "A.conj()": lambda A, B: A.conj(),
+    "A.copy()": lambda A, B: A.copy(),
+    "A.T.T": lambda A, B: A.T.T,
+    "A.multiply(2)": lambda A, B: A.multiply(2),
+    "A.dot(2)": lambda A, B: A.dot(2),
+    "A.power(2)": lambda A, B: A.power(2),
+    "A**3": lambda A, B: A**3,
+    "A + A": lambda A, B: A + A,
+    "A + B": lambda A, B: A + B,
+    "B + A": lambda A, B: B + A,
+    "A - B": lambda A, B: A - B,
+    "B - A": lambda A, B: B - A,
+    "A * B": lambda A, B: A * B,
+    "A @ B.T": lambda A, B: A @ B.T.tocsr(),
+    "A @ A.T": lambda A, B: A @ A.T,
+    "A > 0": lambda A, B: A > 0.1,
+    "A != B": lambda A, B: A != B,
+    "A.maximum(0)": lambda A, B: A.maximum(0),
+    "A.minimum(B)": lambda A, B: A.minimum(B),
+    "A[2:5]": lambda A, B: A[2:5],
+    "A[[3, 1]]": lambda A, B: A[[3, 1]],
+    "A[:, 2:4]": lambda A, B: A[:, 2:4],
+    "A[mask]": lambda A, B: A[np.arange(12) % 2 == 0],
+    "A.sorted_indices()": lambda A, B: A.sorted_indices(),
+    "A.tocsr()": lambda A, B: A.tocsr(),
+    "A.asformat": lambda A, B: A.asformat("csr"),
+    "A += B": lambda A, B: A.__iadd__(B) if hasattr(A, "__iadd__") and A.__iadd__(B) is not NotImplemented else A + B,
+    "next(iter(A))": lambda A, B: list(A)[3],
+    **{f"A.{name}()": lambda A, B, name=name: getattr(A, name)() for name in VALUE_FUNCTIONS},
+}
+
+# Those whose results are of another kind: the very same as SciPy's.
+LEAVES: dict[str, Any] = {
+    "A[3]": lambda A, B: A[3],
+    "A[3, 4]": lambda A, B: A[3, 4],
+    "A[[1, 2], [3, 4]]": lambda A, B: A[[1, 2], [3, 4]],
+    "A.sum()": lambda A, B: A.sum(),
+    "A.sum(axis=0)": lambda A, B: A.sum(axis=0),
+    "A.mean(axis=1)": lambda A, B: A.mean(axis=1),
+    "A.max()": lambda A, B: A.max(),
+    "A.min(axis=0)": lambda A, B: A.min(axis=0),
+    "A.argmax()": lambda A, B: A.argmax(),
+    "A.diagonal(1)": lambda A, B: A.diagonal(1),
+    "A.trace()": lambda A, B: A.trace(),
+    "A.count_nonzero()": lambda A, B: A.count_nonzero(),
+    "A.nonzero()": lambda A, B: np.stack(A.nonzero()),
+    "A.nnz": lambda A, B: A.nnz,
+    "A.T.nnz": lambda A, B: A.T.nnz,
+    "A.getnnz(axis)": lambda A, B: A._getnnz(axis=1),
+    "A.toarray()": lambda A, B: A.toarray(),
+    "A.T.toarray()": lambda A, B: A.T.toarray(),
+    "A.todense()": lambda A, B: A.todense(),
+    "A.tocsc()": lambda A, B: A.tocsc(),
+    "A.tocoo()": lambda A, B: A.tocoo(),
+    "A.tobsr()": lambda A, B: A.tobsr(),
+    "A.todia()": lambda A, B: A.todia(),
+    "A.todok()": lambda A, B: A.todok(),
+    "A.tolil()": lambda A, B: A.tolil(),
+    "A.T.tocsr()": lambda A, B: A.T.tocsr(),
+    "A.reshape": lambda A, B: A.reshape(9, 12),
+    "A + dense": lambda A, B: A + np.ones(SHAPE),
+    "dense - A": lambda A, B: np.ones(SHAPE) - A,
+    "A * dense": lambda A, B: A * np.ones(SHAPE),
+    "A / dense": lambda A, B: A / np.full(SHAPE, 2.0),
+    "A.multiply(row)": lambda A, B: A.multiply(np.arange(9.0)),
+    "sp.vstack": lambda A, B: sp.vstack([A, B], format="csc"),
+    "sp.kron": sp.kron,
+    "sp.tril": lambda A, B: sp.tril(A),
+    "sp.find": lambda A, B: np.stack(sp.find(A)),
+    "norm": lambda A, B: sp.linalg.norm(A),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64])
+@pytest.mark.parametrize("operation", STAYS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_results_are_scipys_and_stay_on_the_device(device: Device, operation: str, dtype: Any) -> None:
+    S, T = make(dtype), (make(dtype)[::-1]).tocsr()
+    apply = STAYS[operation]
+    A = GpuSparseMatrix(S, device=device)
+    try:
+        expected = apply(S, T)
+    except (TypeError, ValueError, AttributeError) as error:  # such as comparing complex numbers
+        with pytest.raises((type(error), TypeError)):
+            apply(A, T)
+        return
+    got = apply(A, GpuSparseMatrix(T, device=device))
+    assert_equal(got, expected)
+    assert_on(device, got)
+    assert_equal(apply(A, T), expected)
+    if got.ndim == 2:
+        x = np.arange(float(got.shape[1]))
+        np.testing.assert_allclose(got @ x, expected @ x, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got.T @ (expected @ x), expected.T @ (expected @ x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("operation", LEAVES)
+@pytest.mark.parametrize("canonical", [True, False])
+def test_results_of_another_kind_are_scipys(device: Device, operation: str, canonical: bool) -> None:
+    S, T = make(canonical=canonical), (make()[::-1]).tocsr()
+    A = GpuSparseMatrix(S.copy(), device=device)
+    got, expected = LEAVES[operation](A, GpuSparseMatrix(T, device=device)), LEAVES[operation](S, T)
+    assert_equal(got, expected)
+    assert not isinstance(got, GpuSparseMatrix)
+
+
+@pytest.mark.parametrize("name", VALUE_FUNCTIONS)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int32, *DTYPES], ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_value_functions_are_scipys_for_repeated_entries_too(device: Device, name: str, dtype: Any) -> None:
+    S = make(dtype, canonical=False)
+    A = GpuSparseMatrix(S.copy(), device=device)
+    try:
+        expected = getattr(S, name)()
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            getattr(A, name)()
+        return
+    if expected.dtype == np.float16:  # of booleans: SciPy makes what it does not support
+        pytest.skip("SciPy's own result is half precision")
+    got = getattr(A, name)()
+    assert_equal(got, expected)
+    assert_on(device, got)
+
+
+@pytest.mark.parametrize("change", ["2*A", "-A", "abs(A)", "A.astype", "A.conj()", "A.copy()", "A.sin()", "A.T.T"])
+def test_the_plan_is_kept_where_the_structure_is(device: Device, change: str, A: Any) -> None:
+    A @ np.ones(9)
+    stats = A.operand()[0].stats
+    other = STAYS[change](A, None)
+    assert other.operand()[0].stats is stats
+    assert other.plan.format == A.plan.format
+    assert other.device_indices is A.device_indices
+    assert other.device_indptr is A.device_indptr
+
+
+def test_views_share_the_device_arrays(device: Device) -> None:
+    A = GpuSparseMatrix(make(complex), device=device)
+    for view in (A.T, A.T.T, A.conj().T):
+        assert view.device_indices is A.device_indices
+    assert isinstance(A.T, TransposedMatrix)
+    assert isinstance(A.T, sp.csc_array)
+    assert isinstance(A.H, sp.csc_array)
+    assert isinstance(A.T.T, GpuSparseMatrix)
+    assert A.T.shape == A.H.shape == (9, 12)
+    np.testing.assert_array_equal(host(A.conj().device_data), np.conj(host(A.device_data)))
+    np.testing.assert_array_equal(A.H.toarray(), A.toarray().conj().T)
+    with pytest.raises(ValueError, match="axes"):
+        A.transpose((0, 1))
+
+
+# -------------------------------------------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize("view", ["A", "A.T", "A.conj()", "A.H"])
+@pytest.mark.parametrize("trip", [copy.deepcopy, lambda A: A.copy(), lambda A: pickle.loads(pickle.dumps(A))])
+def test_copies_and_pickles_are_independent_equals(device: Device, view: str, trip: Any) -> None:
+    A = GpuSparseMatrix(make(complex), device=device, format="ellpack", threads_per_block=128)
+    given = {"A": A, "A.T": A.T, "A.conj()": A.conj(), "A.H": A.H}[view]
+    expected = given.toarray()
+    made = trip(given)
+    assert type(made) is type(given)
+    np.testing.assert_array_equal(made.toarray(), expected)
+    assert made._request == given._request
+    x = np.arange(float(made.shape[1]))
+    np.testing.assert_allclose(made @ x, expected @ x)
+    made.data[:] = 0
+    np.testing.assert_array_equal(made @ x, np.zeros(made.shape[0]))
+    np.testing.assert_array_equal(given.toarray(), expected)
+    np.testing.assert_allclose(given @ x, expected @ x)
+
+
+def test_files_are_written_and_read(A: Any, S: Any, tmp_path: Path, device: Device) -> None:
+    sp.save_npz(tmp_path / "A.npz", A)
+    sp.save_npz(tmp_path / "AT.npz", A.T)
+    np.testing.assert_array_equal(sp.load_npz(tmp_path / "A.npz").toarray(), S.toarray())
+    np.testing.assert_array_equal(sp.load_npz(tmp_path / "AT.npz").toarray(), S.T.toarray())
+    scipy.io.mmwrite(tmp_path / "A.mtx", A)
+    for name in ("A.npz", "A.mtx"):
+        read = GpuSparseMatrix.from_file(tmp_path / name, device=device, dtype=np.float32, format="csr_vector")
+        assert_on(device, read)
+        assert read.dtype == np.float32
+        assert read.plan.format == "csr_vector"
+        np.testing.assert_allclose(read.toarray(), S.toarray(), rtol=1e-6)
+
+
+def test_texts_say_what_and_where(A: Any, S: Any, device: Device) -> None:
+    assert repr(A) == f"{repr(S).replace('Compressed Sparse Row', 'Compressed Sparse Row')[:-1]}, on {device.name}>"
+    assert str(A).splitlines()[1:] == str(S).splitlines()[1:]
+    html = A._repr_html_()
+    for words in ("GpuSparseMatrix", "12 × 9", "float64", f"{S.nnz:,}", device.name, A.plan.format):
+        assert words in html
+    assert "format" not in GpuSparseMatrix(S.astype(np.longdouble), device=device)._repr_html_()
+    table = str(A.plan)
+    for words in (device.name, "12 x 9", f"{S.nnz} entries", "MB a product", "padding", *gsparse.FORMATS[1:]):
+        assert words in table
+
+
+# ------------------------------------------------------------------------------------------------ NumPy's functions
+
+
+class ArrayLike:
+    """A table of another library, as pandas' are: no array, but one on demand."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self.array, dtype)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, list, tuple, np.asmatrix, ArrayLike])
+@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_operands_of_any_kind_multiply_as_arrays(A: Any, S: Any, wrap: Any, ndim: int) -> None:
+    x, z = (np.arange(float(n)) + 1 for n in (9, 12))
+    if wrap is np.asmatrix:
+        x, z = x[:, None], z[None]
+    elif ndim == 2:
+        x, z = np.stack([x, -x], axis=1), np.stack([z, -z])
+    np.testing.assert_allclose(np.asarray(A @ wrap(x)), S @ x)
+    np.testing.assert_allclose(np.asarray(A.dot(wrap(x))), S @ x)
+    np.testing.assert_allclose(np.asarray(A.T @ wrap(np.ascontiguousarray(z.T))), S.T @ z.T)
+    if wrap is not ArrayLike:  # whose own operator would come first
+        np.testing.assert_allclose(np.asarray(wrap(z) @ A), z @ S)
+
+
+def test_numpys_operators_come_to_the_matrix(A: Any, S: Any, device: Device) -> None:
+    D = np.arange(108.0).reshape(SHAPE)
+    z = np.arange(12.0)
+    assert_equal(z @ A, z @ S)
+    assert_equal(np.matmul(z, A), z @ S)
+    assert_equal(D + A, D + S)
+    assert_equal(np.subtract(D, A), D - S)
+    assert_on(device, np.multiply(2.0, A))
+    assert_on(device, np.positive(A))
+    for name in VALUE_FUNCTIONS:
+        if name != "sqrt":  # not defined for all of these values
+            assert_on(device, getattr(np, name)(A))
+            assert_equal(getattr(np, name)(A), getattr(S, name)())
+    assert_equal(np.negative(A), -S)
+    assert_equal(np.absolute(A), abs(S))
+    assert_equal(np.conjugate(A), S.conj())
+    assert_equal(np.greater(A, 0.1), S > 0.1)
+    assert_equal(np.less(0.1, A), S > 0.1)
+    for unserved in (np.exp, np.cos, np.isnan):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            unserved(A)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        np.add.reduce(A)
+    assert all(hasattr(A, name) for names in UFUNC_METHODS.values() for name in names if name != "__rpow__")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.complex128])
+@pytest.mark.parametrize("operator", ["iadd", "isub", "imul", "imatmul"])
+def test_dense_arrays_change_in_place_as_with_scipy(A: Any, S: Any, operator: str, dtype: Any) -> None:
+    if operator == "imatmul":
+        A, S = A[:9], S[:9]
+    results = []
+    for M in (A, S):
+        dense = np.ones(S.shape, dtype)
+        function = {"iadd": _iadd, "isub": _isub, "imul": _imul, "imatmul": _imatmul}[operator]
+        results.append(function(dense, M))
+    got, expected = results
+    if got.dtype != expected.dtype:  # ours wrote into an array that holds the sum; SciPy's operators never do
+        assert (got.dtype, expected.dtype) == (np.float32, np.float64)
+        expected = expected.astype(np.float32)
+    assert_equal(got, expected)
+
+
+def _iadd(dense: Any, M: Any) -> Any:
+    dense += M
+    return dense
+
+
+def _isub(dense: Any, M: Any) -> Any:
+    dense -= M
+    return dense
+
+
+def _imul(dense: Any, M: Any) -> Any:
+    dense *= M
+    return dense
+
+
+def _imatmul(dense: Any, M: Any) -> Any:
+    dense @= M
+    return dense
+
+
+def test_a_sum_in_place_is_written_into_the_array(A: Any, S: Any) -> None:
+    dense = kept = np.ones(SHAPE)
+    dense += A
+    assert dense is kept
+    np.testing.assert_array_equal(kept, 1 + S.toarray())
+
+
+def test_linear_operators_and_the_matrix_multiply_each_other(A: Any, S: Any) -> None:
+    operator = A.as_linear_operator()
+    assert isinstance(operator, LinearOperator)
+    x, z, X = np.arange(9.0), np.arange(12.0), np.ones((9, 3))
+    assert_equal(operator @ x, S @ x)
+    assert_equal(operator.H @ z, S.T @ z)
+    assert_equal(operator @ X, S @ X)
+    assert_equal(operator.rmatmat(np.ones((12, 2))), S.T @ np.ones((12, 2)))
+    assert_equal(aslinearoperator(A) @ x, S @ x)
+    assert_equal(aslinearoperator(A).H @ z, S.T @ z)
+    other = aslinearoperator(sp.eye_array(9, format="csr") * 2)
+    assert_equal((A @ other) @ x, (S @ other) @ x)
+    products = A.stats.products
+    operator @ x
+    assert A.stats.products == products + 1, "ran on the device, through this matrix"
+
+
+def test_scipys_solvers_take_the_matrix(device: Device) -> None:
+    S = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(40, 40), format="csr")
+    A = GpuSparseMatrix(S, device=device)
+    with gsparse.strict():
+        x, info = cg(A, np.ones(40), rtol=1e-10)
+    assert info == 0
+    np.testing.assert_allclose(S @ x, np.ones(40), rtol=1e-8)
+
+
+def test_operands_without_a_meaning_are_refused_as_by_scipy(A: Any, S: Any) -> None:
+    for M in (A, S):
+        with pytest.raises(ValueError, match="Scalar operands are not allowed, use '\\*' instead"):
+            M @ np.array(3.0)
+        with pytest.raises(ValueError, match="Scalar operands are not allowed, use '\\*' instead"):
+            3.0 @ M
+        with pytest.raises(ValueError, match="dimension"):
+            M @ np.ones((9, 2, 2))
+        with pytest.raises(TypeError):
+            M @ object()
+        with pytest.raises(TypeError):
+            M + object()
+        with pytest.raises(ValueError, match="ambiguous"):
+            bool(M)
+        with pytest.raises(TypeError):
+            len(M)
+
+
+# ------------------------------------------------------------------------------------------------ stats and strict
+
+
+def test_what_leaves_the_device_is_counted_and_logged(A: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="gsparse"):
+        A @ np.ones(9)
+        A.rmatvec(np.ones(12))
+        2 * A
+        assert A.stats.products == 2
+        assert not A.stats.host_operations
+        assert not caplog.records
+        A.sum()
+        A.sum()
+        A[2:4]
+        A.data[:1] = 0
+    assert A.stats.host_operations == {"sum": 2, "__getitem__": 1, "data": 1}
+    assert [record.name for record in caplog.records] == ["gsparse"] * 4
+    assert "sum ran on the host" in caplog.text
+    assert "__getitem__ ran on the host" in caplog.text
+    assert (2 * A).stats.products == 0, "counts are each matrix's own"
+
+
+ON_DEVICE = {
+    "product": lambda A: A @ np.ones(9),
+    "columns": lambda A: A @ np.ones((9, 2)),
+    "transposed": lambda A: A.T @ np.ones(12),
+    "adjoint": lambda A: A.H @ np.ones(12),
+    "from the left": lambda A: np.ones(12) @ A,
+    "scaled": lambda A: (2 * A / 3) @ np.ones(9),
+    "mapped": lambda A: abs(-A).sin() @ np.ones(9),
+    "cast": lambda A: A.astype(np.float32) @ np.ones(9),
+    "copied": lambda A: GpuSparseMatrix(A.copy()) @ np.ones(9),
+    "device arrays": lambda A: (A.device_data, A.device_indices, A.device_indptr),
+    "plan": lambda A: (str(A.plan), A.stored.nbytes, A.shape, A.dtype, A.nnz),
+}
+ON_HOST = {
+    "sum": lambda A: A.sum(),
+    "__getitem__": lambda A: A[2],
+    "__add__": lambda A: A + A,
+    "toarray": lambda A: A.toarray(),
+    "tocsc": lambda A: A.tocsc(),
+    "data": lambda A: A.data,
+    "indptr": lambda A: A.T.indptr,
+    "dot": lambda A: A @ A.T,
+    "__gt__": lambda A: A > 0,
+    "maximum": lambda A: A.maximum(0),
+    "__iter__": lambda A: next(iter(A)),
+    "__setitem__|indptr|data|indices": lambda A: A.__setitem__((0, 0), 1),
+    "sin": lambda A: GpuSparseMatrix(make(canonical=False), device=A.device).sin(),
+}
+
+
+@pytest.mark.parametrize("operation", ON_DEVICE)
+def test_strict_lets_pass_what_runs_on_the_device(A: Any, operation: str) -> None:
+    with gsparse.strict():
+        ON_DEVICE[operation](A)
+    assert not A.stats.host_operations
+
+
+@pytest.mark.parametrize("operation", ON_HOST)
+def test_strict_refuses_what_would_run_on_the_host(A: Any, S: Any, operation: str) -> None:
+    with gsparse.strict(), pytest.raises(HostFallbackError, match=f"({operation}) has no device path.*strict"):
+        ON_HOST[operation](A)
+    np.testing.assert_array_equal(A.toarray(), S.toarray())  # and allows it again outside
+
+
+def test_strict_ends_with_its_block_and_holds_for_its_thread(A: Any) -> None:
+    found = []
+    with pytest.raises(KeyError), gsparse.strict():
+        raise KeyError
+    A.sum()
+    with gsparse.strict():
+        with gsparse.strict():
+            pass
+        with pytest.raises(HostFallbackError):
+            A.sum()
+        thread = threading.Thread(target=lambda: found.append(A.sum()))
+        thread.start()
+        thread.join()
+    assert found == [A.sum()]
+
+
+# ------------------------------------------------------------------------------------------------- rare dtypes
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_extended_precision_works_through_the_host(device: Device, dtype: Any) -> None:
+    S = make(dtype)
+    S.data += dtype(2) ** -60  # nothing narrower holds this
+    A = GpuSparseMatrix(S.copy(), device=device)
+    x, z = np.arange(9).astype(dtype), np.arange(12).astype(dtype)
+    for got, expected in (
+        (A @ x, S @ x),
+        (A.T @ z, S.T @ z),
+        (A.H @ z, S.T.conj() @ z),
+        (A.rmatvec(z), S.T.conj() @ z),
+        (A @ np.ones(9), S @ np.ones(9)),
+        (gsparse.spmv(A, x, alpha=2, beta=3, out=z.copy()), 2 * (S @ x) + 3 * z),
+        (2 * A, 2 * S),
+        (abs(A), abs(S)),
+        (A + A, S + S),
+        (A.conj(), S.conj()),
+        (A.copy(), S.copy()),
+        (A.T, S.T),
+    ):
+        assert_equal(got, expected)
+    A.data[:], S.data[:] = 1, 1
+    assert_equal(A @ x, S @ x)
+    narrow = np.float64 if dtype == np.longdouble else np.complex128
+    assert_equal(A.astype(narrow), S.astype(narrow))
+    assert_on(device, A.astype(narrow))
+    assert_equal(GpuSparseMatrix(make(), device=device).astype(dtype), make().astype(dtype))
+    assert_equal(GpuSparseMatrix(make(), device=device) @ x, make() @ x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, object, "U3", "M8[s]"])
+def test_dtypes_that_no_sparse_matrix_holds_are_refused(A: Any, dtype: Any) -> None:
+    with pytest.raises(DtypeError, match="does not support dtype"):
+        A.astype(dtype)
+
+
+def test_half_precision_vectors_are_computed_in_single(A: Any, S: Any) -> None:
+    x = np.arange(9).astype(np.float16)
+    assert (A.astype(np.float32) @ x).dtype == np.float32
+    np.testing.assert_allclose(A @ x, S @ x.astype(float))
+
+
+# ------------------------------------------------------------------------------------------------------- threads
+
+
+def test_threads_multiply_one_matrix_and_their_own_at_once(device: Device) -> None:
+    S = from_lengths(np.full(200, 5), 150, np.random.default_rng(2))
+    shared = GpuSparseMatrix(S, device=device, format="blocked_ellpack")
+    barrier = threading.Barrier(8)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            rng = np.random.default_rng(number)
+            mine = (number + 1.0) * S
+            own = GpuSparseMatrix(mine, device=device, format=gsparse.FORMATS[number % len(gsparse.FORMATS)])
+            barrier.wait()  # the first product, which converts and transposes, comes from all at once
+            for _ in range(5):
+                x, z = random_values(rng, 150, float), random_values(rng, 200, float)
+                assert_product(shared @ x, S, x)
+                assert_product(shared.T @ z, S.T, z)
+                assert_product(own @ x, mine, x)
+                assert_product(own.rmatvec(z), mine.T, z)
+                assert_product((2 * shared) @ x, 2 * S, x)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

@@ -63,7 +63,9 @@ class DeviceMatrix(ElementwiseOperations):
         if given is not None and given.device is self.device and shape in (None, given.shape):
             self._share(given, dtype)
         elif source is not None and source is self.device:
-            self._adopt_device_arrays(device_arrays(source, arg1, shape, dtype, copy), maxprint)
+            with source.active(), source.memory_guard():
+                arrays = device_arrays(source, arg1, shape, dtype, copy)
+            self._adopt_device_arrays(arrays, maxprint)
         else:
             host = arg1 if source is None else _to_host(arg1)
             check_index_kinds(host)

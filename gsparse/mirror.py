@@ -135,7 +135,8 @@ class Mirror:
                 return Mirror(self.device, host=np.conjugate(host) if flip else host)
             array = self.resident()
             if self.on_loan:
-                array = self.device.xp.array(array)
+                with self.device.active(), self.device.memory_guard():
+                    array = self.device.xp.array(array)
             elif self.device.kind == "cpu":
                 self._host = self._reading = None  # there the two sides are one: the next loan of either is a copy
         return Mirror(self.device, on_device=array, conjugated=self.conjugated != flip)

@@ -21,9 +21,6 @@ WARNINGS = (
     "ignore::gsparse.errors.HostLoanWarning",  # on a GPU: tests of mutation hold A.data over a product
     "ignore:`kron` is switching to the sparse array interface:DeprecationWarning",  # SciPy 1.18's in a test of its own
 )
-# Raised while pytest collects SciPy's older tests, where no mark reaches.
-WARNINGS_OF_COLLECTION = ("ignore:Passing a non-Collection iterable:pytest.PytestRemovedIn10Warning",)
-
 MARKS = (
     "array_api_backends: SciPy's",
     "skip_xp_backends: SciPy's; the only backend here is NumPy",
@@ -35,9 +32,6 @@ MARKS = (
 def pytest_configure(config: pytest.Config) -> None:
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
-    if hasattr(pytest, "PytestRemovedIn10Warning"):
-        for rule in WARNINGS_OF_COLLECTION:
-            config.addinivalue_line("filterwarnings", rule)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -91,18 +91,25 @@ def _csr_scalar(
     beta: Any,
     conjugate: bool | None,
 ) -> None:
-    # The position runs on from row to row: starting each row from its offset costs up to a tenth in short rows (road
-    # network, 2.5 entries a row: 9.0 against 10.0 ms).
+    # One loop over entries and rows alike. A loop over a row's entries is unrolled by LLVM, with a loop for what is left
+    # over, and a short row then pays for two mispredicted branches: 3 to 12 % on graphs and circuits (10 matrices).
     zero = y.dtype.type(0)
-    first, last = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
-    position = np.int64(indptr[np.uint64(first)])
-    for row in range(first, last):
-        total = zero
-        end = np.int64(indptr[np.uint64(row + 1)])
-        while position < end:
+    row, last = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
+    if row == last:
+        return
+    total = zero
+    position, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
+    while True:
+        if position < end:
             total = add_entry(total, position, indices, data, x, conjugate)
             position += 1
-        write(y, row, total, alpha, beta)
+        else:
+            write(y, row, total, alpha, beta)
+            row += 1
+            if row == last:
+                return
+            total = zero
+            end = np.int64(indptr[np.uint64(row + 1)])
 
 
 @compiled

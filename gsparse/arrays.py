@@ -31,6 +31,15 @@ class Mirrors(dict[str, Mirror]):
         self.warned = warned
         self.twin: Any = None  # see `HostedOperations.host_twin`; it reads the host arrays and must not count as a loan
 
+    def are_resident(self, arrays: tuple[Array, Array, Array]) -> bool:
+        """Tell whether these are the device arrays (indptr, indices, data) and nothing is due to be brought there."""
+        indptr, indices, data = arrays
+        return (
+            self["data"].is_resident(data)
+            and self["indices"].is_resident(indices)
+            and self["indptr"].is_resident(indptr)
+        )
+
 
 class DeviceArrays:
     """Mixin: three mirrors, what was built from them, and SciPy's names for their host sides.
@@ -152,22 +161,34 @@ class DeviceArrays:
 
     def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
         """Give what products multiply by, up to date with every write so far (see `gsparse.ops.Multiplicand`)."""
+        mirrors = self._mirrors
+        found = mirrors.operand
+        if found is None or not mirrors.are_resident(found.source) or found.csr.shape != self._stored_shape():
+            found = self._make_operand()
+        if (transpose or adjoint) != self._by_columns:
+            found = found.transposed()
+        return found, mirrors["data"].conjugated != adjoint
+
+    def _stored_shape(self) -> tuple[int, int]:
+        """Give the shape of the CSR arrays: one row for a vector, the transpose's for a class that reads by columns."""
+        shape = self.shape if self.ndim == 2 else (1, *self.shape)
+        return cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
+
+    def _make_operand(self) -> Operand:
+        """Bring what is due to the device, check it, and keep what is still true of the last operand."""
         indptr, indices, data = (self._mirrors[name].resident() for name in ("indptr", "indices", "data"))
         held = [name for name, mirror in self._mirrors.items() if mirror.lent]
         # What is held may change before the next product: a conversion would serve one.
         request = dataclasses.replace(self._request, expected_products=1) if held else self._request
-        found = self._operand
-        shape = self.shape if self.ndim == 2 else (1, *self.shape)
-        shape = cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
+        found, shape = self._operand, self._stored_shape()
         if found is None or found.source[0] is not indptr or found.source[1] is not indices or found.csr.shape != shape:
-            self._operand = found = make_operand(self.device, shape, indptr, indices, data, request)
+            found = make_operand(self.device, shape, indptr, indices, data, request)
         elif found.source[2] is not data or found.request != request:
-            self._operand = found = found.with_data(data, request)
+            found = found.with_data(data, request)
+        self._operand = found
         if held and not self._mirrors.warned:
             self._warn_of_loans(held)
-        if (transpose or adjoint) != self._by_columns:
-            found = found.transposed()
-        return found, self._mirrors["data"].conjugated != adjoint
+        return found
 
     def _warn_of_loans(self, held: list[str]) -> None:
         self._mirrors.warned = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +26,7 @@ DEVICE_VARIABLE = "GSPARSE_DEVICE"
 # 7-point problems.
 CPU_LANES = 32
 
-_NOTHING_TO_SWITCH = nullcontext()
+_NOTHING = nullcontext()
 
 
 class Device(ABC):
@@ -79,12 +79,11 @@ class Device(ABC):
 
     def active(self) -> AbstractContextManager[Any]:
         """Make this the current device within the block."""
-        return _NOTHING_TO_SWITCH
+        return _NOTHING
 
-    @contextmanager
-    def memory_guard(self) -> Iterator[None]:
+    def memory_guard(self) -> AbstractContextManager[Any]:
         """Turn the array module's out-of-memory error into `DeviceMemoryError` and leave its pool usable."""
-        yield
+        return _NOTHING
 
     def synchronize(self) -> None:
         """Wait for the work on the caller's current stream; the host's own work has no queue."""
@@ -200,23 +199,35 @@ class GpuDevice(Device):
 
     def active(self) -> AbstractContextManager[Any]:
         switched = self.xp.cuda.runtime.getDevice() == self.index
-        return _NOTHING_TO_SWITCH if switched else self.xp.cuda.Device(self.index)
+        return _NOTHING if switched else self.xp.cuda.Device(self.index)
 
-    @contextmanager
-    def memory_guard(self) -> Iterator[None]:
-        try:
-            yield
-        except self.xp.cuda.memory.OutOfMemoryError as error:
-            with self.active():
-                self.xp.get_default_memory_pool().free_all_blocks()
-                free, total = self.xp.cuda.runtime.memGetInfo()
-            raise DeviceMemoryError(
-                f"{self.name} is out of memory: {error}; free now {free:,} of {total:,} bytes. "
-                "Drop arrays that are no longer needed, call A.release(), or choose a format with less padding."
-            ) from error
+    def memory_guard(self) -> AbstractContextManager[Any]:
+        return _MemoryGuard(self)
 
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()  # synchronizes
+
+
+class _MemoryGuard:
+    """See `Device.memory_guard`; entered on every product, so it is no generator."""
+
+    def __init__(self, device: GpuDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        device, cupy = self._device, self._device.xp
+        if not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+            return
+        with device.active():
+            cupy.get_default_memory_pool().free_all_blocks()
+            free, total = cupy.cuda.runtime.memGetInfo()
+        raise DeviceMemoryError(
+            f"{device.name} is out of memory: {error}; free now {free:,} of {total:,} bytes. "
+            "Drop arrays that are no longer needed, call A.release(), or choose a format with less padding."
+        ) from error
 
 
 SOURCE_FOLDER = Path(__file__).parent / "kernels" / "gpu" / "src"

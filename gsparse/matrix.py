@@ -155,13 +155,19 @@ class DeviceMatrix(ElementwiseOperations):
         return ops.multiply(self, x, out=out, **options)
 
     def __matmul__(self, other: Any) -> Any:
-        if is_scalar(other):
-            raise ValueError("Scalar operands are not allowed, use '*' instead")
-        if sp.issparse(other) or self.ndim == 1:
-            return self._on_host("dot", other)
-        other = other if device_of(other) is not None else np.asarray(other)
+        if device_of(other) is None and not isinstance(other, np.ndarray):
+            if is_scalar(other):
+                raise ValueError("Scalar operands are not allowed, use '*' instead")
+            if sp.issparse(other):
+                return self._on_host("dot", other)
+            other = np.asarray(other)
+            if other.ndim == 0:
+                return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
         if other.ndim == 0:
-            return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
+            raise ValueError("Scalar operands are not allowed, use '*' instead")
+        if self.ndim == 1:
+            return self._on_host("dot", other)
+        other = np.asarray(other) if isinstance(other, np.ndarray) else other  # (a numpy.matrix is none of a vector)
         if other.ndim > 2:
             raise ShapeError(f"a sparse matrix multiplies vectors and matrices, got {other.ndim} dimensions")
         if other.ndim == 2 and other.shape[1] == 1:

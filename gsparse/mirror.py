@@ -107,6 +107,10 @@ class Mirror:
                 self._lent = on_loan
             return self._on_device
 
+    def is_resident(self, array: Array) -> bool:
+        """Tell whether `array` is the device array and nothing is due to be brought to the device."""
+        return self._on_device is array and not self._lent
+
     def settle(self) -> None:
         """Make the device rule, whoever holds the host array: what enters is copied unless it is ours alone."""
         with self._lock:

@@ -7,7 +7,8 @@ CuPy in gives CuPy out on the caller's current stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -113,8 +114,17 @@ class _Types:
     """The dtypes of one product: what the caller gets, what kernels compute in, how matrix values are read."""
 
     result: np.dtype[Any]
-    compute: np.dtype[Any]
+    compute: np.dtype[Any] | None
     storage: np.dtype[Any]
+
+    @classmethod
+    def of(cls, matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, beta: Any = 0) -> _Types:
+        result = result_dtype(matrix, vector, alpha, beta)
+        compute = compute_dtype(result)
+        return cls(result, compute, result if compute is None else storage_dtype(matrix, compute))
+
+
+_types_of_plain_product = lru_cache(maxsize=256)(_Types.of)
 
 
 def multiply(
@@ -135,29 +145,29 @@ def multiply(
         raise ShapeError("alpha and beta must be scalars, got an array: multiply by it outside the product")
     x = _as_array(device, x)
     _check_x(A, x, transpose or adjoint, ndim)
-    result = result_dtype(A.dtype, x.dtype, alpha, beta)
-    compute = compute_dtype(result)
-    rows = A.shape[1] if transpose or adjoint else A.shape[0]
-    _check_out(device, x, out, (rows, *x.shape[1:]), result, beta)
-    if compute is None:
+    plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
+    types = _types_of_plain_product(A.dtype, x.dtype) if plain else _Types.of(A.dtype, x.dtype, alpha, beta)
+    if out is not None or not plain:
+        rows = A.shape[1] if transpose or adjoint else A.shape[0]
+        _check_out(device, x, out, (rows, *x.shape[1:]), types.result, beta)
+    if types.compute is None:
         product = alpha * A.host_product(x, transpose=transpose, adjoint=adjoint)
         return _deliver(product if _is_zero(beta) else product + beta * out, out)
     operand, conjugate = A.operand(transpose=transpose, adjoint=adjoint)
-    types = _Types(result, compute, storage_dtype(A.dtype, compute))
     with device.active(), device.memory_guard():
         return _run(operand, conjugate, types, x, alpha, beta, out)
 
 
 def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any, beta: Any, out: Array | None) -> Array:
-    device = operand.device
+    device, compute = operand.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
-    device_x = _compute_array(device, x, types.compute)
-    direct = out is not None and out.dtype == types.compute and device.owns(out)
-    y: Array = out if direct else device.empty((operand.csr.num_rows, *x.shape[1:]), types.compute)
+    device_x = _compute_array(device, x, compute)
+    direct = out is not None and out.dtype == compute and device.owns(out)
+    y: Array = out if direct else device.empty((operand.csr.num_rows, *x.shape[1:]), compute)
     read_y = not _is_zero(beta)
     if read_y and not direct:
-        y[...] = _compute_array(device, out, types.compute)
-    scalars = types.compute.type(alpha), types.compute.type(beta)
+        y[...] = _compute_array(device, out, compute)
+    scalars = compute.type(alpha), compute.type(beta)
     if x.ndim == 1:
         plan = operand.plan(types.storage)
         kernel = device.kernels.SPMV[plan.format]
@@ -167,7 +177,7 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
         device.kernels.csr_spmm(device, operand.columns(types.storage), device_x, y, *scalars, conjugate, launch)
     if y is out:
         return out
-    if types.compute != types.result:
+    if compute != types.result:
         y = y.astype(types.result)  # (to bool: whether it is not 0; to a narrower integer: modulo its size)
     return _deliver(device.download_vector(y) if on_host else y, out)
 

@@ -6,6 +6,7 @@ Pure: nothing here touches a device. `RowStats` is computed by `gsparse.operand`
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from gsparse.errors import FormatError
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
@@ -170,12 +171,12 @@ class Plan:
     candidates: tuple[Candidate, ...]
     device: str
 
-    @property
+    @cached_property
     def chosen(self) -> Candidate:
         """The candidate that `format` names."""
         return next(c for c in self.candidates if c.format == self.format)
 
-    @property
+    @cached_property
     def launch(self) -> Launch:
         return self.chosen.launch
 

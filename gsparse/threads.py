@@ -25,8 +25,9 @@ __all__ = ["get_num_threads", "run_parts", "set_num_threads"]
 # one thread / two, us: 54 / 60 at a cost of 121 000, 103 / 107 at 233 000, 159 / 132 at 336 000, 332 / 227 at 766 000.
 _MIN_PART_COST = 100_000
 
-# Parts a thread, so that one which comes late, or has the slower rows, leaves some of its share to the others.
-_PARTS_PER_THREAD = 4
+# The fewest parts, so that a thread which comes late, or has the slower rows, leaves some of its share to the others.
+# More than one a thread costs too much where there are many: each part is begun under the GIL.
+_FEWEST_PARTS = 8
 
 # Read in this order; the first that is set counts.
 _ENVIRONMENT = ("GSPARSE_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
@@ -204,7 +205,7 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
         What a part raised; parts not begun by then are left out.
     """
     num_threads = _pool.num_threads
-    num_parts = min(cost // _MIN_PART_COST, num_threads * _PARTS_PER_THREAD)
+    num_parts = min(cost // _MIN_PART_COST, max(num_threads, _FEWEST_PARTS))
     if num_threads == 1 or num_parts < 2:
         function(0, 1, *args)
         return

@@ -91,8 +91,8 @@ def _csr_scalar(
     beta: Any,
     conjugate: bool | None,
 ) -> None:
-    # One loop over entries and rows alike. A loop over a row's entries is unrolled by LLVM, with a loop for what is left
-    # over, and a short row then pays for two mispredicted branches: 3 to 12 % on graphs and circuits (10 matrices).
+    # One loop over entries and rows alike. A loop over a row's entries is unrolled by LLVM, with a loop for what is
+    # left over, and a short row then pays for two mispredicted branches: 3 to 12 % on graphs and circuits.
     zero = y.dtype.type(0)
     row, last = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
     if row == last:

@@ -14,20 +14,21 @@ import operator
 import os
 import threading
 from collections.abc import Callable
+from math import isqrt
 from queue import SimpleQueue
 from typing import Any
 
 __all__ = ["get_num_threads", "run_parts", "set_num_threads"]
 
-# A part costs at least so many entries plus rows; less than two of these run on the calling thread. Waking a thread and
-# being woken by it costs 35 us (a virtual machine of two cores; looking instead of sleeping is no way out, as
-# time.sleep(0), which lets go of the GIL, takes 70 us), and the other core's cache begins empty. 7-point products on
-# one thread / two, us: 54 / 60 at a cost of 121 000, 103 / 107 at 233 000, 159 / 132 at 336 000, 332 / 227 at 766 000.
-_MIN_PART_COST = 100_000
+# Entries plus rows that one thread does in the time it takes to wake another: about 40 us, one after the other, since
+# each takes the GIL when it wakes (looking instead of sleeping is no way out: time.sleep(0), which lets go of the GIL,
+# takes 70 us). With h helpers a product of cost w takes w / (h + 1) + h * wake, which is least at sqrt(w / wake)
+# threads. 7-point products on one thread / two of a virtual machine, us: 54 / 60 at a cost of 121 000, 103 / 107 at
+# 233 000, 159 / 132 at 336 000, 332 / 227 at 766 000.
+_WAKE_COST = 60_000
 
-# The fewest parts, so that a thread which comes late, or has the slower rows, leaves some of its share to the others.
-# More than one a thread costs too much where there are many: each part is begun under the GIL.
-_FEWEST_PARTS = 8
+# Parts a thread, so that one which comes late, or has the slower rows, leaves some of its share to the others.
+_PARTS_PER_THREAD = 4
 
 # Read in this order; the first that is set counts.
 _ENVIRONMENT = ("GSPARSE_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
@@ -204,11 +205,10 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     BaseException
         What a part raised; parts not begun by then are left out.
     """
-    num_threads = _pool.num_threads
-    num_parts = min(cost // _MIN_PART_COST, max(num_threads, _FEWEST_PARTS))
-    if num_threads == 1 or num_parts < 2:
+    num_threads = min(_pool.num_threads, isqrt(cost // _WAKE_COST))
+    if num_threads < 2:
         function(0, 1, *args)
         return
-    job = _Job(function, num_parts, args)
-    _pool.offer(job, min(num_threads, num_parts) - 1)
+    job = _Job(function, num_threads * _PARTS_PER_THREAD, args)
+    _pool.offer(job, num_threads - 1)
     job.run()

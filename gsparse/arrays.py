@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from typing import Any, Self, cast
 
@@ -79,7 +80,7 @@ class DeviceArrays:
     def _rebind(self, name: str, value: Any) -> None:
         mirrors = self.__dict__.setdefault("_mirrors", Mirrors({}))
         old = mirrors.get(name)
-        if old is not None and old.frozen:
+        if old is not None and old.frozen and not old.is_host(value):
             raise ValueError(f"the matrix is frozen: {name} cannot be replaced; work on A.copy()")
         if old is None or not old.is_host(value):
             # A new mirror, not new contents of the old: a transposed view made before keeps what it had, as in SciPy.
@@ -116,9 +117,12 @@ class DeviceArrays:
     @property
     def device_data(self) -> Array:
         """Values as the device's own array: read it, never write to it (other matrices may share it)."""
-        self.operand()
+        self.current_operand()
         mirror = self._mirrors["data"]
-        return self.device.xp.conjugate(mirror.resident()) if mirror.conjugated else mirror.resident()
+        if not mirror.conjugated:
+            return mirror.resident()
+        with self.device.active(), self.device.memory_guard():
+            return self.device.xp.conjugate(mirror.resident())
 
     @property
     def device_indices(self) -> Array:
@@ -161,13 +165,17 @@ class DeviceArrays:
 
     def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
         """Give what products multiply by, up to date with every write so far (see `gsparse.ops.Multiplicand`)."""
-        mirrors = self._mirrors
-        found = mirrors.operand
-        if found is None or not mirrors.are_resident(found.source) or found.csr.shape != self._stored_shape():
-            found = self._make_operand()
+        found = self.current_operand()
         if (transpose or adjoint) != self._by_columns:
             found = found.transposed()
-        return found, mirrors["data"].conjugated != adjoint
+        return found, self._mirrors["data"].conjugated != adjoint
+
+    def current_operand(self) -> Operand:
+        """Give the operand of the arrays as they are stored, up to date with every write so far."""
+        found = self._mirrors.operand
+        if found is None or not self._mirrors.are_resident(found.source) or found.csr.shape != self._stored_shape():
+            found = self._make_operand()
+        return found
 
     def _stored_shape(self) -> tuple[int, int]:
         """Give the shape of the CSR arrays: one row for a vector, the transpose's for a class that reads by columns."""
@@ -197,7 +205,7 @@ class DeviceArrays:
                 f"A.{', A.'.join(held)} is held by somebody, so every product brings it to {self.device.name} again: "
                 "drop it, or call A.freeze()",
                 HostLoanWarning,
-                stacklevel=5,
+                stacklevel=_frames_to_the_caller(),
             )
 
     def _with_mirrors(
@@ -220,6 +228,14 @@ class DeviceArrays:
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self.copy()
+
+
+def _frames_to_the_caller() -> int:
+    """Count the frames from whoever warns up to the first that is not of this package."""
+    frame, count = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, count = frame.f_back, count + 1
+    return count
 
 
 def mirrors_of(device: Device, csr: Csr, conjugated: bool) -> Mirrors:

@@ -43,7 +43,7 @@ def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: boo
             csr = source.tocsr()
             shape, source = shape or csr.shape, (csr.data, csr.indices, csr.indptr)
         else:
-            shape, source = shape or source.shape, _from_dense(xp, source)
+            shape, source = _shape_of(source.shape if shape is None else shape), _from_dense(xp, source, shape)
     elif len(source) == 2:
         shape, source = _from_coordinates(xp, source[0], source[1], shape)
     elif len(source) != 3:
@@ -52,12 +52,22 @@ def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: boo
     if shape is None:
         shape = (int(indptr.size) - 1, int(indices.max()) + 1 if indices.size else 0)  # synchronizes
     data = data.astype(data.dtype if dtype is None else dtype, copy=copy)
-    return shape, indptr.astype(indptr.dtype, copy=copy), indices.astype(indices.dtype, copy=copy), data
+    return _shape_of(shape), indptr.astype(indptr.dtype, copy=copy), indices.astype(indices.dtype, copy=copy), data
 
 
-def _from_dense(xp: Any, dense: Array) -> tuple[Array, Array, Array]:
+def _shape_of(shape: Any) -> tuple[int, int]:
+    try:
+        num_rows, num_cols = shape
+        return int(num_rows), int(num_cols)
+    except (TypeError, ValueError):
+        raise ShapeError(f"shape must be two integers, got {shape!r}") from None
+
+
+def _from_dense(xp: Any, dense: Array, shape: Any) -> tuple[Array, Array, Array]:
     if dense.ndim != 2:
         raise ShapeError(f"a dense device array must have two dimensions, got shape {dense.shape}")
+    if shape is not None and _shape_of(shape) != dense.shape:
+        raise ShapeError(f"shape {shape} was given for a dense array of shape {dense.shape}: leave it out")
     rows, columns = xp.nonzero(dense)
     return dense[rows, columns], _narrow(columns, dense.shape[1]), _row_pointers(xp, rows, dense.shape[0])
 
@@ -69,18 +79,20 @@ def _from_coordinates(xp: Any, data: Array, coordinates: Any, shape: Any) -> tup
     if not row.shape == column.shape == data.shape or data.ndim != 1:
         shapes = f"{row.shape}, {column.shape}, {data.shape}"
         raise StructureError(f"row, col and data must be vectors of one length, got {shapes}")
-    if shape is None:
-        shape = tuple(int(part.max()) + 1 if part.size else 0 for part in (row, column))  # synchronizes
-    low, high = (int(row.min()), int(row.max())) if row.size else (0, -1)  # synchronizes
-    if low < 0 or high >= shape[0]:
-        raise StructureError(f"row indices must lie in 0 to {shape[0] - 1}, they span {low} to {high}")
+    spans = [(int(part.min()), int(part.max())) if part.size else (0, -1) for part in (row, column)]  # synchronizes
+    shape = tuple(high + 1 for _, high in spans) if shape is None else _shape_of(shape)
+    for name, part, (low, high), size in zip(("row", "column"), (row, column), spans, shape, strict=True):
+        if part.dtype.kind not in "iu":
+            raise StructureError(f"{name} indices must be integers, got {part.dtype}: use astype(numpy.int32)")
+        if low < 0 or high >= size:
+            raise StructureError(f"{name} indices must lie in 0 to {size - 1}, they span {low} to {high}")
     order = xp.argsort(row, kind="stable")
-    return shape, (data[order], column[order], _row_pointers(xp, row, shape[0]))
+    return shape, (data[order], _narrow(column[order], shape[1]), _row_pointers(xp, row, shape[0]))
 
 
 def _row_pointers(xp: Any, rows: Array, num_rows: int) -> Array:
     indptr = xp.zeros(num_rows + 1, np.int64)
-    xp.cumsum(xp.bincount(rows, minlength=num_rows), out=indptr[1:])
+    xp.cumsum(xp.bincount(rows, minlength=num_rows), out=indptr[1:])  # synchronizes
     return _narrow(indptr, int(rows.size))
 
 
@@ -111,7 +123,7 @@ def read_file(path: str | PathLike[str]) -> sp.csr_array:
         raise FileNotFoundError(f"no file at {path}")
     try:
         return sp.csr_array(reader(path))
-    except MemoryError:
+    except (MemoryError, PermissionError, IsADirectoryError):
         raise
     except Exception as error:  # readers raise whatever their parser met: zlib, zipfile, ValueError, OSError, EOFError
         raise FileFormatError(f"{path.name} is truncated or malformed: {error}") from error

@@ -198,8 +198,8 @@ class GpuDevice(Device):
         return found
 
     def active(self) -> AbstractContextManager[Any]:
-        switched = self.xp.cuda.runtime.getDevice() == self.index
-        return _NOTHING if switched else self.xp.cuda.Device(self.index)
+        is_current = self.xp.cuda.runtime.getDevice() == self.index
+        return _NOTHING if is_current else self.xp.cuda.Device(self.index)
 
     def memory_guard(self) -> AbstractContextManager[Any]:
         return _MemoryGuard(self)
@@ -356,5 +356,6 @@ def device_of(array: object) -> Device | None:
     package = type(array).__module__.partition(".")[0]
     if package not in ("cupy", "cupyx"):
         return None
-    holder: Any = array if package == "cupy" else array.data  # type: ignore[attr-defined]  # (cupyx: a sparse matrix)
-    return _gpu(holder.device.id)
+    holder = array if package == "cupy" else getattr(array, "data", None)  # (cupyx: a sparse matrix)
+    found = getattr(holder, "device", None)
+    return None if found is None else _gpu(found.id)

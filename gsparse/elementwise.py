@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,7 +12,6 @@ from gsparse._typing import HOST_ONLY, Array
 from gsparse.construct import check_dtype
 from gsparse.hosted import HostedOperations
 from gsparse.mirror import Mirror
-from gsparse.operand import Operand
 
 __all__ = ["ElementwiseOperations", "is_scalar"]
 
@@ -38,6 +37,7 @@ UFUNC_METHODS = {
     "less_equal": ("__le__", "__ge__"),
     "greater": ("__gt__", "__lt__"),
     "greater_equal": ("__ge__", "__le__"),
+    "square": ("_square",),
     "negative": ("__neg__",),
     "absolute": ("__abs__",),
     "conjugate": ("conjugate",),
@@ -68,8 +68,7 @@ class ElementwiseOperations(HostedOperations):
         device, mirrors = self.device, self._mirrors
         if self.dtype.char in HOST_ONLY:
             return self._on_host(name, *args)
-        self.operand()
-        operand = cast(Operand, self._operand)
+        operand = self.current_operand()
         if not (linear or operand.is_canonical):
             return self._on_host(name, *args)
         values = mirrors["data"].resident()
@@ -106,6 +105,9 @@ class ElementwiseOperations(HostedOperations):
 
     def __round__(self, ndigits: int = 0) -> Any:
         return self._map_values("__round__", lambda xp, values: xp.around(values, ndigits), ndigits)
+
+    def _square(self) -> Any:
+        return self._map_values("power", lambda xp, values: values * values, 2)
 
     def _real(self) -> Any:
         if self.dtype.kind != "c":

@@ -61,7 +61,7 @@ class DeviceMatrix(ElementwiseOperations):
         if dtype is not None:
             check_dtype(np.dtype(dtype))
         if given is not None and given.device is self.device and shape in (None, given.shape):
-            self._share(given, dtype)
+            self._share(given, dtype, maxprint)
         elif source is not None and source is self.device:
             with source.active(), source.memory_guard():
                 arrays = device_arrays(source, arg1, shape, dtype, copy)
@@ -77,10 +77,10 @@ class DeviceMatrix(ElementwiseOperations):
             check_dtype(self.dtype)
             self._settle()
 
-    def _share(self, given: DeviceMatrix, dtype: Any) -> None:
+    def _share(self, given: DeviceMatrix, dtype: Any, maxprint: int | None) -> None:
         """Take over another matrix's device arrays; whoever is written to later gets arrays of its own."""
         other = given if dtype is None else given.astype(dtype, copy=False)
-        initialize(self, given.shape)
+        initialize(self, given.shape, maxprint)
         if other._by_columns is self._by_columns or other.ndim == 1:
             mirrors = {name: mirror.share() for name, mirror in other._mirrors.items()}
             self._mirrors = Mirrors(mirrors, other._operand if self._request == given._request else None)
@@ -90,7 +90,7 @@ class DeviceMatrix(ElementwiseOperations):
 
     def _adopt_device_arrays(self, arrays: tuple[Any, Array, Array, Array], maxprint: int | None) -> None:
         shape, *parts = arrays
-        shape = tuple(map(int, shape))
+        check_dtype(parts[-1].dtype)
         initialize(self, shape, maxprint)
         self._mirrors = mirrors_of(self.device, Csr(cast(tuple[int, int], shape), *parts), False)
         self.operand()
@@ -151,7 +151,6 @@ class DeviceMatrix(ElementwiseOperations):
         return self._product(X, out, adjoint=True, ndim=2)
 
     def _product(self, x: Array, out: Array | None = None, **options: Any) -> Array:
-        self.stats.products += 1
         return ops.multiply(self, x, out=out, **options)
 
     def __matmul__(self, other: Any) -> Any:
@@ -163,6 +162,8 @@ class DeviceMatrix(ElementwiseOperations):
             other = np.asarray(other)
             if other.ndim == 0:
                 return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
+        elif hasattr(other, "tocsr"):
+            raise DeviceError("sparse times sparse is computed on the host: pass the CuPy matrix as other.get()")
         if other.ndim == 0:
             raise ValueError("Scalar operands are not allowed, use '*' instead")
         if self.ndim == 1:

@@ -78,9 +78,9 @@ class Mirror:
     def lend(self) -> npt.NDArray[Any]:
         """Hand out the host array: the same one each time, until a copy of it is the truth no longer. Synchronizes."""
         with self._lock:
-            host = self._host_side()
             if self.frozen:
-                return _read_only(host)
+                return self.read()
+            host = self._host_side()
             self._lent = True
             self.loans += 1
             return host
@@ -145,9 +145,14 @@ class Mirror:
                 self._host = self._reading = None  # there the two sides are one: the next loan of either is a copy
         return Mirror(self.device, on_device=array, conjugated=self.conjugated != flip)
 
-    def is_host(self, array: object) -> bool:
-        """Tell whether `array` is the host array on loan, as it is after ``A.data *= 2``."""
-        return self._host is array and self._lent
+    def is_host(self, array: Any) -> bool:
+        """Tell whether `array` is what was lent, as it is after ``A.data *= 2``; or, of a frozen one, all of a view."""
+        if not self.frozen:
+            return array is self._host and array is not None
+        lent = self._reading
+        if lent is None or not isinstance(array, np.ndarray) or (array.dtype, array.shape) != (lent.dtype, lent.shape):
+            return False
+        return array.ctypes.data == lent.ctypes.data
 
     def freeze(self) -> None:
         """Hand out read-only arrays from now on; whoever holds a writable one is cut off."""
@@ -184,12 +189,6 @@ def _memory(alias: npt.NDArray[Any]) -> Any:
 
 def _native(host: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
-
-
-def _read_only(host: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    view = host.view()
-    view.flags.writeable = False
-    return view
 
 
 def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:

@@ -93,17 +93,17 @@ class Operand:
 
     def columns(self, storage: np.dtype[Any]) -> Csr:
         """Give the CSR arrays for products with several columns; values of another dtype are cast once."""
-        if self.csr.dtype == storage:
-            return self.csr
         found = self._columns.get(storage)
         if found is None:
-            stored = self.stored(storage)
-            found = self._columns[storage] = stored if isinstance(stored, Csr) else self.values_as(storage)
+            with self._lock, self.device.active():
+                found = self._columns[storage] = self.values_as(storage)
+                self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_convert`
         return found
 
     def _convert(self, storage: np.dtype[Any]) -> Stored:
-        csr, chosen, device = self.values_as(storage), self.plan(storage).format, self.device
+        chosen, device = self.plan(storage).format, self.device
         with device.active(), device.memory_guard():
+            csr = self.values_as(storage)
             if chosen == "ellpack":
                 stored: Stored = device.kernels.csr_to_ellpack(device, csr, self.stats.max_length)
             elif chosen == "blocked_ellpack":

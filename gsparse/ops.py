@@ -6,6 +6,7 @@ CuPy in gives CuPy out on the caller's current stream.
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
@@ -16,6 +17,7 @@ from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.operand import Operand
+from gsparse.stats import Stats
 
 __all__ = ["Multiplicand", "multiply", "result_dtype", "spmm", "spmv"]
 
@@ -25,6 +27,7 @@ class Multiplicand(Protocol):
 
     shape: tuple[int, ...]
     device: Device
+    stats: Stats
 
     @property
     def dtype(self) -> np.dtype[Any]: ...
@@ -141,11 +144,11 @@ def multiply(
     """Compute alpha·op(A)·x + beta·out for a vector or several columns; op is A, its transpose or its adjoint."""
     _check_matrix(A)
     device = A.device
-    if getattr(alpha, "ndim", 0) or getattr(beta, "ndim", 0):
-        raise ShapeError("alpha and beta must be scalars, got an array: multiply by it outside the product")
+    plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
+    if not plain:
+        _check_scalars(alpha=alpha, beta=beta)
     x = _as_array(device, x)
     _check_x(A, x, transpose or adjoint, ndim)
-    plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
     types = _types_of_plain_product(A.dtype, x.dtype) if plain else _Types.of(A.dtype, x.dtype, alpha, beta)
     if out is not None or not plain:
         rows = A.shape[1] if transpose or adjoint else A.shape[0]
@@ -155,19 +158,21 @@ def multiply(
         return _deliver(product if _is_zero(beta) else product + beta * out, out)
     operand, conjugate = A.operand(transpose=transpose, adjoint=adjoint)
     with device.active(), device.memory_guard():
-        return _run(operand, conjugate, types, x, alpha, beta, out)
+        product = _run(operand, conjugate, types, x, alpha, beta, out)
+    A.stats.products += 1
+    return product
 
 
 def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any, beta: Any, out: Array | None) -> Array:
     device, compute = operand.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
     device_x = _compute_array(device, x, compute)
-    direct = out is not None and out.dtype == compute and device.owns(out)
+    direct = out is not None and out.dtype == compute and device.owns(out) and not _is_on_loan_of(operand, out)
     y: Array = out if direct else device.empty((operand.csr.num_rows, *x.shape[1:]), compute)
     read_y = not _is_zero(beta)
     if read_y and not direct:
         y[...] = _compute_array(device, out, compute)
-    scalars = compute.type(alpha), compute.type(beta)
+    scalars = _kernel_scalar(alpha, types), _kernel_scalar(beta, types)
     if x.ndim == 1:
         plan = operand.plan(types.storage)
         kernel = device.kernels.SPMV[plan.format]
@@ -247,8 +252,33 @@ def _check_out(
         raise ShapeError(f"out must be contiguous, got strides {out.strides}: use a temporary and copy")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only: give a writable array")
-    if device.xp.may_share_memory(x, out) if device.owns(x) else np.may_share_memory(x, out):
+    if _overlap(device.xp if device.owns(x) else np, x, out):
         raise ValueError("x and out overlap: a product cannot be computed in place, give another out")
+
+
+def _overlap(xp: Any, x: Array, out: Array) -> bool:
+    """Tell whether two arrays share an element; columns of one array may lie between each other's."""
+    return bool(xp.may_share_memory(x, out) and (x.ndim == 1 or xp.shares_memory(x, out)))
+
+
+def _is_on_loan_of(operand: Operand, out: Array) -> bool:
+    """Tell whether `out` is one of the matrix's own arrays on loan, which a kernel would read while it writes."""
+    on_loan = operand.request.expected_products == 1
+    return on_loan and any(operand.device.xp.may_share_memory(out, array) for array in operand.source)
+
+
+def _check_scalars(**scalars: Any) -> None:
+    for name, scalar in scalars.items():
+        if getattr(scalar, "ndim", 0):
+            raise ShapeError(f"{name} must be a scalar, got an array: multiply by it outside the product")
+        if not isinstance(scalar, numbers.Number | np.generic) and getattr(scalar, "ndim", None) != 0:
+            raise DtypeError(f"{name} must be a number, got {type(scalar).__name__}")
+
+
+def _kernel_scalar(scalar: Any, types: _Types) -> Any:
+    """Give a factor in the compute dtype; to integers by way of the result's, so that uint64 wraps."""
+    compute = cast(np.dtype[Any], types.compute)
+    return compute.type(scalar) if compute == types.result else types.result.type(scalar).astype(compute)
 
 
 def _is_zero(scalar: Any) -> bool:

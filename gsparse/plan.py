@@ -13,7 +13,7 @@ from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
 
 __all__ = ["FORMATS", "Candidate", "Plan", "RowStats", "make_plan", "threads_per_row"]
 
-# The names `format=` takes, in the order of the table of algorithms; "auto" picks one of the others.
+# The names `format=` takes; "auto" picks one of the others.
 FORMATS = ("auto", "csr_scalar", "csr_vector", "ellpack", "blocked_ellpack")
 
 # ELLPACK counts and strides its rows' entries in int32.
@@ -232,7 +232,7 @@ def make_plan(
     value_bytes, index_bytes : int
         Size of a stored value and of a column index.
     format : str
-        A name out of `FORMATS`: the choice is made unless it is "auto".
+        A name out of `FORMATS`; "auto" leaves the choice to the model.
     threads_per_block : {128, 256, 512}
     expected_products : int
         How many products pay for a conversion.
@@ -244,7 +244,7 @@ def make_plan(
     """
     check_request(format, threads_per_block)
     launch = Launch(threads_per_block, threads_per_row(stats.mean_length, lanes))
-    found = [_candidate(name, stats, model, value_bytes, index_bytes, launch) for name in FORMATS[1:]]
+    found = [_candidate(name, stats, model, value_bytes, index_bytes, launch, lanes) for name in FORMATS[1:]]
     candidates = tuple(c for c in found if not (c.format.endswith("ellpack") and stats.max_length > MAX_WIDTH))
     if format != "auto":
         if format not in (c.format for c in candidates):
@@ -263,11 +263,11 @@ def check_request(format: str, threads_per_block: int) -> None:
 
 
 def _candidate(
-    name: str, stats: RowStats, model: MachineModel, value_bytes: int, index_bytes: int, launch: Launch
+    name: str, stats: RowStats, model: MachineModel, value_bytes: int, index_bytes: int, launch: Launch, lanes: int
 ) -> Candidate:
     padded = {"ellpack": stats.max_length * stats.num_rows, "blocked_ellpack": stats.blocked_stored}
     stored = padded.get(name, stats.nnz)
-    offsets = {"ellpack": 0, "blocked_ellpack": 8 * stats.num_rows // CANDIDATE_SLICE}
+    offsets = {"ellpack": 0, "blocked_ellpack": 8 * (-(-stats.num_rows // lanes) + 1)}
     nbytes = stored * (value_bytes + index_bytes) + offsets.get(name, index_bytes * (stats.num_rows + 1))
     nbytes += (stats.num_rows + stats.num_cols) * value_bytes
     lanes_per_row = launch.threads_per_row if name == "csr_vector" else 1
@@ -277,10 +277,6 @@ def _candidate(
     seconds = model.launch + max(traffic * nbytes / model.bandwidth, critical)
     padding = stored / stats.nnz if stats.nnz else 1.0
     return Candidate(name, stored, nbytes, padding, seconds, kernel.setup * seconds, launch)
-
-
-# Rows that share one offset of blocked ELLPACK, for the estimate of its bytes only.
-CANDIDATE_SLICE = 32
 
 
 def _reason(best: Candidate, next_best: Candidate, expected_products: int) -> str:

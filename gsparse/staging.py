@@ -25,7 +25,7 @@ CHUNK_BYTES = 4 << 20
 # Buffers that wait for reuse; more than this many threads copying at once make their own and drop them.
 KEPT_BUFFERS = 16
 # Bytes of results in pinned memory that callers may hold at one time; further ones are ordinary arrays. Page-locked
-# memory is taken from the whole machine.
+# memory is taken from the whole machine (CuPy's pool rounds sizes up and keeps what comes back).
 MAX_PINNED_RESULTS = 2 << 30
 # Bytes copied in the time that one entry or row of a product takes: what `run_parts` counts in.
 BYTES_PER_COST = 8
@@ -54,9 +54,9 @@ class Staging:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._free: deque[_Buffer] = deque(maxlen=KEPT_BUFFERS)
+        self._free: deque[_Buffer] = deque()
         self._pinned_results = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _take(self, fresh: int) -> _Buffer:
         """Take a buffer; a new one while fewer than `fresh` wait, so that a copy can run ahead by one."""
@@ -65,10 +65,17 @@ class Staging:
         except IndexError:
             return _Buffer(self._cupy)
         if not buffer.event.done and len(self._free) < fresh:
-            self._free.append(buffer)
+            self._put(buffer)
             return _Buffer(self._cupy)
         buffer.event.synchronize()  # synchronizes
         return buffer
+
+    def _put(self, buffer: _Buffer) -> None:
+        """Keep a buffer, or let go of it once nothing is copied from or to it any more."""
+        if len(self._free) < KEPT_BUFFERS:
+            self._free.append(buffer)
+        else:
+            buffer.event.synchronize()  # synchronizes
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
         """Copy a contiguous host array to a new device array; returns when `host` may be changed again.
@@ -86,7 +93,7 @@ class Staging:
                 result.data.ptr + first, buffer.pointer, part.size, runtime.memcpyHostToDevice, stream.ptr
             )
             buffer.event.record(stream)
-            self._free.append(buffer)
+            self._put(buffer)
         return result
 
     def download(self, array: Array) -> npt.NDArray[Any]:
@@ -95,17 +102,26 @@ class Staging:
         The array is pinned, and its memory goes back to CuPy's pool with it, while callers hold less than
         `MAX_PINNED_RESULTS`.
         """
-        with self._lock:
-            pinned = self._pinned_results + array.nbytes <= MAX_PINNED_RESULTS
-            self._pinned_results += array.nbytes * pinned
-        if not pinned:
+        memory = self._pinned_memory(array.nbytes)
+        if memory is None:
             return self._cupy.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
-        memory = self._cupy.cuda.alloc_pinned_memory(max(array.nbytes, 1))
         flat: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
         weakref.finalize(flat, self._returned, array.nbytes).atexit = False
         result = flat.reshape(array.shape)
         array.get(out=result)  # synchronizes
         return result
+
+    def _pinned_memory(self, nbytes: int) -> Any:
+        """Take pinned memory for a result, or nothing where callers hold too much or the system has no more."""
+        with self._lock:
+            if self._pinned_results + nbytes > MAX_PINNED_RESULTS:
+                return None
+            try:
+                memory = self._cupy.cuda.alloc_pinned_memory(max(nbytes, 1))
+            except self._cupy.cuda.runtime.CUDARuntimeError:
+                return None
+            self._pinned_results += nbytes
+            return memory
 
     def _returned(self, nbytes: int) -> None:
         with self._lock:

@@ -205,3 +205,45 @@ def test_a_column_vector_gives_a_column(device: Device, rng: np.random.Generator
     assert_product(A @ x, S, x)
     assert A.matvec(x).shape == (S.shape[0], 1)
     assert (A @ x.tolist()).shape == (S.shape[0], 1)
+
+
+@pytest.mark.filterwarnings("ignore::gsparse.errors.HostLoanWarning")
+def test_a_product_into_the_matrixs_own_array_is_right(device: Device, rng: np.random.Generator) -> None:
+    S = sp.csr_array(np.array([[1.0, 0, 0], [0, 2.0, 0], [0, 3.0, 0]]))
+    A = GpuSparseMatrix(S, device=device)
+    x = random_values(rng, 3, float)
+    expected = S @ x
+    np.testing.assert_array_equal(A.matvec(x, out=A.data), expected)
+
+
+def test_columns_between_each_other_do_not_overlap(device: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["even"](rng)
+    both = random_values(rng, (64, 4), float)
+    X = both[:, ::2].copy()
+    assert_product(gsparse.spmm(GpuSparseMatrix(S, device=device), both[:, ::2], out=both[:, 1::2]), S, X)
+
+
+def test_factors_of_uint64_wrap_as_numpys(device: Device) -> None:
+    A = GpuSparseMatrix(np.array([[3]], np.uint64), device=device)
+    got = gsparse.spmv(A, np.array([1], np.uint64), alpha=np.uint64(2**63))
+    assert got.dtype == np.uint64
+    assert got[0] == 2**63  # 3 · 2⁶³ modulo 2⁶⁴
+
+
+def test_stats_count_the_products_that_ran_on_the_device(device: Device) -> None:
+    A = GpuSparseMatrix(sp.eye_array(3), device=device)
+    gsparse.spmv(A, np.ones(3))
+    A @ np.ones(3)
+    A @ np.ones((3, 2))
+    with pytest.raises(ValueError, match="dimension mismatch"):
+        A @ np.ones(4)
+    assert A.stats.products == 3
+
+
+def test_a_frozen_matrix_can_be_checked_and_lends_nothing_writable(device: Device) -> None:
+    A = GpuSparseMatrix(sp.csr_array(np.diag([1.0, 2.0, 3.0])), device=device).freeze()
+    A.check_format(full_check=True)
+    array = A.data
+    while array is not None:
+        assert not (isinstance(array, np.ndarray) and array.flags.writeable)
+        array = getattr(array, "base", None)

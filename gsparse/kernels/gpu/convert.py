@@ -44,7 +44,7 @@ def csr_to_blocked_ellpack(device: Device, csr: Csr, slice_size: int) -> Blocked
 
 
 def csr_transpose(device: Device, csr: Csr) -> Csr:
-    """Transpose: a stable sort by column keeps the rows in order, so columns of the result rise. Synchronizes nothing.
+    """Transpose: a stable sort by column keeps the rows in order, so columns of the result rise. Synchronizes.
 
     The sort is CuPy's; NumPy's in the emulator.
     """
@@ -52,5 +52,5 @@ def csr_transpose(device: Device, csr: Csr) -> Csr:
     order = xp.argsort(csr.indices, kind="stable")
     rows = xp.searchsorted(csr.indptr[1:], order, side="right").astype(csr.indices.dtype)
     indptr = xp.zeros(csr.num_cols + 1, csr.indptr.dtype)
-    xp.cumsum(xp.bincount(csr.indices, minlength=csr.num_cols), out=indptr[1:])
+    xp.cumsum(xp.bincount(csr.indices, minlength=csr.num_cols), out=indptr[1:])  # synchronizes
     return Csr(csr.shape[::-1], indptr, rows, csr.data[order])

@@ -247,6 +247,8 @@ class DeviceMatrix(ElementwiseOperations):
     @property
     def H(self) -> Any:
         """The conjugate transpose; its products run on the device and share A.T's transposed copy."""
+        if self.dtype.char not in HOST_ONLY:
+            self.current_operand()  # which keeps the transposed copy: each A.H takes it from there
         return self.transpose().conj()
 
     def conjugate(self, copy: bool = True) -> Self:

@@ -623,6 +623,7 @@ def test_a_transposed_copy_is_made_once_however_often_a_view_is_taken(
     monkeypatch.setattr(device.kernels, "csr_transpose", lambda *args: made.append(1) or transpose(*args))
     z = np.arange(float(SHAPE[0]))
     for _ in range(3):
+        assert_product(A.H @ z, S.T, z)
         assert_product(A.T @ z, S.T, z)
         assert_product(A.rmatvec(z), S.T, z)
     assert len(made) == 1

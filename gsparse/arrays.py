@@ -32,6 +32,17 @@ class Mirrors(dict[str, Mirror]):
         self.warned = warned
         self.twin: Any = None  # see `HostedOperations.host_twin`; it reads the host arrays and must not count as a loan
 
+    def share(self, *, flip: bool = False) -> Mirrors:
+        """Give mirrors of their own over the same device arrays, with what was built from them.
+
+        Parameters
+        ----------
+        flip : bool
+            Whether the new values stand for the conjugates of these.
+        """
+        shared = {name: mirror.share(flip=flip and name == "data") for name, mirror in self.items()}
+        return Mirrors(shared, self.operand)
+
     def are_resident(self, arrays: tuple[Array, Array, Array]) -> bool:
         """Tell whether these are the device arrays (indptr, indices, data) and nothing is due to be brought there."""
         indptr, indices, data = arrays
@@ -65,10 +76,6 @@ class DeviceArrays:
     @property
     def _operand(self) -> Operand | None:
         return self._mirrors.operand
-
-    @_operand.setter
-    def _operand(self, operand: Operand | None) -> None:
-        self._mirrors.operand = operand
 
     def _lend(self, name: str) -> np.ndarray[Any, Any]:
         mirror = self._mirrors[name]
@@ -159,7 +166,7 @@ class DeviceArrays:
         """Drop converted formats, the transposed copy and idle host copies; each is made again when next needed."""
         if self._operand is not None:
             self._operand.release()
-        self._operand = self._mirrors.twin = None
+        self._mirrors.operand = self._mirrors.twin = None
         for mirror in self._mirrors.values():
             mirror.drop_host()
 
@@ -193,7 +200,7 @@ class DeviceArrays:
             found = make_operand(self.device, shape, indptr, indices, data, request)
         elif found.source[2] is not data or found.request != request:
             found = found.with_data(data, request)
-        self._operand = found
+        self._mirrors.operand = found
         if held and not self._mirrors.warned:
             self._warn_of_loans(held)
         return found
@@ -208,23 +215,19 @@ class DeviceArrays:
                 stacklevel=_frames_to_the_caller(),
             )
 
-    def _with_mirrors(
-        self, cls: Any, mirrors: dict[str, Mirror], shape: tuple[int, ...], operand: Operand | None
-    ) -> Any:
+    def _with_mirrors(self, cls: Any, mirrors: Mirrors, shape: tuple[int, ...]) -> Any:
         """Make a matrix over these mirrors; nothing is copied and nothing checked."""
         new = cls.__new__(cls)
         initialize(new, shape)
-        new.device, new._request, new.stats = self.device, self._request, Stats()
-        new._mirrors = mirrors if isinstance(mirrors, Mirrors) else Mirrors(mirrors, operand)
+        new.device, new._request, new.stats, new._mirrors = self.device, self._request, Stats(), mirrors
         return new
 
     def copy(self) -> Self:
         """Give an independent matrix on the same device. It shares device arrays until one of the two is written."""
-        mirrors = {name: mirror.share() for name, mirror in self._mirrors.items()}
-        return cast(Self, self._with_mirrors(type(self), mirrors, self.shape, self._operand))
+        return cast(Self, self._with_mirrors(type(self), self._mirrors.share(), self.shape))
 
     def __copy__(self) -> Self:  # shallow, as SciPy's: writes to one show in the other
-        return cast(Self, self._with_mirrors(type(self), self._mirrors, self.shape, None))
+        return cast(Self, self._with_mirrors(type(self), self._mirrors, self.shape))
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self.copy()

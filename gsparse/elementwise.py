@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse._typing import HOST_ONLY, Array
+from gsparse.arrays import Mirrors
 from gsparse.construct import check_dtype
 from gsparse.hosted import HostedOperations
 from gsparse.mirror import Mirror
@@ -75,7 +76,7 @@ class ElementwiseOperations(HostedOperations):
         with device.active(), device.memory_guard():
             values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
         new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
-        return self._with_mirrors(type(self), new, self.shape, operand.with_data(values))
+        return self._with_mirrors(type(self), Mirrors(new, operand.with_data(values)), self.shape)
 
     def _scaled(self, factor: Any) -> Any:
         factor = factor[()] if isinstance(factor, np.ndarray) else factor  # (CuPy takes no arrays of NumPy's)

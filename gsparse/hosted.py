@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.arrays import DeviceArrays
+from gsparse.arrays import DeviceArrays, Mirrors
 from gsparse.device import device_of
 from gsparse.errors import DeviceError
 from gsparse.mirror import Mirror
@@ -63,9 +63,6 @@ class HostedOperations(DeviceArrays):
     def _plain(self, name: str, other: Any) -> Any:
         if isinstance(other, HostedOperations):
             return other.host_twin(name)
-        return self._refuse_device_array(name, other)
-
-    def _refuse_device_array(self, name: str, other: Any) -> Any:
         if device_of(other) is not None:
             raise DeviceError(f"{name} of a sparse matrix and a device array is computed on the host: pass other.get()")
         return other
@@ -78,14 +75,14 @@ class HostedOperations(DeviceArrays):
             name: Mirror(self.device, host=np.require(getattr(result, name), requirements="W"))
             for name in ("indptr", "indices", "data")
         }
-        return self._with_mirrors(type(self), mirrors, result.shape, None)
+        return self._with_mirrors(type(self), Mirrors(mirrors), result.shape)
 
     def _getnnz(self, axis: int | None = None) -> Any:
         if axis is not None:
             return self._on_host("_getnnz", axis=axis)
         # While SciPy changes the arrays one after the other, the row pointers alone say what is valid.
         lent = any(mirror.lent for mirror in self._mirrors.values())
-        return int(self._mirrors["indptr"].read()[-1]) if lent else self.operand(transpose=self._by_columns)[0].csr.nnz
+        return int(self._mirrors["indptr"].read()[-1]) if lent else self.current_operand().csr.nnz
 
     def __iter__(self) -> Iterator[Any]:
         for row in self.host_twin("__iter__"):

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse import ops
-from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array, storage_dtype
-from gsparse.arrays import Mirrors, initialize, mirrors_of
+from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array
+from gsparse.arrays import initialize, mirrors_of
 from gsparse.construct import check_dtype, check_index_kinds, device_arrays, device_of_source, read_file
 from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
@@ -82,8 +82,9 @@ class DeviceMatrix(ElementwiseOperations):
         other = given if dtype is None else given.astype(dtype, copy=False)
         initialize(self, given.shape, maxprint)
         if other._by_columns is self._by_columns or other.ndim == 1:
-            mirrors = {name: mirror.share() for name, mirror in other._mirrors.items()}
-            self._mirrors = Mirrors(mirrors, other._operand if self._request == given._request else None)
+            self._mirrors = other._mirrors.share()
+            if self._request != given._request:
+                self._mirrors.operand = None
         else:
             operand, conjugated = other.operand(transpose=self._by_columns)
             self._mirrors = mirrors_of(self.device, operand.csr, conjugated)
@@ -210,15 +211,16 @@ class DeviceMatrix(ElementwiseOperations):
     @property
     def plan(self) -> Plan:
         """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table."""
-        operand, _ = self.operand()
-        dtype = self.dtype if self.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
-        return operand.plan(storage_dtype(dtype, dtype))
+        return self.operand()[0].plan(self._own_storage())
 
     @property
     def stored(self) -> Stored:
         """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
-        dtype = self.dtype if self.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
-        return self.operand()[0].stored(storage_dtype(dtype, dtype))
+        return self.operand()[0].stored(self._own_storage())
+
+    def _own_storage(self) -> np.dtype[Any]:
+        """Give the dtype in which values are read by a product with a vector of the matrix's own dtype."""
+        return self.dtype if self.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
 
     # ------------------------------------------------------------------- views
 
@@ -235,9 +237,9 @@ class DeviceMatrix(ElementwiseOperations):
             raise ValueError(f"axes must be None or (1, 0) for a sparse matrix, got {axes!r}")
         if self.ndim == 1:
             return self.copy() if copy else self
-        mirrors = {name: mirror.share() for name, mirror in self._mirrors.items()} if copy else self._mirrors
+        mirrors = self._mirrors.share() if copy else self._mirrors
         other = GpuSparseMatrix if self._by_columns else TransposedMatrix
-        return self._with_mirrors(other, mirrors, self.shape[::-1], self._operand)
+        return self._with_mirrors(other, mirrors, self.shape[::-1])
 
     @property
     def T(self) -> Any:
@@ -261,8 +263,7 @@ class DeviceMatrix(ElementwiseOperations):
         """
         if self.dtype.kind != "c":
             return self.copy() if copy else self
-        mirrors = {name: mirror.share(flip=name == "data") for name, mirror in self._mirrors.items()}
-        return cast(Self, self._with_mirrors(type(self), mirrors, self.shape, self._operand))
+        return cast(Self, self._with_mirrors(type(self), self._mirrors.share(flip=True), self.shape))
 
     conj = conjugate
 

@@ -62,10 +62,6 @@ class Mirror:
         return np.dtype((self._host if self._on_device is None else self._on_device).dtype)  # type: ignore[union-attr]
 
     @property
-    def size(self) -> int:
-        return int((self._host if self._on_device is None else self._on_device).size)  # type: ignore[union-attr]
-
-    @property
     def lent(self) -> bool:
         """Whether the host side may differ from the device side."""
         return self._lent

@@ -1,7 +1,8 @@
 """Threads of our own, which take the parts of a product; compiled loops run in them without the GIL.
 
-They stand in for numba's own layers, of which `workqueue` aborts the process when two threads enter it, and `omp`
-when a forked child does.
+The kernels of `gsparse.kernels.cpu` bring threads that never need the GIL (`gsparse.kernels.cpu.pool`). Those here are
+for functions of Python, and for kernels where the others do not work. Both stand in for numba's own layers, of which
+`workqueue` aborts the process when two threads enter it, and `omp` when a forked child does.
 
 The thread that calls a product runs parts itself until none is left, and then waits only for parts that another thread
 has begun. It never waits for work that nobody has taken, so a product ends however busy the threads are: called by
@@ -18,13 +19,21 @@ from math import isqrt
 from queue import SimpleQueue
 from typing import Any
 
-__all__ = ["get_num_threads", "run_parts", "set_num_threads"]
+__all__ = ["available_cpus", "get_num_threads", "run_parts", "set_num_threads"]
 
-# Entries plus rows that one thread does in the time it takes to wake another: about 40 us, one after the other, since
-# each takes the GIL when it wakes (looking instead of sleeping is no way out: time.sleep(0), which lets go of the GIL,
-# takes 70 us). With h helpers a product of cost w takes w / (h + 1) + h * wake, which is least at sqrt(w / wake)
-# threads. 7-point products on one thread / two of a virtual machine, us: 54 / 60 at a cost of 121 000, 103 / 107 at
-# 233 000, 159 / 132 at 336 000, 332 / 227 at 766 000.
+# Entries plus rows that are worth a thread of a kernel's own. One thread / two, on two of a virtual machine, us, where
+# one product follows the other and the helper is awake, and where it sleeps and is woken first:
+#   cost             8 000      40 000     96 000    160 000    256 000    870 912
+#   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
+#   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
+# An awake helper pays from 10 000 on, a sleeping one from 160 000 on, for one CPU has to interrupt the other. Two
+# begin where one case gains what the other loses. More threads need only as much each: those woken wake the rest.
+_SHARE_COST = 40_000
+
+# Entries plus rows that one thread does in the time it takes to wake another of the threads here: about 40 us, one
+# after the other, since each takes the GIL when it wakes (looking instead of sleeping is no way out: time.sleep(0),
+# which lets go of the GIL, takes 70 us). With h helpers a product of cost w takes w / (h + 1) + h * wake, which is
+# least at sqrt(w / wake) threads.
 _WAKE_COST = 60_000
 
 # Parts a thread, so that one which comes late, or has the slower rows, leaves some of its share to the others.
@@ -146,6 +155,11 @@ def _default_num_threads() -> int:
             return int(text)
         if text and name == _ENVIRONMENT[0]:
             raise ValueError(f"{name} must be an integer of at least 1, got {text!r}: correct or unset it")
+    return available_cpus()
+
+
+def available_cpus() -> int:
+    """Give the number of CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -194,7 +208,8 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     Parameters
     ----------
     function : callable
-        A compiled loop that releases the GIL. Parts run at the same time and in any order.
+        A loop that releases the GIL. Parts run at the same time and in any order. Where it has an attribute `hand_out`,
+        ``hand_out(helpers, num_parts, args)`` runs them all on threads of its own, or gives False and has run none.
     cost : int
         Entries plus rows: how many parts the work is worth.
     *args
@@ -203,12 +218,16 @@ def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
     Raises
     ------
     BaseException
-        What a part raised; parts not begun by then are left out.
+        What a part raised; parts not begun by then may be left out.
     """
-    num_threads = min(_pool.num_threads, isqrt(cost // _WAKE_COST))
+    hand_out = getattr(function, "hand_out", None)
+    worth = isqrt(cost // _WAKE_COST) if hand_out is None else cost // _SHARE_COST
+    num_threads = min(_pool.num_threads, worth)
     if num_threads < 2:
         function(0, 1, *args)
         return
-    job = _Job(function, num_threads * _PARTS_PER_THREAD, args)
-    _pool.offer(job, num_threads - 1)
-    job.run()
+    num_parts = num_threads * _PARTS_PER_THREAD
+    if hand_out is None or not hand_out(num_threads - 1, num_parts, args):
+        job = _Job(function, num_parts, args)
+        _pool.offer(job, num_threads - 1)
+        job.run()

@@ -5,36 +5,38 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-import gsparse.kernels
+import gsparse
 from gsparse import threads
-from gsparse.kernels import Launch, cpu
+from gsparse.kernels.cpu import pool
+from gsparse.kernels.cpu.compiling import compiled
+from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause
 
-KERNELS = list(cpu.SPMV)
-ONE, ZERO = np.float64(1), np.float64(0)
-SOURCE_ROOT = Path(gsparse.kernels.__file__).parents[2]
+SOURCE_ROOT = Path(gsparse.__file__).parents[1]
 
-# Large enough that several threads take parts.
-LARGE_ROWS = 60_000
+# Large enough that 16 threads take parts.
+LARGE_ROWS = 120_000
+
+NATIVE = pytest.mark.skipif(FUTEX is None, reason="needs Linux's futex")
 
 PRODUCT = """
-import numpy as np
+import numpy as np, scipy.sparse as sp
+import gsparse
 from gsparse import threads
-from gsparse.formats import Csr
-from gsparse.kernels import Launch, cpu
 rows = 200_000
 indptr = np.arange(rows + 1, dtype=np.int32) * 3
 indices = (np.arange(3 * rows, dtype=np.int32) * 7) % rows
-csr = Csr((rows, rows), indptr, indices, np.ones(3 * rows))
+S = sp.csr_array((np.ones(3 * rows), indices, indptr), shape=(rows, rows))
+A = gsparse.GpuSparseMatrix(S, device="cpu", format="csr_scalar")
 def product():
-    y = np.empty(rows)
-    cpu.csr_scalar(None, csr, np.ones(rows), y, np.float64(1), np.float64(0), False, Launch())
-    return bool((y == 3).all())
+    return bool((A @ np.ones(rows) == 3).all())
 """
 
 
@@ -52,26 +54,19 @@ def large(cases: Any) -> Any:
     lengths = np.random.default_rng(0).integers(0, 14, LARGE_ROWS)
     lengths[LARGE_ROWS // 3] = 50_000  # one row longer than a thread's share
     lengths[-5000:] = 0
-    return cases.make_csr(list(lengths), 5000, "float64", "int32")
+    csr = cases.make_csr(list(lengths), 5000, "float64", "int32")
+    matrix = sp.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+    return gsparse.GpuSparseMatrix(matrix, device="cpu", format="csr_scalar")
 
 
-def run_kernel(kernel: str, matrix: Any, x: Any) -> Any:
-    y = np.full(matrix.num_rows, np.nan)
-    cpu.SPMV[kernel](None, matrix, x, y, ONE, ZERO, False, Launch(threads_per_row=8))
-    return y
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_number_of_threads_changes_no_bit(kernel: str, large: Any, cases: Any) -> None:
-    if kernel == "ellpack":
-        large = cases.make_csr([5, 6, 7] * (LARGE_ROWS // 3), 5000, "float64", "int32")
-    matrix, x = cases.store_as(kernel, large), np.random.default_rng(1).standard_normal(5000)
+def test_the_number_of_threads_changes_no_bit(large: Any) -> None:
+    x = np.random.default_rng(1).standard_normal(5000)
     threads.set_num_threads(1)
-    expected = run_kernel(kernel, matrix, x)
+    expected = large @ x
     assert np.isfinite(expected).all()
     for num_threads in (2, 3, 16):
         threads.set_num_threads(num_threads)
-        np.testing.assert_array_equal(run_kernel(kernel, matrix, x), expected)
+        np.testing.assert_array_equal(large @ x, expected)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 7, 64])
@@ -87,13 +82,13 @@ def test_every_row_has_exactly_one_owner(num_parts: int) -> None:
 
 def test_many_threads_multiply_at_once(large: Any) -> None:
     threads.set_num_threads(3)
-    xs = np.random.default_rng(1).standard_normal((8, 5000))
-    expected = [run_kernel("csr_scalar", large, x) for x in xs]
+    xs = np.random.default_rng(1).standard_normal((12, 5000))  # more than the table of jobs holds
+    expected = [large @ x for x in xs]
     wrong: list[int] = []
 
     def multiply(caller: int) -> None:
         for _ in range(30):
-            if not np.array_equal(run_kernel("csr_scalar", large, xs[caller]), expected[caller]):
+            if not np.array_equal(large @ xs[caller], expected[caller]):
                 wrong.append(caller)
 
     callers = [threading.Thread(target=multiply, args=(caller,), daemon=True) for caller in range(len(xs))]
@@ -103,6 +98,37 @@ def test_many_threads_multiply_at_once(large: Any) -> None:
         caller.join(timeout=60)
         assert not caller.is_alive()
     assert wrong == []
+
+
+def test_the_number_of_threads_may_change_while_others_multiply(large: Any) -> None:
+    x = np.random.default_rng(1).standard_normal(5000)
+    expected = large @ x
+    stop, wrong = threading.Event(), []
+
+    def multiply() -> None:
+        while not stop.is_set():
+            wrong.append(not np.array_equal(large @ x, expected))
+
+    callers = [threading.Thread(target=multiply, daemon=True) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for round_ in range(200):
+        threads.set_num_threads(1 + round_ * 7 % 16)
+        large @ x
+    stop.set()
+    for caller in callers:
+        caller.join(timeout=60)
+        assert not caller.is_alive()
+    assert not any(wrong)
+
+
+def test_a_part_may_itself_multiply(large: Any) -> None:
+    threads.set_num_threads(3)
+    x = np.random.default_rng(1).standard_normal(5000)
+    expected = large @ x
+    same = []
+    threads.run_parts(lambda part, n: same.append(np.array_equal(large @ x, expected)), 10**9)
+    assert all(same)
 
 
 def test_a_part_may_itself_hand_out_parts() -> None:
@@ -132,12 +158,18 @@ def test_an_error_in_a_part_reaches_the_caller_and_the_threads_live_on() -> None
     assert sorted(done) == list(range(len(done)))
 
 
-def test_arrays_are_let_go_of_after_a_product() -> None:
+@compiled
+def hold(part: int, num_parts: int, held: Any) -> None:
+    held[part] += 1
+
+
+@pytest.mark.parametrize("function", [hold, lambda part, num_parts, held: None], ids=["compiled", "Python"])
+def test_arrays_are_let_go_of_after_a_product(function: Any) -> None:
     threads.set_num_threads(2)
-    array = np.zeros(10)
+    array = np.zeros(1000)
     before = sys.getrefcount(array)
     for _ in range(10):
-        threads.run_parts(lambda part, num_parts, held: None, 10**9, array)
+        threads.run_parts(function, 10**9, array)
     # A thread of the pool may be about to drop its last reference.
     for _ in range(1000):
         if sys.getrefcount(array) == before:
@@ -146,20 +178,111 @@ def test_arrays_are_let_go_of_after_a_product() -> None:
     assert sys.getrefcount(array) == before
 
 
-def test_threads_end_when_fewer_are_allowed() -> None:
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        pytest.param("gsparse-cpu-native", hold, marks=NATIVE, id="compiled"),
+        pytest.param("gsparse-cpu", lambda part, num_parts, held: None, id="Python"),
+    ],
+)
+def test_threads_end_when_fewer_are_allowed(name: str, function: Any) -> None:
     def count() -> int:
-        return sum(thread.name == "gsparse-cpu" for thread in threading.enumerate())
+        return sum(thread.name == name for thread in threading.enumerate())
 
-    threads.set_num_threads(1)
-    threads.set_num_threads(5)
-    threads.run_parts(lambda part, num_parts: None, 10**9)
+    for num_threads in (1, 5):
+        threads.set_num_threads(num_threads)
+        threads.run_parts(function, 10**9, np.zeros(1000))
     assert count() >= 4
     threads.set_num_threads(2)
+    threads.run_parts(function, 10**9, np.zeros(1000))
     for _ in range(2000):
         if count() == 1:
             break
         threading.Event().wait(0.001)
     assert count() == 1
+
+
+@compiled
+def meet(part: int, num_parts: int, words: int) -> None:
+    """Wait until two threads are in a part, half a second or so at most; word 0 counts them, word 1 those that met."""
+    fetch_add(words, 1)
+    for _ in range(10**7):
+        if load(words) > 1:
+            fetch_add(words + 8, 1)
+            return
+        pause()
+
+
+@NATIVE
+@pytest.mark.parametrize("num_threads", [2, 16])
+@pytest.mark.parametrize("idle", [0, 0.05], ids=["awake", "asleep"])
+def test_helpers_come_while_another_thread_keeps_the_gil(idle: float, num_threads: int) -> None:
+    threads.set_num_threads(num_threads)
+    words = np.zeros(2, np.int64)
+    threads.run_parts(meet, 10**9, words.ctypes.data)  # compiles, and starts the threads
+    threading.Event().wait(idle)
+    words[:] = 0
+
+    def keep() -> None:
+        while not words[1]:
+            pass
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    interval = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(5)  # from here on, who has the GIL gives it up after longer than a part waits
+        threads.run_parts(meet, 10**9, words.ctypes.data)
+        met, words[1] = words[1], 1
+    finally:
+        sys.setswitchinterval(interval)
+    keeper.join(timeout=60)
+    assert met > 0
+
+
+@NATIVE
+def test_idle_threads_cost_nothing(large: Any) -> None:
+    threads.set_num_threads(16)
+    for _ in range(10):
+        large @ np.ones(5000)
+    threading.Event().wait(0.05)
+    before = time.process_time()
+    threading.Event().wait(0.5)
+    assert time.process_time() - before < 0.1
+
+
+@compiled
+def allocate(part: int, num_parts: int, size: int, out: Any) -> None:
+    out[part] = np.empty(size)[:1].size
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_part_without_memory_is_an_error(num_threads: int) -> None:
+    threads.set_num_threads(num_threads)
+    out = np.zeros(1000)
+    for _ in range(20):
+        with pytest.raises(MemoryError):
+            threads.run_parts(allocate, 10**9, 2**56, out)
+        threads.run_parts(allocate, 10**9, 10, out)
+    assert out.any()
+
+
+def test_kernels_run_where_native_threads_do_not_work(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(1).standard_normal(5000)
+    threads.set_num_threads(3)
+    expected = large @ x
+
+    def fail(address: int) -> None:
+        raise AttributeError("no such thing in this numba")
+
+    broken = pool._Pool()
+    monkeypatch.setattr(pool, "_try", fail)
+    monkeypatch.setattr(pool, "_pool", broken)
+    if FUTEX is not None:
+        with pytest.warns(RuntimeWarning, match="wake through Python, slowly: AttributeError"):
+            large @ x
+    np.testing.assert_array_equal(large @ x, expected)
+    assert not broken.threads
 
 
 @pytest.mark.parametrize(
@@ -238,28 +361,100 @@ def test_a_forked_child_multiplies_after_its_parent_did() -> None:
     assert run_python(program) == "True 0 True"
 
 
-def test_a_second_process_finds_the_compiled_code(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_child_forked_amid_products_of_other_threads_multiplies() -> None:
     program = PRODUCT + (
-        "from gsparse.kernels.cpu import spmv\n"
-        "ok = product()\n"
-        "print(ok, sum(spmv._csr_scalar.stats.cache_hits.values()))\n"
+        "import os, threading, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "threads.set_num_threads(3)\n"
+        "product()\n"
+        "stop = threading.Event()\n"
+        "def multiply():\n"
+        "    while not stop.is_set():\n"
+        "        product()\n"
+        "callers = [threading.Thread(target=multiply) for _ in range(3)]\n"
+        "for caller in callers: caller.start()\n"
+        "states = []\n"
+        "for _ in range(20):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        os._exit(0 if product() and product() else 1)\n"
+        "    states.append(os.waitpid(child, 0)[1])\n"
+        "stop.set()\n"
+        "for caller in callers: caller.join()\n"
+        "print(set(states), product())\n"
     )
+    assert run_python(program) == "{0} True"
+
+
+@pytest.mark.parametrize("num_threads", [2, 16])
+@pytest.mark.parametrize(
+    "last",
+    [
+        "print(product())",  # helpers are awake
+        "print(product()); import time; time.sleep(0.1)",
+        "import atexit; atexit.register(lambda: print(product()))",
+        "import atexit; atexit.register(lambda: print(product())); product()",
+        "import threading; threading.Thread(target=lambda: print(product())).start()",
+    ],
+)
+def test_the_process_ends_cleanly(last: str, num_threads: int) -> None:
+    assert run_python(f"{PRODUCT}threads.set_num_threads({num_threads})\n{last}\n") == "True"
+
+
+def test_an_interrupted_product_leaves_the_threads_in_order() -> None:
+    program = PRODUCT + (
+        "import os, signal, threading\n"
+        "threads.set_num_threads(3)\n"
+        "product()\n"
+        "interrupted = 0\n"
+        "for _ in range(10):\n"
+        "    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))\n"
+        "    try:\n"
+        "        timer.start()\n"
+        "        while True: product()\n"
+        "    except KeyboardInterrupt:\n"
+        "        interrupted += 1\n"
+        "print(interrupted, product())\n"
+    )
+    assert run_python(program) == "10 True"
+
+
+# What one thread calls, and what hands the same kernel's parts to several.
+COMPILED = pytest.mark.parametrize(
+    ("num_threads", "code"),
+    [(1, "spmv_csr._csr_scalar"), pytest.param(2, "spmv_csr._csr_scalar.hand_out.args[0]", marks=NATIVE)],
+    ids=["one thread", "several"],
+)
+
+
+def count_cache_hits(num_threads: int, code: str) -> str:
+    return PRODUCT + (
+        "from gsparse.kernels.cpu import spmv_csr\n"
+        f"threads.set_num_threads({num_threads})\n"
+        "ok = product()\n"
+        f"print(ok, sum({code}.stats.cache_hits.values()))\n"
+    )
+
+
+@COMPILED
+def test_a_second_process_finds_the_compiled_code(tmp_path: Path, num_threads: int, code: str) -> None:
+    program = count_cache_hits(num_threads, code)
     assert run_python(program, NUMBA_CACHE_DIR=str(tmp_path)) == "True 0"
     assert run_python(program, NUMBA_CACHE_DIR=str(tmp_path)) == "True 1"
 
 
-def test_compiled_code_goes_to_the_users_cache_where_the_package_cannot_be_written(tmp_path: Path) -> None:
+@COMPILED
+def test_compiled_code_goes_to_the_users_cache_where_the_package_cannot_be_written(
+    tmp_path: Path, num_threads: int, code: str
+) -> None:
     package = tmp_path / "read_only" / "gsparse"
     shutil.copytree(SOURCE_ROOT / "gsparse", package, ignore=shutil.ignore_patterns("__pycache__"))
     # A file in the place of the folder stops root too, which a mode would not.
     (package / "kernels" / "cpu" / "__pycache__").touch()
     home = tmp_path / "home"
     home.mkdir()
-    program = PRODUCT + (
-        "from gsparse.kernels.cpu import spmv\n"
-        "ok = product()\n"
-        "print(ok, sum(spmv._csr_scalar.stats.cache_hits.values()))\n"
-    )
+    program = count_cache_hits(num_threads, code)
     variables = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NUMBA_CACHE_DIR": ""}
     assert run_python(program, package.parent, **variables) == "True 0"
     assert run_python(program, package.parent, **variables) == "True 1"

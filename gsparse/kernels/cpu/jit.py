@@ -1,0 +1,34 @@
+"""How numba compiles this backend: without the GIL, and kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numba
+
+__all__ = ["OPTIONS", "jitted", "piece"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# NumPy's division saves the checks for a zero divisor; nothing re-associates: sums keep their order and their bits.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def jitted(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function for the types of its first call, to run without the GIL, and keep the code on disk.
+
+    The code is kept beside the source, or in the user's cache directory where that cannot be written; where neither
+    can, each process compiles anew. Numba compiles again what changed in the function's own file only: after a change
+    to a piece that comes from another file, the cached code is stale until the file that uses it is touched.
+    """
+    try:
+        return cast("Callable[P, R]", numba.njit(cache=True, **OPTIONS)(function))
+    except RuntimeError:  # numba found no directory to write to
+        return cast("Callable[P, R]", numba.njit(**OPTIONS)(function))
+
+
+def piece(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function that only compiled ones call, into each of them."""
+    return cast("Callable[P, R]", numba.njit(**OPTIONS)(function))

@@ -1,0 +1,343 @@
+"""Threads that help with a product's parts and never need the GIL: they serve inside compiled code until told to leave.
+
+A product posts a job in a table that helpers look through, bumps POSTED, which they watch, and wakes those that sleep.
+It then takes parts itself, closes the job, and waits for helpers that are still in a part. So it waits for nothing that
+nobody has begun; where the table is full it runs alone.
+
+Words of memory, from the start of a cache line each row:
+
+    POSTED   jobs posted, ever; what idle helpers watch, spinning for a while and then asleep
+    SPINNING helpers that watch awake | SPINS how often they look | ALIVE helpers | LIMIT helpers wanted
+    TAKEN    this job's line is in use | STATE | NUM_PARTS | ENTRY, ARGS addresses | FAILED | NUM_SHARES
+    SHARES   the next part of each share of this job
+    ...      further jobs
+
+STATE is in one word who may come and who is there, so that a helper joins, the last one leaves and the product closes
+the job each in one atomic step:  WAITING (the product sleeps) | seats left, in units of SEAT | helpers in the job.
+A helper touches the other words of a job only between joining and leaving it, and the product frees the line when STATE
+says that all have left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse.kernels.cpu.intrinsics import (
+    address_of,
+    call_part,
+    entry_of,
+    fetch_add,
+    fetch_and,
+    fetch_or,
+    load,
+    pause,
+    sleep_while,
+    store,
+    swap_if,
+    wake,
+)
+from gsparse.kernels.cpu.jit import jitted, piece
+from gsparse.threads import available_cpus, get_num_threads
+
+__all__ = ["hand_out", "post"]
+
+_WORD, _LINE = 8, 64  # bytes
+_NUM_JOBS = 8  # products helped at one time; any further one runs on its own thread
+_MAX_SHARES = 64  # more threads begin with the same ones
+_POSTED, _SPINNING, _SPINS, _ALIVE, _LIMIT = 0, _LINE, _LINE + _WORD, _LINE + 2 * _WORD, _LINE + 3 * _WORD
+_TAKEN, _STATE, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES = range(0, 7 * _WORD, _WORD)
+_SHARES = _LINE
+_JOB_SIZE = _LINE + _MAX_SHARES * _WORD
+_FIRST_JOB = 2 * _LINE
+_SIZE = _FIRST_JOB + _NUM_JOBS * _JOB_SIZE
+
+# The bits of STATE; a futex sees 32 of them.
+_SEAT, _WAITING = 1 << 15, 1 << 30
+_HELPERS, _SEATS = _SEAT - 1, _WAITING - _SEAT
+
+# Seconds that a helper without work, and a product that waits for its helpers, look before they sleep. One product
+# after another finds the helpers awake, since Python needs some 10 us between them.
+_SPIN_SECONDS = 50e-6
+
+# Helpers that a thread wakes before it takes parts. Each costs it some 10 us on a virtual machine, where one CPU
+# interrupts another through the host, so a tree of threads wakes all sooner than one thread could.
+_WAKES = 2
+
+# Seconds that the end of the process waits for helpers; they are late only where a product still runs then.
+_MAX_GOODBYE = 5.0
+
+
+# ------------------------------------------------------------------------------------------------- compiled: products
+@jitted
+def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None:
+    """Run a job's parts on this thread and as many helpers as come, and return when all are done."""
+    job = _claim(pool)
+    if job == 0:
+        failed = call_part(entry, 0, 1, args)
+    else:
+        _describe(job, min(helpers + 1, _MAX_SHARES), num_parts, entry, args)
+        store(job + _STATE, helpers * _SEAT)  # from now on helpers may join
+        fetch_add(pool + _POSTED, 1)
+        _wake_some(pool, helpers)
+        _take_parts(job, 0)
+        _close(pool, job)
+        failed = load(job + _FAILED) != 0
+        store(job + _TAKEN, 0)
+    if failed:
+        raise MemoryError("a part of a product found no memory for its sums: free some")
+
+
+@piece
+def _claim(pool: int) -> int:
+    """Give the address of a free line of the table, 0 where there is none."""
+    for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
+        if load(job + _TAKEN) == 0 and swap_if(job + _TAKEN, 0, 1):
+            return job
+    return 0
+
+
+@piece
+def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) -> None:
+    store(job + _NUM_PARTS, num_parts)
+    store(job + _ENTRY, entry)
+    store(job + _ARGS, args)
+    store(job + _FAILED, 0)
+    store(job + _NUM_SHARES, num_shares)
+    for share in range(num_shares):
+        store(job + _SHARES + share * _WORD, share * num_parts // num_shares)
+
+
+@piece
+def _wake_some(pool: int, helpers: int) -> None:
+    """Wake as many helpers as are awake too few, or the first of them, who wake the others.
+
+    POSTED has changed before, so that a helper which is about to sleep does not.
+    """
+    asleep = helpers - load(pool + _SPINNING)
+    if asleep > 0:
+        wake(pool + _POSTED, min(asleep, _WAKES))
+
+
+@piece
+def _take_parts(job: int, number: int) -> None:
+    """Take the parts of one share, then what is left of the others.
+
+    A thread begins with the same share in each product: its cache may still hold those rows.
+    """
+    num_parts, num_shares = load(job + _NUM_PARTS), load(job + _NUM_SHARES)
+    entry, args = load(job + _ENTRY), load(job + _ARGS)
+    for step in range(num_shares):
+        share = (number + step) % num_shares
+        following, end = job + _SHARES + share * _WORD, (share + 1) * num_parts // num_shares
+        while load(following) < end:
+            part = fetch_add(following, 1)
+            if part < end and call_part(entry, part, num_parts, args):
+                store(job + _FAILED, 1)
+
+
+@piece
+def _close(pool: int, job: int) -> None:
+    """Let nobody join any more, and wait for those who have."""
+    fetch_and(job + _STATE, _HELPERS)
+    for _ in range(load(pool + _SPINS)):
+        if load(job + _STATE) == 0:
+            return
+        pause()
+    state = fetch_or(job + _STATE, _WAITING) | _WAITING
+    while state != _WAITING:
+        sleep_while(job + _STATE, state)
+        state = load(job + _STATE)
+
+
+# -------------------------------------------------------------------------------------------------- compiled: helpers
+@jitted
+def _serve(pool: int, number: int) -> None:
+    """Help with jobs for as long as no more helpers are alive than wanted; `number` says with which share to begin."""
+    while True:
+        posted = load(pool + _POSTED)
+        if _help(pool, number):
+            continue
+        alive = load(pool + _ALIVE)
+        if alive <= load(pool + _LIMIT):
+            _watch(pool, posted)
+        elif swap_if(pool + _ALIVE, alive, alive - 1):
+            return
+
+
+@piece
+def _help(pool: int, number: int) -> bool:
+    """Help with one job, and tell whether there was one."""
+    for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
+        if _join(job):
+            _wake_some(pool, (load(job + _STATE) & _SEATS) // _SEAT)
+            _take_parts(job, number)
+            fetch_and(job + _STATE, ~_SEATS)  # nothing is left for those who come now
+            if fetch_add(job + _STATE, -1) == _WAITING + 1:
+                wake(job + _STATE, 1)
+            return True
+    return False
+
+
+@piece
+def _join(job: int) -> bool:
+    state = load(job + _STATE)
+    while state & _SEATS:
+        if swap_if(job + _STATE, state, state - _SEAT + 1):
+            return True
+        state = load(job + _STATE)
+    return False
+
+
+@piece
+def _watch(pool: int, posted: int) -> None:
+    """Return when another job is posted."""
+    fetch_add(pool + _SPINNING, 1)
+    spins = load(pool + _SPINS)
+    while spins > 0 and load(pool + _POSTED) == posted:
+        pause()
+        spins -= 1
+    fetch_add(pool + _SPINNING, -1)
+    if load(pool + _POSTED) == posted:
+        sleep_while(pool + _POSTED, posted)
+
+
+# -------------------------------------------------------------------------------------- compiled: called from Python
+@jitted
+def _admit(pool: int) -> int:
+    """Count one more helper and give its number, or 0 where there are as many as wanted."""
+    alive: int = load(pool + _ALIVE)
+    while alive < load(pool + _LIMIT):
+        if swap_if(pool + _ALIVE, alive, alive + 1):
+            return alive + 1
+        alive = load(pool + _ALIVE)
+    return 0
+
+
+@jitted
+def _dismiss(pool: int) -> None:
+    fetch_add(pool + _ALIVE, -1)
+
+
+@jitted
+def _set_limit(pool: int, helpers: int, spins: int) -> None:
+    """Say how many helpers there shall be and how long they look for work, and have those above leave."""
+    store(pool + _LIMIT, helpers)
+    store(pool + _SPINS, spins)
+    fetch_add(pool + _POSTED, 1)
+    wake(pool + _POSTED, _HELPERS)
+
+
+@jitted
+def _spin(spins: int) -> None:
+    for _ in range(spins):
+        pause()
+
+
+@jitted
+def _try(pool: int) -> None:
+    """Post a job that does nothing, and have a helper too many look at it and leave."""
+    post(pool, 1, 2, entry_of(_nothing, 0), address_of(0))
+    fetch_add(pool + _ALIVE, 1)
+    _serve(pool, 1)
+
+
+@piece
+def _nothing(part: int, num_parts: int, packed: int) -> None:
+    pass
+
+
+# ------------------------------------------------------------------------------------------------------------- Python
+class _Pool:
+    """The helpers: threads that are in `_serve` until they leave."""
+
+    def __init__(self) -> None:
+        memory = np.zeros(_SIZE + _LINE, np.uint8)
+        first = -memory.ctypes.data % _LINE
+        self.memory = memory[first : first + _SIZE]
+        self.address: int = self.memory.ctypes.data
+        self.spins: int | None = None  # that take `_SPIN_SECONDS`; known once the pool has started
+        self.usable = True
+        self.ended = False
+        self.forget_threads()
+
+    def forget_threads(self) -> None:
+        """Start anew in a forked child, where the parent's threads do not exist and its locks may be held for ever."""
+        self.memory[:] = 0
+        self.lock = threading.Lock()  # guards what follows
+        self.threads: list[threading.Thread] = []
+        self.size = 0
+
+    def resize(self, size: int) -> None:
+        """Have so many helpers, or as many of them as can be started."""
+        with self.lock:
+            if self.spins is None:
+                self.start()
+            if self.spins is None or self.ended:
+                return
+            # Where there are more threads than CPUs, who spins keeps another from its work.
+            _set_limit(self.address, size, self.spins if size < available_cpus() else 0)
+            self.threads = [thread for thread in self.threads if thread.is_alive()]
+            self.size = size
+            while number := _admit(self.address):
+                args = (self.address, number)
+                thread = threading.Thread(target=_serve, args=args, name="gsparse-cpu-native", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads, or the interpreter is ending: others do the work
+                    _dismiss(self.address)
+                    return
+                self.threads.append(thread)
+
+    def start(self) -> None:
+        """Compile and try what helpers run, and do without where that fails: on a numba of another make, say."""
+        try:
+            _try(self.address)
+            self.spins = _count_spins()
+        except Exception as error:
+            self.usable = False
+            warnings.warn(f"threads that help with products wake through Python, slowly: {error!r}", RuntimeWarning, 2)
+
+    def end(self) -> None:
+        """Have all helpers leave before the interpreter and the compiled code go."""
+        with self.lock:
+            self.ended = True
+            if self.spins is not None:
+                _set_limit(self.address, 0, 0)
+        deadline = time.monotonic() + _MAX_GOODBYE
+        for thread in self.threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+
+
+def _count_spins() -> int:
+    """Give the spins that take `_SPIN_SECONDS`; the fastest try counts, the others were interrupted."""
+    tried, times = 1000, []
+    for _ in range(5):
+        begin = time.perf_counter()
+        _spin(tried)
+        times.append(time.perf_counter() - begin)
+    return int(tried * _SPIN_SECONDS / min(times))
+
+
+_pool = _Pool()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.forget_threads)
+atexit.register(_pool.end)
+
+
+def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: tuple[Any, ...]) -> bool:
+    """Run ``in_parts(pool, helpers, num_parts, *args)``, or tell that the pool does not work here."""
+    size = min(max(helpers, _pool.size), get_num_threads() - 1, _HELPERS)
+    if _pool.usable and size != _pool.size:
+        _pool.resize(size)
+    if _pool.usable:
+        in_parts(_pool.address, min(helpers, _HELPERS), num_parts, *args)
+    return _pool.usable

@@ -28,6 +28,7 @@ class Mirrors(dict[str, Mirror]):
 
     def __init__(self, mirrors: dict[str, Mirror], operand: Operand | None = None, warned: bool = False) -> None:
         super().__init__(mirrors)
+        self._in_order = tuple(map(mirrors.get, ("indptr", "indices", "data")))
         self.operand = operand
         self.warned = warned
         self.twin: Any = None  # see `HostedOperations.host_twin`; it reads the host arrays and must not count as a loan
@@ -45,12 +46,10 @@ class Mirrors(dict[str, Mirror]):
 
     def are_resident(self, arrays: tuple[Array, Array, Array]) -> bool:
         """Tell whether these are the device arrays (indptr, indices, data) and nothing is due to be brought there."""
-        indptr, indices, data = arrays
-        return (
-            self["data"].is_resident(data)
-            and self["indices"].is_resident(indices)
-            and self["indptr"].is_resident(indptr)
-        )
+        for mirror, array in zip(self._in_order, arrays, strict=True):
+            if mirror is None or mirror.lent or mirror.on_device is not array:
+                return False
+        return True
 
 
 class DeviceArrays:
@@ -172,10 +171,18 @@ class DeviceArrays:
 
     def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
         """Give what products multiply by, up to date with every write so far (see `gsparse.ops.Multiplicand`)."""
-        found = self.current_operand()
+        found, flip = self.current_operand(), False
         if (transpose or adjoint) != self._by_columns:
-            found = found.transposed()
-        return found, self._mirrors["data"].conjugated != adjoint
+            found, flip = found.transposed()
+        return found, (self._mirrors["data"].conjugated != adjoint) != flip
+
+    def resident_operand(self) -> Operand | None:
+        """Give the operand of A·x if it is current as it is: nothing on loan, transposed or conjugated."""
+        mirrors = self._mirrors
+        found = mirrors.operand
+        if found is None or self._by_columns or not mirrors.are_resident(found.source):
+            return None
+        return None if mirrors["data"].conjugated or found.csr.shape != self.shape else found
 
     def current_operand(self) -> Operand:
         """Give the operand of the arrays as they are stored, up to date with every write so far."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import statistics
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +29,10 @@ DEVICE_VARIABLE = "GSPARSE_DEVICE"
 # Rows of a slice of blocked ELLPACK on the CPU: a slice's sums stay in registers and cache. 32 beat 8 by a tenth on
 # 7-point problems.
 CPU_LANES = 32
+
+# Timings of which `Device.seconds_of` takes the median, and products of one timing on a GPU.
+_TIMINGS = 5
+_PRODUCTS_PER_GRAPH = 10
 
 _NOTHING = nullcontext()
 
@@ -73,6 +81,24 @@ class Device(ABC):
         """Allocate on this device, which has to be active."""
         return self.xp.empty(shape, dtype)
 
+    def takes(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+        """Tell whether a product can be computed as it is, and this device is active.
+
+        That is, `x` and `out` (if it is not None) are contiguous vectors of this device, of the sizes that a matrix of
+        this shape takes and gives and of this dtype, and do not overlap.
+        """
+        if not self._is_vector(x, shape[1], dtype):
+            return False
+        return out is None or (self._is_vector(out, shape[0], dtype) and not np.may_share_memory(x, out))
+
+    @staticmethod
+    def _is_vector(array: Any, size: int, dtype: np.dtype[Any]) -> bool:
+        return type(array) is np.ndarray and array.shape == (size,) and array.dtype == dtype and array.flags.carray
+
+    def try_empty(self, size: int, dtype: np.dtype[Any]) -> Array | None:
+        """Allocate a vector on this device, which is active; None where that fails."""
+        return np.empty(size, dtype)
+
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         """Give a compiled GPU kernel; only GPUs have any."""
         raise DeviceError(f"{self.name} has no GPU kernels (asked for {expression} of {source})")
@@ -88,6 +114,34 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Wait for the work on the caller's current stream; the host's own work has no queue."""
         return
+
+    def identity(self) -> str:
+        """Name the hardware and what drives it, for verdicts that are kept on disk."""
+        return f"{platform.machine()} {platform.processor()} {os.cpu_count()}"
+
+    def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
+        """Run a call and give a function that tells the seconds it took; None while they are not known yet."""
+        begin = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - begin
+        return lambda: seconds
+
+    def seconds_of(self, call: Callable[[], None]) -> float:
+        """Give the time one call keeps the device busy: the median of several. Synchronizes."""
+        call()
+        return statistics.median(self.timed(call)() or 0.0 for _ in range(_TIMINGS))
+
+    def is_capturing(self) -> bool:
+        """Tell whether what is launched now goes into a CUDA graph instead of being run."""
+        return False
+
+    def stream_key(self) -> Hashable:
+        """Tell streams apart: what runs under one key runs one after the other."""
+        return threading.get_ident()
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Do what is within the block at once, also while the caller's stream is being captured. Synchronizes."""
+        return _NOTHING
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -161,6 +215,10 @@ class GpuDevice(Device):
         # Not Device().attributes["WarpSize"], which is wrong on HIP.
         self.lanes = int(properties["warpSize"])
         self.description = properties["name"].decode()
+        self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
+        # The default streams are numbers, not addresses; the last of them, one a thread, has the same for all threads.
+        self._current_stream, self._last_named_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
+        self._out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._kernels: dict[tuple[str, str], Callable[..., None]] = {}
 
     @cached_property
@@ -174,6 +232,28 @@ class GpuDevice(Device):
 
     def owns(self, array: object) -> bool:
         return isinstance(array, self.xp.ndarray) and array.device.id == self.index
+
+    def takes(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+        # On the way of every product: attributes that cost least, and nothing asked twice.
+        cls, index = self._array, self.index
+        if type(x) is not cls or x.size != shape[1] or x.ndim != 1 or x.dtype != dtype or not x.flags.c_contiguous:
+            return False
+        memory = x.data
+        if memory.device_id != index or self._current_device() != index:
+            return False
+        if out is None:
+            return True
+        if type(out) is not cls or out.size != shape[0] or out.ndim != 1 or out.dtype != dtype:
+            return False
+        target = out.data
+        apart = memory.ptr - target.ptr
+        return target.device_id == index and bool(out.flags.c_contiguous) and not -x.nbytes < apart < out.nbytes
+
+    def try_empty(self, size: int, dtype: np.dtype[Any]) -> Array | None:
+        try:
+            return self._array((size,), dtype)  # (cupy.empty, which ends here, takes twice as long)
+        except self._out_of_memory:
+            return None
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
         if host.dtype.char in HOST_ONLY:
@@ -206,6 +286,53 @@ class GpuDevice(Device):
 
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()  # synchronizes
+
+    def identity(self) -> str:
+        runtime = self.xp.cuda.runtime
+        return (
+            f"{self.description} {runtime.driverGetVersion()} {runtime.runtimeGetVersion()} CuPy {self.xp.__version__}"
+        )
+
+    def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
+        begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
+        begin.record()
+        call()
+        end.record()
+        return lambda: 1e-3 * self.xp.cuda.get_elapsed_time(begin, end) if end.done else None
+
+    def seconds_of(self, call: Callable[[], None]) -> float:
+        # Captured: called one by one, small products would all take as long as their call.
+        self.synchronize()  # synchronizes
+        with self.xp.cuda.Stream(non_blocking=True) as stream:
+            call()
+            stream.begin_capture()
+            for _ in range(_PRODUCTS_PER_GRAPH):
+                call()
+            graph = stream.end_capture()
+            found = []
+            for _ in range(_TIMINGS):
+                seconds = self.timed(lambda: graph.launch(stream))
+                stream.synchronize()  # synchronizes
+                found.append((seconds() or 0.0) / _PRODUCTS_PER_GRAPH)
+        return statistics.median(found)
+
+    def is_capturing(self) -> bool:
+        stream = self.xp.cuda.get_current_stream()
+        return bool(stream.ptr and stream.is_capturing())  # (the default stream, 0, never is)
+
+    def stream_key(self) -> Hashable:
+        stream = self._current_stream()
+        pointer: int = stream.ptr
+        if pointer <= self._last_named_stream:
+            return (threading.get_ident(), pointer) if pointer == self._last_named_stream else pointer
+        # What is captured runs whenever its graph is launched, beside anything else.
+        return object() if stream.is_capturing() else pointer
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        with self.xp.cuda.Stream(non_blocking=True) as stream:
+            yield
+            stream.synchronize()  # synchronizes
 
 
 class _MemoryGuard:

@@ -75,6 +75,11 @@ class ElementwiseOperations(HostedOperations):
         values = mirrors["data"].resident()
         with device.active(), device.memory_guard():
             values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
+        return self._with_values(values)
+
+    def _with_values(self, values: Array) -> Any:
+        """Give a matrix of the same structure over these device values."""
+        device, operand, mirrors = self.device, self.current_operand(), self._mirrors
         new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
         return self._with_mirrors(type(self), Mirrors(new, operand.with_data(values)), self.shape)
 

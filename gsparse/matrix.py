@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from os import PathLike
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,14 +46,25 @@ class DeviceMatrix(ElementwiseOperations):
         device: str | Device | None = None,
         format: str | None = None,
         threads_per_block: int | None = None,
+        expected_products: int | None = None,
+        compress: bool | None = None,
+        tune: bool | Literal["lazy"] | None = None,
+        symmetric: bool | Literal["hermitian"] | None = None,
         maxprint: int | None = None,
     ) -> None:
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
-        request = given._request if given is not None else Request()
-        self._request = Request(
-            request.format if format is None else format,
-            request.threads_per_block if threads_per_block is None else threads_per_block,
+        options: dict[str, Any] = {
+            "format": format,
+            "threads_per_block": threads_per_block,
+            "expected_products": expected_products,
+            "compress": compress,
+            "tune": tune,
+            "symmetric": symmetric,
+        }
+        self._request = dataclasses.replace(
+            given._request if given is not None else Request(),
+            **{name: option for name, option in options.items() if option is not None},
         )
         check_request(self._request.format, self._request.threads_per_block)
         home = given.device if given is not None else source
@@ -130,7 +142,8 @@ class DeviceMatrix(ElementwiseOperations):
         >>> gsparse.GpuSparseMatrix(scipy.sparse.diags_array([2.0, 3.0]), device="cpu").matvec([1.0, 1.0])
         array([2., 3.])
         """
-        return self._product_of_vector(x, out)
+        found = ops.multiply_quickly(self, x, out)
+        return self._product_of_vector(x, out) if found is None else found
 
     def rmatvec(self, x: Array, out: Array | None = None) -> Array:
         """Multiply the adjoint by a vector: Aᴴ·x, with x of shape (M,); see `matvec`."""
@@ -155,6 +168,9 @@ class DeviceMatrix(ElementwiseOperations):
         return ops.multiply(self, x, out=out, **options)
 
     def __matmul__(self, other: Any) -> Any:
+        found = ops.multiply_quickly(self, other)
+        if found is not None:
+            return found
         if device_of(other) is None and not isinstance(other, np.ndarray):
             if is_scalar(other):
                 raise ValueError("Scalar operands are not allowed, use '*' instead")
@@ -203,6 +219,42 @@ class DeviceMatrix(ElementwiseOperations):
         operator = twin.T.conj() if adjoint else twin.T if transpose else twin
         return operator @ (x if isinstance(x, np.ndarray) else x.get())
 
+    def with_data(self, data: Any) -> Self:
+        """Give a matrix of the same structure with other values.
+
+        What depends on the structure alone (statistics, where entries are stored, encoded columns, row patterns) is not
+        done again.
+
+        Parameters
+        ----------
+        data : array_like, shape (nnz,)
+            NumPy, or CuPy on this matrix's GPU, in the order of `data`. A device array is used as it is and must not be
+            written afterwards.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError
+
+        Examples
+        --------
+        >>> import gsparse, scipy.sparse
+        >>> A = gsparse.GpuSparseMatrix(scipy.sparse.diags_array([2.0, 3.0]), device="cpu")
+        >>> A.with_data([5.0, 7.0]) @ [1.0, 1.0]
+        array([5., 7.])
+        """
+        home = device_of(data)
+        if home is not None and home is not self.device:
+            raise DeviceError(
+                f"the matrix lives on {self.device.name}, the values on {home.name}: bring one to the other"
+            )
+        values = np.array(data) if home is None else data
+        if values.shape != (self.nnz,):
+            raise ShapeError(f"a matrix with {self.nnz} stored entries takes as many values, got shape {values.shape}")
+        check_dtype(values.dtype)
+        if HOST_ONLY.find(self.dtype.char) >= 0 or values.dtype.char in HOST_ONLY:
+            raise DtypeError(f"{values.dtype} has no device arithmetic: use astype(float)")
+        return cast(Self, self._with_values(values if home is not None else self.device.upload(values)))
+
     def as_linear_operator(self) -> LinearOperator:
         """Give a `scipy.sparse.linalg.LinearOperator` whose products run on the device."""
         products = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
@@ -211,16 +263,17 @@ class DeviceMatrix(ElementwiseOperations):
     @property
     def plan(self) -> Plan:
         """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table."""
-        return self.operand()[0].plan(self._own_storage())
+        return self.operand()[0].plan(*self._own_types())
 
     @property
     def stored(self) -> Stored:
         """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
-        return self.operand()[0].stored(self._own_storage())
+        return self.operand()[0].product(*self._own_types()).stored
 
-    def _own_storage(self) -> np.dtype[Any]:
-        """Give the dtype in which values are read by a product with a vector of the matrix's own dtype."""
-        return self.dtype if self.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
+    def _own_types(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
+        """Give the dtypes in which values are read, and computed with, by a product with a vector of their dtype."""
+        dtype = self.dtype if self.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
+        return dtype, dtype
 
     # ------------------------------------------------------------------- views
 
@@ -308,6 +361,19 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         How products read the matrix: a name out of `gsparse.FORMATS`. "auto", the default, chooses by row statistics.
     threads_per_block : {128, 256, 512}, optional
         GPU threads a block, 256 by default.
+    expected_products : int, optional
+        How many products the matrix is expected to serve, 1000 by default: what a conversion is worth.
+    compress : bool, optional
+        Whether products may read less than CSR holds, without loss: narrower columns, row patterns, dictionaries of
+        values, float32 where every value survives. True by default.
+    tune : bool or "lazy", optional
+        Time the two to four best candidates when the first product is asked for, or ("lazy") in the first products,
+        each of which then may round differently. What is found is remembered on disk (``GSPARSE_CACHE_DIR``) for
+        matrices of the same features. False by default.
+    symmetric : bool or "hermitian", optional
+        Whether the matrix equals its transpose, or its conjugate transpose, so that transposed products need no copy.
+        It is believed where given; by default an exact check on the device decides when a transposed product is first
+        asked for.
 
     Attributes
     ----------
@@ -371,7 +437,7 @@ def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Reques
         device = get_device(kind)
     except DeviceError:
         device = get_device("cpu")
-    return cls(arrays, shape=shape, device=device, format=request.format, threads_per_block=request.threads_per_block)
+    return cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
 
 
 def _to_host(source: Any) -> Any:

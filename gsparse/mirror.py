@@ -37,6 +37,13 @@ class Mirror:
     conjugated : bool
         Whether the array stands for its complex conjugate: products conjugate as they read, and the conjugate is only
         formed when the host asks for it.
+
+    Attributes
+    ----------
+    on_device : array or None
+        The device side, as it was brought there last.
+    lent : bool
+        Whether the host side may differ from the device side.
     """
 
     def __init__(
@@ -51,25 +58,20 @@ class Mirror:
         self.conjugated = conjugated
         self.frozen = False
         self._host = host
-        self._on_device = on_device
-        self._lent = host is not None
+        self.on_device = on_device
+        self.lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
         self.loans = 0
         self._lock = threading.RLock()
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype((self._host if self._on_device is None else self._on_device).dtype)  # type: ignore[union-attr]
-
-    @property
-    def lent(self) -> bool:
-        """Whether the host side may differ from the device side."""
-        return self._lent
+        return np.dtype((self._host if self.on_device is None else self.on_device).dtype)  # type: ignore[union-attr]
 
     @property
     def on_loan(self) -> bool:
         """Whether somebody holds the host side now."""
-        return self._lent and not self.frozen and held_elsewhere(self._host, self._own_references())
+        return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 
     def lend(self) -> npt.NDArray[Any]:
         """Hand out the host array: the same one each time, until a copy of it is the truth no longer. Synchronizes."""
@@ -77,7 +79,7 @@ class Mirror:
             if self.frozen:
                 return self.read()
             host = self._host_side()
-            self._lent = True
+            self.lent = True
             self.loans += 1
             return host
 
@@ -92,20 +94,16 @@ class Mirror:
 
     def resident(self) -> Array:
         """Give the device array, brought up to date where the host ruled."""
-        if not self._lent:
-            return self._on_device
+        if not self.lent:
+            return self.on_device
         with self._lock:
-            if self._lent and self._host is not None:
+            if self.lent and self._host is not None:
                 # Asked first and uploaded then: once nobody holds the array, nobody can write to it.
                 on_loan = not self.frozen and held_elsewhere(self._host, self._own_references())
                 host = _native(self._host)
-                self._on_device = self.device.upload(np.conjugate(host) if self.conjugated else host)
-                self._lent = on_loan
-            return self._on_device
-
-    def is_resident(self, array: Array) -> bool:
-        """Tell whether `array` is the device array and nothing is due to be brought to the device."""
-        return self._on_device is array and not self._lent
+                self.on_device = self.device.upload(np.conjugate(host) if self.conjugated else host)
+                self.lent = on_loan
+            return self.on_device
 
     def settle(self) -> None:
         """Make the device rule, whoever holds the host array: what enters is copied unless it is ours alone."""
@@ -118,8 +116,8 @@ class Mirror:
                 own = own.copy() if held_elsewhere(self._host, ours) else own
             # On the CPU the two sides are one memory, and lending it costs nothing.
             self._host = own if self.device.kind == "cpu" else None
-            self._on_device = self.device.upload(own)
-            self._lent = False
+            self.on_device = self.device.upload(own)
+            self.lent = False
 
     def share(self, *, flip: bool = False) -> Mirror:
         """Give a mirror of its own over the same device array; writing to either host side leaves the other alone.
@@ -160,13 +158,13 @@ class Mirror:
     def drop_host(self) -> None:
         """Forget a host copy that nobody holds."""
         with self._lock:
-            if self._on_device is not None and not self.on_loan:
+            if self.on_device is not None and not self.on_loan:
                 self.resident()
                 self._host = self._reading = None
 
     def _host_side(self) -> npt.NDArray[Any]:
         if self._host is None:
-            host = self.device.download(self._on_device)
+            host = self.device.download(self.on_device)
             if self.conjugated:
                 np.conjugate(host, out=host)
             self._host = host
@@ -174,7 +172,7 @@ class Mirror:
 
     def _own_references(self) -> int:
         """Our own references to the host array: this mirror's, its reading's, and on the CPU the device side's."""
-        aliases = (self._reading, self._on_device)
+        aliases = (self._reading, self.on_device)
         return 1 + sum(isinstance(alias, np.ndarray) and _memory(alias) is self._host for alias in aliases)
 
 

@@ -1,26 +1,34 @@
 """A matrix made ready for products: checked CSR on a device, its plans, and what was built from it.
 
 An operand's arrays never change. A matrix whose arrays changed has another operand; where only the values did, the new
-one keeps the statistics and so the plan.
+one keeps the structure: statistics, slices, encoded columns.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Literal
 
 import numpy as np
 
 from gsparse._typing import INDEX_DTYPES, Array
+from gsparse.build import Entries, Structure
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
-from gsparse.plan import CPU_MODEL, EXPECTED_PRODUCTS, GPU_MODEL, Plan, RowStats, make_plan
+from gsparse.machine import CPU_MODEL, GPU_MODEL
+from gsparse.plan import EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
+from gsparse.tune import LazyTuner, key_of, recall, remember, worth_timing
 
-__all__ = ["Operand", "Request", "make_operand", "row_stats"]
+__all__ = ["Operand", "Product", "Request", "make_operand"]
+
+# Products and entries from which on looking for a way to read less can pay: it takes as long as some hundred small
+# products, and these gain little, because they are bound by their launch.
+_EXAMINE_PRODUCTS = 50
+_EXAMINE_ENTRIES = 2**16
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,33 @@ class Request:
     format: str = "auto"
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
     expected_products: int = EXPECTED_PRODUCTS
+    compress: bool = True
+    tune: bool | Literal["lazy"] = False
+    symmetric: bool | Literal["hermitian"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """What one kind of product needs.
+
+    Attributes
+    ----------
+    multiply : callable
+        ``multiply(x, y, alpha, beta, conjugate)``, see `gsparse.kernels`.
+    stored : Stored
+    plan : Plan
+    scalars : (scalar, scalar)
+        One and zero: alpha and beta of a plain product.
+    """
+
+    multiply: Any
+    stored: Stored
+    plan: Plan
+    scalars: tuple[Any, Any]
+
+
+# The dtype in which values are read, and that in which products compute.
+Types = tuple[np.dtype[Any], np.dtype[Any]]
 
 
 @dataclass(eq=False)
@@ -42,37 +77,71 @@ class Operand:
     csr : Csr
         Checked.
     request : Request
-    stats : RowStats
+    structure : Structure
+        Of these row pointers and columns; shared by operands that differ in values only.
     source : (array, array, array)
         indptr, indices and data as they came: whoever still has these very arrays has this operand.
+    own_product : Product, optional
+        That of vectors of the matrix's own dtype, once it is built.
     """
 
     device: Device
     csr: Csr
     request: Request
-    stats: RowStats
+    structure: Structure
     source: tuple[Array, Array, Array]
-    _stored: dict[np.dtype[Any], Stored] = field(default_factory=dict, repr=False)
+    own_product: Product | None = field(default=None, repr=False)
+    _products: dict[Types, Product] = field(default_factory=dict, repr=False)
+    _entries: dict[Types, Entries] = field(default_factory=dict, repr=False)
+    _plans: dict[Types, Plan] = field(default_factory=dict, repr=False)
     _columns: dict[np.dtype[Any], Csr] = field(default_factory=dict, repr=False)
-    _plans: dict[np.dtype[Any], Plan] = field(default_factory=dict, repr=False)
-    _transposed: Operand | None = field(default=None, repr=False)
+    _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
 
-    def plan(self, storage: np.dtype[Any]) -> Plan:
-        """Choose the format for values read as `storage`."""
-        found = self._plans.get(storage)
+    @property
+    def stats(self) -> RowStats:
+        """Statistics of the rows."""
+        return self.structure.rows
+
+    def plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
+        """Choose the format for values read as `storage` by products in `compute`. Synchronizes the first time."""
+        found = self._plans.get((storage, compute))
         if found is None:
-            found = self._plans[storage] = make_plan(
-                self.stats,
-                device=self.device.name,
-                lanes=self.device.lanes,
-                model=GPU_MODEL if self.device.kind == "gpu" else CPU_MODEL,
-                value_bytes=storage.itemsize,
-                index_bytes=self.csr.indices.dtype.itemsize,
-                format=self.request.format,
-                threads_per_block=self.request.threads_per_block,
-                expected_products=self.request.expected_products,
-            )
+            with self._lock, self.device.active(), self.device.memory_guard():
+                found = self._plans.get((storage, compute)) or self._make_plan(storage, compute)
+                self._plans[storage, compute] = found
+        return found
+
+    def _make_plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
+        request = self.request
+        formats: tuple[str, ...] = (request.format,)
+        if request.format == "auto":
+            formats = FORMATS if self._is_worth_examining else ()
+        if request.format == "auto" and not request.compress:
+            formats = tuple(name for name in formats if name != "row_pattern")
+        storages = self._entries_of(storage, compute).storages(formats)
+        return make_plan(
+            self.stats,
+            storages,
+            device=self.device.name,
+            lanes=self.device.lanes,
+            model=GPU_MODEL if self.device.kind == "gpu" else CPU_MODEL,
+            value_bytes=compute.itemsize,
+            format=request.format,
+            threads_per_block=request.threads_per_block,
+            expected_products=request.expected_products,
+        )
+
+    @property
+    def _is_worth_examining(self) -> bool:
+        return self.request.expected_products >= _EXAMINE_PRODUCTS and self.csr.nnz >= _EXAMINE_ENTRIES
+
+    def _entries_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
+        found = self._entries.get((storage, compute))
+        if found is None:
+            compress = self.request.compress and (self.request.format != "auto" or self._is_worth_examining)
+            found = Entries(self.structure, self.values_as(storage), compute, compress)
+            self._entries[storage, compute] = found
         return found
 
     def values_as(self, storage: np.dtype[Any]) -> Csr:
@@ -82,14 +151,59 @@ class Operand:
         with self.device.memory_guard():
             return self.csr.with_data(self.csr.data.astype(storage))
 
-    def stored(self, storage: np.dtype[Any]) -> Stored:
-        """Give the matrix in the format its plan chose, converted on the device when first asked for."""
-        found = self._stored.get(storage)
+    def product(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        """Give what products need, converted on the device when first asked for."""
+        found = self._products.get((storage, compute))
         if found is None:
-            with self._lock:
-                found = self._stored.get(storage) or self._convert(storage)
-                self._stored[storage] = found
+            with self._lock, self.device.active(), self.device.memory_guard():
+                found = self._products.get((storage, compute)) or self._build(storage, compute)
+                self._keep(found, storage, compute)
         return found
+
+    def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        plan, request = self.plan(storage, compute), self.request
+        if request.tune and request.format == "auto" and request.expected_products >= _EXAMINE_PRODUCTS:
+            found = self._tuned(plan, storage, compute)
+        else:
+            found = self._product_of(plan, storage, compute)
+        del self._entries[storage, compute]  # what the chosen format does not need goes
+        self.structure.keep(found.plan.format)
+        # What was built on this stream may be read on any other from now on.
+        self.device.synchronize()  # synchronizes
+        return found
+
+    def _product_of(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        stored = self._entries_of(storage, compute).stored(plan.format)
+        multiply = self.device.kernels.SPMV[plan.format](self.device, stored, compute, plan.launch)
+        return Product(multiply, stored, plan, (compute.type(1), compute.type(0)))
+
+    def _tuned(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        """Let remembered times decide, else measure: now, or in the first products."""
+        key = key_of(self.device, plan, (storage, compute))
+        times = recall(key)
+        if times is not None:
+            plan = self._plans[storage, compute] = settle(plan, times, "measured before")
+            return self._product_of(plan, storage, compute)
+        names = worth_timing(plan, self.request.expected_products)
+        products = {name: self._product_of(replace(plan, format=name), storage, compute) for name in names}
+
+        def decide(times: dict[str, float]) -> None:
+            remember(key, times)
+            settled = self._plans[storage, compute] = settle(plan, times, "measured")
+            self._keep(replace(products[settled.format], plan=settled), storage, compute)
+
+        if self.request.tune == "lazy":
+            multiply = LazyTuner(self.device, {n: p.multiply for n, p in products.items()}, decide)
+            return replace(products[names[0]], multiply=multiply)
+        x, y = (self.device.xp.ones(n, compute) for n in self.csr.shape[::-1])
+        scalars = compute.type(1), compute.type(0), False
+        decide({n: self.device.seconds_of(partial(p.multiply, x, y, *scalars)) for n, p in products.items()})
+        return self._products[storage, compute]
+
+    def _keep(self, product: Product, storage: np.dtype[Any], compute: np.dtype[Any]) -> None:
+        self._products[storage, compute] = product
+        if storage == compute == self.csr.dtype:
+            self.own_product = product
 
     def columns(self, storage: np.dtype[Any]) -> Csr:
         """Give the CSR arrays for products with several columns; values of another dtype are cast once."""
@@ -97,46 +211,47 @@ class Operand:
         if found is None:
             with self._lock, self.device.active():
                 found = self._columns[storage] = self.values_as(storage)
-                self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_convert`
+                self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
         return found
 
-    def _convert(self, storage: np.dtype[Any]) -> Stored:
-        chosen, device = self.plan(storage).format, self.device
-        with device.active(), device.memory_guard():
-            csr = self.values_as(storage)
-            if chosen == "ellpack":
-                stored: Stored = device.kernels.csr_to_ellpack(device, csr, self.stats.max_length)
-            elif chosen == "blocked_ellpack":
-                stored = device.kernels.csr_to_blocked_ellpack(device, csr, device.lanes)
-            else:
-                stored = csr
-            # What was built on this stream may be read on any other from now on.
-            device.synchronize()  # synchronizes
-        return stored
+    def transposed(self) -> tuple[Operand, bool]:
+        """Give the operand of the transposed matrix, and whether its values stand for their conjugates.
 
-    def transposed(self) -> Operand:
-        """Give the operand of the transposed matrix, made on the device when first asked for and kept."""
+        A matrix that equals its transpose, or its conjugate transpose, is its own; any other has a transposed copy,
+        made on the device when first asked for and kept.
+        """
         if self._transposed is None:
             with self._lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
-                    csr = self.device.kernels.csr_transpose(self.device, self.csr)
-                    source = (csr.indptr, csr.indices, csr.data)
-                    stats = row_stats(self.device, csr)
-                    self._transposed = Operand(self.device, csr, self.request, stats, source)
+                    self._transposed = self._transpose()
         return self._transposed
 
+    def _transpose(self) -> tuple[Operand, bool]:
+        symmetry = self.request.symmetric
+        if symmetry is None and self.csr.shape[0] == self.csr.shape[1] and self.is_canonical:
+            is_symmetric = partial(self.device.kernels.is_symmetric, self.device, self.csr)
+            symmetry = is_symmetric(False) or (self.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
+        if symmetry:
+            return self, symmetry == "hermitian"
+        csr = self.device.kernels.csr_transpose(self.device, self.csr)
+        source = (csr.indptr, csr.indices, csr.data)
+        return Operand(self.device, csr, self.request, Structure.of(self.device, csr), source), False
+
     def with_data(self, data: Array, request: Request | None = None) -> Operand:
-        """Give the operand of the same structure with other values (or another request): the statistics are kept."""
+        """Give the operand of the same structure with other values (or another request); the structure is shared."""
         csr, source = _filled(self.csr, data), (*self.source[:2], data)
-        other = Operand(self.device, csr, request or self.request, self.stats, source)
+        other = Operand(self.device, csr, request or self.request, self.structure, source)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "is_canonical"})
         return other
 
     def release(self) -> None:
         """Drop what was built; it is made again when next needed."""
         with self._lock:
-            self._stored.clear()
-            self._columns.clear()
+            kept: tuple[dict[Any, Any], ...] = (self._products, self._entries, self._plans, self._columns)
+            for pieces in kept:
+                pieces.clear()
+            self.own_product = None
+            self.structure.keep("")
             self._transposed = None
 
     @cached_property
@@ -167,7 +282,7 @@ def make_operand(
         used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
         csr = _filled(Csr(shape, indptr, indices[:used], data[:used]), data)
         check_structure(device, csr)
-        return Operand(device, csr, request, row_stats(device, csr), source)
+        return Operand(device, csr, request, Structure.of(device, csr), source)
 
 
 def _filled(csr: Csr, data: Array) -> Csr:
@@ -207,25 +322,3 @@ def check_structure(device: Device, csr: Csr) -> None:
         raise StructureError(
             f"indices must lie in 0 to {csr.num_cols - 1}, they span {low} to {high}: is the shape right?"
         )
-
-
-def row_stats(device: Device, csr: Csr) -> RowStats:
-    """Measure the rows of a matrix on its device. Synchronizes."""
-    xp, num_rows, lanes = device.xp, csr.num_rows, device.lanes
-    lengths = xp.diff(csr.indptr)
-    if num_rows == 0:
-        return RowStats(0, csr.num_cols, 0, 0, 0, 0.0, 0.0, 0, 0)
-    whole = num_rows // lanes * lanes
-    blocked = int(lengths[:whole].reshape(-1, lanes).max(axis=1).sum(dtype=np.int64)) if whole else 0  # synchronizes
-    blocked += int(lengths[whole:].max()) if whole < num_rows else 0  # synchronizes
-    return RowStats(
-        num_rows=num_rows,
-        num_cols=csr.num_cols,
-        nnz=csr.nnz,
-        min_length=int(lengths.min()),  # synchronizes
-        max_length=int(lengths.max()),  # synchronizes
-        mean_length=csr.nnz / num_rows,
-        std_length=float(lengths.astype(np.float64).std()),  # synchronizes
-        num_empty=int(xp.count_nonzero(lengths == 0)),  # synchronizes
-        blocked_stored=blocked * lanes,
-    )

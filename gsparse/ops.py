@@ -16,10 +16,11 @@ import numpy as np
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
+from gsparse.kernels import Launch
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
-__all__ = ["Multiplicand", "multiply", "result_dtype", "spmm", "spmv"]
+__all__ = ["Multiplicand", "multiply", "multiply_quickly", "result_dtype", "spmm", "spmv"]
 
 
 class Multiplicand(Protocol):
@@ -163,6 +164,29 @@ def multiply(
     return product
 
 
+def multiply_quickly(A: Any, x: Array, out: Array | None = None) -> Array | None:
+    """Compute A·x where nothing has to be made, brought or cast first: a product this matrix has computed before.
+
+    Returns
+    -------
+    array or None
+        None where `multiply` has to look closer.
+    """
+    operand = A.resident_operand()
+    if operand is None or operand.own_product is None:
+        return None
+    device, csr, product = operand.device, operand.csr, operand.own_product
+    if not device.takes(x, out, csr.shape, csr.data.dtype):
+        return None
+    if out is None:
+        out = device.try_empty(csr.shape[0], csr.data.dtype)
+        if out is None:
+            return None
+    product.multiply(x, out, *product.scalars, False)
+    A.stats.products += 1
+    return out
+
+
 def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any, beta: Any, out: Array | None) -> Array:
     device, compute = operand.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
@@ -174,11 +198,10 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
         y[...] = _compute_array(device, out, compute)
     scalars = _kernel_scalar(alpha, types), _kernel_scalar(beta, types)
     if x.ndim == 1:
-        plan = operand.plan(types.storage)
-        kernel = device.kernels.SPMV[plan.format]
-        kernel(device, operand.stored(types.storage), device_x, y, *scalars, conjugate, plan.launch)
+        product = operand.product(types.storage, compute)
+        product.multiply(device_x, y, *scalars, conjugate)
     else:
-        launch = operand.plan(types.storage).launch
+        launch = Launch(operand.request.threads_per_block)
         device.kernels.csr_spmm(device, operand.columns(types.storage), device_x, y, *scalars, conjugate, launch)
     if y is out:
         return out

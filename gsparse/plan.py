@@ -1,23 +1,54 @@
 """The choice of a format: row statistics → candidates with bytes and predicted time → one choice with its reason.
 
-Pure: nothing here touches a device. `RowStats` is computed by `gsparse.operand`.
+Pure: nothing here touches a device. What it looks at is measured by `gsparse.build`, the constants it predicts with are
+in `gsparse.machine`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gsparse.errors import FormatError
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
+from gsparse.machine import MachineModel
 
-__all__ = ["FORMATS", "Candidate", "Plan", "RowStats", "make_plan", "threads_per_row"]
+__all__ = [
+    "FORMATS",
+    "Candidate",
+    "Plan",
+    "RowStats",
+    "Storage",
+    "fits",
+    "make_plan",
+    "rank",
+    "settle",
+    "threads_per_row",
+]
 
 # The names `format=` takes; "auto" picks one of the others.
-FORMATS = ("auto", "csr_scalar", "csr_vector", "ellpack", "blocked_ellpack")
+FORMATS = (
+    "auto",
+    "csr_scalar",
+    "csr_vector",
+    "csr_adaptive",
+    "csr_split",
+    "ellpack",
+    "blocked_ellpack",
+    "row_pattern",
+)
 
-# ELLPACK counts and strides its rows' entries in int32.
-MAX_WIDTH = 2**31 - 1
+# Formats that number rows, columns or the entries of one row in int32.
+_MAX_INT32 = 2**31 - 1
+
+# csr_vector: entries a thread should have at least (an H200 is fastest with 4 to 8), and threads that fill a device.
+_ENTRIES_PER_THREAD = 6.0
+_FILL = 2**17
+
+# Stored over true entries up to which rows stay in their slices as they are; above, long rows are kept apart, and what
+# still pads more is sorted.
+MAX_PADDING = 1.25
 
 
 @dataclass(frozen=True)
@@ -33,7 +64,11 @@ class RowStats:
     num_empty : int
         Rows without entries.
     blocked_stored : int
-        Entries that blocked ELLPACK would store, padding included.
+        Positions of slices in natural order, padding included.
+    split_stored : int
+        The same without long rows.
+    num_long, long_entries : int
+        Long rows, and their entries.
     """
 
     num_rows: int
@@ -45,6 +80,15 @@ class RowStats:
     std_length: float
     num_empty: int
     blocked_stored: int
+    split_stored: int = 0
+    num_long: int = 0
+    long_entries: int = 0
+
+    @property
+    def typical_length(self) -> float:
+        """The length that threads are counted for: that of rows with entries, and above it where lengths scatter."""
+        mean = self.nnz / max(self.num_rows - self.num_empty, 1)
+        return mean + min(self.std_length, mean)
 
     @property
     def efficiency(self) -> float:
@@ -53,70 +97,24 @@ class RowStats:
 
 
 @dataclass(frozen=True)
-class KernelModel:
-    """How far a kernel stays behind the bytes it reads.
+class Storage:
+    """How one format would write its entries down.
 
     Attributes
     ----------
-    traffic : float
-        Time over (bytes / bandwidth) on rows of even length.
-    traffic_per_entry : float
-        What each entry of the mean row adds to `traffic`: threads that walk a row each read farther apart.
-    step : float
-        Seconds one lane takes for one entry when nothing hides the latency: the longest row's critical path.
-    setup : float
-        What the conversion from CSR costs, in products.
+    columns, values : str
+        For the table: "int32", "uint16", "float64", "uint8 of 5", "all equal" …
+    num_stored : int
+        Positions, padding included.
+    nbytes : int
+        Bytes of the matrix that one product reads.
     """
 
-    traffic: float
-    traffic_per_entry: float
-    step: float
-    setup: float = 0.0
+    columns: str
+    values: str
+    num_stored: int
+    nbytes: int
 
-
-@dataclass(frozen=True)
-class MachineModel:
-    """The constants of one class of device; the ratios between kernels matter more than the absolute times.
-
-    Attributes
-    ----------
-    bandwidth : float
-        Bytes a second of a large copy.
-    launch : float
-        Seconds a product costs however small it is.
-    kernels : dict
-        `KernelModel` by format name.
-    """
-
-    bandwidth: float
-    launch: float
-    kernels: dict[str, KernelModel]
-
-
-# Fitted to asv_bench/measure_spmv.py on one NVIDIA H200, float64: 7-point 200³, 27-point 128³, banded, G3_circuit for
-# traffic, cnr-2000 and R-MAT 21 for the critical path.
-GPU_MODEL = MachineModel(
-    bandwidth=4.266e12,
-    launch=3e-6,
-    kernels={
-        "csr_scalar": KernelModel(traffic=0.75, traffic_per_entry=0.08, step=0.1e-6),
-        "csr_vector": KernelModel(traffic=1.6, traffic_per_entry=0.0, step=0.18e-6),
-        "ellpack": KernelModel(traffic=1.03, traffic_per_entry=0.0, step=0.25e-6, setup=5.0),
-        "blocked_ellpack": KernelModel(traffic=1.03, traffic_per_entry=0.0, step=0.25e-6, setup=6.0),
-    },
-)
-# Fitted to two cores of an AMD EPYC (Zen 4), float64: 7-point 100³, 27-point 48³, G3_circuit, cnr-2000, USA-road-FLA.
-# Rows are split over threads whole, so that the longest row's path is short beside the rest.
-CPU_MODEL = MachineModel(
-    bandwidth=25e9,
-    launch=2e-6,
-    kernels={
-        "csr_scalar": KernelModel(traffic=1.25, traffic_per_entry=0.0, step=1e-9),
-        "csr_vector": KernelModel(traffic=1.45, traffic_per_entry=-0.008, step=1e-9),
-        "ellpack": KernelModel(traffic=1.1, traffic_per_entry=0.02, step=1e-9, setup=10.0),
-        "blocked_ellpack": KernelModel(traffic=1.0, traffic_per_entry=0.012, step=1e-9, setup=10.0),
-    },
-)
 
 # Products a matrix is expected to serve: what a conversion is worth.
 EXPECTED_PRODUCTS = 1000
@@ -129,8 +127,7 @@ class Candidate:
     Attributes
     ----------
     format : str
-    num_stored : int
-        Entries stored, padding included.
+    storage : Storage
     nbytes : int
         Bytes one product moves: the stored matrix once, x once, y once.
     padding_ratio : float
@@ -140,15 +137,23 @@ class Candidate:
     setup_seconds : float
         Predicted time of the conversion from CSR.
     launch : Launch
+    measured : float or None
+        Time of one product, in seconds, where it was timed (`tune=`).
     """
 
     format: str
-    num_stored: int
+    storage: Storage
     nbytes: int
     padding_ratio: float
     seconds: float
     setup_seconds: float
     launch: Launch
+    measured: float | None = None
+
+    @property
+    def num_stored(self) -> int:
+        """Positions stored, padding included."""
+        return self.storage.num_stored
 
 
 @dataclass(frozen=True)
@@ -187,34 +192,45 @@ class Plan:
             f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to "
             f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
             f"η {stats.efficiency:.2f}",
-            f"{'':2}{'format':<16}{'MB a product':>14}{'padding':>9}{'predicted µs':>14}",
+            f"{'':2}{'format':<16}{'columns':>9}{'values':>16}{'MB a product':>14}{'padding':>9}{'predicted µs':>14}"
+            f"{'measured µs':>13}",
         ]
         for c in self.candidates:
             mark = "→" if c.format == self.format else ""
-            megabytes, microseconds = c.nbytes / 1e6, c.seconds * 1e6
-            lines.append(f"{mark:2}{c.format:<16}{megabytes:>14.3f}{c.padding_ratio:>9.2f}{microseconds:>14.1f}")
+            megabytes, predicted = c.nbytes / 1e6, c.seconds * 1e6
+            measured = "" if c.measured is None else f"{c.measured * 1e6:.1f}"
+            lines.append(
+                f"{mark:2}{c.format:<16}{c.storage.columns:>9}{c.storage.values:>16}{megabytes:>14.3f}"
+                f"{c.padding_ratio:>9.2f}{predicted:>14.1f}{measured:>13}"
+            )
         return "\n".join(lines)
 
 
-def threads_per_row(mean_length: float, lanes: int) -> int:
-    """Give the largest power of two ≤ the mean row length, between 2 and the lanes of a warp.
+def threads_per_row(length: float, lanes: int, num_rows: int = _FILL) -> int:
+    """Give the threads that share a row: a power of two from 2 to the lanes of a warp.
+
+    Enough that each has about six entries, all of which it asks for at once; but where rows are few, as many as it
+    takes to fill the device, up to one an entry.
 
     Examples
     --------
-    >>> [threads_per_row(mean, 32) for mean in (0.0, 1.0, 4.0, 7.9, 8.0, 1000.0)]
-    [2, 2, 4, 4, 8, 32]
+    >>> [threads_per_row(mean, 32) for mean in (0.0, 1.0, 12.0, 24.0, 60.0, 1000.0)]
+    [2, 2, 2, 4, 8, 32]
+    >>> threads_per_row(60.0, 32, num_rows=5000)
+    16
     """
-    return min(max(2, 1 << int(mean_length).bit_length() >> 1), lanes)
+    entries = max(length / _ENTRIES_PER_THREAD, min(length, _FILL / max(num_rows, 1)))
+    return min(max(2, 1 << int(entries).bit_length() >> 1), lanes)
 
 
 def make_plan(
     stats: RowStats,
+    storages: Mapping[str, Storage],
     *,
     device: str,
     lanes: int,
     model: MachineModel,
     value_bytes: int,
-    index_bytes: int,
     format: str = "auto",
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK,
     expected_products: int = EXPECTED_PRODUCTS,
@@ -224,13 +240,15 @@ def make_plan(
     Parameters
     ----------
     stats : RowStats
+    storages : mapping of format to Storage
+        The formats that fit the matrix.
     device : str
         Name of the device, for the table.
     lanes : int
         Threads of a warp there.
     model : MachineModel
-    value_bytes, index_bytes : int
-        Size of a stored value and of a column index.
+    value_bytes : int
+        Size of an element of x and y.
     format : str
         A name out of `FORMATS`; "auto" leaves the choice to the model.
     threads_per_block : {128, 256, 512}
@@ -240,18 +258,54 @@ def make_plan(
     Raises
     ------
     FormatError
-        Where the name is unknown, or ELLPACK was asked for and a row is longer than it can count.
+        Where the name is unknown, or the format asked for does not fit.
     """
     check_request(format, threads_per_block)
-    launch = Launch(threads_per_block, threads_per_row(stats.mean_length, lanes))
-    found = [_candidate(name, stats, model, value_bytes, index_bytes, launch, lanes) for name in FORMATS[1:]]
-    candidates = tuple(c for c in found if not (c.format.endswith("ellpack") and stats.max_length > MAX_WIDTH))
+    launch = Launch(threads_per_block, threads_per_row(stats.typical_length, lanes, stats.num_rows))
+    candidates = tuple(_candidate(n, s, stats, model, value_bytes, launch) for n, s in storages.items())
     if format != "auto":
-        if format not in (c.format for c in candidates):
-            raise FormatError(f"{format} counts a row in int32, the longest row has {stats.max_length} entries")
+        if format not in storages:
+            raise FormatError(f"{format} does not fit this matrix: {_UNFIT.get(format, _UNFIT['ellpack'])}")
         return Plan(format, "asked for", stats, candidates, device)
-    ranked = sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
+    ranked = rank(candidates, expected_products)
     return Plan(ranked[0].format, _reason(ranked[0], ranked[1], expected_products), stats, candidates, device)
+
+
+def rank(candidates: Iterable[Candidate], expected_products: int) -> list[Candidate]:
+    """Sort candidates by predicted time, their share of the set-up included, the best first."""
+    return sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
+
+
+def settle(plan: Plan, measured: Mapping[str, float], source: str) -> Plan:
+    """Give the plan that measured times decide.
+
+    Parameters
+    ----------
+    plan : Plan
+    measured : mapping of format to seconds
+    source : str
+        Where the times come from, for the reason.
+    """
+    candidates = tuple(replace(c, measured=measured.get(c.format)) for c in plan.candidates)
+    best = min(measured, key=lambda name: measured[name])
+    others = ", ".join(
+        f"{name} {1e6 * t:.1f}" for name, t in sorted(measured.items(), key=lambda i: i[1]) if name != best
+    )
+    reason = f"{1e6 * measured[best]:.1f} µs {source}" + (f", {others}" if others else "")
+    return Plan(best, reason, plan.stats, candidates, plan.device)
+
+
+_UNFIT = {
+    "row_pattern": "it stores few distinct rows (offsets from the diagonal) once, and here too many differ",
+    "ellpack": f"it counts rows and the entries of each in int32, up to {_MAX_INT32}",
+}
+
+
+def fits(format: str, stats: RowStats) -> bool:
+    """Tell whether a format can number the rows of a matrix, and the entries of one."""
+    if format == "ellpack" or (format == "blocked_ellpack" and stats.num_rows > _MAX_INT32):
+        return stats.max_length <= _MAX_INT32
+    return format in ("csr_scalar", "csr_vector") or stats.num_rows <= _MAX_INT32
 
 
 def check_request(format: str, threads_per_block: int) -> None:
@@ -262,21 +316,43 @@ def check_request(format: str, threads_per_block: int) -> None:
         raise FormatError(f"threads_per_block must be one of {THREADS_PER_BLOCK}, got {threads_per_block!r}")
 
 
+# Entries that a thread asks for at once.
+_BATCH = 4
+# Entries above which a row is kept apart: in csr_scalar, in csr_vector for each thread, in csr_adaptive.
+_LONG = {"csr_scalar": 16, "csr_vector": 8, "csr_adaptive": 1024}
+
+
+def _longest_path(
+    name: str, storage: Storage, stats: RowStats, model: MachineModel, launch: Launch
+) -> tuple[float, bool]:
+    """Give the rounds of loads of the thread with the longest row, and whether longer rows are kept apart."""
+    longest, threads = stats.max_length, 1.0
+    if name == "csr_split":
+        return 0.0, False
+    limit = _LONG.get(name, longest)
+    if name == "csr_vector":
+        threads = launch.threads_per_row
+        limit = max(limit * launch.threads_per_row, 2 * _LONG["csr_scalar"])
+    elif name == "csr_adaptive":
+        threads = max(1.0, (stats.mean_length + 1) / _BATCH) / _BATCH
+    elif name == "blocked_ellpack" and storage.num_stored < stats.blocked_stored:
+        limit = model.long_length
+    return min(longest, limit) / threads / _BATCH, longest > limit
+
+
 def _candidate(
-    name: str, stats: RowStats, model: MachineModel, value_bytes: int, index_bytes: int, launch: Launch, lanes: int
+    name: str, storage: Storage, stats: RowStats, model: MachineModel, value_bytes: int, launch: Launch
 ) -> Candidate:
-    padded = {"ellpack": stats.max_length * stats.num_rows, "blocked_ellpack": stats.blocked_stored}
-    stored = padded.get(name, stats.nnz)
-    offsets = {"ellpack": 0, "blocked_ellpack": 8 * (-(-stats.num_rows // lanes) + 1)}
-    nbytes = stored * (value_bytes + index_bytes) + offsets.get(name, index_bytes * (stats.num_rows + 1))
-    nbytes += (stats.num_rows + stats.num_cols) * value_bytes
-    lanes_per_row = launch.threads_per_row if name == "csr_vector" else 1
+    nbytes, positions = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes, storage.num_stored
     kernel = model.kernels[name]
-    traffic = max(1.0, kernel.traffic + kernel.traffic_per_entry * stats.mean_length)
-    critical = kernel.step * stats.max_length / lanes_per_row
-    seconds = model.launch + max(traffic * nbytes / model.bandwidth, critical)
-    padding = stored / stats.nnz if stats.nnz else 1.0
-    return Candidate(name, stored, nbytes, padding, seconds, kernel.setup * seconds, launch)
+    steps, has_long_rows = _longest_path(name, storage, stats, model, launch)
+    per_position = kernel.position + kernel.coded * storage.values.startswith("uint")
+    per_position += kernel.narrow * storage.columns.startswith("uint")
+    seconds = kernel.fixed + kernel.byte * nbytes + kernel.row * stats.num_rows + per_position * positions
+    seconds += kernel.step * steps + kernel.long_rows * has_long_rows
+    seconds += kernel.thread * stats.num_rows * (launch.threads_per_row if name == "csr_vector" else 1)
+    padding = positions / stats.nnz if stats.nnz and name != "row_pattern" else 1.0
+    return Candidate(name, storage, nbytes, padding, seconds, kernel.setup * seconds, launch)
 
 
 def _reason(best: Candidate, next_best: Candidate, expected_products: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gsparse._typing import Array
+from gsparse.formats.entries import Columns, Values
 
 __all__ = ["Ellpack"]
 
@@ -14,9 +14,8 @@ __all__ = ["Ellpack"]
 class Ellpack:
     """ELLPACK arrays on one device.
 
-    Entry j of row i is at position ``j * num_rows + i``, so the threads of a warp, a row each, read side by side.
-    A short row repeats its last column with value 0 (an empty row column 0), which leaves every finite sum as it is;
-    a sum that came out NaN may owe it to 0·inf in the padding and is done again with the row's true length.
+    Entry j of row i is at position ``j * pitch + i``, so the threads of a warp, a row each, read side by side.
+    Positions without an entry have the padding code for a column (`gsparse.formats.entries`).
 
     Attributes
     ----------
@@ -25,30 +24,26 @@ class Ellpack:
         Entries without padding.
     width : int
         Length of the longest row.
-    indptr : array, shape (num_rows + 1,)
-        CSR's own array, shared: the true row lengths, read only for sums that are NaN.
-    indices : array of int32 or int64, shape (width * num_rows,)
-    data : array, shape (width * num_rows,)
+    pitch : int
+        Rows, rounded up to whole runs (warps).
+    columns : Columns
+    values : Values
     """
 
     shape: tuple[int, int]
     nnz: int
     width: int
-    indptr: Array
-    indices: Array
-    data: Array
+    pitch: int
+    columns: Columns
+    values: Values
 
     @property
     def num_rows(self) -> int:
         return self.shape[0]
 
     @property
-    def num_cols(self) -> int:
-        return self.shape[1]
-
-    @property
     def num_stored(self) -> int:
-        return int(self.indices.size)
+        return self.width * self.pitch
 
     @property
     def padding_ratio(self) -> float:
@@ -57,8 +52,8 @@ class Ellpack:
     @property
     def nbytes(self) -> int:
         """Bytes that one product reads of the matrix itself."""
-        return int(self.indices.nbytes + self.data.nbytes)
+        return self.columns.nbytes + self.values.nbytes
 
     @property
     def dtype(self) -> Any:
-        return self.data.dtype
+        return self.values.dtype

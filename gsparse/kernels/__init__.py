@@ -1,44 +1,89 @@
 """One contract an operation, implemented twice under the same name: `kernels.cpu` and `kernels.gpu`.
 
-The contract, for both backends
--------------------------------
-``kernel(device, matrix, x, y, alpha, beta, conjugate, launch)`` computes, in place, row by row,
+Products
+--------
+``SPMV[format](device, matrix, dtype, launch)`` gives ``multiply(x, y, alpha, beta, conjugate)``, which computes, in
+place, row by row,
 
     y = alpha * A @ x + beta * y          (A conjugated first where `conjugate` is true)
 
 `device`
-    The `gsparse.device.Device` all arrays live on.
+    The `gsparse.device.Device` all arrays live on, active.
 `matrix`
-    `Csr` for `csr_scalar` and `csr_vector`, `Ellpack` for `ellpack`, `BlockedEllpack` for `blocked_ellpack`.
-`x`, `y`
-    Contiguous vectors of `num_cols` and `num_rows` elements, of the compute dtype (`gsparse._typing.COMPUTE_DTYPES`);
-    they do not overlap. The matrix's values are of that dtype or of one that widens to it (float32 read by a float64
-    or complex128 product, for instance).
-`alpha`, `beta`
-    NumPy scalars of the compute dtype. Where ``beta == 0``, y is never read: NaN there does not survive.
+    `CsrEntries` for `csr_scalar` and `csr_vector` (schedule: `LongRows` or None), `csr_adaptive` (`RowBlocks`) and
+    `csr_split` (`Tiles`), `Ellpack` for `ellpack`, `BlockedEllpack` for `blocked_ellpack`, `RowPattern` for
+    `row_pattern`. Columns and values are encoded as `gsparse.formats.entries` says, in any combination. Plain values
+    are of `dtype` or of one that widens to it (float32 read by a float64 or complex128 product, for instance); tables
+    are of `dtype`.
+`dtype`
+    The compute dtype (`gsparse._typing.COMPUTE_DTYPES`).
 `launch`
     `Launch`: how many threads a block, and for `csr_vector` how many threads (on the CPU: partial sums) a row.
+`x`, `y`
+    Contiguous vectors of `num_cols` and `num_rows` elements, of `dtype`; they do not overlap.
+`alpha`, `beta`
+    NumPy scalars of `dtype`. Where ``beta == 0``, y is never read: NaN there does not survive.
 
-`csr_spmm` has the same contract with `x` of shape (num_cols, k) and `y` of shape (num_rows, k), both of any strides.
+``csr_spmm(device, csr, x, y, alpha, beta, conjugate, launch)`` does the same with a `Csr`, `x` of shape (num_cols, k)
+and `y` of shape (num_rows, k), both of any strides.
 
-Rows are summed in a fixed order, so the same input gives the same bits. Nothing is allocated and nothing waits for the
-device. Bytes moved: ``matrix.nbytes`` + x once (more where gathers miss the cache) + y once (twice where beta != 0).
+Rows are summed in a fixed order, so the same input gives the same bits. Nothing waits for the device, and nothing is
+allocated but, once a stream, the scratch of formats that add up parts of rows. Bytes moved: ``matrix.nbytes`` + x once
+(more where gathers miss the cache) + y once (twice where beta != 0).
 
-``csr_to_ellpack(device, csr, width)`` and ``csr_to_blocked_ellpack(device, csr, slice_size)`` give a new frozen format
-that shares `csr.indptr`; they count, scan and fill on the device.
+Set-up
+------
+What `gsparse.build` makes formats of; each gives new arrays, written by kernels on the device. A *run* is
+``device.lanes`` consecutive positions, C = ``device.lanes`` the rows of a slice.
+
+``measure_rows(device, indptr, long_length)`` → int64 host array: shortest, longest, empty rows, sum of squared lengths,
+    positions of slices in natural order, the same without rows longer than `long_length`, number of these, their
+    entries. Synchronizes.
+``sort_rows(device, indptr, long_length)`` → rows, padded to whole slices: within each `SORTING_SCOPE` consecutive rows
+    by falling length (equal lengths in order), a long row and what is past the last row as -1 at the end.
+``slice_offsets(device, indptr, rows, long_length)`` → int64 (num_slices + 1,): count and scan; long rows count 0.
+    `rows` as from `sort_rows`, or None for natural order.
+``lay_out(device, indptr, items, slices, padding)`` → the items of CSR's order at the positions of `slices` (a `Slices`,
+    long rows included), `padding` elsewhere. Items of any dtype of 1, 2, 4, 8 or 16 bytes.
+``lay_out_ellpack(device, indptr, items, width, pitch, padding)`` → the same for `Ellpack`.
+``run_span(device, columns, num_cols)`` → int: over all runs of positions, the largest distance between the columns of
+    one run (padding, negative, aside). Synchronizes.
+``encode_columns(device, columns, dtype)`` → `Columns` with bases, for a span below the dtype's padding code.
+``row_keys(device, csr, values)`` → uint64 (num_rows,): a hash of each row's length and offsets (column minus row),
+    and where `values` is true of its values' bits too.
+``rows_follow(device, csr, codes, representatives, values)`` → bool: whether each row i has exactly the offsets (and
+    values) of row ``representatives[codes[i]]``. Synchronizes.
+``encode_keys(device, keys, table, dtype)`` → codes, missing: the place of each key in the sorted `table`, as `dtype`,
+    and a host array of up to `MAX_MISSING` keys that are not in it (empty where all are). Keys of uint32 or uint64.
+    Synchronizes.
+``is_symmetric(device, csr, hermitian)`` → bool: whether a square matrix with strictly rising columns equals its
+    transpose, or its conjugate transpose. Synchronizes.
+``csr_transpose(device, csr)`` → `Csr` of the transpose. Synchronizes.
+
+Constants of a backend: `SORTING_SCOPE` (rows), `CHUNK_SIZE` (entries of a chunk of a long row), `LONG_LENGTH` (entries
+above which a row is better kept apart from slices), `SCALAR_LENGTH` and `VECTOR_LENGTH` (the same for `csr_scalar`,
+and for each thread a row of `csr_vector`; `NO_LIMIT` where no row ever is), `BLOCK_WORK` (entries plus rows of a row
+block), `TILE_WORK` (entries plus row ends of a tile), `CSR_CODES` (dtypes that columns in CSR order may be
+narrowed to), `LOOKS_UP` (whether a value looked up by a byte beats one stored in half the precision).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_THREADS_PER_BLOCK", "THREADS_PER_BLOCK", "Launch"]
+__all__ = ["DEFAULT_THREADS_PER_BLOCK", "MAX_MISSING", "NO_LIMIT", "THREADS_PER_BLOCK", "Launch"]
 
 # Launch shapes that may be asked for.
 THREADS_PER_BLOCK = (128, 256, 512)
 # The default. An H200 runs 128 up to 3 % faster on stencils and 14 % slower on banded matrices, and 512 1 to 3 % slower
-# (asv_bench/measure_spmv.py --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
+# (python -m gsparse bench --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
 DEFAULT_THREADS_PER_BLOCK = 256
+
+# As `long_length`: no row is long.
+NO_LIMIT = 2**62
+
+# Keys that one pass of `encode_keys` may report.
+MAX_MISSING = 4096
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,9 @@ class EmulatedDevice(Device):
         made.reshape(-1).view(np.uint8).fill(0xFF)
         return made
 
+    def try_empty(self, size: int, dtype: np.dtype[Any]) -> Array | None:
+        return self.empty(size, dtype)
+
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         function = emulated_module(source, self.lanes).get_function(expression)
 

@@ -21,8 +21,10 @@
 #include <random>
 #include <string>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <thread>
 #include <type_traits>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 #if defined(__SANITIZE_ADDRESS__)
@@ -308,9 +310,10 @@ template <class T> T *shared_array(const void *key, size_t count) {
 }
 template <class T, class F> T atomic_update(T *p, F f) {  // gives the value before
   T before, after;
+  // (ordered, because __threadfence is nothing here: what a kernel publishes with a fence and an atomic is in order)
   __atomic_load(p, &before, __ATOMIC_RELAXED);
   do after = f(before);
-  while (!__atomic_compare_exchange(p, &before, &after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  while (!__atomic_compare_exchange(p, &before, &after, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
   return before;
 }
 
@@ -394,6 +397,15 @@ inline void drop_kept() {
   delete kept;
   kept = nullptr;
 }
+// A stack and its guard are two of the 65 530 mappings that Linux grants a process, and each module keeps fibers of its
+// own: only the first thread keeps any from launch to launch, and only so many.
+constexpr size_t kKeptLanes = 256;
+inline void trim_kept() {
+  if (!kept) return;
+  if (syscall(SYS_gettid) != getpid()) return drop_kept();
+  Quiet q;
+  for (; kept->lanes.size() > kKeptLanes; kept->lanes.pop_back()) delete_lane(kept->lanes.back());
+}
 inline Block &kept_block() {
   if (!kept) {
     kept = new Block;
@@ -426,6 +438,7 @@ inline std::string run(Launch &L, unsigned os_threads) {
   for (u64 t = 1; t < std::min<u64>(os_threads, num_blocks / kMinBlocksPerThread); ++t)
     others.emplace_back([&] { work(); drop_kept(); });
   work();
+  trim_kept();
   for (std::thread &t : others) t.join();
   return error;
 }
@@ -506,6 +519,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
 
 // ---------------------------------------------------------------- port.cuh's vocabulary
 #define GS_KERNEL void
+#define GS_KERNEL_OF(threads) void
 #define GS_SHARED(T, name, count)                                                                                      \
   static char gs_emu_key_##name;                                                                                       \
   T *name = gs_emu::shared_array<T>(&gs_emu_key_##name, count)

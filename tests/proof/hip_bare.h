@@ -6,7 +6,7 @@
 #define __host__ __attribute__((host))
 #define __shared__ __attribute__((shared))
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(n) __attribute__((amdgpu_flat_work_group_size(1, n)))
+#define __launch_bounds__(n, ...) __attribute__((amdgpu_flat_work_group_size(1, n)))
 
 #define GS_DIM3(name, fx, fy, fz)                                              \
   struct name##_t {                                                            \
@@ -18,6 +18,7 @@
 GS_DIM3(threadIdx, __builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(), __builtin_amdgcn_workitem_id_z())
 GS_DIM3(blockIdx, __builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(), __builtin_amdgcn_workgroup_id_z())
 GS_DIM3(blockDim, __builtin_amdgcn_workgroup_size_x(), __builtin_amdgcn_workgroup_size_y(), __builtin_amdgcn_workgroup_size_z())
+GS_DIM3(gridDim, __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x(), 1, 1)
 
 static __device__ __forceinline__ void __syncthreads() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -36,9 +37,17 @@ template <class T> __device__ __forceinline__ T __shfl_down(T v, int d, int w = 
   const int lane = gs_bare_lane();
   return gs_bare_permute(v, (lane & (w - 1)) + d < w ? lane + d : lane);
 }
+template <class T> __device__ __forceinline__ T __shfl_up(T v, int d, int w = GS_WARP) {
+  const int lane = gs_bare_lane();
+  return gs_bare_permute(v, (lane & (w - 1)) >= d ? lane - d : lane);
+}
 template <class T> __device__ __forceinline__ T __shfl(T v, int s, int w = GS_WARP) {
   return gs_bare_permute(v, (gs_bare_lane() & ~(w - 1)) + (s & (w - 1)));
 }
 template <class T> __device__ __forceinline__ T atomicAdd(T *p, T v) {
   return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+template <class T> __device__ __forceinline__ T atomicMax(T *p, T v) {
+  return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+static __device__ __forceinline__ void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }

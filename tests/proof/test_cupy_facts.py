@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gsparse.device import compile_options, kernel_source
+from gsparse.kernels.gpu.catalogue import instantiations
 
 from .compile_nvidia import CUPY_OPTIONS, LANES
 
@@ -87,11 +88,12 @@ def test_disk_cache_key_holds_no_header_that_the_source_includes() -> None:
     assert "env, base, source, extra_source, _get_cupy_cache_key()" in code
 
 
-@pytest.mark.parametrize("source", ["spmv_csr.cu", "spmv_ellpack.cu", "spmm_csr.cu", "convert.cu"])
+@pytest.mark.parametrize("source", sorted({source for source, _ in instantiations(32)}))
 def test_kernel_source_holds_its_headers(source: str) -> None:
     text = kernel_source(source)
-    assert '#include "scalar.cuh"' not in text
-    assert '#include "port.cuh"' not in text
+    assert '#include "' not in text.split("#if defined(GS_EMU)")[0]
+    for header in ("port.cuh", "scalar.cuh", "entries.cuh", "long_rows.cuh"):
+        assert f'#include "{header}"' not in text
     assert text.count("#define GS_MAX_THREADS") == 1
 
 

@@ -1,10 +1,4 @@
-"""The pieces of a product's row: which part owns it, its sum, and how the sum reaches `y`. Inlined into the kernels.
-
-Positions and columns are turned into uint64 where they index, because numba tests each signed index for wrap-around.
-That alone costs half as much again (7-point 100**3, one thread: 17.1 ms signed, 10.8 ms unsigned).
-
-`conjugate` is True or None, never False: numba prunes the branch on None when it compiles, so that it costs nothing.
-"""
+"""Which part of a product owns a row, and how a row's sum reaches `y`. Inlined into the kernels."""
 
 from __future__ import annotations
 
@@ -14,22 +8,12 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.kernels.cpu.compiling import inlined
+from gsparse.kernels.cpu.entries import Run
+from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
 
-__all__ = [
-    "Eight",
-    "Int",
-    "add_entry",
-    "eight_at",
-    "eight_of",
-    "first_row",
-    "sum_row",
-    "sums_of_4",
-    "sums_of_8",
-    "write",
-]
+__all__ = ["Int", "first_row", "write", "write_first", "write_lanes", "write_run"]
 
 Int = int | np.signedinteger[Any]
-Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
 
 @inlined
@@ -55,77 +39,6 @@ def first_row(part: int, num_parts: int, offsets: Array) -> int:
 
 
 @inlined
-def add_entry(total: Any, position: Int, indices: Array, data: Array, x: Array, conjugate: bool | None) -> Any:
-    """Add the entry at `position`, widened to the type of `total` first, as SciPy does."""
-    value = data[np.uint64(position)]
-    if conjugate is not None:
-        value = np.conj(value)
-    return total + type(total)(value) * x[np.uint64(indices[np.uint64(position)])]
-
-
-@inlined
-def sum_row(
-    total: Any, begin: Int, stride: Int, count: Int, indices: Array, data: Array, x: Array, conjugate: bool | None
-) -> Any:
-    """Add `count` entries to `total`, one after the other."""
-    position = begin
-    for _ in range(count):
-        total = add_entry(total, position, indices, data, x, conjugate)
-        position += stride
-    return total
-
-
-@inlined
-def sums_of_4(
-    zero: Any, begin: Int, stride: Int, count: Int, indices: Array, data: Array, x: Array, conjugate: bool | None
-) -> tuple[Any, Any, Any, Any]:
-    """Give four sums side by side: sum k has the entries ``begin + k + j * stride``, j < count, in their order."""
-    a = b = c = d = zero
-    position = begin
-    for _ in range(count):
-        a = add_entry(a, position, indices, data, x, conjugate)
-        b = add_entry(b, position + 1, indices, data, x, conjugate)
-        c = add_entry(c, position + 2, indices, data, x, conjugate)
-        d = add_entry(d, position + 3, indices, data, x, conjugate)
-        position += stride
-    return a, b, c, d
-
-
-@inlined
-def eight_of(zero: Any) -> Eight:
-    """Give eight sums to start from."""
-    return zero, zero, zero, zero, zero, zero, zero, zero
-
-
-@inlined
-def eight_at(sums: Array, lane: Int) -> Eight:
-    """Give the eight sums from `lane` on."""
-    a, b, c, d = sums[np.uint64(lane)], sums[np.uint64(lane + 1)], sums[np.uint64(lane + 2)], sums[np.uint64(lane + 3)]
-    e, f, g = sums[np.uint64(lane + 4)], sums[np.uint64(lane + 5)], sums[np.uint64(lane + 6)]
-    return a, b, c, d, e, f, g, sums[np.uint64(lane + 7)]
-
-
-@inlined
-def sums_of_8(
-    sums: Eight, begin: Int, stride: Int, count: Int, indices: Array, data: Array, x: Array, conjugate: bool | None
-) -> Eight:
-    """Go on with eight sums side by side, each in a register of its own: see `sums_of_4`."""
-    a, b, c, d, e, f, g, h = sums
-    position = begin
-    for _ in range(count):
-        a = add_entry(a, position, indices, data, x, conjugate)
-        b = add_entry(b, position + 1, indices, data, x, conjugate)
-        c = add_entry(c, position + 2, indices, data, x, conjugate)
-        d = add_entry(d, position + 3, indices, data, x, conjugate)
-        e = add_entry(e, position + 4, indices, data, x, conjugate)
-        f = add_entry(f, position + 5, indices, data, x, conjugate)
-        g = add_entry(g, position + 6, indices, data, x, conjugate)
-        h = add_entry(h, position + 7, indices, data, x, conjugate)
-        position += stride
-    return a, b, c, d, e, f, g, h
-
-
-@inlined
 def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
     """Let ``y[row] = alpha * total + beta * y[row]``; `y` is not read where beta is zero.
 
@@ -138,3 +51,43 @@ def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
     elif beta != 0:
         total = total + beta * y[np.uint64(row)]
     y[np.uint64(row)] = total
+
+
+@inlined
+def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
+    """Do as `write` for `LANES` rows."""
+    if alpha != 1:
+        total = multiply(splat(alpha), total)
+    if beta == 1:
+        total = add(total, load(y, np.uint64(row), beta))
+    elif beta != 0:
+        total = add(total, multiply(splat(beta), load(y, np.uint64(row), beta)))
+    store(y, np.uint64(row), total)
+
+
+@inlined
+def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: Any) -> None:
+    """Do as `write_lanes` for the first `count` of them."""
+    if alpha != 1:
+        total = multiply(splat(alpha), total)
+    if beta == 1:
+        total = add(total, load_first(y, np.uint64(row), np.uint64(count), beta))
+    elif beta != 0:
+        total = add(total, multiply(splat(beta), load_first(y, np.uint64(row), np.uint64(count), beta)))
+    store_first(y, np.uint64(row), np.uint64(count), total)
+
+
+@inlined
+def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -> None:
+    """Do as `write` for `rows` rows from `row` on, up to a run."""
+    a, b, c, d = sums
+    if rows == 4 * LANES:
+        write_lanes(y, row, a, alpha, beta)
+        write_lanes(y, row + LANES, b, alpha, beta)
+        write_lanes(y, row + 2 * LANES, c, alpha, beta)
+        write_lanes(y, row + 3 * LANES, d, alpha, beta)
+    else:
+        write_first(y, row, min(rows, LANES), a, alpha, beta)
+        write_first(y, row + LANES, max(0, min(rows - LANES, LANES)), b, alpha, beta)
+        write_first(y, row + 2 * LANES, max(0, min(rows - 2 * LANES, LANES)), c, alpha, beta)
+        write_first(y, row + 3 * LANES, max(0, min(rows - 3 * LANES, LANES)), d, alpha, beta)

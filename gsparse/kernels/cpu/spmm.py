@@ -10,11 +10,12 @@ from gsparse._typing import Array
 from gsparse.formats import Csr
 from gsparse.kernels import Launch
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.rows import Eight, Int, first_row, write
-from gsparse.kernels.cpu.spmv import conjugation
+from gsparse.kernels.cpu.rows import Int, first_row, write
 from gsparse.threads import run_parts
 
 __all__ = ["csr_spmm"]
+
+Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
 # From so many columns on, a row-major `x` is read along its rows, with the sums in memory; fewer columns, or columns
 # that are not side by side, are summed up to eight at a time in registers. 7-point 60**3, ms, in memory / in registers
@@ -33,8 +34,9 @@ def csr_spmm(
     indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
     by_rows = num_columns >= _MIN_ROW_COLUMNS and x.flags.c_contiguous
     cost = (indices.size + y.shape[0]) * num_columns
+    told = True if conjugate and data.dtype.kind == "c" else None
     kernel = _csr_spmm_rows if by_rows else _csr_spmm_tiles
-    run_parts(kernel, cost, indptr, indices, data, x, y, alpha, beta, conjugation(conjugate, data))
+    run_parts(kernel, cost, indptr, indices, data, x, y, alpha, beta, told)
 
 
 @compiled

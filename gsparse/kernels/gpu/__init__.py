@@ -1,19 +1,71 @@
 """The GPU backend: CUDA C++ in `src/`, bound and launched here."""
 
-from gsparse.kernels.gpu.convert import csr_to_blocked_ellpack, csr_to_ellpack, csr_transpose
+from gsparse.kernels.gpu.setup import (
+    CSR_CODES,
+    LONG_LENGTH,
+    LOOKS_UP,
+    SCALAR_LENGTH,
+    SORTING_SCOPE,
+    VECTOR_LENGTH,
+    csr_transpose,
+    encode_columns,
+    encode_keys,
+    is_symmetric,
+    lay_out,
+    lay_out_ellpack,
+    measure_rows,
+    row_keys,
+    rows_follow,
+    run_span,
+    slice_offsets,
+    sort_rows,
+)
 from gsparse.kernels.gpu.spmm import csr_spmm
-from gsparse.kernels.gpu.spmv import blocked_ellpack, csr_scalar, csr_vector, ellpack
+from gsparse.kernels.gpu.spmv import (
+    BLOCK_WORK,
+    CHUNK_SIZE,
+    TILE_WORK,
+    blocked_ellpack,
+    csr_adaptive,
+    csr_scalar,
+    csr_split,
+    csr_vector,
+    ellpack,
+    row_pattern,
+)
 
 __all__ = [
+    "BLOCK_WORK",
+    "CHUNK_SIZE",
+    "CSR_CODES",
+    "LONG_LENGTH",
+    "LOOKS_UP",
+    "SCALAR_LENGTH",
+    "SORTING_SCOPE",
     "SPMV",
-    "blocked_ellpack",
-    "csr_scalar",
+    "TILE_WORK",
+    "VECTOR_LENGTH",
     "csr_spmm",
-    "csr_to_blocked_ellpack",
-    "csr_to_ellpack",
     "csr_transpose",
-    "csr_vector",
-    "ellpack",
+    "encode_columns",
+    "encode_keys",
+    "is_symmetric",
+    "lay_out",
+    "lay_out_ellpack",
+    "measure_rows",
+    "row_keys",
+    "rows_follow",
+    "run_span",
+    "slice_offsets",
+    "sort_rows",
 ]
 
-SPMV = {"csr_scalar": csr_scalar, "csr_vector": csr_vector, "ellpack": ellpack, "blocked_ellpack": blocked_ellpack}
+SPMV = {
+    "csr_scalar": csr_scalar,
+    "csr_vector": csr_vector,
+    "csr_adaptive": csr_adaptive,
+    "csr_split": csr_split,
+    "ellpack": ellpack,
+    "blocked_ellpack": blocked_ellpack,
+    "row_pattern": row_pattern,
+}

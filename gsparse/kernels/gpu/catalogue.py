@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse._typing import COMPUTE_DTYPES, INDEX_DTYPES, storage_dtype
 
-__all__ = ["CPP_TYPES", "expression", "instantiations", "threads_per_row_choices"]
+__all__ = ["CPP_TYPES", "PATTERN_ROWS", "SPLIT_SHAPES", "expression", "instantiations", "threads_per_row_choices"]
 
 CPP_TYPES: dict[np.dtype[Any], str] = {
+    np.dtype(np.uint8): "unsigned char",
+    np.dtype(np.uint16): "unsigned short",
     np.dtype(np.int32): "int",
+    np.dtype(np.uint32): "unsigned int",
     np.dtype(np.int64): "long long",
+    np.dtype(np.uint64): "unsigned long long",
     np.dtype(np.float32): "float",
     np.dtype(np.float64): "double",
     np.dtype(np.complex64): "Complex<float>",
     np.dtype(np.complex128): "Complex<double>",
 }
 
+# csr_split: threads a block, entries and row ends a thread.
+SPLIT_SHAPES = ((128, 8),)
+# row_pattern_values: rows a thread, of few rows and of many.
+PATTERN_ROWS = (1, 4)
+
+_NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
+# What rows are laid out by: any type of each size.
+_ITEMS = tuple(np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128"))
+_WORDS = (np.dtype(np.int32), np.dtype(np.int64))
+
 
 @cache
-def expression(name: str, *arguments: np.dtype[Any] | int) -> str:
+def expression(name: str, *arguments: np.dtype[Any] | int | str) -> str:
     """Write the C++ name expression of one instantiation.
 
     Examples
     --------
-    >>> expression("csr_vector", np.dtype("float32"), np.dtype("float64"), np.dtype("int32"), 8)
-    'csr_vector<float, double, int, 8>'
+    >>> expression("csr_vector", np.dtype("float32"), np.dtype("int32"), np.dtype("float64"), np.dtype("int32"), 8)
+    'csr_vector<float, int, double, int, 8>'
     """
-    return f"{name}<{', '.join(str(a) if isinstance(a, int) else CPP_TYPES[a] for a in arguments)}>"
+    return f"{name}<{', '.join(CPP_TYPES[a] if isinstance(a, np.dtype) else str(a) for a in arguments)}>"
 
 
 def threads_per_row_choices(lanes: int) -> tuple[int, ...]:
@@ -40,24 +55,42 @@ def threads_per_row_choices(lanes: int) -> tuple[int, ...]:
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
-    found: list[tuple[str, str]] = []
-    for index in INDEX_DTYPES:
-        found.append(("convert.cu", expression("slice_sizes", index)))
-        for stored in COMPUTE_DTYPES:
-            for name in ("fill_ellpack", "fill_blocked_ellpack"):
-                found.append(("convert.cu", expression(name, stored, index)))
-            for compute in COMPUTE_DTYPES:
-                if storage_dtype(stored, compute) == stored:
-                    found += _products(stored, compute, index, lanes)
+    return [*_products(lanes), *_set_up()]
+
+
+def _products(lanes: int) -> list[tuple[str, str]]:
+    plain = [(s, c) for s, c in product(COMPUTE_DTYPES, COMPUTE_DTYPES) if storage_dtype(s, c) == s]
+    coded = list(product((*_NARROW, "Same"), COMPUTE_DTYPES))
+    found = [("spmm_csr.cu", expression("csr_spmm", *types, index)) for types in plain for index in INDEX_DTYPES]
+    for value, compute in plain + coded:
+        for column, index in (*((i, i) for i in INDEX_DTYPES), *product(_NARROW[1:], INDEX_DTYPES)):
+            types = (value, column, compute, index)
+            found.append(("spmv_csr.cu", expression("csr_scalar", *types)))
+            found += [("spmv_csr.cu", expression("csr_vector", *types, n)) for n in threads_per_row_choices(lanes)]
+            found.append(("spmv_adaptive.cu", expression("csr_adaptive", *types)))
+            found += [("spmv_split.cu", expression("csr_split", *types, *shape)) for shape in SPLIT_SHAPES]
+        for column in (*INDEX_DTYPES, *_NARROW):
+            for name in ("ellpack", "blocked_ellpack"):
+                found.append(("spmv_ellpack.cu", expression(name, value, column, compute)))
+        found += [("spmv_pattern.cu", expression("row_pattern", code, value, compute)) for code in _NARROW]
+    for compute in COMPUTE_DTYPES:
+        found += [("spmv_split.cu", expression("csr_split_carry", compute, n)) for n in (1, lanes)]
+        for code, rows in product(_NARROW, PATTERN_ROWS):
+            found.append(("spmv_pattern.cu", expression("row_pattern_values", code, compute, rows)))
     return found
 
 
-def _products(stored: Any, compute: Any, index: Any, lanes: int) -> list[tuple[str, str]]:
-    types = (stored, compute, index)
-    return [
-        ("spmv_csr.cu", expression("csr_scalar", *types)),
-        *(("spmv_csr.cu", expression("csr_vector", *types, threads)) for threads in threads_per_row_choices(lanes)),
-        ("spmv_ellpack.cu", expression("ellpack", *types)),
-        ("spmv_ellpack.cu", expression("blocked_ellpack", *types)),
-        ("spmm_csr.cu", expression("csr_spmm", *types)),
-    ]
+def _set_up() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for index in INDEX_DTYPES:
+        found += [("setup_rows.cu", expression(name, index)) for name in ("measure_rows", "sort_rows", "slice_sizes")]
+        for item in _ITEMS:
+            found += [("setup_rows.cu", expression(name, item, index)) for name in ("lay_out", "lay_out_long")]
+        found.append(("setup_entries.cu", expression("run_span", index)))
+        found += [("setup_entries.cu", expression("encode_columns", index, code)) for code in _NARROW]
+        found += [("setup_entries.cu", expression("mirrored", index, stored)) for stored in COMPUTE_DTYPES]
+        for word in _WORDS:
+            found.append(("setup_entries.cu", expression("row_keys", index, word)))
+            found += [("setup_entries.cu", expression("rows_follow", index, word, code)) for code in _NARROW]
+    keys = (np.dtype(np.uint32), np.dtype(np.uint64))
+    return found + [("setup_entries.cu", expression("encode_keys", *types)) for types in product(keys, _NARROW)]

@@ -7,13 +7,15 @@ from typing import Any
 from gsparse.device import Device
 from gsparse.errors import ShapeError
 
-__all__ = ["MAX_GRID", "check_grid", "launch_rows"]
+__all__ = ["MAX_GRID", "check_grid", "launch_blocks", "launch_threads"]
 
 # Blocks along x that CUDA and HIP both take.
 MAX_GRID = 2**31 - 1
 
 
-def launch_rows(device: Device, source: str, expression: str, threads: int, threads_per_block: int, args: Any) -> None:
+def launch_threads(
+    device: Device, source: str, expression: str, threads: int, threads_per_block: int, args: Any
+) -> None:
     """Launch a one-dimensional grid of at least `threads` threads on the caller's current stream.
 
     Raises
@@ -21,7 +23,17 @@ def launch_rows(device: Device, source: str, expression: str, threads: int, thre
     ShapeError
         See `check_grid`.
     """
-    blocks = -(-threads // threads_per_block)
+    launch_blocks(device, source, expression, -(-threads // threads_per_block), threads_per_block, args)
+
+
+def launch_blocks(device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: Any) -> None:
+    """Launch a one-dimensional grid of `blocks` blocks on the caller's current stream.
+
+    Raises
+    ------
+    ShapeError
+        See `check_grid`.
+    """
     if blocks == 0:
         return
     check_grid(expression, blocks)

@@ -24,14 +24,20 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) runs 64 lanes a warp");
 
 #if !defined(GS_EMU)
 #define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)
+#define GS_KERNEL_OF(threads) __global__ void __launch_bounds__(threads)
+#define GS_SHARED(T, name, count) __shared__ T name[count]
 #if defined(GS_HIP)
 // The maskless forms are valid on every ROCm; the *_sync forms want a 64-bit mask from ROCm 7 on.
 template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) { return __shfl_down(v, d, w); }
+template <class T> __device__ __forceinline__ T gs_shfl_up(T v, int d, int w) { return __shfl_up(v, d, w); }
 template <class T> __device__ __forceinline__ T gs_shfl(T v, int s, int w) { return __shfl(v, s, w); }
 template <class T> __device__ __forceinline__ T gs_ldg(const T *p) { return *p; }
 #else
 template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) {
   return __shfl_down_sync(0xffffffffu, v, d, w);
+}
+template <class T> __device__ __forceinline__ T gs_shfl_up(T v, int d, int w) {
+  return __shfl_up_sync(0xffffffffu, v, d, w);
 }
 template <class T> __device__ __forceinline__ T gs_shfl(T v, int s, int w) { return __shfl_sync(0xffffffffu, v, s, w); }
 template <class T> __device__ __forceinline__ T gs_ldg(const T *p) { return __ldg(p); }
@@ -55,6 +61,17 @@ __device__ __forceinline__ double gs_widen(float a) {
   asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(a));
   return wide;
 }
+#endif
+
+// A read of what another thread may have written in this launch, past this multiprocessor's own cache.
+#if defined(GS_EMU)
+template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
+  T v;
+  __atomic_load(p, &v, __ATOMIC_ACQUIRE);
+  return v;
+}
+#else
+template <class T> __device__ __forceinline__ T gs_fresh(const T *p) { return *static_cast<const volatile T *>(p); }
 #endif
 
 // The number of this thread in a one-dimensional grid.

@@ -26,13 +26,13 @@ template <class R> __device__ __forceinline__ Complex<R> gs_add(Complex<R> a, Co
 // ---- constants and tests
 template <class T> struct Scalar {
   static __device__ __forceinline__ T zero() { return T(0); }
-  static __device__ __forceinline__ bool is_nan(T a) { return a != a; }
+  static __device__ __forceinline__ bool equal(T a, T b) { return a == b; }
   static __device__ __forceinline__ bool is_one(T a) { return a == T(1); }
   static __device__ __forceinline__ T conjugate(T a) { return a; }
 };
 template <class R> struct Scalar<Complex<R>> {
   static __device__ __forceinline__ Complex<R> zero() { return {R(0), R(0)}; }
-  static __device__ __forceinline__ bool is_nan(Complex<R> a) { return a.re != a.re || a.im != a.im; }
+  static __device__ __forceinline__ bool equal(Complex<R> a, Complex<R> b) { return a.re == b.re && a.im == b.im; }
   static __device__ __forceinline__ bool is_one(Complex<R> a) { return a.re == R(1) && a.im == R(0); }
   static __device__ __forceinline__ Complex<R> conjugate(Complex<R> a) { return {a.re, -a.im}; }
 };
@@ -66,31 +66,32 @@ __device__ __forceinline__ Complex<double> gs_load(const Complex<double> *p) {
 }
 #endif
 
-// ---- sum over `W` consecutive lanes in a fixed order (a tree), valid in the first lane of each group
-template <int W> __device__ __forceinline__ float gs_group_sum(float v) {
-#pragma unroll
-  for (int d = W / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, W));
-  return v;
-}
-template <int W> __device__ __forceinline__ double gs_group_sum(double v) {
-#pragma unroll
-  for (int d = W / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, W));
-  return v;
-}
-template <int W> __device__ __forceinline__ long long gs_group_sum(long long v) {
-#pragma unroll
-  for (int d = W / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, W));
-  return v;
-}
-template <int W, class R> __device__ __forceinline__ Complex<R> gs_group_sum(Complex<R> v) {
-  return {gs_group_sum<W>(v.re), gs_group_sum<W>(v.im)};
+// ---- what another warp may have written a moment ago
+template <class R> __device__ __forceinline__ Complex<R> gs_fresh(const Complex<R> *p) {
+  return {gs_fresh(&p->re), gs_fresh(&p->im)};
 }
 
-// ---- one entry's share of a row sum: sum + value * x[column]
-template <class T, class Stored> __device__ __forceinline__ T gs_entry(const Stored *value, T xj, T sum, int conjugate) {
-  T a = Widen<T>::from(gs_load(value));
-  if (conjugate) a = Scalar<T>::conjugate(a);
-  return gs_fma(a, xj, sum);
+// ---- sum over `width` consecutive lanes in a fixed order (a tree), valid in the first lane of each group
+template <class R> __device__ __forceinline__ R gs_group_sum(R v, int width) {
+  for (int d = width / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, width));
+  return v;
+}
+template <class R> __device__ __forceinline__ Complex<R> gs_group_sum(Complex<R> v, int width) {
+  return {gs_group_sum(v.re, width), gs_group_sum(v.im, width)};
+}
+template <int WIDTH, class R> __device__ __forceinline__ R gs_group_sum(R v) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, WIDTH));
+  return v;
+}
+template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_group_sum(Complex<R> v) {
+  return {gs_group_sum<WIDTH>(v.re), gs_group_sum<WIDTH>(v.im)};
+}
+
+// ---- what the lane `d` places before this one has (the first `d` lanes: their own)
+template <class R> __device__ __forceinline__ R gs_lane_before(R v, int d) { return gs_shfl_up(v, d, GS_WARP); }
+template <class R> __device__ __forceinline__ Complex<R> gs_lane_before(Complex<R> v, int d) {
+  return {gs_lane_before(v.re, d), gs_lane_before(v.im, d)};
 }
 
 // ---- y = alpha*sum + beta*y; y is read only where beta is not 0. A factor of 1 is not multiplied by: as a complex

@@ -2,7 +2,7 @@
 // A thread owns one row and one column; `tile` neighbouring threads own neighbouring columns of a row, so that a
 // row-major X is read coalesced and an entry of A is read by all of them at once. Blocks: x over rows, y over tiles.
 // Source: family (a) of the row-balanced SpMM kernels (a thread per row and column).
-#include "scalar.cuh"
+#include "entries.cuh"
 
 template <class Stored, class T, class Index>
 GS_KERNEL csr_spmm(long long num_rows, long long num_columns, int tile, const Index *__restrict__ indptr,
@@ -16,7 +16,10 @@ GS_KERNEL csr_spmm(long long num_rows, long long num_columns, int tile, const In
   T sum = Scalar<T>::zero();
   const Index end = indptr[row + 1];
 #pragma unroll 4
-  for (Index k = indptr[row]; k < end; ++k)
-    sum = gs_entry(data + k, gs_load(xj + gs_load(indices + k) * x_row_stride), sum, conjugate);
+  for (Index k = indptr[row]; k < end; ++k) {
+    T a = Widen<T>::from(gs_load(data + k));
+    if (conjugate) a = Scalar<T>::conjugate(a);
+    sum = gs_fma(a, gs_load(xj + gs_load(indices + k) * x_row_stride), sum);
+  }
   gs_store(y + row * y_row_stride + column * y_column_stride, sum, alpha, beta, read_y);
 }

@@ -1,0 +1,103 @@
+"""Set-up of row patterns: a hash of each row, and whether rows are what their pattern says.
+
+The contract is in `gsparse.kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.formats import Csr
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.rows import first_row
+from gsparse.threads import run_parts
+
+__all__ = ["row_keys", "rows_follow"]
+
+# Odd, with bits as good as random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_MIXER = np.uint64(0xBF58476D1CE4E5B9)
+
+# Rows that `rows_follow` answers for together: a part that meets a row which does not follow looks no further.
+_BLOCK_ROWS = 4096
+
+
+def row_keys(device: object, csr: Csr, values: bool) -> Array:
+    """Hash the offsets of each row, and where asked its values."""
+    keys = np.empty(csr.num_rows, np.uint64)
+    words = _words(csr.data) if values else None
+    run_parts(_hash_rows, csr.nnz + csr.num_rows, csr.indptr, csr.indices, words, keys)
+    return keys
+
+
+def rows_follow(device: object, csr: Csr, codes: Array, representatives: Array, values: bool) -> bool:
+    """Compare each row with the one that stands for it, entry by entry."""
+    followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
+    words = _words(csr.data) if values else None
+    args = (csr.indptr, csr.indices, words, codes, representatives, followed)
+    run_parts(_compare_blocks, csr.nnz + csr.num_rows, *args)
+    return bool(followed.all())
+
+
+def _words(data: Array) -> Array:
+    """Give the bits of each value, one integer a row of the result or two."""
+    return data.view(f"u{min(data.itemsize, 8)}").reshape(data.size, max(data.itemsize // 8, 1))
+
+
+@inlined
+def _mix(key: Any, word: Any) -> Any:
+    # The shift brings the high bits down, where the next product spreads them again.
+    key = (key ^ word) * _MULTIPLIER
+    return (key ^ (key >> np.uint64(29))) * _MIXER
+
+
+@compiled
+def _hash_rows(part: int, num_parts: int, indptr: Array, indices: Array, words: Array | None, keys: Array) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        begin, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
+        key = _mix(np.uint64(0), np.uint64(end - begin))
+        for k in range(begin, end):
+            key = _mix(key, np.uint64(np.int64(indices[np.uint64(k)]) - row))
+            if words is not None:
+                for i in range(words.shape[1]):
+                    key = _mix(key, np.uint64(words[np.uint64(k), np.uint64(i)]))
+        keys[np.uint64(row)] = key ^ (key >> np.uint64(32))
+
+
+@inlined
+def _follows(row: Any, model: Any, indptr: Array, indices: Array, words: Array | None) -> bool:
+    begin, other = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(model)])
+    length = np.int64(indptr[np.uint64(row + 1)]) - begin
+    if np.int64(indptr[np.uint64(model + 1)]) - other != length:
+        return False
+    same = True
+    for j in range(length):
+        column, expected = np.int64(indices[np.uint64(begin + j)]), np.int64(indices[np.uint64(other + j)])
+        same &= column - row == expected - model
+        if words is not None:
+            for i in range(words.shape[1]):
+                same &= words[np.uint64(begin + j), np.uint64(i)] == words[np.uint64(other + j), np.uint64(i)]
+    return same
+
+
+@compiled
+def _compare_blocks(
+    part: int,
+    num_parts: int,
+    indptr: Array,
+    indices: Array,
+    words: Array | None,
+    codes: Array,
+    representatives: Array,
+    followed: Array,
+) -> None:
+    num_rows = indptr.size - 1
+    for block in range(part * followed.size // num_parts, (part + 1) * followed.size // num_parts):
+        for row in range(block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, num_rows)):
+            model = np.int64(representatives[np.uint64(codes[np.uint64(row)])])
+            if not _follows(np.int64(row), model, indptr, indices, words):
+                followed[block] = False
+                return

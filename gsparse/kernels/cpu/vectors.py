@@ -1,0 +1,219 @@
+"""LLVM's side of `gsparse.kernels.cpu.lanes`: the type, and the pieces that its intrinsics are put together from.
+
+Lanes are one LLVM vector, or two of real and imaginary parts, in a struct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.extending
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba import types
+from numba.core.datamodel import models
+
+__all__ = [
+    "I32",
+    "I64",
+    "LANES",
+    "Lanes",
+    "arithmetic",
+    "as_vector",
+    "first_mask",
+    "gather_lanes",
+    "join_parts",
+    "lane_indices",
+    "llvm_type",
+    "load_codes",
+    "masked_call",
+    "num_parts",
+    "pack",
+    "pointer_to",
+    "real_type",
+    "shuffle",
+    "splat_vector",
+    "split_parts",
+    "unpack",
+    "widen",
+    "widen_parts",
+]
+
+LANES = 8
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
+
+Vectors = list[Any]  # LLVM values: one vector, or the real and the imaginary one
+
+
+class Lanes(types.Type):  # type: ignore[misc, unused-ignore]
+    """Numba's type of `LANES` numbers of one dtype."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")  # type: ignore[no-untyped-call, unused-ignore]
+
+
+@numba.extending.register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
+    def __init__(self, dmm: Any, fe_type: Lanes) -> None:
+        vector = ir.VectorType(llvm_type(real_type(fe_type.dtype)), LANES)
+        struct = ir.LiteralStructType([vector] * num_parts(fe_type.dtype))
+        super().__init__(dmm, fe_type, struct)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def num_parts(dtype: Any) -> int:
+    """Give the vectors that hold numbers of a dtype: two where it is complex."""
+    return 2 if isinstance(dtype, types.Complex) else 1
+
+
+def real_type(dtype: Any) -> Any:
+    """Give the dtype of a real part; real dtypes are their own."""
+    return dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
+
+
+def llvm_type(dtype: Any) -> Any:
+    """Give LLVM's type of a real number."""
+    if isinstance(dtype, types.Float):
+        return ir.DoubleType() if dtype.bitwidth == 64 else ir.FloatType()
+    return ir.IntType(dtype.bitwidth)
+
+
+def pack(builder: Any, vectors: Vectors) -> Any:
+    """Put vectors into the struct that numba passes about."""
+    packed = ir.Constant(ir.LiteralStructType([vector.type for vector in vectors]), ir.Undefined)
+    for i, vector in enumerate(vectors):
+        packed = builder.insert_value(packed, vector, i)
+    return packed
+
+
+def unpack(builder: Any, packed: Any) -> Vectors:
+    """Take the vectors out of such a struct."""
+    return [builder.extract_value(packed, i) for i in range(len(packed.type.elements))]
+
+
+def splat_vector(builder: Any, scalar: Any, count: int = LANES) -> Any:
+    """Give a number to every element of a vector."""
+    vector = ir.Constant(ir.VectorType(scalar.type, count), ir.Undefined)
+    vector = builder.insert_element(vector, scalar, ir.Constant(I32, 0))
+    return shuffle(builder, vector, vector, [0] * count)
+
+
+def shuffle(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
+    """Pick elements of two vectors, numbered through."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(places)), places))
+
+
+def widen(builder: Any, vector: Any, stored: Any, dtype: Any) -> Any:
+    """Convert a vector of stored numbers to a dtype that holds them all."""
+    if stored == dtype:
+        return vector
+    wide = ir.VectorType(llvm_type(dtype), vector.type.count)
+    if isinstance(stored, types.Float):
+        return builder.fpext(vector, wide)
+    if isinstance(dtype, types.Float):
+        return (builder.sitofp if stored.signed else builder.uitofp)(vector, wide)
+    return (builder.sext if stored.signed else builder.zext)(vector, wide)
+
+
+def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vectors:
+    """Widen real or complex parts; a real number gets the imaginary part 0, as NumPy's conversion gives it."""
+    widened = [widen(builder, vector, real_type(stored), real_type(dtype)) for vector in vectors]
+    while len(widened) < num_parts(dtype):
+        widened.append(ir.Constant(widened[0].type, None))
+    return widened
+
+
+def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, k: Any) -> Any:
+    """Point at the first real number of element `k`, which is two of them where it is complex."""
+    data = context.make_array(array_type)(context, builder, array).data
+    scalar = llvm_type(real_type(array_type.dtype)).as_pointer()
+    return builder.bitcast(builder.gep(data, [k]), scalar)
+
+
+def as_vector(builder: Any, pointer: Any, count: int) -> tuple[Any, int]:
+    """Turn a pointer to a number into one to a vector, and give the number's alignment."""
+    scalar = pointer.type.pointee
+    align = {ir.FloatType: 4, ir.DoubleType: 8}.get(type(scalar)) or scalar.width // 8
+    return builder.bitcast(pointer, ir.VectorType(scalar, count).as_pointer()), align
+
+
+def split_parts(builder: Any, vector: Any, parts: int) -> Vectors:
+    """Take apart what lies as real, imaginary, real, imaginary …."""
+    if parts == 1:
+        return [vector]
+    return [shuffle(builder, vector, vector, list(range(i, 2 * LANES, 2))) for i in range(2)]
+
+
+def join_parts(builder: Any, vectors: Vectors) -> Any:
+    """Put parts together again, as `split_parts` found them."""
+    if len(vectors) == 1:
+        return vectors[0]
+    return shuffle(builder, vectors[0], vectors[1], [i // 2 + LANES * (i % 2) for i in range(2 * LANES)])
+
+
+def first_mask(builder: Any, count: Any, parts: int) -> Any:
+    """Give a mask of the first `count` elements."""
+    size = LANES * parts
+    places = ir.Constant(ir.VectorType(I64, size), [i // parts for i in range(size)])
+    return builder.icmp_unsigned("<", places, splat_vector(builder, count, size))
+
+
+def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[Any]) -> Any:
+    """Call LLVM's masked load or store."""
+    scalar = vector.element
+    suffix = {ir.FloatType: "f32", ir.DoubleType: "f64"}.get(type(scalar)) or f"i{scalar.width}"
+    function_type = ir.FunctionType(result, [arg.type for arg in args])
+    symbol = f"llvm.masked.{name}.v{vector.count}{suffix}.p0"
+    function = builder.module.globals.get(symbol) or ir.Function(builder.module, function_type, symbol)
+    return builder.call(function, args)
+
+
+def lane_indices(
+    context: Any, builder: Any, codes_type: Any, args: list[Any], *, kept: bool = False, count: Any = None
+) -> list[Any]:
+    """Give the index of each lane, base plus code; 0 where `kept` and the code is padding.
+
+    Where there are only `count` codes, the other lanes read the first one.
+    """
+    codes, k, base = args
+    found = []
+    for lane in range(LANES):
+        place = ir.Constant(I64, lane)
+        if count is not None:
+            place = builder.select(builder.icmp_unsigned("<", place, count), place, ir.Constant(I64, 0))
+        position = builder.add(k, place)
+        code = builder.load(pointer_to(context, builder, codes_type, codes, position))
+        wide = code if code.type == I64 else builder.zext(code, I64)
+        index = builder.add(wide, base)
+        if kept:
+            padding = builder.icmp_unsigned("==", code, ir.Constant(code.type, -1))
+            index = builder.select(padding, ir.Constant(I64, 0), index)
+        found.append(index)
+    return found
+
+
+def gather_lanes(context: Any, builder: Any, array_type: Any, array: Any, indices: list[Any]) -> Any:
+    """Load an element a lane."""
+    parts = num_parts(array_type.dtype)
+    vector = ir.VectorType(llvm_type(real_type(array_type.dtype)), LANES)
+    vectors: Vectors = [ir.Constant(vector, ir.Undefined)] * parts
+    for lane, index in enumerate(indices):
+        pointer = pointer_to(context, builder, array_type, array, index)
+        for i in range(parts):
+            element = builder.load(builder.gep(pointer, [ir.Constant(I64, i)]))
+            vectors[i] = builder.insert_element(vectors[i], element, ir.Constant(I32, lane))
+    return pack(builder, vectors)
+
+
+def load_codes(context: Any, builder: Any, codes_type: Any, codes: Any, k: Any, count: int) -> Any:
+    """Load `count` codes from `k` on."""
+    pointer, align = as_vector(builder, pointer_to(context, builder, codes_type, codes, k), count)
+    return builder.load(pointer, align=align)
+
+
+def arithmetic(dtype: Any, builder: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Give the builder's addition, subtraction and multiplication for a dtype."""
+    if isinstance(real_type(dtype), types.Float):
+        return builder.fadd, builder.fsub, builder.fmul
+    return builder.add, builder.sub, builder.mul

@@ -1,0 +1,47 @@
+// long_rows.cuh - rows kept apart: each is cut into chunks, a warp a chunk. The warp that arrives last adds the sums of
+// the row's chunks, always in the same order. Only the count of arrivals is atomic, and it is an integer; the last warp
+// sets it back to 0 for the next product.
+#pragma once
+#include "entries.cuh"
+
+// Entries of a chunk (gsparse.kernels.gpu.CHUNK_SIZE).
+enum { GS_CHUNK = 256 };
+
+// A chunk (gsparse.kernels.gpu.scratch.records): `size` entries from position `begin` on, of row `row`, which has `chunks`
+// chunks from number `first` on and counts its arrivals at `place`.
+struct Chunk { long long begin; int size, row, place, first, chunks, unused; };
+
+// Blocks of a launch that serve chunks; they come first, because they take longest.
+__device__ __forceinline__ int gs_chunk_blocks(int num_chunks) {
+  const int warps = int(blockDim.x) / GS_WARP;
+  return (num_chunks + warps - 1) / warps;
+}
+
+// The work of one warp of such a block.
+template <class Value, class Column, class T>
+__device__ __forceinline__ void gs_long_row(const Entries<Value, Column, T> &entries, int num_chunks,
+                                            const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals, T *y,
+                                            T alpha, T beta, int read_y) {
+  const int number = int(gs_thread() / GS_WARP), lane = threadIdx.x % GS_WARP;
+  if (number >= num_chunks) return;
+  const Chunk chunk = chunks[number];
+  const int count = (chunk.size - lane + GS_WARP - 1) / GS_WARP;
+  T sum = Scalar<T>::zero();
+  sum = entries.template add<false, Batch<T>::size>(chunk.begin + lane, static_cast<long long>(GS_WARP), count, sum);
+  sum = gs_group_sum<GS_WARP>(sum);
+  if (chunk.chunks > 1) {
+    int is_last = 0;
+    if (lane == 0) {
+      partials[number] = sum;
+      __threadfence();
+      is_last = atomicAdd(arrivals + chunk.place, 1u) == unsigned(chunk.chunks - 1);
+    }
+    if (!gs_shfl(is_last, 0, GS_WARP)) return;
+    __threadfence();
+    sum = Scalar<T>::zero();
+    for (int c = lane; c < chunk.chunks; c += GS_WARP) sum = gs_add(sum, gs_fresh(partials + chunk.first + c));
+    sum = gs_group_sum<GS_WARP>(sum);
+    if (lane == 0) arrivals[chunk.place] = 0u;
+  }
+  if (lane == 0) gs_store(y + chunk.row, sum, alpha, beta, read_y);
+}

@@ -18,9 +18,9 @@ import cupyx.scipy.sparse
 import cupyx.scipy.sparse.linalg
 import numpy as np
 import scipy.sparse.linalg
-from problems import real_matrix, stencil
 
 import gsparse
+from gsparse.bench.problems import real_matrix, stencil
 
 
 def timed(label: str, solve: Callable[..., Any], A: Any, b: Any, maxiter: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
-    data, indices, indptr = stencil(128, 7)
+    data, indices, indptr, _ = stencil(128, 7)
     problems = {
         "G3_circuit": real_matrix("G3_circuit"),
         "7-point 128^3": scipy.sparse.csr_array((data, indices, indptr)),

@@ -1,0 +1,6 @@
+"""``python -m gsparse``: see `gsparse.cli`."""
+
+from gsparse.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

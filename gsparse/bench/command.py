@@ -1,0 +1,191 @@
+"""The command ``bench``: its arguments, what it prints, its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gsparse
+from gsparse.bench import report, scaling
+from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
+from gsparse.bench.records import Run
+from gsparse.bench.runner import Listener, Settings
+from gsparse.bench.runner import run as run_all
+from gsparse.device import get_device
+from gsparse.kernels import THREADS_PER_BLOCK
+
+__all__ = ["UsageError", "add_arguments", "execute", "problems_of"]
+
+DTYPES = ("float64", "float32")
+
+EPILOG = """\
+examples:
+  python -m gsparse bench matrix.mtx.gz             one file: .mtx, .mtx.gz or SciPy's .npz
+  python -m gsparse bench "R-MAT 21" G3_circuit     a model problem, and a matrix of the folder GSPARSE_MATRICES
+  python -m gsparse bench --all --json all.json     everything there is, with the published claims beside it
+  python -m gsparse bench --cpu-scaling --plot out  the CPU over sizes and threads, drawn
+  python -m gsparse bench G3_circuit --threads-per-block 128,256,512
+
+exit code: 0; 1 where a product was wrong or a matrix could not be measured; 2 where the command makes no sense here
+"""
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as given; the message says what to change."""
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Parse "1,2,4" or "1e3,1e4"."""
+    found = tuple(int(float(part)) for part in text.split(",") if part)
+    if not found or min(found) < 1:
+        raise ValueError(text)
+    return found
+
+
+_counts.__name__ = "list of counts"  # as argparse names it in its message
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``bench``."""
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
+    what = parser.add_argument_group("what is measured")
+    what.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
+    what.add_argument("--all", action="store_true", help="every model problem, every real matrix from 1e5 nonzeros")
+    what.add_argument("--list", action="store_true", help="print the names there are, and stop")
+    what.add_argument("--cpu-scaling", action="store_true", help="the CPU over sizes, threads and both types")
+    what.add_argument("--sizes", type=_counts, metavar="N,N", help="nonzeros for --cpu-scaling (1e3,...,1e8)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
+    how.add_argument("--dtype", action="append", choices=DTYPES, help="may be given twice (default: float64)")
+    how.add_argument("--formats", metavar="NAME,NAME", help=f"out of {', '.join(gsparse.FORMATS)} (default: all)")
+    how.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="such as 128,256,512")
+    how.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... as there are)")
+    how.add_argument("--repeats", type=int, default=15, metavar="N", help="samples of a median (default: 15)")
+    how.add_argument("--check", action="store_true", help="compare each product with extended precision, row by row")
+    out = parser.add_argument_group("what comes of it")
+    out.add_argument("--json", type=Path, metavar="FILE", help="write the records")
+    out.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the figures (needs matplotlib)")
+
+
+def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
+    """Measure, print and write; give the run and its problems, None where there was nothing to measure.
+
+    Raises
+    ------
+    UsageError, GsparseError, OSError
+        Before anything was measured, so that the command ends with exit code 2.
+    """
+    if options.list:
+        names = dict.fromkeys([*MODEL_PROBLEMS, *(problem.name for problem in all_problems(0))])
+        print("\n".join(names))
+        return None
+    check_outputs(options)
+    settings, problems = settings_of(options), list(problems_of(options))
+    progress = Progress(len(problems) * len(settings.dtypes))
+    found = run_all(problems, settings, progress)
+    progress.close()
+    print("\n" + report.summary(found, claims=options.all))
+    if options.json:
+        found.write(options.json)
+    return found, problems
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Refuse what could not be written, before an hour is spent on measuring it."""
+    if options.json and not options.json.absolute().parent.is_dir():
+        raise UsageError(f"--json {options.json}: there is no folder {options.json.absolute().parent}")
+    if options.plot and not find_spec("matplotlib"):
+        raise UsageError("--plot needs matplotlib: pip install 'gsparse[plot]'")
+
+
+def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
+    """Give what the command names, looking every name up before the first is made."""
+    if options.cpu_scaling:
+        fit, too_large = scaling.fitting(options.sizes or scaling.SIZES)
+        for size in too_large:
+            print(f"{size:.0e} nonzeros left out: too large for this machine's memory", file=sys.stderr)
+        yield from scaling.scaling_problems(fit)
+    if options.all:
+        yield from all_problems()
+    yield from [find_problem(name) for name in options.names]
+    if not (options.cpu_scaling or options.all or options.names):
+        raise UsageError("name a file or a problem, or give --all or --cpu-scaling; --list prints the names there are")
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """Check the options and give the settings."""
+    formats = tuple(part for part in (options.formats or "").split(",") if part)
+    unknown = [name for name in formats if name not in gsparse.FORMATS]
+    if unknown:
+        raise UsageError(f"--formats: no format {', '.join(unknown)}; there are {', '.join(gsparse.FORMATS)}")
+    shapes = options.threads_per_block or ()
+    if not set(shapes) <= set(THREADS_PER_BLOCK):
+        raise UsageError(f"--threads-per-block: out of {', '.join(map(str, THREADS_PER_BLOCK))}, got {shapes}")
+    if options.repeats < 1:
+        raise UsageError(f"--repeats: at least 1, got {options.repeats}")
+    device = get_device("cpu" if options.cpu_scaling else options.device)
+    return Settings(
+        device=device,
+        dtypes=tuple(dict.fromkeys(options.dtype or (DTYPES if options.cpu_scaling else DTYPES[:1]))),
+        formats=formats or (("auto",) if options.cpu_scaling else ()),
+        threads_per_block=shapes if device.kind == "gpu" else (),
+        threads=options.threads or default_threads(scaling.THREADS),
+        repeats=options.repeats,
+        check=options.check,
+    )
+
+
+def default_threads(counts: Sequence[int]) -> tuple[int, ...]:
+    """Give the counts of threads up to the CPUs that this process may run on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return tuple(count for count in counts if count <= cores)
+
+
+class Progress(Listener):
+    """Tables as they come; a bar beneath them where there is a terminal and tqdm, lines of text elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        tqdm = import_module("tqdm").tqdm if sys.stderr.isatty() and find_spec("tqdm") else None
+        self._bar: Any = tqdm(total=total, unit="matrix", file=sys.stderr) if tqdm else None
+        self._total, self._done = total, 0
+
+    def start(self, run: Run) -> None:
+        """Print what is measured on."""
+        self._write(report.header(run))
+
+    def step(self, text: str) -> None:
+        """Say beside the bar what is being measured."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+
+    def show(self, name: str, part: Run) -> None:
+        """Print the table of one matrix and type, or why there is none."""
+        self._done += 1
+        tables = [report.matrix_table(part.records, part)] if part.records else []
+        self._write("\n".join(["", *tables, *(f"{k}: {why}" for k, why in part.errors.items())]))
+        if self._bar is not None:
+            self._bar.update()
+        elif self._total > 1:
+            print(f"[{self._done} of {self._total}] {name}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _write(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
+
+
+def exit_code(run: Run) -> int:
+    """Give 1 where a product was wrong or a matrix could not be measured."""
+    return int(bool(run.errors) or any(record.correct is False for record in run.records))

@@ -1,0 +1,237 @@
+"""What is measured: model problems, made on whichever device the array module belongs to, real matrices, and files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse._typing import Array
+from gsparse.construct import read_file
+
+__all__ = [
+    "MODEL_PROBLEMS",
+    "Arrays",
+    "Problem",
+    "all_problems",
+    "banded",
+    "find_problem",
+    "from_lengths",
+    "matrix_folder",
+    "real_matrix",
+    "rmat",
+    "stencil",
+    "uniform",
+]
+
+SEED = 20261120
+
+FOLDER_VARIABLE = "GSPARSE_MATRICES"
+
+# Real matrices with fewer entries are left out of `--all`: their products are nothing but a launch.
+MIN_ENTRIES = 100_000
+
+
+class Arrays(NamedTuple):
+    """CSR arrays of one array module, and the shape of their matrix."""
+
+    data: Array
+    indices: Array
+    indptr: Array
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A matrix that can be made.
+
+    Attributes
+    ----------
+    name : str
+    make : callable
+        Takes the array module (NumPy or CuPy) and gives the arrays.
+    pictured : bool
+        Whether its pattern is worth a picture.
+    """
+
+    name: str
+    make: Callable[[Any], Arrays]
+    pictured: bool = True
+
+
+def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arrays:
+    """Make the 7- or 27-point stencil on n³ points: symmetric, columns sorted.
+
+    Constant: the number of other points of the stencil on the diagonal (6 or 26), -1 beside it. Variable: each entry
+    has a value of its own.
+
+    Examples
+    --------
+    >>> stencil(3, 7).shape, stencil(3, 7).data.size
+    ((27, 27), 135)
+    """
+    offsets = [o for o in itertools.product((-1, 0, 1), repeat=3) if points == 27 or sum(map(abs, o)) <= 1]
+    z, y, x = xp.meshgrid(*(xp.arange(n, dtype=np.int32),) * 3, indexing="ij")
+    rows = (z * n + y) * n + x
+    inside = xp.empty((n**3, points), bool)
+    columns = xp.empty((n**3, points), np.int32)
+    for j, (dz, dy, dx) in enumerate(offsets):
+        inside[:, j] = (
+            (z + dz >= 0) & (z + dz < n) & (y + dy >= 0) & (y + dy < n) & (x + dx >= 0) & (x + dx < n)
+        ).ravel()
+        columns[:, j] = (rows + (dz * n + dy) * n + dx).ravel()
+    indptr = xp.zeros(n**3 + 1, np.int64)
+    xp.cumsum(inside.sum(axis=1), out=indptr[1:])
+    indices = columns[inside]
+    data = xp.where(indices == xp.repeat(rows.ravel(), points).reshape(-1, points)[inside], float(points - 1), -1.0)
+    if variable:
+        data = data * (1 + xp.random.default_rng(SEED).random(data.size) / 8)
+    return Arrays(data, indices, indptr.astype(np.int32), (n**3, n**3))
+
+
+def banded(num_rows: int, per_row: int, reach: int, *, xp: Any = np) -> Arrays:
+    """Make rows of `per_row` random columns within ±reach of the diagonal."""
+    rng = xp.random.default_rng(SEED)
+    columns = xp.arange(num_rows)[:, None] + rng.integers(-reach, reach + 1, (num_rows, per_row))
+    return _even_rows(xp.clip(columns, 0, num_rows - 1), num_rows, per_row, rng, xp)
+
+
+def uniform(num_rows: int, per_row: int, *, xp: Any = np) -> Arrays:
+    """Make rows of `per_row` random columns anywhere."""
+    rng = xp.random.default_rng(SEED)
+    return _even_rows(rng.integers(0, num_rows, (num_rows, per_row)), num_rows, per_row, rng, xp)
+
+
+def _even_rows(columns: Array, num_rows: int, per_row: int, rng: Any, xp: Any) -> Arrays:
+    indices = xp.sort(columns, axis=1).astype(np.int32).ravel()
+    indptr = xp.arange(0, num_rows * per_row + 1, per_row, dtype=np.int32)
+    return Arrays(rng.random(indices.size), indices, indptr, (num_rows, num_rows))
+
+
+def rmat(scale: int, edges_per_row: int, *, xp: Any = np) -> Arrays:
+    """Make a power-law graph of 2**scale vertices (R-MAT, a = 0.57, b = c = 0.19), duplicate edges dropped.
+
+    References
+    ----------
+    D. Chakrabarti, Y. Zhan, C. Faloutsos, "R-MAT: a recursive model for graph mining", SDM 2004.
+    """
+    num_rows, rng = 2**scale, xp.random.default_rng(SEED)
+    num_edges = num_rows * edges_per_row
+    keys = xp.zeros(num_edges, np.int64)
+    for bit in range(scale):
+        draw = rng.random(num_edges)
+        row, column = draw >= 0.76, ((draw >= 0.57) & (draw < 0.76)) | (draw >= 0.95)
+        keys |= (row.astype(np.int64) << (bit + scale)) | (column.astype(np.int64) << bit)
+    keys = xp.unique(keys)
+    indptr = xp.searchsorted(keys >> scale, xp.arange(num_rows + 1)).astype(np.int32)
+    return Arrays(rng.random(keys.size), (keys & (num_rows - 1)).astype(np.int32), indptr, (num_rows, num_rows))
+
+
+def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
+    """Make rows of these lengths (a host array) with random columns anywhere, sorted."""
+    rng, indptr = xp.random.default_rng(SEED), xp.asarray(np.concatenate([[0], np.cumsum(lengths)]))
+    nnz = int(indptr[-1])
+    rows = xp.searchsorted(indptr[1:], xp.arange(nnz), side="right")
+    keys = xp.sort(rows * num_cols + rng.integers(0, num_cols, nnz))
+    shape = (len(lengths), num_cols)
+    return Arrays(rng.random(nnz), (keys % num_cols).astype(np.int32), indptr.astype(np.int32), shape)
+
+
+def _with_long_rows(num_rows: int, per_row: int, num_long: int, length: int) -> Any:
+    lengths = np.full(num_rows, per_row)
+    lengths[:: num_rows // num_long][:num_long] = length
+    return lengths
+
+
+# The problems of the project's first measurements, the same below a million entries, and rows that hurt.
+MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
+    "7-point 200^3 constant": lambda xp: stencil(200, 7, xp=xp),
+    "7-point 200^3 variable": lambda xp: stencil(200, 7, variable=True, xp=xp),
+    "27-point 128^3 constant": lambda xp: stencil(128, 27, xp=xp),
+    "27-point 128^3 variable": lambda xp: stencil(128, 27, variable=True, xp=xp),
+    "banded 2M x 24": lambda xp: banded(2_000_000, 24, 2000, xp=xp),
+    "uniform 2M x 24": lambda xp: uniform(2_000_000, 24, xp=xp),
+    "R-MAT 21": lambda xp: rmat(21, 16, xp=xp),
+    "uniform 4k x 400": lambda xp: uniform(4000, 400, xp=xp),
+    "7-point 40^3 constant": lambda xp: stencil(40, 7, xp=xp),
+    "7-point 40^3 variable": lambda xp: stencil(40, 7, variable=True, xp=xp),
+    "27-point 24^3 constant": lambda xp: stencil(24, 27, xp=xp),
+    "27-point 24^3 variable": lambda xp: stencil(24, 27, variable=True, xp=xp),
+    "banded 20k x 24": lambda xp: banded(20_000, 24, 2000, xp=xp),
+    "uniform 20k x 24": lambda xp: uniform(20_000, 24, xp=xp),
+    "R-MAT 15": lambda xp: rmat(15, 16, xp=xp),
+    "few dense rows": lambda xp: from_lengths(_with_long_rows(50_000, 6, 5, 20_000), 50_000, xp=xp),
+    "one row of 90000": lambda xp: from_lengths(_with_long_rows(100_000, 3, 1, 90_000), 100_000, xp=xp),
+    "36 rows of 17000": lambda xp: from_lengths(np.full(36, 17_000), 40_000, xp=xp),
+}
+
+
+def matrix_folder() -> Path:
+    """Give the folder of real matrices: GSPARSE_MATRICES, else ../shared/matrices beside the checkout."""
+    default = Path(__file__).resolve().parents[3] / "shared" / "matrices"
+    return Path(os.environ.get(FOLDER_VARIABLE, default))
+
+
+def real_matrix(name: str) -> sp.csr_array:
+    """Load a matrix of `matrix_folder`; patterns as ones."""
+    return read_file(matrix_folder() / f"{name}.npz")
+
+
+def find_problem(name: str) -> Problem:
+    """Give the problem of a name: a model problem, a file, or a matrix of `matrix_folder`.
+
+    Raises
+    ------
+    FileNotFoundError
+        Naming what was looked through, and what comes close.
+    """
+    if name in MODEL_PROBLEMS:
+        return Problem(name, MODEL_PROBLEMS[name])
+    path = Path(name)
+    if not path.is_file():
+        path = matrix_folder() / f"{name}.npz"
+    if path.is_file():
+        return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_file(path), xp))
+    known = [*MODEL_PROBLEMS, *(p.stem for p in _real_files())]
+    close = get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"; close to it: {', '.join(map(repr, close))}" if close else ""
+    raise FileNotFoundError(
+        f"{name!r} is no file, no model problem, and no matrix of {matrix_folder()} (set {FOLDER_VARIABLE} for "
+        f"another folder){hint}; --list prints what there is"
+    )
+
+
+def all_problems(min_entries: int = MIN_ENTRIES) -> Iterator[Problem]:
+    """Give every model problem, and every matrix of `matrix_folder` with as many entries."""
+    for name, make in MODEL_PROBLEMS.items():
+        yield Problem(name, make)
+    for path in _real_files():
+        if _stored_entries(path) >= min_entries:
+            yield find_problem(str(path))
+
+
+def _real_files() -> list[Path]:
+    return sorted(matrix_folder().glob("*.npz")) if matrix_folder().is_dir() else []
+
+
+def _stored_entries(path: Path) -> int:
+    """Read a sparse ``.npz`` file's count of entries from its header alone; 0 where it is something else."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
+            np.lib.format.read_magic(file)
+            shape, _, _ = np.lib.format.read_array_header_1_0(file)
+            return int(shape[0])
+    except (zipfile.BadZipFile, KeyError, ValueError, IndexError):
+        return 0
+
+
+def _from_host(S: sp.csr_array, xp: Any) -> Arrays:
+    return Arrays(xp.asarray(S.data), xp.asarray(S.indices), xp.asarray(S.indptr), S.shape)

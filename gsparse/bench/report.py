@@ -1,0 +1,95 @@
+"""A run as text: a table a matrix, then what the whole run says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gsparse.bench.claims import claim_lines
+from gsparse.bench.records import Record, Run
+from gsparse.bench.summary import summary_lines
+
+__all__ = ["header", "matrix_table", "summary"]
+
+# Letters of a note in a table; the JSON file has all of it.
+MAX_NOTE = 90
+
+Cell = Callable[[Record, Run], str]
+
+
+def number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _microseconds(value: float | None) -> str:
+    return number(value, 2 if value is not None and value < 100 else 1)
+
+
+def _note(record: Record) -> str:
+    wrong = "WRONG RESULT; " if record.correct is False else ""
+    status = {"skipped": "left out: ", "failed": "FAILED: "}.get(record.status, "")
+    chosen = record.format if record.kind == "plan" else ""
+    note = record.note if len(record.note) <= MAX_NOTE else record.note[:MAX_NOTE] + "…"
+    return wrong + status + (note or chosen)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: its head, its width, its cell, and when it is worth its place."""
+
+    head: str
+    width: int
+    cell: Cell
+    wanted: Callable[[Record], bool] = lambda _: True
+
+
+COLUMNS = (
+    Column("threads", 8, lambda r, _: str(r.threads or "–"), lambda r: r.threads is not None),
+    Column("kernel µs", 11, lambda r, _: _microseconds(r.kernel_us), lambda r: r.kernel_us is not None),
+    Column("call µs", 11, lambda r, _: _microseconds(r.call_us)),
+    Column("GB/s", 8, lambda r, _: number(r.gbytes_per_second, 0 if r.threads is None else 1)),
+    Column("of copy", 9, lambda r, run: number(run.copy_share(r), 2)),
+    Column("set-up", 9, lambda r, _: number(r.setup_products, 1)),
+    Column("speed", 8, lambda r, _: number(r.speedup, 2)),
+    Column("error", 8, lambda r, _: number(r.error_eps, 1), lambda r: r.error_eps is not None),
+)
+
+
+def header(run: Run) -> str:
+    """Say what was measured on, and what the columns mean."""
+    copy = ", ".join(
+        f"{value:.0f} GB/s" + ("" if key == "gpu" else f" with {key} thread(s)")
+        for key, value in run.copy_gbytes_per_second.items()
+    )
+    facts = ", ".join(f"{k} {v}" for k, v in run.environment.items() if k not in ("device", "machine"))
+    return (
+        f"{run.environment['device']} ({run.environment['machine']}): a copy moves {copy}\n{facts}\n"
+        "kernel: on the device alone; call: an eager call; GB/s: stored matrix, x and y once over the time; set-up in\n"
+        "products of its own; speed: over the reference named above each table, more is faster; error in eps·(|A|·|x|)"
+    )
+
+
+def matrix_table(records: Sequence[Record], run: Run) -> str:
+    """Give the table of one matrix and type."""
+    first = records[0]
+    columns = [column for column in COLUMNS if any(column.wanted(r) for r in records)]
+    width = max(len(r.what) for r in records) + 2
+    reference = next((r.reference for r in records if r.reference), "no other library")
+    lines = [
+        f"{first.matrix}: {first.rows} x {first.cols}, {first.nnz} entries, longest row {first.longest}, "
+        f"{first.dtype}; speed over {reference}",
+        " " * width + "".join(f"{c.head:>{c.width}}" for c in columns),
+    ]
+    for record in records:
+        cells = "".join(f"{c.cell(record, run):>{c.width}}" for c in columns)
+        lines.append(f"{record.what:<{width}}{cells}  {_note(record)}".rstrip())
+    return "\n".join(lines)
+
+
+def summary(run: Run, *, claims: bool) -> str:
+    """Give the end of a run's output: means, choices, what went wrong, and the published claims."""
+    lines = ["Summary", *summary_lines(run.records)]
+    lines += [f"not measured: {name}: {why}" for name, why in run.errors.items()]
+    if claims:
+        lines += ["", "Published claims, and this machine", *claim_lines(run.records)]
+    return "\n".join(lines)

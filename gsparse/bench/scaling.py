@@ -1,0 +1,41 @@
+"""Products on the CPU over sizes and threads: ``python -m gsparse bench --cpu-scaling``."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from gsparse.bench.problems import Arrays, Problem, uniform
+
+__all__ = ["SIZES", "THREADS", "fitting", "scaling_problems"]
+
+# Nonzeros, and CPU threads, of the study.
+SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+THREADS = (1, 2, 4, 8, 16)
+
+# One column in so many is stored: the published study's 10 %, dense enough that x stays in cache.
+SPARSITY = 10
+
+# Peak memory of making such a matrix and keeping it in every form at once.
+BYTES_PER_ENTRY = 60
+
+
+def scaling_problems(sizes: Sequence[int]) -> Iterator[Problem]:
+    """Give a uniform random matrix, 10 % dense, of each count of nonzeros."""
+    for nnz in sizes:
+        yield Problem(f"uniform, 10 % dense, {nnz:.0e} nonzeros", partial(_dense_uniform, nnz), pictured=False)
+
+
+def _dense_uniform(nnz: int, xp: Any) -> Arrays:
+    num_rows = math.isqrt(nnz * SPARSITY)
+    return uniform(num_rows, max(1, num_rows // SPARSITY), xp=xp)
+
+
+def fitting(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Split sizes into those that fit into half of this machine's memory, and those that do not."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fit = [size for size in sizes if size * BYTES_PER_ENTRY <= total // 2]
+    return fit, [size for size in sizes if size not in fit]

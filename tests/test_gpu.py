@@ -98,8 +98,14 @@ def test_a_vector_of_another_place_is_refused(cupy: Any, S: sp.csr_array) -> Non
         square.matvec(y[:5], out=y[4:])
 
 
+# Rows of one lane, rows split over tiles and long rows of several chunks, whose scratch is the stream's.
+SHARED_OUT = pytest.mark.parametrize("structure", ["ragged, 1001 rows", "one dense row", "long rows"])
+
+
+@SHARED_OUT
 @pytest.mark.parametrize("format", gsparse.FORMATS[1:])
-def test_products_follow_the_callers_stream(cupy: Any, S: sp.csr_array, format: str, rng: Any) -> None:
+def test_products_follow_the_callers_stream(cupy: Any, structure: str, format: str, rng: Any) -> None:
+    S = STRUCTURES[structure](rng)
     A = GpuSparseMatrix(S, format=format)
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
     x = random_values(rng, S.shape[1], float)
@@ -112,20 +118,50 @@ def test_products_follow_the_callers_stream(cupy: Any, S: sp.csr_array, format: 
         assert_product(host(y), S, x)
 
 
+@SHARED_OUT
 @pytest.mark.parametrize("format", gsparse.FORMATS[1:])
-def test_a_product_can_be_captured_in_a_graph(cupy: Any, S: sp.csr_array, format: str, rng: Any) -> None:
+def test_a_product_can_be_captured_in_a_graph(cupy: Any, structure: str, format: str, rng: Any) -> None:
+    S = STRUCTURES[structure](rng)
     A = GpuSparseMatrix(S, format=format)
     x, y = cupy.asarray(random_values(rng, S.shape[1], float)), cupy.empty(S.shape[0])
     eager = A.matvec(x, out=y).copy()
+    cupy.cuda.Device().synchronize()  # the stream below waits for no other
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
         A.matvec(x, out=y)
         graph = stream.end_capture()
-        y.fill(cupy.nan)
-        graph.launch(stream)
-        stream.synchronize()
-    cupy.testing.assert_array_equal(y, eager)
+        for _ in range(3):
+            y.fill(cupy.nan)
+            graph.launch(stream)
+            stream.synchronize()
+            cupy.testing.assert_array_equal(y, eager)
+    cupy.testing.assert_array_equal(A @ x, eager)  # (its scratch is another's)
+
+
+@pytest.mark.parametrize("way", [True, "lazy"])
+def test_the_clock_of_the_device_settles_a_plan(
+    cupy: Any, S: sp.csr_array, way: Any, rng: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path))
+    A = GpuSparseMatrix(S, tune=way)
+    for _ in range(30):
+        x = random_values(rng, S.shape[1], float)
+        assert_product(A @ x, S, x)
+    times = {c.format: c.measured for c in A.plan.candidates if c.measured is not None}
+    assert len(times) >= 2
+    assert all(0 < seconds < 1e-2 for seconds in times.values())
+    assert A.plan.format == min(times, key=times.__getitem__)
+
+
+def test_values_on_the_device_are_used_as_they_are(cupy: Any, S: sp.csr_array, rng: Any) -> None:
+    A, T = GpuSparseMatrix(S), S.copy()
+    T.data = random_values(rng, S.nnz, float)
+    data, x = cupy.asarray(T.data), random_values(rng, S.shape[1], float)
+    with gsparse.strict():
+        B = A.with_data(data)
+        assert_product(host(B @ cupy.asarray(x)), T, x)
+    assert B.device_data is data
 
 
 def test_out_of_memory_says_what_was_needed_and_leaves_all_usable(gpu: Device, cupy: Any, rng: Any) -> None:

@@ -429,7 +429,7 @@ def test_an_array_that_was_bound_is_watched_while_it_is_held(
     assert not A._mirrors[name].lent
     uploads.clear()
     assert_same(A, S)
-    assert not [size for size in uploads if size == A._mirrors[name]._on_device.size]
+    assert not [size for size in uploads if size == A._mirrors[name].on_device.size]
 
 
 def test_an_array_bound_to_two_matrices_reaches_both(device: Device) -> None:

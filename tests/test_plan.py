@@ -1,4 +1,4 @@
-"""The choice of a format, which is pure: statistics in, one choice with its reason out."""
+"""The choice of a format, which is pure: statistics and storages in, one choice with its reason out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.errors import FormatError
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
-from gsparse.plan import CPU_MODEL, FORMATS, GPU_MODEL, MAX_WIDTH, RowStats, make_plan, threads_per_row
+from gsparse.machine import CPU_MODEL, GPU_MODEL
+from gsparse.plan import FORMATS, RowStats, Storage, fits, make_plan, rank, settle, threads_per_row
 from tests.support import STRUCTURES, from_lengths
 
+KERNELS = FORMATS[1:]
 STENCIL = RowStats(
     num_rows=10**6,
     num_cols=10**6,
@@ -27,6 +29,7 @@ STENCIL = RowStats(
     std_length=0.24,
     num_empty=0,
     blocked_stored=7 * 10**6,
+    split_stored=7 * 10**6,
 )
 # Of a web graph: most rows short, few of a hundred thousand entries.
 SKEWED = replace(
@@ -38,86 +41,146 @@ SKEWED = replace(
     std_length=900.0,
     num_empty=300_000,
     blocked_stored=200 * 10**6,
+    split_stored=40 * 10**6,
+    num_long=2000,
+    long_entries=9 * 10**6,
 )
+MATRICES = pytest.mark.parametrize("stats", [STENCIL, SKEWED], ids=["stencil", "skewed"])
+MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "cpu"])
 
 
-def plan_of(stats: RowStats, **options: Any) -> Any:
-    machine = {"device": "gpu:0", "lanes": 32, "model": GPU_MODEL, "value_bytes": 8, "index_bytes": 4}
-    return make_plan(stats, **(machine | options))
+def storages_of(stats: RowStats, *, pattern: bool = False) -> dict[str, Storage]:
+    """Write a matrix down plainly in every format, as `gsparse.build` would describe it."""
+    places = {"ellpack": stats.num_rows * stats.max_length, "blocked_ellpack": stats.blocked_stored}
+    found = {}
+    for name in KERNELS[:-1]:
+        positions = places.get(name, stats.nnz)
+        found[name] = Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1))
+    if pattern:
+        found["row_pattern"] = Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000)
+    return found
+
+
+def plan_of(stats: RowStats, storages: Any = None, **options: Any) -> Any:
+    machine = {"device": "gpu:0", "lanes": 32, "model": GPU_MODEL, "value_bytes": 8}
+    return make_plan(stats, storages_of(stats) if storages is None else storages, **(machine | options))
+
+
+# -------------------------------------------------------------------------------------------------- threads per row
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
-@pytest.mark.parametrize(
-    ("mean", "expected"),
-    [(0, 2), (0.5, 2), (1, 2), (2, 2), (3.99, 2), (4, 4), (7.99, 4), (8, 8), (16, 16), (31.9, 16), (32, 32)],
-)
-def test_threads_per_row_is_the_largest_power_of_two_within_the_mean(mean: float, expected: int, lanes: int) -> None:
-    assert threads_per_row(mean, lanes) == expected
+def test_threads_per_row_is_a_power_of_two_between_two_and_a_warp(lanes: int) -> None:
+    for mean in (0.0, 0.5, 3.0, 6.0, 11.9, 12.0, 100.0, 1e9):
+        for rows in (0, 1, 1000, 10**6, 10**9):
+            threads = threads_per_row(mean, lanes, rows)
+            assert 2 <= threads <= lanes
+            assert threads & (threads - 1) == 0
 
 
-@pytest.mark.parametrize("lanes", [32, 64])
-def test_threads_per_row_never_exceeds_a_warp(lanes: int) -> None:
-    assert [threads_per_row(mean, lanes) for mean in (lanes, lanes + 0.5, 2.0 * lanes, 1e9)] == [lanes] * 4
+def test_threads_per_row_grow_with_rows_and_where_rows_are_few() -> None:
+    means = (1.0, 11.0, 12.0, 24.0, 48.0, 96.0, 192.0)
+    assert [threads_per_row(mean, 32, 10**7) for mean in means] == [2, 2, 2, 4, 8, 16, 32]
+    assert threads_per_row(64.0, 64, 100) == 64 > threads_per_row(64.0, 64, 10**7)
+    assert threads_per_row(5.0, 64, 1) == 4  # no more than a row has entries
 
 
-@pytest.mark.parametrize("name", ["csr", "ELLPACK", "coo", "fast", ""])
-def test_an_unknown_format_is_refused_with_those_known(name: str) -> None:
-    with pytest.raises(FormatError, match=f"unknown format '{name}': use one of auto, csr_scalar.*") as caught:
-        plan_of(STENCIL, format=name)
-    assert all(known in str(caught.value) for known in FORMATS)
+# --------------------------------------------------------------------------------------------------------- the choice
 
 
-@pytest.mark.parametrize("threads", [0, 1, 64, 100, 1024, "256"])
-def test_unknown_threads_per_block_are_refused_with_those_known(threads: Any) -> None:
-    with pytest.raises(FormatError, match=r"threads_per_block must be one of \(128, 256, 512\), got"):
-        plan_of(STENCIL, threads_per_block=threads)
-
-
-@pytest.mark.parametrize("name", ["ellpack", "blocked_ellpack"])
-def test_ellpack_counts_rows_in_int32(name: str) -> None:
-    longest = MAX_WIDTH + 1
-    long = replace(STENCIL, num_rows=1, max_length=longest, nnz=longest, blocked_stored=32 * longest)
-    with pytest.raises(FormatError, match=f"{name} .*int32.* {MAX_WIDTH + 1} entries"):
-        plan_of(long, format=name)
-    assert {c.format for c in plan_of(long).candidates}.isdisjoint({"ellpack", "blocked_ellpack"})
-    assert plan_of(replace(long, max_length=MAX_WIDTH), format=name).format == name
-
-
-@pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "cpu"])
-@pytest.mark.parametrize("stats", [STENCIL, SKEWED], ids=["stencil", "skewed"])
+@MODELS
+@MATRICES
 @pytest.mark.parametrize("products", [1, 10, 10_000])
+@pytest.mark.parametrize("pattern", [True, False])
 def test_the_fastest_candidate_is_chosen_and_the_reason_names_the_next(
-    stats: RowStats, model: Any, products: int
+    stats: RowStats, model: Any, products: int, pattern: bool
 ) -> None:
-    plan = plan_of(stats, model=model, expected_products=products)
+    plan = plan_of(stats, storages_of(stats, pattern=pattern), model=model, expected_products=products)
 
     def cost(candidate: Any) -> float:
         return products * candidate.seconds + candidate.setup_seconds
 
     best, runner_up, *_ = sorted(plan.candidates, key=cost)
-    assert cost(plan.chosen) == cost(best)
+    assert plan.chosen is best
+    assert [c.format for c in rank(plan.candidates, products)][:2] == [best.format, runner_up.format]
     assert runner_up.format in plan.reason
-    assert f"{plan.chosen.nbytes / 1e6:.3f} MB" in plan.reason
-    assert {c.format for c in plan.candidates} == set(FORMATS) - {"auto"}
+    assert f"{best.nbytes / 1e6:.3f} MB" in plan.reason
+    assert f"over {products} products" in plan.reason
+    assert [c.format for c in plan.candidates] == list(storages_of(stats, pattern=pattern))
 
 
-@pytest.mark.parametrize("format", FORMATS[1:])
+@MATRICES
+def test_the_same_input_gives_the_same_plan_and_nothing_is_kept(stats: RowStats) -> None:
+    storages = storages_of(stats, pattern=True)
+    before = dict(storages)
+    first, second = plan_of(stats, storages), plan_of(stats, storages)
+    assert first == second
+    assert storages == before
+    assert str(first) == str(second)
+
+
+@pytest.mark.parametrize("format", KERNELS)
 def test_a_format_that_was_asked_for_is_taken(format: str) -> None:
-    plan = plan_of(SKEWED, format=format)
+    plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True), format=format)
     assert (plan.format, plan.reason) == (format, "asked for")
     assert plan.chosen.format == format
 
 
-def test_a_stencil_is_padded_and_a_skewed_matrix_is_not() -> None:
+def test_a_format_that_does_not_fit_is_refused_with_the_reason() -> None:
+    with pytest.raises(FormatError, match=r"row_pattern does not fit.*distinct rows"):
+        plan_of(STENCIL, format="row_pattern")
+    narrow = storages_of(STENCIL)
+    del narrow["ellpack"]
+    with pytest.raises(FormatError, match=r"ellpack does not fit.*int32"):
+        plan_of(STENCIL, narrow, format="ellpack")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"format": "coo"}, "unknown format 'coo'.*csr_split"), ({"threads_per_block": 100}, "128")]
+)
+def test_what_does_not_exist_is_refused_saying_what_does(options: Any, words: str) -> None:
+    with pytest.raises(FormatError, match=words):
+        plan_of(STENCIL, **options)
+
+
+def test_formats_fit_as_far_as_int32_numbers_rows_and_entries() -> None:
+    many_rows, long_row = replace(STENCIL, num_rows=2**31), replace(STENCIL, max_length=2**31)
+    assert all(fits(name, STENCIL) for name in KERNELS)
+    assert {name for name in KERNELS if fits(name, many_rows)} == {
+        "csr_scalar",
+        "csr_vector",
+        "ellpack",
+        "blocked_ellpack",
+    }
+    assert {name for name in KERNELS if not fits(name, long_row)} == {"ellpack"}
+
+
+def test_stencils_are_padded_or_stored_by_pattern_and_skewed_matrices_are_not_padded() -> None:
     assert plan_of(STENCIL).format in ("ellpack", "blocked_ellpack")
-    assert plan_of(SKEWED).format == "csr_vector"
+    assert plan_of(STENCIL, storages_of(STENCIL, pattern=True)).format == "row_pattern"
+    assert plan_of(SKEWED).format.startswith("csr")
     one_long = replace(STENCIL, max_length=5000, blocked_stored=7 * 10**6 + 32 * 5000)
     assert plan_of(one_long).format != "ellpack"
 
 
 def test_a_conversion_has_to_pay() -> None:
-    assert plan_of(STENCIL, expected_products=1).format.startswith("csr")
-    assert plan_of(STENCIL, expected_products=10**6).format.endswith("ellpack")
+    storages = storages_of(STENCIL, pattern=True)
+    assert plan_of(STENCIL, storages, expected_products=1).format in ("csr_scalar", "csr_vector")
+    assert plan_of(STENCIL, storages, expected_products=10**6).format == "row_pattern"
+
+
+@MODELS
+@MATRICES
+@pytest.mark.parametrize("format", KERNELS[:-1])
+def test_fewer_bytes_are_never_predicted_slower(stats: RowStats, model: Any, format: str) -> None:
+    plain = storages_of(stats)
+    less = plain | {format: replace(plain[format], nbytes=plain[format].nbytes // 2)}
+    one, other = (
+        next(c for c in plan_of(stats, storages, model=model).candidates if c.format == format)
+        for storages in (plain, less)
+    )
+    assert other.nbytes < one.nbytes
+    assert other.seconds <= one.seconds
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
@@ -126,72 +189,104 @@ def test_a_block_has_the_default_threads_unless_others_are_asked_for(lanes: int)
     assert plan_of(STENCIL, lanes=lanes, threads_per_block=512).launch.threads_per_block == 512
 
 
-def test_padding_counts_in_bytes_and_ratio() -> None:
-    found = {c.format: c for c in plan_of(SKEWED).candidates}
-    assert found["ellpack"].num_stored == SKEWED.num_rows * SKEWED.max_length
-    assert found["blocked_ellpack"].padding_ratio == 10
-    assert found["csr_scalar"].padding_ratio == found["csr_vector"].padding_ratio == 1
-    assert found["ellpack"].nbytes > found["blocked_ellpack"].nbytes > found["csr_vector"].nbytes
+@pytest.mark.parametrize("value_bytes", [4, 8, 16])
+def test_bytes_are_those_of_the_storage_and_of_both_vectors(value_bytes: int) -> None:
+    for candidate in plan_of(SKEWED, value_bytes=value_bytes).candidates:
+        assert candidate.nbytes == candidate.storage.nbytes + 2 * 10**6 * value_bytes
+        assert candidate.num_stored == candidate.storage.num_stored
+        assert candidate.padding_ratio == candidate.num_stored / SKEWED.nnz
     assert SKEWED.efficiency == 0.1
     assert replace(SKEWED, nnz=0, blocked_stored=0).efficiency == 1
 
 
-def test_an_empty_matrix_has_a_plan() -> None:
-    plan = plan_of(RowStats(0, 0, 0, 0, 0, 0.0, 0.0, 0, 0))
+@MODELS
+def test_an_empty_matrix_has_a_plan(model: Any) -> None:
+    nothing = RowStats(0, 0, 0, 0, 0, 0.0, 0.0, 0, 0)
+    plan = plan_of(nothing, model=model)
     assert plan.chosen.nbytes <= 4
     assert plan.chosen.padding_ratio == 1
-    assert plan.chosen.seconds >= GPU_MODEL.launch
+    assert plan.chosen.seconds > 0
 
 
-@pytest.mark.parametrize(("value_bytes", "index_bytes"), [(4, 4), (8, 4), (16, 8)])
-def test_bytes_grow_with_values_and_indices(value_bytes: int, index_bytes: int) -> None:
-    csr = plan_of(STENCIL, format="csr_scalar", value_bytes=value_bytes, index_bytes=index_bytes).chosen
-    entries = STENCIL.nnz * (value_bytes + index_bytes)
-    assert csr.nbytes == entries + index_bytes * (STENCIL.num_rows + 1) + 2 * 10**6 * value_bytes
+# --------------------------------------------------------------------------------------------------- measured times
+
+
+def test_measured_times_settle_a_plan_whatever_was_predicted() -> None:
+    plan = plan_of(STENCIL)
+    times = {"csr_split": 3e-6, "csr_vector": 1e-6, "ellpack": 2e-6}
+    settled = settle(plan, times, "measured")
+    assert settled.format == settled.chosen.format == "csr_vector"
+    assert settled.reason == "1.0 µs measured, ellpack 2.0, csr_split 3.0"
+    assert {c.format: c.measured for c in settled.candidates if c.measured is not None} == times
+    assert (settled.stats, settled.device) == (plan.stats, plan.device)
+    assert [replace(c, measured=None) for c in settled.candidates] == list(plan.candidates)
+    assert settle(plan, {"ellpack": 5e-6}, "measured before").reason == "5.0 µs measured before"
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
 
 
 def test_the_table_shows_every_candidate_and_marks_the_choice() -> None:
-    plan = plan_of(STENCIL)
+    plan = plan_of(STENCIL, storages_of(STENCIL, pattern=True))
     head, rows, titles, *table = str(plan).splitlines()
     assert head == f"{plan.format} on gpu:0: {plan.reason}"
     assert "1000000 x 1000000, 6940000 entries; a row 4 to 7, mean 6.94" in rows
-    assert "MB a product" in titles
+    assert titles.split("  ")[1].strip() == "format"
+    assert all(title in titles for title in ("columns", "values", "MB a product", "padding", "predicted µs"))
     assert [line.replace("→", "").split()[0] for line in table] == [c.format for c in plan.candidates]
     assert [line.replace("→", "").split()[0] for line in table if "→" in line] == [plan.format]
+    for line, candidate in zip(table, plan.candidates, strict=True):
+        assert line.split()[-1] == f"{candidate.seconds * 1e6:.1f}"
+        assert candidate.storage.columns in line and candidate.storage.values in line
+    assert len({len(line) for line in (titles, *table)}) == 1
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
-@pytest.mark.parametrize("format", FORMATS[1:])
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_candidates_promise_the_bytes_that_the_formats_hold(
-    device: Device, structure: str, format: str, dtype: Any
-) -> None:
-    S = STRUCTURES[structure](np.random.default_rng(0)).astype(dtype)
-    A = GpuSparseMatrix(S, device=device, format=format)
-    vectors = sum(A.shape) * A.dtype.itemsize
-    promised, stored = A.plan.chosen, A.stored
-    estimate = 8 * (A.shape[0] // 32 + 2) if format == "blocked_ellpack" else 0  # slice offsets are estimated
-    assert abs(promised.nbytes - vectors - stored.nbytes) <= estimate
-    assert promised.num_stored == stored.num_stored
-    assert promised.padding_ratio == stored.padding_ratio
+def test_the_table_shows_measured_times_where_there_are_any() -> None:
+    plan = settle(plan_of(STENCIL), {"ellpack": 1.25e-6, "csr_vector": 7e-6}, "measured")
+    measured = {line.replace("→", "").split()[0]: line.split()[-1] for line in str(plan).splitlines()[3:]}
+    assert (measured["ellpack"], measured["csr_vector"]) == ("1.2", "7.0")
+    assert measured["csr_scalar"] == f"{next(c for c in plan.candidates if c.format == 'csr_scalar').seconds * 1e6:.1f}"
+
+
+# ---------------------------------------------------------------------------------------------------- of real matrices
 
 
 def test_row_statistics_are_those_of_the_rows(device: Device) -> None:
-    lengths = np.random.default_rng(3).integers(0, 9, 200)
+    lengths = np.random.default_rng(3).integers(0, 9, 4500)
+    lengths[[5, 4000]] = device.kernels.LONG_LENGTH + 1, 3 * device.kernels.LONG_LENGTH
     stats = GpuSparseMatrix(from_lengths(lengths, 50, np.random.default_rng(4)), device=device).plan.stats
-    assert (stats.num_rows, stats.num_cols, stats.nnz) == (200, 50, lengths.sum())
+    assert (stats.num_rows, stats.num_cols, stats.nnz) == (4500, 50, lengths.sum())
     assert (stats.min_length, stats.max_length, stats.num_empty) == (lengths.min(), lengths.max(), (lengths == 0).sum())
     assert stats.mean_length == pytest.approx(lengths.mean())
     assert stats.std_length == pytest.approx(lengths.std())
-    slices = [lengths[i : i + device.lanes].max() * device.lanes for i in range(0, 200, device.lanes)]
-    assert stats.blocked_stored == sum(slices)
+    assert (stats.num_long, stats.long_entries) == (2, 4 * device.kernels.LONG_LENGTH + 1)
+    short = np.where(lengths > device.kernels.LONG_LENGTH, 0, lengths)
+    for stored, of in ((stats.blocked_stored, lengths), (stats.split_stored, short)):
+        slices = [of[i : i + device.lanes].max() * device.lanes for i in range(0, 4500, device.lanes)]
+        assert stored == sum(slices)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_structure_has_a_plan_of_candidates_that_fit(device: Device, structure: str) -> None:
+    S = STRUCTURES[structure](np.random.default_rng(0))
+    plan = GpuSparseMatrix(S, device=device).plan
+    assert {c.format for c in plan.candidates} >= set(KERNELS) - {"row_pattern"}
+    assert plan.chosen in plan.candidates
+    assert str(plan).count("→") == 1
 
 
 def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device) -> None:
-    S = sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(5000, 5000))
+    S = sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000))
     plan = GpuSparseMatrix(S, device=device).plan
     model = GPU_MODEL if device.kind == "gpu" else CPU_MODEL
     assert plan.device == device.name
-    assert min(c.seconds for c in plan.candidates) >= model.launch
-    assert plan.candidates == plan_of(plan.stats, device=device.name, lanes=device.lanes, model=model).candidates
-    assert set(gsparse.FORMATS) == {"auto", *(c.format for c in plan.candidates)}
+    storages = {c.format: c.storage for c in plan.candidates}
+    assert plan == make_plan(plan.stats, storages, device=device.name, lanes=device.lanes, model=model, value_bytes=8)
+    assert set(gsparse.FORMATS) == {"auto", *storages}
+
+
+def test_a_small_matrix_and_one_for_few_products_are_not_examined(device: Device) -> None:
+    S = sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000))
+    for A in (GpuSparseMatrix(S, device=device, expected_products=1), GpuSparseMatrix(S.tocsr()[:100], device=device)):
+        assert {(c.storage.columns, c.storage.values) for c in A.plan.candidates} == {("int32", "float64")}
+        assert A.stored.values.table is None

@@ -75,13 +75,17 @@ def test_csr_vector_is_right_for_every_number_of_threads_a_row(
     assert_product(A @ x, S, x)
 
 
-@pytest.mark.parametrize("threads", [128, 256, 512])
+@pytest.mark.parametrize("threads", [128, 512])
 @pytest.mark.parametrize("format", KERNELS)
-def test_threads_per_block_change_nothing(device: Device, format: str, threads: int, rng: np.random.Generator) -> None:
+def test_threads_per_block_change_no_bit_but_of_rows_that_share_a_block(
+    device: Device, format: str, threads: int, rng: np.random.Generator
+) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     x = random_values(rng, S.shape[1], float)
     first, second = (GpuSparseMatrix(S, device=device, format=format, threads_per_block=t) @ x for t in (threads, 256))
-    np.testing.assert_array_equal(first, second)
+    assert_product(first, S, x)
+    if format != "csr_adaptive":  # (a block's rows get as many threads as it has for them)
+        np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64])

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from gsparse import threads
-from gsparse.formats import BlockedEllpack, Csr, Ellpack
-from gsparse.kernels import cpu
-
-SLICE_SIZE = 32
+from gsparse.formats import Csr
 
 # Lengths of the rows, and columns. No number of rows is a multiple of 8, 32 or 64 except where it says so.
 STRUCTURES: dict[str, tuple[list[int], int]] = {
@@ -23,18 +20,42 @@ STRUCTURES: dict[str, tuple[list[int], int]] = {
     "one_column": ([1, 0, 1, 1, 0, 3] * 7, 1),
     "one_row": ([11], 30),
     "long_rows": ([33, 64, 17, 100, 31], 128),
+    "many_rows": ([7, 6] * 1100 + [2500, 0, 9000, 3], 250),
     "no_rows": ([], 7),
     "no_columns": ([0] * 9, 0),
 }
 
 
-def make_csr(lengths: list[int], num_cols: int, dtype: Any, index_dtype: Any, seed: int = 0) -> Csr:
-    """Give rows of these lengths; columns in any order, and twice wherever chance has it."""
+def make_csr(
+    lengths: list[int], num_cols: int, dtype: Any, index_dtype: Any = "int32", seed: int = 0, distinct: int = 0
+) -> Csr:
+    """Give rows of these lengths, columns in any order and twice wherever chance has it; `distinct` values if not 0."""
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(index_dtype)
     nnz = int(indptr[-1])
     indices = rng.integers(0, max(num_cols, 1), nnz).astype(index_dtype)
-    return Csr((len(lengths), num_cols), indptr, indices, random_values(rng, nnz, dtype))
+    data = random_values(rng, nnz, dtype)
+    if distinct:
+        data = random_values(rng, distinct, dtype)[rng.integers(0, distinct, nnz)]
+    return Csr((len(lengths), num_cols), indptr, indices, data)
+
+
+def make_stencil(num_rows: int, offsets: list[int], dtype: Any, *, varying: bool = False) -> Csr:
+    """Give the rows of a matrix that is constant along diagonals, or only their structure; columns within bounds."""
+    rows, columns, places = [], [], []
+    for place, offset in enumerate(offsets):
+        kept = np.arange(max(0, -offset), min(num_rows, num_rows - offset))
+        rows.append(kept)
+        columns.append(kept + offset)
+        places.append(np.full(kept.size, place))
+    order = np.lexsort((np.concatenate(places), np.concatenate(rows)))
+    sorted_rows = np.concatenate(rows)[order]
+    rng = np.random.default_rng(3)
+    values = random_values(rng, len(offsets), dtype)[np.concatenate(places)[order]]
+    if varying:
+        values = random_values(rng, sorted_rows.size, dtype)
+    indptr = np.searchsorted(sorted_rows, np.arange(num_rows + 1)).astype(np.int32)
+    return Csr((num_rows, num_rows), indptr, np.concatenate(columns)[order].astype(np.int32), values)
 
 
 def random_values(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
@@ -45,14 +66,6 @@ def random_values(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
     if dtype.kind == "c":
         values = values + 1j * rng.standard_normal(shape)
     return values.astype(dtype)
-
-
-def store_as(kernel: str, csr: Csr) -> Csr | Ellpack | BlockedEllpack:
-    if kernel == "ellpack":
-        return cpu.csr_to_ellpack(None, csr, int(np.diff(csr.indptr).max(initial=0)))
-    if kernel == "blocked_ellpack":
-        return cpu.csr_to_blocked_ellpack(None, csr, SLICE_SIZE)
-    return csr
 
 
 def exact_product(csr: Csr, x: Any, conjugate: bool = False) -> tuple[Any, Any]:
@@ -99,8 +112,7 @@ def cases() -> Any:
 
     class Cases:
         structures = STRUCTURES
-        slice_size = SLICE_SIZE
 
-    for helper in (make_csr, random_values, store_as, exact_product):
+    for helper in (make_csr, make_stencil, random_values, exact_product):
         setattr(Cases, helper.__name__, staticmethod(helper))
     return Cases

@@ -1,157 +1,243 @@
 from __future__ import annotations
 
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gsparse import threads
+from gsparse.formats import Csr
 from gsparse.kernels import Launch, cpu
+from tests.cpu.stored import make_entries, make_row_blocks, make_tiles, store
 
-KERNELS = list(cpu.SPMV)
-DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]
-WIDENED = [
-    ("float32", "float64", KERNELS),
-    ("complex64", "complex128", KERNELS),
-    ("float32", "complex64", ["csr_scalar"]),
-    ("float32", "complex128", ["csr_scalar", "blocked_ellpack"]),
-    ("float64", "complex128", ["csr_scalar", "csr_vector"]),
+IN_ORDER = [
+    "csr_scalar",
+    "ellpack",
+    "blocked_ellpack",
+    "blocked_ellpack+sorted",
+    "blocked_ellpack+long",
+    "blocked_ellpack+sorted+long",
 ]
+FORMATS = [*IN_ORDER, "csr_vector", "csr_adaptive", "csr_split"]
+PATTERNS = ["row_pattern", "row_pattern+values"]
 LAUNCH = Launch(threads_per_row=8)
-NARROW = ["mixed", "all_empty", "one_row"]
-WIDE = ["one_dense_row", "long_rows"]
-PADDED = ["ellpack", "blocked_ellpack"]
+
+# Stored and compute dtype, indices, how columns and values are written down, and for which formats: any two of these
+# meet somewhere, but each takes a second to compile. All formats take all of them plain in float64.
+WRITTEN: list[tuple[str, str, str, str, str, list[str]]] = [
+    ("float64", "float64", "int32", "plain", "plain", FORMATS),
+    ("float64", "float64", "int64", "uint8", "equal", ["csr_scalar", "blocked_ellpack"]),
+    ("float64", "float64", "int32", "uint16", "uint16", ["csr_vector", "blocked_ellpack+long"]),
+    ("float32", "float64", "int64", "uint16", "plain", ["csr_adaptive", "blocked_ellpack+sorted+long"]),
+    ("float32", "float32", "int32", "plain", "uint8", ["csr_split", "ellpack"]),
+    ("complex64", "complex64", "int32", "uint8", "plain", ["csr_vector", "blocked_ellpack"]),
+    ("complex128", "complex128", "int64", "plain", "uint16", ["csr_scalar", "blocked_ellpack+sorted"]),
+    ("float32", "complex128", "int32", "uint16", "plain", ["csr_split"]),
+    ("complex64", "complex128", "int32", "uint16", "equal", ["ellpack"]),
+    ("int64", "int64", "int64", "uint16", "plain", ["csr_adaptive", "ellpack"]),
+]
+WRITTEN_EACH = [(format, *case) for *case, formats in WRITTEN for format in formats]
 
 
-def product(kernel: str, matrix: Any, x: Any, alpha: Any = 1, beta: Any = 0, y: Any = None, **options: Any) -> Any:
+def product(format: str, matrix: Any, x: Any, alpha: Any = 1, beta: Any = 0, y: Any = None, **options: Any) -> Any:
     """Run a kernel on a `y` of NaN, unless one is given."""
     if y is None:
         y = np.full(matrix.num_rows, np.nan if x.dtype.kind != "i" else -7).astype(x.dtype)
     scalar = x.dtype.type
     launch, conjugate = options.get("launch", LAUNCH), options.get("conjugate", False)
-    cpu.SPMV[kernel](None, matrix, x, y, scalar(alpha), scalar(beta), conjugate, launch)
+    cpu.SPMV[format.partition("+")[0]](None, matrix, x, y, scalar(alpha), scalar(beta), conjugate, launch)
     return y
 
 
-@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_spmv_is_exact_row_by_row_for_every_structure(
-    kernel: str, dtype: str, index_dtype: str, cases: Any, assert_row_by_row: Any
+@pytest.mark.parametrize(("format", "stored", "compute", "index", "columns", "values"), WRITTEN_EACH)
+def test_spmv_is_exact_row_by_row_however_entries_are_written(
+    format: str, stored: str, compute: str, index: str, columns: str, values: str, cases: Any, assert_row_by_row: Any
 ) -> None:
-    for name, (lengths, num_cols) in cases.structures.items():
-        if (kernel, index_dtype) == ("ellpack", "int64") and dtype != "float64" and name in WIDE:
-            continue  # its second loop takes a second to compile; float64 stands for it
-        csr = cases.make_csr(lengths, num_cols, dtype, index_dtype)
-        x = cases.random_values(np.random.default_rng(1), num_cols, dtype)
-        assert_row_by_row(csr, product(kernel, cases.store_as(kernel, csr), x), *cases.exact_product(csr, x))
+    distinct = {"plain": 0, "equal": 1, "uint8": 200, "uint16": 300}[values]
+    for lengths, num_cols in cases.structures.values():
+        csr = cases.make_csr(lengths, num_cols, stored, index, distinct=distinct)
+        matrix = store(format, csr, compute, columns, values)
+        x = cases.random_values(np.random.default_rng(1), num_cols, compute)
+        for conjugate in {False, np.dtype(stored).kind == "c"}:
+            exact = cases.exact_product(csr, x, conjugate)
+            assert_row_by_row(csr, product(format, matrix, x, conjugate=conjugate), *exact)
 
 
 @pytest.mark.parametrize(
-    ("stored", "dtype", "kernel"), [(stored, dtype, kernel) for stored, dtype, kernels in WIDENED for kernel in kernels]
+    ("format", "stored", "compute", "values"),
+    [
+        ("row_pattern", "float64", "float64", "plain"),
+        ("row_pattern", "complex128", "complex128", "plain"),
+        ("row_pattern", "int64", "int64", "plain"),
+        ("row_pattern+values", "float64", "float64", "plain"),
+        ("row_pattern+values", "float32", "float64", "plain"),
+        ("row_pattern+values", "float64", "float64", "uint16"),
+        ("row_pattern+values", "complex64", "complex64", "uint8"),
+        ("row_pattern+values", "int64", "int64", "equal"),
+    ],
 )
-def test_spmv_widens_stored_values_before_it_multiplies(
-    stored: str, dtype: str, kernel: str, cases: Any, assert_row_by_row: Any
+def test_row_patterns_are_exact_row_by_row(
+    format: str, stored: str, compute: str, values: str, cases: Any, assert_row_by_row: Any
 ) -> None:
-    for name in NARROW:
-        csr = cases.make_csr(*cases.structures[name], stored, "int32")
-        x = cases.random_values(np.random.default_rng(1), csr.num_cols, dtype)
-        assert_row_by_row(csr, product(kernel, cases.store_as(kernel, csr), x), *cases.exact_product(csr, x))
+    distinct = {"plain": 0, "equal": 1, "uint8": 200, "uint16": 300}[values]
+    for num_rows, offsets in (
+        (1000, [-40, -1, 0, 1, 40]),
+        (33, [-3, 2]),
+        (7, [0]),
+        (96, [200]),
+        (700, [650, -1, -699]),
+    ):
+        csr = cases.make_stencil(num_rows, offsets, stored, varying=format != "row_pattern")
+        if distinct:
+            table = cases.random_values(np.random.default_rng(0), distinct, stored)
+            csr = csr.with_data(table[np.arange(csr.nnz) % distinct])
+        matrix = store(format, csr, compute, values=values)
+        x = cases.random_values(np.random.default_rng(1), num_rows, compute)
+        for conjugate in {False, np.dtype(stored).kind == "c"}:
+            exact = cases.exact_product(csr, x, conjugate)
+            assert_row_by_row(csr, product(format, matrix, x, conjugate=conjugate), *exact)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_spmv_conjugates_the_matrix_only(kernel: str, dtype: str, cases: Any, assert_row_by_row: Any) -> None:
-    csr = cases.make_csr(*cases.structures["mixed"], dtype, "int32")
-    x = cases.random_values(np.random.default_rng(1), csr.num_cols, dtype)
-    y = product(kernel, cases.store_as(kernel, csr), x, conjugate=True)
-    assert_row_by_row(csr, y, *cases.exact_product(csr, x, conjugate=True))
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128", "int64"])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_spmv_scales_and_accumulates(kernel: str, dtype: str, cases: Any, assert_row_by_row: Any) -> None:
-    csr = cases.make_csr(*cases.structures["mixed"], dtype, "int32")
-    x = cases.random_values(np.random.default_rng(1), csr.num_cols, dtype)
-    start = cases.random_values(np.random.default_rng(2), csr.num_rows, dtype)
-    exact, bound = cases.exact_product(csr, x)
-    for alpha, beta in ((3, -2), (1, 1), (0, 5), (-1, 0)):
-        y = product(kernel, cases.store_as(kernel, csr), x, alpha, beta, start.copy())
-        wide = exact.dtype.type
-        expected = wide(alpha) * exact + wide(beta) * start.astype(exact.dtype)
-        assert_row_by_row(csr, y, expected, abs(alpha) * bound + abs(beta) * np.abs(start))
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_spmv_writes_empty_rows_and_reads_y_only_for_beta(kernel: str, cases: Any) -> None:
-    csr = cases.make_csr([0] * 50, 4, "float64", "int32")
-    matrix, x = cases.store_as(kernel, csr), np.ones(4)
-    np.testing.assert_array_equal(product(kernel, matrix, x), np.zeros(50))
-    np.testing.assert_array_equal(product(kernel, matrix, x, 1, 2, np.full(50, 3.0)), np.full(50, 6.0))
-    assert np.isnan(product(kernel, matrix, x, 1, 2, np.full(50, np.nan))).all()
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("structure", ["mixed", "one_dense_row"])
-@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
-def test_spmv_meets_inf_and_nan_as_scipy_does(
-    kernel: str, dtype: str, structure: str, special: float, cases: Any
-) -> None:
-    scipy_sparse = pytest.importorskip("scipy.sparse")
-    csr = cases.make_csr(*cases.structures[structure], dtype, "int32")
-    x = cases.random_values(np.random.default_rng(1), csr.num_cols, dtype)
-    x[::7] = special
-    expected = scipy_sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape) @ x
-    y = product(kernel, cases.store_as(kernel, csr), x)
-    finite = np.isfinite(expected)
-    np.testing.assert_array_equal(y[~finite], expected[~finite])
-    np.testing.assert_allclose(y[finite], expected[finite], rtol=1e-10)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_spmv_keeps_subnormals(kernel: str, dtype: str, cases: Any, assert_row_by_row: Any) -> None:
-    csr = cases.make_csr(*cases.structures["mixed"], dtype, "int32")
-    tiny = np.finfo(dtype).smallest_subnormal
-    csr = csr.with_data((np.arange(csr.nnz) % 5 + 1).astype(dtype) * tiny)
-    x = np.ones(csr.num_cols, dtype)
-    exact, _ = cases.exact_product(csr, x)
-    np.testing.assert_array_equal(product(kernel, cases.store_as(kernel, csr), x), exact.astype(dtype))
-
-
-@pytest.mark.parametrize("threads_per_row", [2, 4, 8, 16, 32])
-def test_csr_vector_takes_every_number_of_partial_sums(
-    threads_per_row: int, cases: Any, assert_row_by_row: Any
-) -> None:
+@pytest.mark.parametrize("format", PATTERNS)
+def test_row_patterns_store_any_rows(format: str, cases: Any, assert_row_by_row: Any) -> None:
     for lengths, num_cols in cases.structures.values():
-        csr = cases.make_csr(lengths, num_cols, "float64", "int32")
+        csr = cases.make_csr(lengths[:2000], num_cols, "float64", "int64")
         x = np.random.default_rng(1).standard_normal(num_cols)
-        y = product("csr_vector", csr, x, launch=Launch(threads_per_row=threads_per_row))
+        y = product(format, store(format, csr, "float64"), x)
         assert_row_by_row(csr, y, *cases.exact_product(csr, x))
+        np.testing.assert_array_equal(y, product("csr_scalar", store("csr_scalar", csr, "float64"), x))
 
 
-def test_csr_scalar_gives_scipys_bits(cases: Any) -> None:
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [
+        *((format, "float64") for format in FORMATS + PATTERNS),
+        ("csr_split", "int64"),
+        ("blocked_ellpack+long", "complex128"),
+        ("row_pattern", "complex128"),
+    ],
+)
+def test_spmv_scales_and_accumulates(format: str, dtype: str, cases: Any, assert_row_by_row: Any) -> None:
+    for name in ("mixed", "long_rows", "many_rows"):
+        lengths, num_cols = cases.structures[name]
+        csr = cases.make_csr(lengths[-300:], num_cols, dtype)
+        x = cases.random_values(np.random.default_rng(1), csr.num_cols, dtype)
+        start = cases.random_values(np.random.default_rng(2), csr.num_rows, dtype)
+        exact, bound = cases.exact_product(csr, x)
+        matrix = store(format, csr, dtype)
+        for alpha, beta in ((3, -2), (1, 1), (0, 5), (-1, 0)):
+            y = product(format, matrix, x, alpha, beta, start.copy())
+            wide = exact.dtype.type
+            expected = wide(alpha) * exact + wide(beta) * start.astype(exact.dtype)
+            assert_row_by_row(csr, y, expected, abs(alpha) * bound + abs(beta) * np.abs(start))
+
+
+@pytest.mark.parametrize("format", FORMATS + PATTERNS)
+def test_spmv_writes_empty_rows_and_reads_y_only_for_beta(format: str, cases: Any) -> None:
+    for lengths in ([0] * 50, [0] * 40 + [4000] + [0] * 9):
+        csr = cases.make_csr(lengths, 4, "float64")
+        matrix, x = store(format, csr, "float64"), np.zeros(4)
+        np.testing.assert_array_equal(product(format, matrix, x), np.zeros(50))
+        np.testing.assert_array_equal(product(format, matrix, x, 1, 2, np.full(50, 3.0)), np.full(50, 6.0))
+        assert np.isnan(product(format, matrix, x, 1, 2, np.full(50, np.nan))).all()
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("format", FORMATS + PATTERNS)
+def test_spmv_meets_inf_and_nan_as_scipy_does(format: str, special: float, cases: Any) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
-    csr = cases.make_csr([7] * 1000, 1000, "float64", "int32")
-    x = np.random.default_rng(1).standard_normal(1000)
-    expected = scipy_sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape) @ x
-    np.testing.assert_array_equal(product("csr_scalar", csr, x), expected)
+    for name in ("mixed", "one_dense_row", "many_rows", "all_empty"):
+        csr = cases.make_csr(*cases.structures[name], "float64")
+        x = np.random.default_rng(1).standard_normal(csr.num_cols)
+        x[::97] = special  # x[0] too, which is read in the place of padding
+        expected = scipy_sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape) @ x
+        y = product(format, store(format, csr, "float64"), x)
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(y[~finite], expected[~finite])
+        np.testing.assert_allclose(y[finite], expected[finite], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("kernel", PADDED)
-def test_padded_rows_are_summed_in_the_order_of_csr(kernel: str, cases: Any) -> None:
+@pytest.mark.parametrize("columns", ["plain", "uint16"])
+@pytest.mark.parametrize("format", ["ellpack", "blocked_ellpack", "blocked_ellpack+long"])
+def test_padding_lets_nothing_of_x_through(format: str, columns: str, cases: Any) -> None:
+    csr = cases.make_csr(*cases.structures["mixed"], "float64")
+    csr.indices[csr.indices == 0] = 1
+    x = np.ones(csr.num_cols)
+    x[0] = np.nan
+    assert np.isfinite(product(format, store(format, csr, "float64", columns), x)).all()
+
+
+@pytest.mark.parametrize("format", IN_ORDER + PATTERNS)
+def test_rows_summed_in_order_have_scipys_bits(format: str, cases: Any) -> None:
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    for name in ("mixed", "multiple_of_64", "one_column", "one_row"):
+        csr = cases.make_csr(*cases.structures[name], "float64")
+        x = np.random.default_rng(1).standard_normal(csr.num_cols)
+        expected = scipy_sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape) @ x
+        np.testing.assert_array_equal(product(format, store(format, csr, "float64"), x), expected)
+
+
+@pytest.mark.parametrize("format", FORMATS + PATTERNS)
+def test_spmv_keeps_subnormals(format: str, cases: Any) -> None:
+    csr = cases.make_csr(*cases.structures["mixed"], "float64")
+    tiny = np.finfo("float64").smallest_subnormal
+    csr = csr.with_data((np.arange(csr.nnz) % 5 + 1) * tiny)
+    exact, _ = cases.exact_product(csr, np.ones(csr.num_cols))
+    y = product(format, store(format, csr, "float64"), np.ones(csr.num_cols))
+    np.testing.assert_array_equal(y, exact.astype("float64"))
+
+
+@pytest.mark.parametrize("format", FORMATS + PATTERNS)
+def test_bits_do_not_depend_on_the_number_of_threads(format: str, cases: Any) -> None:
+    if format in PATTERNS:
+        csr = cases.make_stencil(200_000, [-400, -1, 0, 1, 400], "float64", varying=format != "row_pattern")
+    else:
+        lengths = np.random.default_rng(0).integers(0, 14, 120_000)
+        lengths[[0, 70_000, 119_999]] = 200_000, 30_000, 2000
+        lengths = np.minimum(lengths, 14) if format == "ellpack" else lengths
+        csr = cases.make_csr(list(lengths), 5000, "float64")
+    matrix, x = store(format, csr, "float64"), np.random.default_rng(1).standard_normal(csr.num_cols)
+    results = []
+    for num_threads in (1, 2, 16):
+        threads.set_num_threads(num_threads)
+        results.append(product(format, matrix, x).tobytes())
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_tiles_and_blocks_of_any_size_share_out_every_row(size: int, cases: Any, assert_row_by_row: Any) -> None:
     for lengths, num_cols in cases.structures.values():
-        csr = cases.make_csr(lengths, num_cols, "float64", "int32")
+        csr = cases.make_csr(lengths[-150:], num_cols, "float64")
         x = np.random.default_rng(1).standard_normal(num_cols)
-        expected = product("csr_scalar", csr, x)
-        np.testing.assert_array_equal(product(kernel, cases.store_as(kernel, csr), x), expected)
+        exact = cases.exact_product(csr, x)
+        for format, schedule in (("csr_split", make_tiles(csr, size)), ("csr_adaptive", make_row_blocks(csr, size))):
+            matrix = make_entries(csr, "float64", schedule=schedule)
+            assert_row_by_row(csr, product(format, matrix, x), *exact)
 
 
-@pytest.mark.parametrize("kernel", ["csr_scalar", "blocked_ellpack"])
-def test_spmv_takes_read_only_arrays(kernel: str, cases: Any) -> None:
-    csr = cases.make_csr(*cases.structures["mixed"], "float64", "int32")
-    matrix, x = cases.store_as(kernel, csr), np.ones(csr.num_cols)
-    expected = product(kernel, matrix, x)
-    for array in (matrix.indptr, matrix.indices, matrix.data, x):
+def test_products_of_one_matrix_in_many_threads_do_not_meet(cases: Any) -> None:
+    csr = cases.make_csr(*cases.structures["many_rows"], "float64")
+    vectors = np.random.default_rng(1).standard_normal((40, csr.num_cols))
+    for format in ("csr_split", "csr_adaptive", "blocked_ellpack+sorted+long"):
+        matrix = store(format, csr, "float64")
+        alone = [product(format, matrix, x) for x in vectors]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda x, format=format, matrix=matrix: product(format, matrix, x), vectors))
+        np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("format", ["csr_scalar", "blocked_ellpack", "row_pattern"])
+def test_spmv_takes_read_only_arrays(format: str, cases: Any) -> None:
+    csr = cases.make_stencil(100, [-1, 0, 1], "float64")
+    x = np.ones(csr.num_cols)
+    expected = product(format, store(format, csr, "float64"), x)
+    frozen = Csr(csr.shape, *(array.copy() for array in (csr.indptr, csr.indices, csr.data)))
+    for array in (frozen.indptr, frozen.indices, frozen.data, x):
         array.flags.writeable = False
-    np.testing.assert_array_equal(product(kernel, matrix, x), expected)
+    matrix = store(format, frozen, "float64")
+    for part in dataclasses.fields(matrix):
+        if isinstance(array := getattr(matrix, part.name), np.ndarray):
+            array.flags.writeable = False
+    np.testing.assert_array_equal(product(format, matrix, x), expected)

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse import threads
+from gsparse.formats import Csr
+from gsparse.kernels import NO_LIMIT, cpu
+from tests.cpu.stored import DEVICE, RUN, make_slices
+
+ITEMS = ["bool", "uint16", "float32", "complex64", "complex128"]  # 1, 2, 4, 8, 16 bytes
+
+
+def slow_order(csr: Csr, long_length: int) -> Any:
+    """Give the order of rows that the contract asks for, one scope at a time."""
+    lengths, rows = np.diff(csr.indptr), []
+    places = -(-csr.num_rows // RUN) * RUN
+    for first in range(0, places, cpu.SORTING_SCOPE):
+        end = min(first + cpu.SORTING_SCOPE, places)
+        short = [row for row in range(first, min(end, csr.num_rows)) if lengths[row] <= long_length]
+        short.sort(key=lambda row: -lengths[row])
+        rows += short + [-1] * (end - first - len(short))
+    return np.array(rows, csr.indptr.dtype)
+
+
+def slowly_laid_out(csr: Csr, items: Any, slices: Any, padding: Any) -> Any:
+    rows = np.arange(slices.num_slices * RUN) if slices.rows is None else slices.rows
+    placed = np.full(slices.num_positions, padding, items.dtype)
+    for place, row in enumerate(rows):
+        if 0 <= row < csr.num_rows:
+            own = items[csr.indptr[row] : csr.indptr[row + 1]]
+            placed[slices.slice_offsets[place // RUN] + place % RUN :: RUN][: own.size] = own
+    if slices.long_rows is not None:
+        for row, begin, end in zip(slices.long_rows.rows, slices.long_rows.begins, slices.long_rows.ends, strict=True):
+            placed[begin:end] = items[csr.indptr[row] : csr.indptr[row + 1]]
+    return placed
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("long_length", [NO_LIMIT, 8, 0])
+def test_rows_are_measured_ordered_and_cut_as_a_slow_reference_does(
+    long_length: int, index_dtype: str, cases: Any
+) -> None:
+    for lengths, num_cols in cases.structures.values():
+        csr = cases.make_csr(lengths, num_cols, "float64", index_dtype)
+        lens = np.array(lengths, np.int64)
+        padded = np.zeros(-(-lens.size // RUN) * RUN, np.int64)
+        padded[: lens.size] = lens
+        short = np.where(padded > long_length, 0, padded)
+        widths = [each.reshape(-1, RUN).max(axis=1, initial=0) for each in (padded, short)]
+        kept = lens[lens > long_length]
+        shortest, longest = (lens.min(), lens.max()) if lens.size else (0, 0)
+        expected = [shortest, longest, (lens == 0).sum(), (lens**2).sum(), *(RUN * w.sum() for w in widths)]
+        found = cpu.measure_rows(DEVICE, csr.indptr, long_length)
+        assert found.dtype == np.int64
+        assert list(found) == [*expected, kept.size, kept.sum()]
+
+        offsets = cpu.slice_offsets(DEVICE, csr.indptr, None, long_length)
+        assert offsets.dtype == np.int64
+        np.testing.assert_array_equal(offsets, np.concatenate([[0], RUN * np.cumsum(widths[1])]))
+        rows = cpu.sort_rows(DEVICE, csr.indptr, long_length)
+        assert rows.dtype == csr.indptr.dtype
+        np.testing.assert_array_equal(rows, slow_order(csr, long_length))
+        sorted_widths = np.where(rows < 0, 0, np.append(lens, 0)[rows]).reshape(-1, RUN).max(axis=1, initial=0)
+        offsets = cpu.slice_offsets(DEVICE, csr.indptr, rows, long_length)
+        np.testing.assert_array_equal(offsets, np.concatenate([[0], RUN * np.cumsum(sorted_widths)]))
+
+
+@pytest.mark.parametrize("dtype", ITEMS)
+@pytest.mark.parametrize("slicing", [{}, {"ordered": True}, {"long_length": 20}, {"ordered": True, "long_length": 8}])
+def test_items_of_any_size_are_laid_out_in_slices(slicing: Any, dtype: str, cases: Any) -> None:
+    for name, (lengths, num_cols) in cases.structures.items():
+        csr = cases.make_csr(lengths, num_cols, "float64", "int64" if name == "mixed" else "int32")
+        items = (np.arange(csr.nnz) % 250).astype(dtype)
+        slices = make_slices(csr, **slicing)
+        padding = 1 if dtype == "bool" else 251
+        placed = cpu.lay_out(DEVICE, csr.indptr, items, slices, padding)
+        assert placed.dtype == items.dtype
+        np.testing.assert_array_equal(placed, slowly_laid_out(csr, items, slices, padding))
+
+
+def test_slices_in_natural_order_leave_out_long_rows(cases: Any) -> None:
+    csr = cases.make_csr(*cases.structures["one_dense_row"], "float64")
+    offsets = cpu.slice_offsets(DEVICE, csr.indptr, None, 10)
+    slices = make_slices(csr, long_length=10)
+    placed = cpu.lay_out(DEVICE, csr.indptr, csr.indices, slices, -1)
+    np.testing.assert_array_equal(slices.slice_offsets, offsets)
+    np.testing.assert_array_equal(placed, slowly_laid_out(csr, csr.indices, slices, -1))
+
+
+@pytest.mark.parametrize("dtype", ITEMS)
+def test_items_of_any_size_are_laid_out_in_ellpack(dtype: str, cases: Any) -> None:
+    for lengths, num_cols in cases.structures.values():
+        csr = cases.make_csr(lengths, num_cols, "float64")
+        items = (np.arange(csr.nnz) % 250).astype(dtype)
+        width, pitch = max(lengths, default=0), -(-csr.num_rows // RUN) * RUN
+        expected = np.full((width, pitch), 1, items.dtype)
+        for row in range(csr.num_rows):
+            own = items[csr.indptr[row] : csr.indptr[row + 1]]
+            expected[: own.size, row] = own
+        placed = cpu.lay_out_ellpack(DEVICE, csr.indptr, items, width, pitch, 1)
+        assert placed.dtype == items.dtype
+        np.testing.assert_array_equal(placed, expected.ravel())
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize(("dtype", "reach"), [("uint8", 255), ("uint16", 65535)])
+def test_columns_come_back_from_their_codes(dtype: str, reach: int, index_dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 32, 33, 70_001):
+        columns = (
+            np.repeat(rng.integers(0, 10**6, -(-size // RUN)), RUN)[:size] + rng.integers(0, reach, size)
+        ).astype(index_dtype)
+        columns[rng.random(size) < 0.2] = -1
+        columns[64:96] = -1
+        padded = np.concatenate([columns, np.full(-size % RUN, -1, index_dtype)]).reshape(-1, RUN)
+        greatest, least = padded.max(axis=1), np.where(padded < 0, 2**31 - 1, padded).min(axis=1)
+        span = int(np.where(greatest < 0, 0, greatest - least).max(initial=0))
+        assert cpu.run_span(DEVICE, columns, 10**7) == span
+        encoded = cpu.encode_columns(DEVICE, columns, np.dtype(dtype))
+        assert (encoded.codes.dtype, encoded.bases.dtype) == (np.dtype(dtype), np.dtype("int32"))
+        assert encoded.bases.size == padded.shape[0]
+        bases = np.repeat(encoded.bases, RUN)[:size]
+        back = np.where(encoded.codes == reach, -1, bases + encoded.codes.astype(np.int64))
+        np.testing.assert_array_equal(back, columns)
+
+
+@pytest.mark.parametrize("key", ["uint32", "uint64"])
+@pytest.mark.parametrize("code", ["uint8", "uint16"])
+def test_keys_become_places_in_the_table_or_are_reported(key: str, code: str) -> None:
+    rng = np.random.default_rng(0)
+    table = np.unique(rng.integers(0, 2**32, 200, dtype=np.uint64) << np.uint64(31 * (key == "uint64"))).astype(key)
+    places = rng.integers(0, table.size, 100_000)
+    codes, missing = cpu.encode_keys(DEVICE, table[places], table, np.dtype(code))
+    assert codes.dtype == np.dtype(code)
+    assert not missing.size
+    np.testing.assert_array_equal(codes, places)
+
+    few = np.concatenate([table[::2], table[::2]])
+    _, missing = cpu.encode_keys(DEVICE, few, table[1::2], np.dtype(code))
+    assert missing.dtype == np.dtype(key)
+    np.testing.assert_array_equal(missing, table[::2])
+    _, missing = cpu.encode_keys(DEVICE, table, table[:0], np.dtype(code))
+    assert 0 < missing.size <= 4096
+    assert np.isin(missing, table).all()
+    codes, missing = cpu.encode_keys(DEVICE, table[:0], table[:0], np.dtype(code))
+    assert not codes.size
+    assert not missing.size
+
+
+def test_tables_are_found_in_a_few_passes() -> None:
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 300, 50_000).astype(np.uint64)
+    table = np.empty(0, np.uint64)
+    for passes in range(10):
+        codes, missing = cpu.encode_keys(DEVICE, keys, table, np.dtype(np.uint16))
+        if not missing.size:
+            break
+        table = np.union1d(table, missing)
+    assert passes <= 3
+    np.testing.assert_array_equal(table[codes], keys)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int64"])
+def test_rows_are_hashed_by_what_makes_their_pattern(dtype: str, cases: Any) -> None:
+    csr = cases.make_stencil(500, [-40, -1, 0, 1, 40], dtype)
+    patterns = {}
+    for row in range(csr.num_rows):
+        own = slice(csr.indptr[row], csr.indptr[row + 1])
+        patterns[row] = (*(csr.indices[own] - row), *csr.data[own].tolist())
+    keys = cpu.row_keys(DEVICE, csr, True)
+    assert keys.dtype == np.uint64
+    for a in (0, 1, 39, 40, 250, 459, 460, 499):
+        for b in (0, 1, 20, 40, 300, 450, 470, 498, 499):
+            assert (keys[a] == keys[b]) == (patterns[a] == patterns[b])
+    csr.data[csr.indptr[250]] += 1
+    assert cpu.row_keys(DEVICE, csr, True)[250] != keys[250]
+    np.testing.assert_array_equal(cpu.row_keys(DEVICE, csr, False)[250], cpu.row_keys(DEVICE, csr, False)[251])
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_rows_follow_only_what_equals_them(dtype: str, index_dtype: str, cases: Any) -> None:
+    csr = cases.make_stencil(9000, [-40, -1, 0, 1, 40], dtype)
+    csr = Csr(csr.shape, csr.indptr.astype(index_dtype), csr.indices.astype(index_dtype), csr.data)
+    keys = cpu.row_keys(DEVICE, csr, True)
+    _, representatives, codes = np.unique(keys, return_index=True, return_inverse=True)
+    codes = codes.astype(np.uint8)
+    for values in (False, True):
+        assert cpu.rows_follow(DEVICE, csr, codes, representatives, values)
+    changed = csr.data.copy()
+    changed[csr.indptr[8000] + 3] += 1
+    assert cpu.rows_follow(DEVICE, csr.with_data(changed), codes, representatives, False)
+    assert not cpu.rows_follow(DEVICE, csr.with_data(changed), codes, representatives, True)
+    csr.indices[csr.indptr[8000] + 1] += 1
+    assert not cpu.rows_follow(DEVICE, csr, codes, representatives, False)
+    wrong = codes.copy()
+    wrong[[0, 5000]] = wrong[[5000, 0]]
+    assert not cpu.rows_follow(DEVICE, csr, wrong, representatives, False)
+
+
+def test_set_up_does_not_depend_on_the_number_of_threads(cases: Any) -> None:
+    csr = cases.make_csr(list(np.random.default_rng(0).integers(0, 12, 120_000)), 1000, "float32", "int32")
+    made = []
+    for num_threads in (1, 3, 16):
+        threads.set_num_threads(num_threads)
+        slices = make_slices(csr, ordered=True, long_length=10)
+        columns = cpu.lay_out(DEVICE, csr.indptr, csr.indices, slices, -1)
+        encoded = cpu.encode_columns(DEVICE, columns, np.dtype(np.uint16))
+        keys = cpu.row_keys(DEVICE, csr, True)
+        _, missing = cpu.encode_keys(DEVICE, keys, keys[:0], np.dtype(np.uint16))
+        measured = cpu.measure_rows(DEVICE, csr.indptr, 10)
+        made.append((slices.rows, columns, encoded.codes, encoded.bases, keys, missing, measured))
+    for other in made[1:]:
+        for a, b in zip(made[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_the_transpose_keeps_the_order_of_rows(index_dtype: str, cases: Any) -> None:
+    for lengths, num_cols in cases.structures.values():
+        csr = cases.make_csr(lengths, num_cols, "float64", index_dtype)
+        transposed = cpu.csr_transpose(DEVICE, csr)
+        rows = np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr))
+        order = np.argsort(csr.indices, kind="stable")
+        assert transposed.shape == csr.shape[::-1]
+        assert transposed.indptr.dtype == transposed.indices.dtype == np.dtype(index_dtype)
+        np.testing.assert_array_equal(np.diff(transposed.indptr), np.bincount(csr.indices, minlength=num_cols))
+        np.testing.assert_array_equal(transposed.indices, rows[order])
+        np.testing.assert_array_equal(transposed.data, csr.data[order])

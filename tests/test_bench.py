@@ -1,0 +1,627 @@
+"""`python -m gsparse bench`: what it measures, how it reports, and that one peer's failure leaves the others standing.
+
+The GPU's side runs here on NumPy arrays: streams and events are stand-ins, cuSPARSE is a small C library with the same
+prototypes that computes on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+import scipy.sparse.linalg
+
+import gsparse
+from gsparse import cli
+from gsparse.bench import Settings, claims, cpu_peers, cusparse, gpu_peers, measure, problems, report, run
+from gsparse.bench import check as check_module
+from gsparse.bench import peers as peers_module
+from gsparse.bench.peers import Peer, Prepared, SkippedError, load
+from gsparse.bench.problems import MODEL_PROBLEMS, Problem, find_problem
+from gsparse.bench.records import Record, Run, by_matrix, with_reference
+from gsparse.bench.summary import choices, summary_lines
+from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
+from gsparse.device import CpuDevice, get_device
+
+CPU = get_device("cpu")
+QUICK = Settings(CPU, repeats=2, check=True)
+
+
+def as_matrix(arrays: problems.Arrays) -> sp.csr_array:
+    return sp.csr_array(tuple(arrays[:3]), shape=arrays.shape)
+
+
+def tiny(name: str = "tiny", points: int = 7) -> Problem:
+    return Problem(name, lambda xp: problems.stencil(6, points, variable=True))
+
+
+def record(what: str, us: float | None, **fields: Any) -> Record:
+    kind = "vendor" if what.startswith("cuSPARSE") else "library" if what.startswith("CuPy") else "format"
+    known: dict[str, Any] = {"matrix": "m", "rows": 10, "cols": 10, "nnz": 2_000_000, "longest": 3, "dtype": "float64"}
+    known |= {"device": "d", "what": what, "kind": kind, "kernel_us": us, "call_us": us}
+    return Record(**(known | fields))
+
+
+# ------------------------------------------------------------------ problems
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODEL_PROBLEMS if not any(s in name for s in ("00^3", "128", "2M", "21"))]
+)
+def test_small_model_problems_are_what_their_size_class_says(name: str) -> None:
+    arrays = MODEL_PROBLEMS[name](np)
+    A = as_matrix(arrays)
+    A.check_format()
+    assert A.has_sorted_indices or "uniform" in name or "banded" in name
+    assert 1e5 <= A.nnz < 2e6
+    assert arrays.indices.dtype == arrays.indptr.dtype == np.int32
+
+
+def test_stencil_is_the_laplacian() -> None:
+    exact = scipy.sparse.linalg.LaplacianNd((5,) * 3, dtype=float, boundary_conditions="dirichlet").tosparse()
+    assert abs(as_matrix(problems.stencil(5, 7)) + exact).max() == 0
+
+
+def test_lengths_asked_for_are_lengths_given() -> None:
+    lengths = np.array([0, 5, 0, 1, 90])
+    assert np.array_equal(np.diff(problems.from_lengths(lengths, 100).indptr), lengths)
+
+
+@pytest.mark.parametrize("kind", [".npz", ".mtx", ".mtx.gz"])
+def test_a_file_is_a_problem(tmp_path: Path, kind: str) -> None:
+    S = as_matrix(problems.stencil(4, 7))
+    path = tmp_path / f"a{kind}"
+    if kind == ".npz":
+        sp.save_npz(path, S)
+    else:
+        plain = tmp_path / "a.mtx"
+        scipy.io.mmwrite(plain, S)
+        if kind.endswith("gz"):
+            subprocess.run(["gzip", str(plain)], check=True)
+    assert (as_matrix(find_problem(str(path)).make(np)) != S).nnz == 0
+
+
+def test_the_folder_is_looked_through_and_small_matrices_left_out_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))
+    sp.save_npz(tmp_path / "large.npz", sp.random_array((600, 600), density=0.5, rng=np.random.default_rng(0)))
+    sp.save_npz(tmp_path / "small.npz", sp.eye_array(10, format="csr"))
+    (tmp_path / "broken.npz").write_bytes(b"no archive")
+    assert find_problem("small").make(np).shape == (10, 10)
+    assert [p.name for p in problems.all_problems()] == [*MODEL_PROBLEMS, "large"]
+    with pytest.raises(FileNotFoundError, match=r"'smal'.*close to it: 'small'"):
+        find_problem("smal")
+
+
+# ------------------------------------------------------------------- timing
+
+
+def test_samplers_take_turns_and_a_failure_is_kept_to_itself() -> None:
+    seen: list[str] = []
+
+    def sample(name: str) -> float:
+        seen.append(name)
+        if name == "c" and len(seen) > 12:
+            raise RuntimeError("gone")
+        return {"a": 1.0, "b": 2.0}.get(name, 3.0)
+
+    found = medians({name: Sampler(partial(sample, name)) for name in "abc"}, repeats=12)
+    assert (found["a"], found["b"]) == (1.0, 2.0)
+    assert isinstance(found["c"], RuntimeError)
+    assert seen[:12] == ["a"] * 6 + ["b"] * 6  # one dropped and five kept at a time
+    assert seen.count("a") == 12 + 3
+
+
+def test_slow_samplers_are_sampled_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gsparse.bench.timing.SAMPLING_SECONDS", 1e-3)
+    calls: list[int] = []
+    assert medians({0: Sampler(lambda: (calls.append(1), time.sleep(2e-3), 5.0)[-1])}, 100) == {0: 5.0}
+    assert len(calls) == 3 + 1
+
+
+def test_short_calls_are_timed_in_batches() -> None:
+    calls: list[int] = []
+    sampler = call_sampler(lambda: calls.append(1), lambda: None)
+    before = len(calls)
+    assert sampler.sample() < 1e-3
+    assert len(calls) - before == 50
+
+
+# ----------------------------------------------------------------- measuring
+
+
+def test_every_format_is_measured_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "MAX_PREDICTED_RATIO", np.inf)
+    records = measure(load(tiny(), CPU, "float32"), QUICK)
+    formats = {r.format for r in records if r.kind == "format"}
+    assert formats == set(gsparse.FORMATS) - {"auto"}
+    assert {"plan", "SciPy"} <= {r.what for r in records if r.us}
+    for r in records:
+        assert r.status != "failed", r
+        if r.status == "measured":
+            assert r.correct, r
+            assert r.nbytes > 0
+            assert r.speedup
+            assert r.dtype == "float32"
+    known = "compress" in inspect.signature(gsparse.GpuSparseMatrix.__init__).parameters
+    assert {r.compressed for r in records if r.kind == "format"} == ({True, False} if known else {None})
+
+
+def test_padding_and_predictions_beyond_the_limit_are_left_out_with_a_reason() -> None:
+    lengths = np.full(2000, 2)
+    lengths[7] = 1500
+    problem = Problem("outlier", lambda xp: problems.from_lengths(lengths, 2000))
+    found = next(r for r in measure(load(problem, CPU, "float64"), QUICK) if r.what == "ellpack")
+    assert (found.status, found.us) == ("skipped", None)
+    assert found.note
+
+
+def test_several_counts_of_threads_are_measured_and_put_back() -> None:
+    before = gsparse.get_num_threads()
+    settings = replace(QUICK, threads=(1, 2), formats=("auto",))
+    records = measure(load(tiny(), CPU, "float64"), settings)
+    assert [r.threads for r in records if r.what == "plan"] == [1, 2]
+    assert [r.threads for r in records if r.what == "SciPy"] == [1]
+    assert all(r.reference_us for r in records)
+    assert gsparse.get_num_threads() == before
+
+
+def test_a_peer_that_fails_is_recorded_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode() -> Any:
+        raise RuntimeError("no such library\nand more")
+
+    def skip() -> Prepared:
+        raise SkippedError("does not fit")
+
+    peers = [
+        Peer("prepare", "library", explode, {}),
+        Peer("call", "library", lambda: Prepared(explode, 1, result=lambda: np.zeros(216)), {}),
+        Peer("skipped", "library", skip, {}),
+        Peer("late", "library", lambda: Prepared(lambda: None, 1, result=lambda: np.zeros(216)), {}),
+    ]
+    monkeypatch.setattr(cpu_peers, "library_peers", lambda loaded: peers)
+    found = {r.what: r for r in measure(load(tiny(), CPU, "float64"), replace(QUICK, formats=("auto",)))}
+    assert found["prepare"].note == found["call"].note == "RuntimeError: no such library"
+    assert [found[name].status for name in ("prepare", "call", "skipped")] == ["failed", "failed", "skipped"]
+    assert found["late"].correct is False
+    assert found["plan"].correct is True
+
+
+def test_a_matrix_that_fails_is_recorded_and_the_next_goes_on() -> None:
+    def broken(xp: Any) -> Any:
+        raise ValueError("bad file")
+
+    complex_one = Problem("complex", lambda xp: problems.stencil(3, 7)._replace(data=np.ones(135, complex)))
+    found = run([Problem("broken", broken), complex_one, tiny()], replace(QUICK, formats=("auto",)))
+    assert found.errors["broken, float64"] == "ValueError: bad file"
+    assert "complex" in found.errors["complex, float64"]
+    assert {r.matrix for r in found.records} == {"tiny"}
+
+
+def test_extended_products_skip_empty_rows_and_span_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "CHUNK_ENTRIES", 10)
+    arrays = problems.from_lengths(np.array([0, 3, 25, 0, 0, 4, 9, 0]), 40)
+    x = np.random.default_rng().random(40) - 0.5
+    exact, bound = check_module.extended_product(*arrays[:3], x)
+    np.testing.assert_allclose(exact.astype(float), as_matrix(arrays) @ x, rtol=1e-12)
+    np.testing.assert_allclose(bound.astype(float), abs(as_matrix(arrays)) @ abs(x), rtol=1e-12)
+
+
+# ------------------------------------------------------------------- records
+
+
+def test_a_run_survives_being_written(tmp_path: Path) -> None:
+    found = Run({"device": "d"}, {"gpu": 4000.0}, (record("plan", 2.0, nbytes=4_000_000),), {"x": "y"})
+    found.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == found
+    assert found.copy_share(found.records[0]) == 0.5
+    assert "speedup" in json.loads((tmp_path / "run.json").read_text())["records"][0]
+
+
+def test_the_reference_is_the_vendors_best_on_a_gpu() -> None:
+    rows = with_reference(
+        [record("plan", 1.0), record("cuSPARSE a", 4.0), record("cuSPARSE b", 3.0), record("CuPy", 2.0)]
+    )
+    assert [(r.reference, r.speedup) for r in rows[:2]] == [("cuSPARSE best-of", 3.0), ("cuSPARSE best-of", 0.75)]
+
+
+def test_the_reference_is_any_librarys_best_with_as_many_threads_on_a_cpu() -> None:
+    rows = [record("plan", 1.0, threads=t) for t in (1, 2)]
+    rows += [record("SciPy", 4.0, kind="library", threads=1), record("MKL x", 3.0, kind="vendor", threads=2)]
+    assert [r.speedup for r in with_reference(rows)[:2]] == [4.0, 3.0]
+
+
+def test_the_summary_takes_means_by_size_and_finds_the_worst() -> None:
+    rows: list[Record] = []
+    for matrix, nnz, plan in (("a", 2_000_000, 1.0), ("b", 2_000_000, 4.0), ("c", 200_000, 5.0)):
+        some = partial(record, matrix=matrix, nnz=nnz)
+        rows += with_reference(
+            [
+                some("plan", plan, kind="plan", format="f"),
+                some("f", plan, predicted_us=1.0),
+                some("g", 3.0, predicted_us=2.0),
+                some("cuSPARSE CSR_ALG1", 4.0),
+                some("CuPy A @ x", 10.0),
+            ]
+        )
+    text = "\n".join(summary_lines(rows))
+    assert "from 1e6 nonzeros: the plan's speed over cuSPARSE best-of: 2.00 (1.00 to 4.00, 2 figures)" in text
+    assert "1e5 to 1e6 nonzeros: A @ x over CuPy's A @ x, a call: 2.00" in text
+    assert "worst: 0.80 of cuSPARSE best-of on c, as f" in text
+    assert "within 5 % of the best candidate on 1 of 3; worst factor 1.67 on c" in text
+    assert [c.of_two for c in choices(rows)] == [1.0, 1.0, 1.0]
+    assert len(by_matrix(rows)) == 3
+
+
+def test_claims_stand_beside_figures_and_say_what_was_not_measured() -> None:
+    assert set(claims.claim_lines([])[1::2]) == {f"    here: {claims.NOT_MEASURED}"}
+    rows = [
+        record("cuSPARSE default", 4.0),
+        record("cuSPARSE CSR_ALG2", 2.0, setup_us=60.0),
+        record("csr_vector", 1.0, compressed=True),
+        record("csr_vector plain", 8.0, compressed=False),
+        record("csr_scalar/128", 3.0, threads_per_block=128, format="csr_scalar"),
+        record("csr_scalar/256", 2.0, threads_per_block=256, format="csr_scalar"),
+        record("ellpack", None, status="skipped", longest=9_000_000),
+    ]
+    text = "\n".join(claims.claim_lines(rows))
+    assert "1.34 [MI250X" in text
+    assert "here: 2.00 (2.00 to 2.00, 1 figures)" in text  # analysis over the default
+    assert "here: 0.50 (0.50 to 0.50, 1 figures)" in text  # plain csr_vector over the default
+    assert "here: 30.00" in text  # set-up in products
+    assert "here: 0.67" in text  # 128 over 256 threads a block
+    assert "does not fit 1 of 1 matrices" in text
+    assert claims.NOT_MEASURED in text
+
+
+# ---------------------------------------------------------------- the command
+
+
+def bench(*arguments: str) -> int:
+    return cli.main(["bench", *arguments])
+
+
+@pytest.fixture
+def matrix_file(tmp_path: Path) -> str:
+    sp.save_npz(tmp_path / "m.npz", as_matrix(problems.stencil(6, 7)))
+    return str(tmp_path / "m.npz")
+
+
+def test_the_command_prints_a_table_and_writes_json(
+    matrix_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    options = ("--device", "cpu", "--threads", "1", "--repeats", "2", "--check", "--json", str(out))
+    assert bench(matrix_file, *options, "--dtype", "float32", "--dtype", "float64") == 0
+    text = capsys.readouterr().out
+    assert "m: 216 x 216, 1296 entries, longest row 7, float32" in text
+    assert "products right row by row" in text
+    assert {r.dtype for r in Run.read(out).records} == {"float32", "float64"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nosuch",), "'nosuch' is no file, no model problem"),
+        ((), "name a file or a problem"),
+        (("x.npz", "--formats", "csr_v2"), "no format csr_v2; there are auto"),
+        (("R-MAT 15", "--threads-per-block", "100"), "out of 128, 256, 512"),
+        (("R-MAT 15", "--repeats", "0"), "at least 1"),
+        (("R-MAT 15", "--device", "abacus"), "unknown device 'abacus'"),
+        (("R-MAT 15", "--json", "/no/such/folder/a.json"), "there is no folder"),
+    ],
+)
+def test_a_command_that_makes_no_sense_exits_with_2_and_says_why(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_wrong_product_or_a_broken_file_exits_with_1(
+    matrix_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.npz").write_bytes(b"nothing")
+    options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto")
+    assert bench(str(tmp_path / "bad.npz"), matrix_file, *options) == 1
+    assert "not measured: bad, float64: FileFormatError" in capsys.readouterr().out
+    monkeypatch.setattr(check_module.Exact, "compare", lambda self, got: (99.0, False))
+    assert bench(matrix_file, *options, "--check") == 1
+    assert "WRONG: plan on m" in capsys.readouterr().out
+
+
+def test_list_names_every_model_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--list") == 0
+    assert set(MODEL_PROBLEMS) <= set(capsys.readouterr().out.splitlines())
+
+
+def test_the_scaling_study_goes_over_sizes_and_types(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--cpu-scaling", "--sizes", "1e3,1e4", "--threads", "1", "--repeats", "1") == 0
+    text = capsys.readouterr().out
+    assert text.count("uniform, 10 % dense") >= 4
+    assert "csr_scalar  " not in text  # the plan's choice alone
+
+
+def test_all_prints_the_claims(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("gsparse.bench.command.all_problems", lambda: iter([tiny()]))
+    assert bench("--all", "--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto") == 0
+    assert f"here: {claims.NOT_MEASURED}" in capsys.readouterr().out
+
+
+# ------------------------------------------------------- a GPU on NumPy arrays
+
+STUB = r"""
+#include <stdint.h>
+#include <stdlib.h>
+typedef struct {
+  int sell; int64_t rows, cols, nnz, stored, slice; void *offsets, *columns, *values; int types[4];
+} Mat;
+typedef struct { int64_t size; void *values; int type; } Vec;
+static void *bound;
+int preprocessed = 0, destroyed = 0, created = 0;
+int cusparseCreate(void **h) { *h = malloc(8); return 0; }
+int cusparseDestroy(void *h) { free(h); return 0; }
+int cusparseSetStream(void *h, void *s) { bound = s; return h ? 0 : 1; }
+int cusparseGetVersion(void *h, int *v) { *v = 12; return 0; }
+const char *cusparseGetErrorString(int s) { return "planted"; }
+static int make(void **d, Mat m) { Mat *p = malloc(sizeof m); *p = m; *d = p; ++created; return 0; }
+int cusparseCreateCsr(void **d, int64_t r, int64_t c, int64_t n, void *o, void *i, void *v,
+                      int ot, int it, int b, int t) {
+  if (ot != 2 || it != 2 || b != 0 || t > 1) return 3;
+  return make(d, (Mat){0, r, c, n, n, 1, o, i, v, {ot, it, b, t}});
+}
+int cusparseCreateSlicedEll(void **d, int64_t r, int64_t c, int64_t n, int64_t s, int64_t z, void *o, void *i, void *v,
+                            int ot, int it, int b, int t) {
+  if (ot != 2 || it != 2 || b != 0 || t > 1 || z != 32 || ((int *)o)[(r + z - 1) / z] != s) return 3;
+  return make(d, (Mat){1, r, c, n, s, z, o, i, v, {ot, it, b, t}});
+}
+int cusparseCreateDnVec(void **d, int64_t n, void *v, int t) {
+  Vec *p = malloc(sizeof *p); *p = (Vec){n, v, t}; *d = p; ++created; return 0;
+}
+int cusparseDestroySpMat(void *d) { free(d); ++destroyed; return 0; }
+int cusparseDestroyDnVec(void *d) { free(d); ++destroyed; return 0; }
+int cusparseSpMV_bufferSize(void *h, int op, void *a, Mat *A, Vec *x, void *b, Vec *y, int t, int alg, size_t *size) {
+  *size = 64; return (A->sell != (alg == 5)) || A->cols != x->size || A->rows != y->size || t != A->types[3];
+}
+int cusparseSpMV_preprocess(void *h, int op, void *a, Mat *A, Vec *x, void *b, Vec *y, int t, int alg, void *buffer) {
+  if (alg == 5) return 10;
+  ++preprocessed; return buffer ? 0 : 3;
+}
+#define GET(p, k) (t ? ((double *)(p))[k] : ((float *)(p))[k])
+int cusparseSpMV(void *h, int op, void *a, Mat *A, Vec *x, void *b, Vec *y, int t, int alg, void *buffer) {
+  int *o = A->offsets, *c = A->columns;
+  for (int64_t r = 0; r < A->rows; ++r) {
+    double s = 0;
+    int64_t begin = A->sell ? o[r / 32] + r % 32 : o[r], end = A->sell ? o[r / 32 + 1] : o[r + 1];
+    for (int64_t k = begin; k < end; k += A->slice) if (c[k] >= 0) s += GET(A->values, k) * GET(x->values, c[k]);
+    s = GET(a, 0) * s + (GET(b, 0) ? GET(b, 0) * GET(y->values, r) : 0);
+    if (t) ((double *)y->values)[r] = s; else ((float *)y->values)[r] = s;
+  }
+  return buffer ? 0 : 3;
+}
+"""
+
+
+class Stream:
+    """A stream, and the graph captured on it: nothing runs later here than it is called."""
+
+    ptr = 7
+    refuses = False
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        self.capturing = False
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        assert not self.capturing
+
+    def begin_capture(self) -> None:
+        if self.refuses:
+            raise RuntimeError("planted: operation not permitted when stream is capturing")
+        self.capturing = True
+
+    def end_capture(self) -> SimpleNamespace:
+        assert self.capturing
+        self.capturing = False
+        return SimpleNamespace(launch=lambda stream: time.sleep(1e-4))
+
+
+class Event:
+    def record(self, stream: Stream) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+
+class FakeCupy:
+    """NumPy under CuPy's name, with the parts of `cupy.cuda` that timing uses."""
+
+    def __init__(self) -> None:
+        self.asnumpy = np.asarray
+        self.cuda = SimpleNamespace(
+            Stream=Stream,
+            Event=Event,
+            Device=lambda: SimpleNamespace(synchronize=lambda: None),
+            get_current_stream=Stream,
+            get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
+            runtime=SimpleNamespace(memGetInfo=lambda: (1 << 24, 1 << 24), getDevice=lambda: 0),
+        )
+
+    def empty_like(self, array: Any) -> Any:
+        return SimpleNamespace(data=SimpleNamespace(copy_from_device_async=lambda source, nbytes: time.sleep(1e-4)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def get_default_memory_pool(self) -> Any:
+        return SimpleNamespace(free_all_blocks=lambda: None)
+
+
+class FakeGpu(CpuDevice):
+    """The CPU backend under a GPU's name."""
+
+    description = "fake GPU"
+
+    def __init__(self) -> None:
+        self.xp = FakeCupy()
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    compiler = next((c for c in ("cc", "gcc", "g++") if shutil.which(c)), None)
+    if compiler is None or compiler == "g++":
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("stub")
+    (folder / "stub.c").write_text(STUB)
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(folder / "libcusparse.so.12"), str(folder / "stub.c")]
+    subprocess.run(command, check=True)
+    return folder / "libcusparse.so.12"
+
+
+@pytest.fixture
+def context(stub: Path, monkeypatch: pytest.MonkeyPatch) -> cusparse.Context:
+    found = cusparse.Context(cusparse.declare(ctypes.CDLL(str(stub))), FakeCupy())
+    cusparse.check(found.library, "cusparseCreate", ctypes.byref(found.handle))
+    monkeypatch.setattr(cusparse, "address", lambda array: array.ctypes.data)
+    monkeypatch.setattr(cusparse, "current_context", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("algorithm", cusparse.ALGORITHMS)
+def test_cusparse_is_called_as_its_prototypes_say(context: Any, algorithm: str, dtype: str) -> None:
+    arrays = problems.from_lengths(np.array([0, 3, 40, 1] * 17), 50)
+    arrays = arrays._replace(data=arrays.data.astype(dtype))
+    parts = cusparse.to_sliced_ell(np, arrays[:3], 68) if algorithm == "SELL" else arrays[:3]
+    x, y = np.random.default_rng().random(50).astype(dtype), np.full(68, np.nan, dtype)
+    product = cusparse.CusparseProduct(parts, arrays.shape, arrays.data.size, algorithm, x, y)
+    assert product.preprocessed == (algorithm != "SELL")
+    np.testing.assert_allclose(product.result(), as_matrix(arrays) @ x, rtol=1e-5)
+    alive = [ctypes.c_int.in_dll(context.library, name) for name in ("created", "destroyed")]
+    before = alive[0].value - alive[1].value
+    del product
+    assert alive[0].value - alive[1].value == before - 3
+
+
+def test_cusparse_says_what_went_wrong(context: Any) -> None:
+    arrays = problems.stencil(3, 7)
+    x, y = np.zeros(5), np.zeros(27)
+    with pytest.raises(cusparse.CusparseError, match=r"cusparseSpMV_bufferSize: planted \(status 1\)"):
+        cusparse.CusparseProduct(arrays[:3], arrays.shape, 135, "CSR_ALG1", x, y)
+    with pytest.raises(cusparse.CusparseError, match="only float32 and float64"):
+        cusparse.CusparseProduct((arrays.data.astype(int), *arrays[1:3]), arrays.shape, 135, "CSR_ALG1", x, y)
+
+
+def test_a_missing_library_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cusparse, "library_paths", lambda: iter(["/no/libcusparse.so.12"]))
+    monkeypatch.setattr(cusparse, "import_module", lambda name: (_ for _ in ()).throw(ImportError("no pathfinder")))
+    with pytest.raises(cusparse.CusparseError, match=r"install nvidia-cusparse.*/no/libcusparse.so.12.*no pathfinder"):
+        cusparse.load_library()
+
+
+def test_libraries_are_looked_for_in_the_toolkit(stub: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "lib64").mkdir()
+    shutil.copy(stub, tmp_path / "lib64")
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    assert str(tmp_path / "lib64" / "libcusparse.so.12") in list(cusparse.library_paths())
+
+
+@pytest.fixture
+def fake_gpu(context: Any, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    device = FakeGpu()
+    monkeypatch.setattr(FakeGpu, "kind", "gpu")
+    return device
+
+
+def test_the_gpus_side_runs_and_absent_libraries_are_recorded(fake_gpu: FakeGpu) -> None:
+    found = run([tiny()], Settings(fake_gpu, repeats=2, check=True, threads_per_block=(128, 256)))
+    assert not found.errors
+    rows = {r.what: r for r in found.records}
+    for name in ("plan", "csr_vector/128", *(f"cuSPARSE {algorithm}" for algorithm in cusparse.ALGORITHMS)):
+        assert rows[name].status == "measured", rows[name]
+        assert rows[name].kernel_us == pytest.approx(10, rel=2)  # the stand-in's graph sleeps 100 µs for ten
+        assert rows[name].call_us
+        assert rows[name].correct
+        assert not rows[name].note
+    assert rows["CuPy A @ x"].status == "failed"
+    assert rows["cuSPARSE CSR_ALG1"].setup_us is not None
+    assert rows["cuSPARSE default"].setup_us is None
+    assert rows["plan"].reference == "cuSPARSE best-of"
+    assert set(found.copy_gbytes_per_second) == {"gpu"}
+    assert "kernel µs" in report.matrix_table(found.records, found)
+
+
+def test_one_matrix_after_the_other_where_memory_is_short(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gsparse.bench.runner.MAX_ENTRIES_TOGETHER", {"gpu": 0, "cpu": 0})
+    found = run([tiny()], Settings(fake_gpu, repeats=1, formats=("auto", "csr_vector")))
+    assert {r.what for r in found.records if r.us} >= {"plan", "csr_vector", "cuSPARSE SELL"}
+
+
+def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "refuses", True)
+    calls: list[int] = []
+    sampler = GpuClock(FakeCupy()).kernel_sampler(lambda: calls.append(1))
+    assert sampler.sample() > 0
+    assert "10 eager calls, not captured (RuntimeError: planted" in sampler.note
+
+
+def test_a_launch_that_fails_while_captured_ends_the_capture() -> None:
+    clock, calls = GpuClock(FakeCupy()), []
+
+    def launch() -> None:
+        calls.append(1)
+        if len(calls) == 5:
+            raise RuntimeError("synchronizes")
+
+    sampler = clock.kernel_sampler(launch)
+    assert "not captured (RuntimeError: synchronizes" in sampler.note
+    assert not any(stream.capturing for stream in clock._streams)
+
+
+def test_sliced_ell_refuses_what_its_offsets_cannot_count() -> None:
+    indices = np.zeros(2, np.int8)
+    with pytest.raises(cusparse.CusparseError, match="more than int8 slice offsets can count"):
+        cusparse.to_sliced_ell(np, (np.ones(8), np.zeros(8, np.int8), np.array([0, 8])), 1)
+    assert indices.size == 2
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_everybody_is_measured_and_right() -> None:
+    pytest.importorskip("cupy")
+    try:
+        device = get_device("gpu")
+    except gsparse.GsparseError as error:
+        pytest.skip(str(error))
+    problem = Problem("uniform", lambda xp: problems.uniform(3000, 20, xp=xp))
+    found = run([problem], Settings(device, dtypes=("float32", "float64"), repeats=3, check=True))
+    assert not found.errors
+    failed = [(r.what, r.note) for r in found.records if r.status == "failed" or r.correct is False]
+    assert not failed
+    assert {"cuSPARSE SELL", "cuSPARSE CSR_ALG2", "CuPy A @ x", "plan"} <= {
+        r.what for r in found.records if r.kernel_us
+    }
+
+
+def test_gpu_peers_name_every_algorithm() -> None:
+    names = [peer.what for peer in gpu_peers.library_peers(load(tiny(), CPU, "float64"))]
+    assert names[:5] == ["cuSPARSE default", "cuSPARSE CSR_ALG1", "cuSPARSE CSR_ALG2", "cuSPARSE SELL", "CuPy A @ x"]

@@ -1,0 +1,398 @@
+"""What is built of a matrix: the narrowest encoding that fits, read back exactly, in the bytes promised."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.build import MAX_PATTERNS, MAX_VALUES, Structure
+from gsparse.device import Device
+from gsparse.errors import FormatError
+from gsparse.formats import Csr
+from tests.encodings import HURTING, assert_decodes, bits, decode, hurting, patterned
+from tests.support import STRUCTURES, assert_product, from_lengths, host, on_device, random_values
+
+PATTERN = "row_pattern"
+KERNELS = gsparse.FORMATS[1:]
+ENTRIES = tuple(format for format in KERNELS if format != PATTERN)
+CSR = tuple(format for format in KERNELS if format.startswith("csr"))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+def distinct_rows(S: Any) -> int:
+    """Count rows by their offsets from the diagonal."""
+    offsets = S.indices.astype(np.int64) - np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    return len({offsets[a:b].tobytes() for a, b in zip(S.indptr[:-1], S.indptr[1:], strict=True)})
+
+
+# -------------------------------------------------------------------------------------------- everything comes back
+
+
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_what_is_stored_is_the_matrix(
+    device: Device, structure: str, format: str, compress: bool, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    A = GpuSparseMatrix(S, device=device, format=format, compress=compress)
+    assert_decodes(A.stored, S, device.lanes)
+
+
+@pytest.mark.parametrize("format", ENTRIES)
+@pytest.mark.parametrize("structure", HURTING)
+def test_what_is_stored_is_the_matrix_where_rows_are_sorted_split_and_kept_apart(
+    device: Device, structure: str, format: str, rng: np.random.Generator
+) -> None:
+    S = hurting(device, structure, rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    assert_decodes(A.stored, S, device.lanes)
+
+
+def test_slices_keep_their_order_or_keep_long_rows_apart_or_are_sorted(
+    device: Device, rng: np.random.Generator
+) -> None:
+    for name, is_sorted, is_split in (
+        ("one row", False, False),
+        ("sorted", True, False),
+        ("split", False, True),
+        ("sorted and split", True, True),
+    ):
+        S = from_lengths(np.full(64, 5), 80, rng) if name == "one row" else hurting(device, name, rng)
+        slices = GpuSparseMatrix(S, device=device, format="blocked_ellpack").stored.slices
+        assert (slices.sorting_scope > 1) is is_sorted
+        assert (slices.long_rows is not None) is is_split
+        assert (slices.rows is not None) is (is_sorted or is_split)
+        if is_split:
+            assert slices.long_length == device.kernels.LONG_LENGTH
+            lengths = np.diff(S.indptr)
+            np.testing.assert_array_equal(
+                host(slices.long_rows.rows), np.flatnonzero(lengths > device.kernels.LONG_LENGTH)
+            )
+
+
+# Values that only their bits tell apart, or that half the precision would change.
+NAN = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000001], np.uint64).view(float)
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1e-310, 1e-40, 2.0**-149, 1e300, 1.0, *NAN])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.parametrize("few", [True, False])
+def test_values_come_back_by_their_bits(
+    device: Device, few: bool, format: str, dtype: Any, rng: np.random.Generator
+) -> None:
+    S = from_lengths(np.full(400, 12), 90, rng)
+    real, imaginary = (SPECIAL[rng.integers(0, SPECIAL.size, S.nnz)] for _ in range(2))
+    data = np.empty(S.nnz, dtype)
+    data.view(float)[:] = real if data.dtype.kind == "f" else np.stack([real, imaginary], axis=1).ravel()
+    if not few:
+        data.view(float)[::3] = random_values(rng, data.view(float)[::3].size, float)
+    S = sp.csr_array((data, S.indices, S.indptr), shape=S.shape)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    assert_decodes(A.stored, S, device.lanes)
+    x = np.abs(random_values(rng, S.shape[1], float)) + 1
+    with np.errstate(all="ignore"):
+        expected = S @ x
+    got = A @ x
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+
+
+# --------------------------------------------------------------------------------------------- the narrowest columns
+
+
+@pytest.mark.parametrize(
+    ("span", "dtype"), [(0, "uint8"), (254, "uint8"), (255, "uint16"), (65_534, "uint16"), (65_535, None)]
+)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("format", ENTRIES)
+def test_columns_are_as_narrow_as_their_span_within_a_run(
+    device: Device, format: str, index: Any, span: int, dtype: Any, rng: np.random.Generator
+) -> None:
+    # Two runs far apart, of one entry a row; the span is the second's.
+    first, num_rows = 200_000, 2 * device.lanes
+    columns = np.zeros(num_rows, index)
+    columns[device.lanes :] = first + rng.integers(0, span + 1, device.lanes)
+    columns[-3], columns[-1] = first, first + span
+    S = sp.csr_array((num_rows, first + span + 1))
+    S.data, S.indices, S.indptr = random_values(rng, num_rows, float), columns, np.arange(num_rows + 1, dtype=index)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    stored = A.stored.columns
+    codes = device.kernels.CSR_CODES if format in CSR else (np.dtype(np.uint8), np.dtype(np.uint16))
+    dtype = next((code for code in codes if dtype is not None and code >= np.dtype(dtype)), None)
+    assert stored.codes.dtype == (dtype or index)
+    assert (stored.bases is None) is (dtype is None)
+    if dtype is not None:
+        np.testing.assert_array_equal(host(stored.bases), [0, first])
+    assert_decodes(A.stored, S, device.lanes)
+    x = random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+
+
+# ---------------------------------------------------------------------------------------------- the narrowest values
+
+
+def with_distinct(count: int, rng: np.random.Generator) -> sp.csr_array:
+    """Make a matrix of so many distinct values, one of them common."""
+    S = from_lengths(np.full(5000, 8), 300, rng)
+    table = random_values(rng, count, float)
+    assert np.unique(table).size == count
+    values = np.full(S.nnz, table[0])
+    values[rng.choice(S.nnz, count - 1, replace=False)] = table[1:]
+    return sp.csr_array((values, S.indices, S.indptr), shape=S.shape)
+
+
+@pytest.mark.parametrize(
+    ("count", "codes"),
+    [(1, None), (2, "uint8"), (256, "uint8"), (257, "uint16"), (MAX_VALUES, "uint16"), (MAX_VALUES + 1, "float64")],
+)
+@pytest.mark.parametrize("format", ["csr_adaptive", "blocked_ellpack"])
+def test_values_are_as_narrow_as_their_number_lets_them(
+    device: Device, format: str, count: int, codes: Any, rng: np.random.Generator
+) -> None:
+    S = with_distinct(count, rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    values = A.stored.values
+    assert (None if values.codes is None else values.codes.dtype) == codes
+    assert (values.table is None) is (codes == "float64")
+    if values.table is not None:
+        np.testing.assert_array_equal(np.sort(host(values.table)), np.unique(S.data))
+    assert_decodes(A.stored, S, device.lanes)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("spoiled_by", [None, 1 / 3, 5e-324, 1e-310, 1e300, "last"])
+def test_half_the_precision_is_for_values_that_all_survive_it(
+    device: Device, spoiled_by: Any, dtype: Any, rng: np.random.Generator
+) -> None:
+    half = np.dtype({"float64": "float32", "complex128": "complex64"}[np.dtype(dtype).name])
+    S = from_lengths(np.full(1500, 7), 300, rng)
+    data = random_values(rng, S.nnz, half).astype(dtype)
+    if spoiled_by is not None:
+        place = -1 if spoiled_by == "last" else rng.integers(S.nnz)
+        data[place] = 0.1 if spoiled_by == "last" else spoiled_by
+    S = sp.csr_array((data, S.indices, S.indptr), shape=S.shape)
+    A = GpuSparseMatrix(S, device=device, format="csr_vector")
+    assert A.stored.values.codes.dtype == (half if spoiled_by is None else dtype)
+    assert_decodes(A.stored, S, device.lanes)
+    x = random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+
+
+@pytest.mark.parametrize("format", ENTRIES)
+def test_without_compression_entries_are_stored_as_they_came(
+    device: Device, format: str, rng: np.random.Generator
+) -> None:
+    S = from_lengths(np.full(500, 7), 90, rng)
+    S.data[:] = 2.5
+    stored = GpuSparseMatrix(S, device=device, format=format, compress=False).stored
+    assert (stored.columns.bases, stored.values.table) == (None, None)
+    assert (stored.columns.codes.dtype, stored.values.codes.dtype) == (S.indices.dtype, S.dtype)
+
+
+def test_without_compression_no_format_that_reads_less_is_chosen(device: Device) -> None:
+    S = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000)).tocsr()
+    plan = GpuSparseMatrix(S, device=device, compress=False).plan
+    assert {(c.storage.columns, c.storage.values) for c in plan.candidates} == {("int32", "float64")}
+    assert PATTERN in {c.format for c in GpuSparseMatrix(S, device=device).plan.candidates}
+
+
+# ------------------------------------------------------------------------------------------------------ row patterns
+
+
+@pytest.mark.parametrize(("count", "codes"), [(2, "uint8"), (256, "uint8"), (257, "uint16"), (1500, "uint16")])
+@pytest.mark.parametrize("shared", [True, False])
+def test_rows_are_stored_once_a_pattern(
+    device: Device, shared: bool, count: int, codes: str, rng: np.random.Generator
+) -> None:
+    S = patterned(rng, 10_000, count)
+    if not shared:
+        S.data = random_values(rng, S.nnz, float)
+    A = GpuSparseMatrix(S, device=device, format=PATTERN)
+    assert A.stored.num_patterns == distinct_rows(S) == count
+    assert A.stored.codes.dtype == codes
+    assert (A.stored.pattern_values is not None) is shared
+    assert_decodes(A.stored, S, device.lanes)
+    x = random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+
+
+def test_a_matrix_of_too_many_distinct_rows_is_refused_by_row_patterns_alone(
+    device: Device, rng: np.random.Generator
+) -> None:
+    S = from_lengths(np.full(MAX_PATTERNS + 500, 4), 3000, rng)
+    assert distinct_rows(S) > MAX_PATTERNS
+    x = random_values(rng, S.shape[1], float)
+    with pytest.raises(FormatError, match=r"row_pattern.*distinct rows"):
+        GpuSparseMatrix(S, device=device, format=PATTERN) @ x
+    for format in ("auto", *ENTRIES):
+        assert_product(GpuSparseMatrix(S, device=device, format=format) @ x, S, x)
+
+
+@pytest.mark.parametrize("hashes", [1, 3])
+def test_rows_whose_hashes_collide_are_told_apart(
+    device: Device, hashes: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_keys = device.kernels.row_keys
+
+    def keys(*args: Any) -> Any:
+        return true_keys(*args) % np.uint64(hashes)
+
+    monkeypatch.setattr(device.kernels, "row_keys", keys)
+    S = sp.vstack([patterned(rng, 20_000, 9), patterned(rng, 20_000, 9)]).tocsr()[:, :20_000]
+    x = random_values(rng, S.shape[1], float)
+    with pytest.raises(FormatError):
+        GpuSparseMatrix(S, device=device, format=PATTERN) @ x
+    assert S.nnz > 2**16
+    assert_product(GpuSparseMatrix(S, device=device) @ x, S, x)
+
+
+def test_rows_with_equal_hashes_of_their_values_only_keep_values_of_their_own(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_keys = device.kernels.row_keys
+    monkeypatch.setattr(device.kernels, "row_keys", lambda device, csr, values: true_keys(device, csr, False))
+    S = patterned(rng, 2000, 6)
+    S.data = random_values(rng, S.nnz, float)
+    A = GpuSparseMatrix(S, device=device, format=PATTERN)
+    assert A.stored.pattern_values is None
+    assert_decodes(A.stored, S, device.lanes)
+
+
+def test_complex_values_whose_hashes_collide_are_told_apart(device: Device, rng: np.random.Generator) -> None:
+    S = from_lengths(np.full(400, 6), 90, rng)
+    data = np.where(rng.random(S.nnz) < 0.5, 1.5 + 2.5j, 3.25 - 1j)
+    # Another number of the first one's key, as `gsparse.build` mixes two words into one.
+    factor, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+    words = [int(w) for w in data[data.real == 1.5][:1].view(np.uint64)]
+
+    def mixed(word: int) -> int:
+        return (word + (word >> 29)) & mask
+
+    twin = int(np.array([7.0]).view(np.uint64)[0])
+    key = (words[0] * factor & mask) ^ mixed(words[1])
+    other = np.array([((key ^ mixed(twin)) * pow(factor, -1, 2**64)) & mask, twin], np.uint64).view(complex)
+    data[::5] = other
+    S = sp.csr_array((data, S.indices, S.indptr), shape=S.shape)
+    for format in ("csr_vector", "blocked_ellpack"):
+        assert_decodes(GpuSparseMatrix(S, device=device, format=format).stored, S, device.lanes)
+
+
+# --------------------------------------------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
+def test_tiles_share_out_the_merged_list_of_entries_and_row_ends(
+    device: Device, structure: str, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
+    tiles = GpuSparseMatrix(S, device=device, format="csr_split").stored.schedule
+    merged = [item for row in range(S.shape[0]) for item in [row] * (S.indptr[row + 1] - S.indptr[row]) + [-1 - row]]
+    size = device.kernels.TILE_WORK
+    cuts = [merged[i : i + size] for i in range(0, len(merged), size)]
+    ended = [sum(item < 0 for item in cut) for cut in cuts]
+    np.testing.assert_array_equal(host(tiles.first_rows), np.concatenate([[0], np.cumsum(ended)]))
+    unfinished = [(cut[-1], tile) for tile, cut in enumerate(cuts[:-1]) if cut[-1] >= 0]
+    carries, starts = host(tiles.carry_tiles), host(tiles.first_carry)
+    found = [(row, t) for i, row in enumerate(host(tiles.split_rows)) for t in carries[starts[i] : starts[i + 1]]]
+    assert found == unfinished
+
+
+@pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
+def test_row_blocks_hold_each_row_once_and_fit_shared_memory(
+    device: Device, structure: str, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
+    blocks = GpuSparseMatrix(S, device=device, format="csr_adaptive").stored.schedule
+    first, work, lengths = host(blocks.first_rows), device.kernels.BLOCK_WORK, np.diff(S.indptr)
+    assert (first[0], first[-1]) == (0, S.shape[0])
+    assert np.all(np.diff(first) > 0)
+    long = [] if blocks.long_rows is None else host(blocks.long_rows.rows).tolist()
+    assert long == np.flatnonzero(lengths > work).tolist()
+    for begin, end in pairwise(first):
+        if begin in long:
+            assert end == begin + 1
+        else:
+            assert lengths[begin:end].sum() < 2 * work
+
+
+@pytest.mark.parametrize("structure", ["split", "chunks", "tiles"])
+def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng: np.random.Generator) -> None:
+    S = hurting(device, structure, rng)
+    structure_of = Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
+    size, lengths = device.kernels.CHUNK_SIZE, np.diff(S.indptr)
+    for limit in (16, size - 1, size):
+        long = structure_of.csr_long_rows(limit)
+        rows = np.flatnonzero(lengths > limit)
+        if not rows.size:
+            assert long is None
+            continue
+        np.testing.assert_array_equal(host(long.rows), rows)
+        np.testing.assert_array_equal(host(long.begins), S.indptr[rows])
+        np.testing.assert_array_equal(host(long.ends), S.indptr[rows + 1])
+        chunks = -(-lengths[rows] // size)
+        np.testing.assert_array_equal(host(long.first_chunk), np.concatenate([[0], np.cumsum(chunks)]))
+        np.testing.assert_array_equal(host(long.chunk_rows), np.repeat(np.arange(rows.size), chunks))
+    assert structure_of.csr_long_rows(int(lengths.max())) is None
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+
+WEIGHED: dict[str, Any] = {
+    "stencil": lambda rng: sp.kron(
+        sp.eye_array(100),
+        sp.diags_array([1.0, 2.0, 1.0], offsets=[-9, 0, 9], shape=(200, 200)),  # (20 000 rows, constant)
+        format="csr",
+    ),
+    "random values": lambda rng: patterned(rng, 8000, 50),
+    "random": lambda rng: from_lengths(np.full(4000, 9), 3000, rng),
+    "skewed": lambda rng: from_lengths(np.minimum(rng.zipf(1.8, 3000), 200), 5000, rng),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+@pytest.mark.parametrize("format", KERNELS)
+def test_a_format_holds_the_bytes_that_its_candidate_promises(
+    device: Device, format: str, name: str, rng: np.random.Generator
+) -> None:
+    S = sp.csr_array(WEIGHED[name](rng))
+    if name == "random values":
+        S.data = random_values(rng, S.nnz, float)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    try:
+        promised = A.plan.chosen
+    except FormatError:
+        assert format == PATTERN and distinct_rows(S) > 2000
+        return
+    if format == "ellpack" and A.operand()[0].structure.slices.rows is not None:
+        assert A.stored.nbytes <= 1.02 * promised.storage.nbytes  # (columns are not looked at where so much pads)
+    else:
+        assert A.stored.nbytes == pytest.approx(promised.storage.nbytes, rel=0.05, abs=1000)
+    if format != PATTERN:
+        assert A.stored.num_stored == promised.num_stored
+        assert A.stored.padding_ratio == promised.padding_ratio
+
+
+def test_the_decoder_sees_a_wrong_column_and_a_wrong_value(device: Device, rng: np.random.Generator) -> None:
+    S = from_lengths(np.full(100, 5), 90, rng)
+    A = GpuSparseMatrix(S, device=device, format="blocked_ellpack")
+    for wrong in ("columns", "values"):
+        T = S.copy()
+        if wrong == "columns":
+            T.indices[77] = (T.indices[77] + 1) % 90
+        else:
+            T.data[77] = np.nextafter(T.data[77], 9)
+        with pytest.raises(AssertionError):
+            assert_decodes(A.stored, T, device.lanes)
+    assert bits(decode(A.stored, device.lanes)[2]).size == 8 * S.nnz

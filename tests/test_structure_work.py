@@ -1,0 +1,335 @@
+"""Work on a structure that is not done twice: other values share it, and a symmetric matrix is its own transpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.errors import DtypeError, FormatError, ShapeError
+from tests.encodings import assert_decodes, patterned
+from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_device, random_values, with_types
+
+KERNELS = gsparse.FORMATS[1:]
+BUILDERS = ("measure_rows", "sort_rows", "slice_offsets", "run_span", "encode_columns")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing look at row pointers or columns again."""
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("the structure was worked on again")
+
+    for name in BUILDERS:
+        monkeypatch.setattr(device.kernels, name, refuse)
+    row_keys = device.kernels.row_keys
+    monkeypatch.setattr(
+        device.kernels, "row_keys", lambda device, csr, values: row_keys(device, csr, values) if values else refuse()
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- with_data
+
+
+def large(name: str, rng: np.random.Generator) -> sp.csr_array:
+    """Give a matrix of so many entries that every format is looked at."""
+    if name == "stencil":
+        return sp.csr_array(sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000)))
+    return from_lengths(np.full(9000, 8) if name == "even" else rng.integers(0, 30, 9000), 3000, rng)
+
+
+@pytest.mark.parametrize("structure", ["stencil", "even", "ragged"])
+def test_the_choice_among_all_formats_is_made_again_without_work_on_the_structure(
+    device: Device, structure: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = large(structure, rng)
+    A, x = GpuSparseMatrix(S, device=device), random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+    T = S.copy()
+    T.data = random_values(rng, S.nnz, float)
+    B = GpuSparseMatrix(T, device=device)
+    fresh = B.plan
+    refuse_structure_work(device, monkeypatch)
+    again = A.with_data(T.data).plan
+    assert again == fresh
+
+
+@pytest.mark.parametrize("format", ["auto", *KERNELS])
+@pytest.mark.parametrize("structure", ["ragged, 1001 rows", "one dense row", "few patterns", "nothing"])
+def test_other_values_share_the_work_on_the_structure(
+    device: Device, structure: str, format: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = patterned(rng, 1001, 20) if structure == "few patterns" else STRUCTURES[structure](rng)
+    A = GpuSparseMatrix(S, device=device, format=format)
+    x = random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+    T = S.copy()
+    T.data = random_values(rng, S.nnz, float)
+    refuse_structure_work(device, monkeypatch)
+    B = A.with_data(T.data)
+    assert B.operand()[0].structure is A.operand()[0].structure
+    assert_product(B @ x, T, x)
+    assert_product(A @ x, S, x)
+    assert_decodes(B.stored, T, device.lanes)
+    if format not in ("auto", "row_pattern"):
+        assert B.stored.columns.codes is A.stored.columns.codes
+        assert B.stored.columns.bases is A.stored.columns.bases
+        for name in ("schedule", "slices"):
+            assert getattr(B.stored, name, None) is getattr(A.stored, name, None)
+
+
+@pytest.mark.parametrize("format", KERNELS)
+def test_other_values_are_written_down_anew(device: Device, format: str, rng: np.random.Generator) -> None:
+    S = patterned(rng, 10_000, 20)
+    values = (
+        np.full(S.nnz, 3.0),
+        random_values(rng, 5, float)[rng.integers(0, 5, S.nnz)],
+        random_values(rng, S.nnz, float),
+    )
+    A, x = GpuSparseMatrix(S, device=device, format=format), random_values(rng, S.shape[1], float)
+    for data in (*values, *reversed(values)):
+        T = S.copy()
+        T.data = data
+        A = A.with_data(data)
+        assert_decodes(A.stored, T, device.lanes)
+        assert_product(A @ x, T, x)
+        if format != "row_pattern":
+            assert (A.stored.values.codes is None) is (data is values[0])
+            assert (A.stored.values.table is None) is (data is values[2])
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64), np.dtype(np.int16), np.dtype(bool)], ids=str)
+def test_values_of_another_dtype_are_taken(device: Device, dtype: Any, rng: np.random.Generator) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    T = with_types(S, dtype, np.int32, rng)
+    B = GpuSparseMatrix(S, device=device).with_data(T.data)
+    x = random_values(rng, S.shape[1], float)
+    assert B.dtype == dtype
+    assert_product(B @ x, T, x)
+
+
+def test_values_given_are_copied_from_the_host_and_used_from_the_device(
+    device: Device, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A, x = GpuSparseMatrix(S, device=device), random_values(rng, S.shape[1], float)
+    data = random_values(rng, S.nnz, float)
+    B, T = A.with_data(data), S.copy()
+    T.data = data.copy()
+    data[:] = np.nan
+    assert_product(B @ x, T, x)
+    assert_product(A.with_data(on_device(device, T.data)) @ x, T, x)
+    assert_product(A @ x, S, x)
+
+
+def test_views_and_loans_of_a_matrix_with_other_values_are_its_own(device: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["even"](rng)
+    A = GpuSparseMatrix(S, device=device)
+    T = S.copy()
+    T.data = random_values(rng, S.nnz, float)
+    B = A.with_data(T.data)
+    x = random_values(rng, 64, float)
+    assert_product(B.T @ x, T.T.tocsr(), x)
+    assert_product(A.T.with_data(S.data) @ x, S.T.tocsr(), x)
+    B *= 2
+    assert_product(B @ x, 2 * T, x)
+    assert_product(A @ x, S, x)
+
+
+@pytest.mark.parametrize("way", ["product", "write"])
+def test_a_write_to_values_alone_keeps_the_structure(
+    device: Device, way: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = STRUCTURES["one dense row"](rng)
+    A, x = GpuSparseMatrix(S, device=device, format="blocked_ellpack"), random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+    refuse_structure_work(device, monkeypatch)
+    if way == "product":
+        A *= 2
+    else:
+        A.data[:] *= 2
+    S.data *= 2
+    assert_product(A @ x, S, x)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(np.ones(3), ShapeError), (np.ones((1, 2)), ShapeError), (np.ones(2, np.longdouble), DtypeError)],
+)
+def test_values_that_do_not_fit_are_refused(device: Device, data: Any, error: Any) -> None:
+    A = GpuSparseMatrix(sp.diags_array([1.0, 2.0]), device=device)
+    with pytest.raises(error):
+        A.with_data(data)
+    np.testing.assert_array_equal(A @ np.ones(2), [1.0, 2.0])
+
+
+# ----------------------------------------------------------------------------------------------------------- symmetry
+
+
+def square(rng: np.random.Generator, dtype: Any, kind: str) -> sp.csr_array:
+    """Make a symmetric or Hermitian matrix whose columns rise."""
+    S = with_types(sp.random_array((203, 203), density=0.03, format="csr", rng=rng), dtype, np.int32, rng)
+    S = S + (S.conj() if kind == "hermitian" else S).T
+    S.sort_indices()
+    return sp.csr_array(S)
+
+
+def is_its_own_transpose(A: GpuSparseMatrix) -> bool:
+    return A.operand()[0].transposed()[0] is A.operand()[0]
+
+
+def check_views(A: GpuSparseMatrix, S: Any, rng: np.random.Generator) -> None:
+    x = random_values(rng, S.shape[0], S.dtype)
+    assert_product(A @ x, S, x)
+    assert_product(A.T @ x, S.T.tocsr(), x)
+    assert_product(A.H @ x, S.conj().T.tocsr(), x)
+    assert_product(A.conj() @ x, S.conj(), x)
+    assert_product(A.rmatvec(x), S.conj().T.tocsr(), x)
+    assert_product(A.T.H @ x, S.conj(), x)
+    X = np.stack([x, 2 * x], axis=1)
+    assert_product(A.rmatmat(X), S.conj().T.tocsr(), X)
+    assert_product(A.T @ X, S.T.tocsr(), X)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64), np.dtype(np.int8)], ids=str)
+@pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
+def test_a_matrix_that_is_its_own_transpose_is_found_and_not_copied(
+    device: Device, kind: str, dtype: Any, index: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("a transposed copy was made")
+
+    S = square(rng, dtype, kind)
+    S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
+    if device.kind == "gpu":  # (on the CPU the check itself transposes, and drops what it made)
+        monkeypatch.setattr(device.kernels, "csr_transpose", refuse)
+    A = GpuSparseMatrix(S, device=device)
+    assert is_its_own_transpose(A)
+    assert A.operand()[0].transposed()[1] is (kind == "hermitian" and dtype.kind == "c")
+    if dtype.kind in "fc":
+        check_views(A, S, rng)
+
+
+def unsymmetric(what: str, S: sp.csr_array, rng: np.random.Generator) -> sp.csr_array:
+    """Change a symmetric matrix so that it is not its own transpose, or does not look it."""
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    place = int(np.flatnonzero(rows != S.indices)[rng.integers(20)])
+    match what:
+        case "one ulp":
+            S.data.view(S.data.real.dtype)[place * (S.data.itemsize // S.data.real.itemsize)] *= (
+                1 + np.finfo(S.dtype).eps
+            )
+        case "one entry less":
+            keep = np.arange(S.nnz) != place
+            S = sp.csr_array((S.data[keep], (rows[keep], S.indices[keep])), shape=S.shape)
+        case "one entry elsewhere":
+            S = S.tolil()
+            S[7, np.flatnonzero(S[[7]].toarray()[0] == 0)[0]] = 1
+            S = S.tocsr()
+        case "NaN":
+            S.data[rows == S.indices] = np.nan
+        case "unsorted":
+            row = int(np.argmax(np.diff(S.indptr)))
+            part = slice(S.indptr[row], S.indptr[row + 1])
+            S.indices[part], S.data[part] = S.indices[part][::-1].copy(), S.data[part][::-1].copy()
+            S.has_sorted_indices = False
+        case "repeated":
+            made = sp.csr_array(S.shape, dtype=S.dtype)
+            made.indptr, made.indices, made.data = 2 * S.indptr, np.repeat(S.indices, 2), np.repeat(S.data, 2)
+            S = made
+    return S
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
+@pytest.mark.parametrize("what", ["one ulp", "one entry less", "one entry elsewhere", "NaN", "unsorted", "repeated"])
+def test_a_matrix_that_differs_from_its_transpose_in_anything_is_copied(
+    device: Device, what: str, kind: str, rng: np.random.Generator
+) -> None:
+    S = square(rng, complex if kind == "hermitian" else float, kind)
+    if what == "NaN":
+        S = sp.csr_array(S + sp.eye_array(203))
+    S = unsymmetric(what, S, rng)
+    A = GpuSparseMatrix(S, device=device)
+    assert not is_its_own_transpose(A)
+    if what == "NaN":
+        x = random_values(rng, 203, S.dtype)
+        np.testing.assert_array_equal(np.isnan(A.T @ x), np.isnan(S.T @ x))
+    else:
+        check_views(A, S, rng)
+
+
+def test_a_matrix_that_is_not_square_is_copied(device: Device, rng: np.random.Generator) -> None:
+    S = from_lengths(np.full(30, 3), 40, rng)
+    assert not is_its_own_transpose(GpuSparseMatrix(S, device=device))
+
+
+@pytest.mark.parametrize("made", [sp.csr_array((0, 0)), sp.csr_array((5, 5)), sp.eye_array(1, format="csr")])
+def test_matrices_of_nothing_are_their_own_transposes(device: Device, made: Any) -> None:
+    A = GpuSparseMatrix(made, device=device)
+    assert is_its_own_transpose(A)
+    np.testing.assert_array_equal(A.T @ np.ones(made.shape[0]), made.T @ np.ones(made.shape[0]))
+
+
+@pytest.mark.parametrize(("given", "kind"), [(True, "symmetric"), ("hermitian", "hermitian")])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_what_is_said_of_symmetry_is_believed(
+    device: Device, dtype: Any, given: Any, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("nothing is checked or copied where it is given")
+
+    for name in ("is_symmetric", "csr_transpose"):
+        monkeypatch.setattr(device.kernels, name, refuse)
+    S = square(rng, dtype, kind)
+    A = GpuSparseMatrix(S, device=device, symmetric=given)
+    assert is_its_own_transpose(A)
+    check_views(A, S, rng)
+    # Believed also where it is not true: it is the caller's word.
+    wrong = sp.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]], dtype))
+    B = GpuSparseMatrix(wrong, device=device, symmetric=given)
+    np.testing.assert_array_equal(B.T @ np.array([1.0, 1.0], dtype), [3.0, 3.0])
+
+
+def test_symmetric_false_is_believed_too(device: Device, rng: np.random.Generator, monkeypatch: Any) -> None:
+    S = square(rng, float, "symmetric")
+    monkeypatch.setattr(device.kernels, "is_symmetric", None)
+    A = GpuSparseMatrix(S, device=device, symmetric=False)
+    assert not is_its_own_transpose(A)
+    check_views(A, S, rng)
+
+
+def test_symmetry_is_asked_again_after_a_write(device: Device, rng: np.random.Generator) -> None:
+    S = square(rng, float, "symmetric")
+    A = GpuSparseMatrix(S, device=device)
+    assert is_its_own_transpose(A)
+    rows, columns = S.nonzero()
+    row, column = next((i, j) for i, j in zip(rows, columns, strict=True) if i != j)
+    T = S.copy()
+    T[row, column] += 1
+    A[row, column] = T[row, column]
+    assert not is_its_own_transpose(A)
+    x = random_values(rng, 203, float)
+    assert_product(A.T @ x, T.T.tocsr(), x)
+
+
+@pytest.mark.parametrize("format", KERNELS)
+def test_a_symmetric_matrix_multiplies_from_the_left_in_every_format(
+    device: Device, format: str, rng: np.random.Generator
+) -> None:
+    S = square(rng, complex, "hermitian")
+    A = GpuSparseMatrix(S, device=device, format=format)
+    try:
+        check_views(A, S, rng)
+    except FormatError:
+        assert format == "row_pattern"

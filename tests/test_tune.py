@@ -1,0 +1,246 @@
+"""Choosing by the clock: right products all the while, the fastest of the times told, remembered on disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse import GpuSparseMatrix, tune
+from gsparse.device import Device
+from gsparse.tune import CANDIDATES, cache_path, forget, recall, remember, worth_timing
+from tests.support import STRUCTURES, assert_product, random_values
+
+WAYS: tuple[Any, ...] = (True, "lazy")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(tune.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+@pytest.fixture
+def S(rng: np.random.Generator) -> sp.csr_array:
+    return STRUCTURES["ragged, 1001 rows"](rng)
+
+
+class Clock:
+    """Tells times in place of a device's clock: of each candidate in turn, as it is asked for."""
+
+    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> None:
+        self.asked, self._seconds = 0, seconds
+        monkeypatch.setattr(device, "seconds_of", self.seconds_of, raising=False)
+        monkeypatch.setattr(device, "timed", self.timed, raising=False)
+
+    def seconds_of(self, call: Callable[[], None]) -> float:
+        return self.timed(call)()
+
+    def timed(self, call: Callable[[], None]) -> Callable[[], float]:
+        call()
+        seconds = self._seconds[self.asked % len(self._seconds)]
+        self.asked += 1
+        return lambda: seconds
+
+
+def candidates_of(S: Any, device: Device) -> list[str]:
+    return worth_timing(GpuSparseMatrix(S, device=device).plan, 1000)
+
+
+def multiply_until_decided(A: GpuSparseMatrix, S: Any, rng: np.random.Generator) -> None:
+    for _ in range(5 * CANDIDATES):
+        x = random_values(rng, S.shape[1], float)
+        assert_product(A @ x, S, x)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("structure", ["ragged, 1001 rows", "one dense row", "no rows", "no columns", "nothing"])
+def test_tuned_products_are_right_from_the_first_to_the_last(
+    device: Device, structure: str, way: Any, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    A = GpuSparseMatrix(S, device=device, tune=way)
+    multiply_until_decided(A, S, rng)
+    assert sum(c.measured is not None for c in A.plan.candidates) >= 2
+    z = random_values(rng, S.shape[0], float)
+    for _ in range(3):
+        assert_product(A.T @ z, S.T.tocsr(), z)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fastest", [0, 1, -1])
+def test_the_fastest_is_chosen_and_the_plan_shows_what_each_took(
+    device: Device, fastest: int, way: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = candidates_of(S, device)
+    seconds = [(i + 2) * 1e-5 for i in range(len(names))]
+    seconds[fastest] = 1e-5
+    clock = Clock(device, monkeypatch, seconds)
+    A = GpuSparseMatrix(S, device=device, tune=way)
+    multiply_until_decided(A, S, rng)
+    plan = A.plan
+    assert plan.format == names[fastest]
+    assert "10.0 µs measured" in plan.reason
+    assert {c.format: c.measured for c in plan.candidates if c.measured is not None} == dict(
+        zip(names, seconds, strict=True)
+    )
+    assert str(plan).splitlines()[2].endswith("measured µs")
+    asked = clock.asked
+    multiply_until_decided(A, S, rng)
+    assert clock.asked == asked
+    assert type(A.stored) is type(GpuSparseMatrix(S, device=device, format=names[fastest]).stored)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_measured_is_remembered_for_matrices_of_the_same_features(
+    device: Device, way: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    names = candidates_of(S, device)
+    clock = Clock(device, monkeypatch, [(len(names) - i) * 1e-5 for i in range(len(names))])
+    multiply_until_decided(GpuSparseMatrix(S, device=device, tune=way), S, rng)
+    assert cache_path() == cache / "verdicts.sqlite"
+    assert cache_path().is_file()
+    asked, T = clock.asked, S.copy()
+    T.data = random_values(rng, T.nnz, float)
+    for again in WAYS:
+        A = GpuSparseMatrix(T, device=device, tune=again)
+        multiply_until_decided(A, T, rng)
+        assert A.plan.format == names[-1]
+        assert "measured before" in A.plan.reason
+    assert clock.asked == asked
+    forget()
+    multiply_until_decided(GpuSparseMatrix(S, device=device, tune=True), S, rng)
+    assert clock.asked > asked
+
+
+@pytest.mark.parametrize("options", [{"dtype": np.float32}, {"other": True}])
+def test_a_matrix_of_other_features_is_measured_for_itself(
+    device: Device, options: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(device, monkeypatch, [1e-5])
+    multiply_until_decided(GpuSparseMatrix(S, device=device, tune=True), S, rng)
+    asked = clock.asked
+    T = S[:900] if "other" in options else S.astype(np.float32)
+    multiply_until_decided(GpuSparseMatrix(T, device=device, tune=True), T, rng)
+    assert clock.asked == asked + len(candidates_of(T, device)) or T.dtype == np.float32
+    assert clock.asked > asked
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "spoiled", ["no database", "no table", "no JSON", "no times", "a list", "a folder", "a file above"]
+)
+def test_a_cache_that_cannot_be_read_is_no_error(
+    device: Device, spoiled: str, way: Any, S: Any, rng: np.random.Generator, cache: Path
+) -> None:
+    if spoiled == "a file above":
+        cache.write_text("")
+    elif spoiled == "a folder":
+        cache_path().mkdir(parents=True)
+    elif spoiled in ("no database", "no table"):
+        cache.mkdir()
+        if spoiled == "no database":
+            cache_path().write_bytes(b"\x00rubbish" * 1000)
+        else:
+            cache_path().write_bytes(b"")
+    else:
+        GpuSparseMatrix(S, device=device, tune=True) @ np.ones(S.shape[1])
+        text = {"no JSON": "{", "no times": "{}", "a list": "[1, 2]"}[spoiled]
+        with closing(sqlite3.connect(cache_path())) as database, database:
+            database.execute("UPDATE verdicts SET times = ?", (text,))
+    A = GpuSparseMatrix(S, device=device, tune=way)
+    multiply_until_decided(A, S, rng)
+    assert sum(c.measured is not None for c in A.plan.candidates) >= 2
+
+
+def test_times_come_back_as_they_were_kept() -> None:
+    assert recall("key") is None
+    times = {"csr_vector": 1 / 3, "ellpack": 2e-6}
+    remember("key", times)
+    assert recall("key") == times
+    assert recall("another") is None
+    remember("key", {"ellpack": 1.0})
+    assert recall("key") == {"ellpack": 1.0}
+    forget()
+    forget()
+    assert recall("key") is None
+
+
+def test_two_to_four_candidates_are_worth_timing(device: Device, S: Any) -> None:
+    for products in (1, 1000, 10**6):
+        plan = GpuSparseMatrix(S, device=device, expected_products=products).plan
+        names = worth_timing(plan, products)
+        assert 2 <= len(names) <= CANDIDATES
+        assert names[0] == plan.format
+        assert len(set(names)) == len(names)
+
+
+def test_nothing_is_timed_where_a_format_was_asked_for_or_few_products_come(
+    device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(device, monkeypatch, [1e-5])
+    for options in ({"format": "csr_split"}, {"expected_products": 1}):
+        multiply_until_decided(GpuSparseMatrix(S, device=device, tune=True, **options), S, rng)
+    assert clock.asked == 0
+
+
+def test_a_lazy_product_scales_and_adds_once(
+    device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gsparse
+
+    Clock(device, monkeypatch, [1e-5, 2e-5])
+    A = GpuSparseMatrix(S, device=device, tune="lazy")
+    for _ in range(5 * CANDIDATES):
+        x, y = random_values(rng, S.shape[1], float), random_values(rng, S.shape[0], float)
+        out = y.copy()
+        gsparse.spmv(A, x, alpha=2, beta=-3, out=out)
+        np.testing.assert_allclose(out, 2 * (S @ x) - 3 * y, rtol=1e-10, atol=1e-10)
+
+
+def test_threads_that_multiply_at_once_decide_once(
+    device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(device, monkeypatch, [1e-5, 2e-5])
+    kept: list[Any] = []
+    monkeypatch.setattr("gsparse.operand.remember", lambda key, times: kept.append(times))
+    A, vectors = (
+        GpuSparseMatrix(S, device=device, tune="lazy"),
+        [random_values(rng, S.shape[1], float) for _ in range(40)],
+    )
+    with ThreadPoolExecutor(8) as pool:
+        products = list(pool.map(lambda x: A @ x, vectors))
+    for x, y in zip(vectors, products, strict=True):
+        assert_product(y, S, x)
+    multiply_until_decided(A, S, rng)
+    assert len(kept) == 1
+
+
+def test_a_product_that_is_captured_in_a_graph_is_not_timed(
+    device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(device, monkeypatch, [1e-5, 2e-5])
+    A = GpuSparseMatrix(S, device=device, tune="lazy")
+    names = candidates_of(S, device)
+    for _ in range(4 * len(names)):
+        A @ random_values(rng, S.shape[1], float)
+    asked = clock.asked
+    monkeypatch.setattr(device, "is_capturing", lambda: True, raising=False)
+    multiply_until_decided(A, S, rng)
+    assert clock.asked == asked
+    assert not any(c.measured for c in A.plan.candidates)  # to ask for times would break the capture
+    monkeypatch.setattr(device, "is_capturing", lambda: False, raising=False)
+    multiply_until_decided(A, S, rng)
+    assert any(c.measured for c in A.plan.candidates)

@@ -47,7 +47,8 @@ def product(format: str, matrix: Any, x: Any, alpha: Any = 1, beta: Any = 0, y: 
         y = np.full(matrix.num_rows, np.nan if x.dtype.kind != "i" else -7).astype(x.dtype)
     scalar = x.dtype.type
     launch, conjugate = options.get("launch", LAUNCH), options.get("conjugate", False)
-    cpu.SPMV[format.partition("+")[0]](None, matrix, x, y, scalar(alpha), scalar(beta), conjugate, launch)
+    multiply = cpu.SPMV[format.partition("+")[0]](None, matrix, x.dtype, launch)
+    multiply(x, y, scalar(alpha), scalar(beta), conjugate)
     return y
 
 

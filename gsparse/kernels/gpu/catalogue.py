@@ -28,7 +28,7 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 # csr_split: threads a block, entries and row ends a thread.
 SPLIT_SHAPES = ((128, 8),)
 # row_pattern_values: rows a thread, of few rows and of many.
-PATTERN_ROWS = (1, 4)
+PATTERN_ROWS = (1, 3)
 
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 # What rows are laid out by: any type of each size.

@@ -35,8 +35,9 @@ CHUNK_SIZE = 256
 # Entries plus row ends of a tile.
 TILE_WORK = SPLIT_SHAPES[0][0] * SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
-# row_pattern_values gives a thread several rows where these are short (7-point 200^3: 74 us with one row, 63 with four;
-# 27-point 128^3: 43 and 54), and so many that they fill the device all the same.
+# row_pattern_values gives a thread several rows where these are short (7-point 200^3: 74 us with one row, 58 with two,
+# three or six, 63 with four; 27-point 128^3: 42, and 54 with three), and so many that they fill the device all the
+# same.
 _SHORT_ROW = 12
 _MANY_ROWS = 1_000_000
 # Tiles a split row from which on a whole warp adds up its carries.

@@ -27,9 +27,9 @@ OS_THREADS = 2
 
 
 @cache
-def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER) -> EmulatedModule:
-    """Compile every instantiation that the catalogue lists of one source file."""
-    names = [name for file, name in instantiations(lanes) if file == source]
+def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER, only: str = "") -> EmulatedModule:
+    """Compile every instantiation that the catalogue lists of one source file, or only one of them."""
+    names = [name for file, name in instantiations(lanes) if file == source and only in ("", name)]
     return EmulatedModule(SOURCE_FOLDER / source, names, lanes, sanitizer, os_threads=OS_THREADS)
 
 
@@ -78,7 +78,9 @@ class EmulatedDevice(Device):
         return self.empty(size, dtype)
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        function = emulated_module(source, self.lanes).get_function(expression)
+        # A sanitizer's code takes minutes to compile for a whole file: then only what is used.
+        only = expression if SANITIZER else ""
+        function = emulated_module(source, self.lanes, only=only).get_function(expression)
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0) -> None:
             function(grid, block, args, shared_mem, seed=self.seed)

@@ -37,6 +37,7 @@ __device__ __forceinline__ void gs_long_row(const Entries<Value, Column, T> &ent
       is_last = atomicAdd(arrivals + chunk.place, 1u) == unsigned(chunk.chunks - 1);
     }
     if (!gs_shfl(is_last, 0, GS_WARP)) return;
+    gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
     __threadfence();
     sum = Scalar<T>::zero();
     for (int c = lane; c < chunk.chunks; c += GS_WARP) sum = gs_add(sum, gs_fresh(partials + chunk.first + c));

@@ -32,7 +32,9 @@ template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) 
 template <class T> __device__ __forceinline__ T gs_shfl_up(T v, int d, int w) { return __shfl_up(v, d, w); }
 template <class T> __device__ __forceinline__ T gs_shfl(T v, int s, int w) { return __shfl(v, s, w); }
 template <class T> __device__ __forceinline__ T gs_ldg(const T *p) { return *p; }
+__device__ __forceinline__ void gs_syncwarp() { __builtin_amdgcn_wave_barrier(); }
 #else
+__device__ __forceinline__ void gs_syncwarp() { __syncwarp(); }
 template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) {
   return __shfl_down_sync(0xffffffffu, v, d, w);
 }

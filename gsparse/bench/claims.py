@@ -41,18 +41,22 @@ class Claim:
 
 
 def anything(_: Record) -> bool:
+    """Take every record."""
     return True
 
 
 def long_tailed(record: Record) -> bool:
+    """Tell whether a matrix has a row far longer than its mean row."""
     return record.longest * record.rows > LONG_TAIL * record.nnz
 
 
 def regular(record: Record) -> bool:
+    """Tell whether a matrix has no such row."""
     return not long_tailed(record)
 
 
 def named(record: Record, matrix: str) -> bool:
+    """Tell whether a record is of this matrix."""
     return record.matrix == matrix
 
 

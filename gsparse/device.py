@@ -143,6 +143,22 @@ class Device(ABC):
         """Do what is within the block at once, also while the caller's stream is being captured. Synchronizes."""
         return _NOTHING
 
+    def apart(self) -> AbstractContextManager[Any]:
+        """Queue what is within the block on a stream of its own, after what the caller's stream has and before more."""
+        return _NOTHING
+
+    def recorded(self, call: Callable[[], Any]) -> Callable[[], None]:
+        """Give a function that queues again all that `call` queues: on a GPU a CUDA graph, launched at once.
+
+        Within `apart`; `call` must neither wait nor allocate.
+        """
+        return lambda: call() and None
+
+    def peek(self, array: Array) -> Callable[[], npt.NDArray[Any]]:
+        """Queue a copy of a small array to the host, and give a function that waits for it and gives the copy."""
+        copy = self.download(array)
+        return lambda: copy
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
@@ -334,6 +350,37 @@ class GpuDevice(Device):
             yield
             stream.synchronize()  # synchronizes
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        caller = self.xp.cuda.get_current_stream()
+        with self.xp.cuda.Stream(non_blocking=True) as stream:
+            stream.wait_event(caller.record())
+            try:
+                yield
+            finally:
+                caller.wait_event(stream.record())
+
+    def recorded(self, call: Callable[[], Any]) -> Callable[[], None]:
+        stream = self.xp.cuda.get_current_stream()
+        stream.begin_capture()
+        try:
+            call()
+        finally:
+            graph = stream.end_capture()
+        return lambda: graph.launch(stream)
+
+    def peek(self, array: Array) -> Callable[[], npt.NDArray[Any]]:
+        memory = self.xp.cuda.alloc_pinned_memory(array.nbytes)
+        copy: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
+        array.get(out=copy, blocking=False)
+        event = self.xp.cuda.get_current_stream().record()
+
+        def wait() -> npt.NDArray[Any]:
+            event.synchronize()  # synchronizes
+            return copy
+
+        return wait
+
 
 class _MemoryGuard:
     """See `Device.memory_guard`; entered on every product, so it is no generator."""
@@ -362,7 +409,7 @@ SOURCE_FOLDER = Path(__file__).parent / "kernels" / "gpu" / "src"
 
 @cache
 def kernel_source(name: str) -> str:
-    """Read a CUDA source with its headers inlined.
+    """Read a CUDA source with its headers inlined: a file's name, or the text of one written at run time.
 
     CuPy's disk cache keys on source and options, not on headers found through -I: inlined, a changed header is a
     changed source.
@@ -372,7 +419,8 @@ def kernel_source(name: str) -> str:
     def expand(file: str) -> str:
         seen.add(file)
         lines = []
-        for line in (SOURCE_FOLDER / file).read_text().splitlines():
+        text = (SOURCE_FOLDER / file).read_text() if file.endswith((".cu", ".cuh", ".h")) else file
+        for line in text.splitlines():
             header = line.removeprefix('#include "').removesuffix('"') if line.startswith('#include "') else ""
             if not (SOURCE_FOLDER / header).is_file():
                 lines.append("" if line == "#pragma once" else line)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.cache import cache_folder
 from gsparse.device import Device
 from gsparse.plan import Plan, rank
 
@@ -36,8 +36,6 @@ _WITHIN = 2.5
 # Products of each candidate that `tune="lazy"` times.
 _ROUNDS = 3
 
-CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
-
 
 def worth_timing(plan: Plan, expected_products: int) -> list[str]:
     """Give the two to four formats that may turn out best."""
@@ -47,11 +45,8 @@ def worth_timing(plan: Plan, expected_products: int) -> list[str]:
 
 
 def cache_path() -> Path:
-    """Give the file that verdicts are kept in: below GSPARSE_CACHE_DIR, else the user's cache directory."""
-    base = os.environ.get(CACHE_VARIABLE)
-    if base:
-        return Path(base) / "verdicts.sqlite"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gsparse" / "verdicts.sqlite"
+    """Give the file that verdicts are kept in."""
+    return cache_folder() / "verdicts.sqlite"
 
 
 def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:

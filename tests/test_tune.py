@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse import GpuSparseMatrix, tune
+from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.tune import CANDIDATES, cache_path, forget, recall, remember, worth_timing
 from tests.support import STRUCTURES, assert_product, random_values
@@ -23,7 +23,7 @@ WAYS: tuple[Any, ...] = (True, "lazy")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(tune.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

@@ -5,9 +5,13 @@ The launch code of `gsparse.kernels.gpu` runs as it is; only what `device.kernel
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +35,21 @@ def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER, only: s
     """Compile every instantiation that the catalogue lists of one source file, or only one of them."""
     names = [name for file, name in instantiations(lanes) if file == source and only in ("", name)]
     return EmulatedModule(SOURCE_FOLDER / source, names, lanes, sanitizer, os_threads=OS_THREADS)
+
+
+# A kernel of a generated source (gsparse.kernels.gpu.steps).
+_GENERATED = re.compile(r"template <class T(?P<split>, int SPLIT)?>\nGS_KERNEL_OF\(256\) (?P<name>\w+)\(")
+
+
+@cache
+def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> EmulatedModule:
+    """Compile the kernels of a generated source for vectors of one type, or only one of them."""
+    names = []
+    for kernel in _GENERATED.finditer(text):
+        names += [f"{kernel['name']}<{dtype}{split}>" for split in ((", 0", ", 1") if kernel["split"] else ("",))]
+    path = Path(tempfile.mkdtemp(), f"{sha256(text.encode()).hexdigest()[:24]}.cu")
+    path.write_text(text)
+    return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)
 
 
 class EmulatedDevice(Device):
@@ -80,7 +99,12 @@ class EmulatedDevice(Device):
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         # A sanitizer's code takes minutes to compile for a whole file: then only what is used.
         only = expression if SANITIZER else ""
-        function = emulated_module(source, self.lanes, only=only).get_function(expression)
+        if source.endswith(".cu"):
+            module = emulated_module(source, self.lanes, only=only)
+        else:
+            dtype = expression.partition("<")[2].removesuffix(">").partition(", ")[0]
+            module = generated_module(source, dtype, self.lanes, only)
+        function = module.get_function(expression)
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0) -> None:
             function(grid, block, args, shared_mem, seed=self.seed)

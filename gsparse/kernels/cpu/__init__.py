@@ -25,6 +25,7 @@ from gsparse.kernels.cpu.spmm import csr_spmm
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
+from gsparse.kernels.cpu.steps import bind_step
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
+    "bind_step",
     "blocked_ellpack",
     "csr_adaptive",
     "csr_scalar",

@@ -16,18 +16,23 @@ from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, entry_of, unpacked
 from gsparse.kernels.cpu.jit import OPTIONS, jitted, piece
 from gsparse.kernels.cpu.pool import hand_out, post
 
-__all__ = ["compiled", "inlined"]
+__all__ = ["compiled", "compiled_loosely", "inlined"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+def compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     """Compile a kernel as `jitted` does, and have `gsparse.threads.run_parts` hand out its parts without the GIL."""
-    kernel: Any = jitted(function)
+    kernel: Any = jitted(function, **options)
     if FUTEX is not None:
         kernel.hand_out = partial(hand_out, _in_parts(kernel, function))
     return cast("Callable[P, R]", kernel)
+
+
+def compiled_loosely(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a kernel whose sums LLVM may add up in another order, the same each time: in vectors."""
+    return compiled(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:

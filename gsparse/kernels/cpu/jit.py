@@ -16,7 +16,7 @@ R = TypeVar("R")
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
-def jitted(function: Callable[P, R]) -> Callable[P, R]:
+def jitted(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     """Compile a function for the types of its first call, to run without the GIL, and keep the code on disk.
 
     The code is kept beside the source, or in the user's cache directory where that cannot be written; where neither
@@ -24,9 +24,9 @@ def jitted(function: Callable[P, R]) -> Callable[P, R]:
     to a piece that comes from another file, the cached code is stale until the file that uses it is touched.
     """
     try:
-        return cast("Callable[P, R]", numba.njit(cache=True, **OPTIONS)(function))
+        return cast("Callable[P, R]", numba.njit(cache=True, **OPTIONS, **options)(function))
     except RuntimeError:  # numba found no directory to write to
-        return cast("Callable[P, R]", numba.njit(**OPTIONS)(function))
+        return cast("Callable[P, R]", numba.njit(**OPTIONS, **options)(function))
 
 
 def piece(function: Callable[P, R]) -> Callable[P, R]:

@@ -33,6 +33,7 @@ from gsparse.kernels.gpu.spmv import (
     ellpack,
     row_pattern,
 )
+from gsparse.kernels.gpu.steps import bind_step
 
 __all__ = [
     "BLOCK_WORK",
@@ -45,6 +46,7 @@ __all__ = [
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
+    "bind_step",
     "csr_spmm",
     "csr_transpose",
     "encode_columns",

@@ -1,0 +1,202 @@
+"""Passes of solvers as numba loops (contract: `gsparse.kernels`; language: `gsparse.kernels.steps`).
+
+A program's steps are written to a file in the user's cache directory, so that numba keeps what it compiled beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from gsparse._typing import Array
+from gsparse.cache import cache_folder
+from gsparse.kernels.steps import Program, Step, names_in
+from gsparse.threads import run_parts
+
+__all__ = ["bind_step", "step_source"]
+
+# Elements that are summed up on their own, so that sums do not depend on the number of threads.
+_CHUNK = 4096
+
+_HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
+import numpy as np
+from gsparse.kernels.cpu.compiling import compiled_loosely
+from gsparse.kernels.cpu.jit import jitted, piece
+from gsparse.kernels.cpu.rows import Int
+
+CHUNK = {_CHUNK}
+
+
+@jitted
+def total(partials, sums):
+    for s in range(sums.size):
+        sums[s] = 0
+        for chunk in range(partials.shape[1]):
+            sums[s] += partials[s, chunk]
+'''
+
+
+class _Writer(ast.NodeTransformer):
+    """Spells names and functions as numba takes them."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(self.names.get(node.id, node.id), ast.Load())
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        sides: list[ast.expr] = [
+            ast.Attribute(self.visit(side), "real", ast.Load()) for side in (node.left, *node.comparators)
+        ]
+        return ast.Compare(sides[0], node.ops, sides[1:])
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        argument, function = ast.unparse(self.visit(node.args[0])), getattr(node.func, "id", "")
+        patterns = {"sqrt": "np.sqrt(({}).real)", "real": "({}).real", "abs2": "(np.conj({0}) * ({0})).real"}
+        text = patterns.get(function, f"np.{function}({{}})").format(argument)
+        return ast.parse(text, mode="eval").body
+
+
+def _write(value: ast.expr, names: Mapping[str, str]) -> str:
+    return ast.unparse(_Writer(names).visit(ast.parse(ast.unparse(value), mode="eval").body))
+
+
+@cache
+def step_source(program: Program) -> str:
+    """Write all steps of a program: the pass over a part of the chunks, and what comes after the sums."""
+    return _HEAD + "".join(_functions(program, step) for step in program.steps)
+
+
+def _functions(program: Program, step: Step) -> str:
+    vectors, sums = program.vectors_of(step), step.targets("sums")
+    early = program.cells_read(step, "before", "each", "sums")
+    before = [f"{name} = cells[{program.cells[name]}]" for name in early]
+    before += [f"{a.target} = {_write(a.value, {})}" for a in step.sections["before"]]
+    kind = f"v_{vectors[0]}.dtype.type" if vectors else "np.float64"
+    scalars = {n for a in step.sections["each"] for n in names_in(a.value) if n in {*early, *step.targets("before")}}
+    before += [f"t_{name} = {kind}({name})" for name in sorted(scalars)]
+    before += [f"sum_{name} = partials.dtype.type(0)" for name in sums]
+    spelt = {**{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}, **{n: f"t_{n}" for n in scalars}}
+    each = [f"l_{v} = v_{v}[i]" for v in vectors if v in step.reads("each", "sums")]
+    for a in step.sections["each"]:
+        each.append(f"l_{a.target} = {kind}({_write(a.value, spelt)})")
+    each += [f"v_{v}[i] = l_{v}" for v in vectors if v in step.targets("each")]
+    wide = {n: f"partials.dtype.type(l_{n})" for n in (*vectors, *step.targets("each"))}
+    each += [f"sum_{a.target} += {_write(a.value, wide)}" for a in step.sections["sums"]]
+    body = "\n                ".join(each) or "pass"
+    closing = "".join(f"\n            partials[{s}, chunk] = sum_{name}" for s, name in enumerate(sums))
+    arguments = "".join(f", v_{name}" for name in vectors)
+    head = "".join(f"{line}\n            " for line in before)
+    head += "for i in range(np.uint64(chunk * CHUNK), np.uint64(min((chunk + 1) * CHUNK, n))):"
+    return f"""
+
+@compiled_loosely
+def {step.name}(part, num_parts, n, cells, partials{arguments}):
+    if cells[0].real == 0 and n > 0:
+        num_chunks = (n + CHUNK - 1) // CHUNK
+        for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
+            {head}
+                {body}{closing}
+
+
+@jitted
+def {step.name}_after(sums, cells, history):
+    if cells[0].real != 0:
+        return
+    {_after(program, step)}
+"""
+
+
+def _after(program: Program, step: Step) -> str:
+    read, sums = program.cells_read(step, "after"), step.targets("sums")
+    lines = [f"{name} = sums[{s}]" for s, name in enumerate(sums)]
+    lines += [f"{name} = cells[{program.cells[name]}]" for name in dict.fromkeys((*read, "iteration"))]
+    for a in step.sections["after"]:
+        if a.target:
+            lines.append(f"{a.target} = cells.dtype.type({_write(a.value, {})})")
+        else:
+            argument = a.value.args[0]  # type: ignore[attr-defined]
+            lines.append(f"history[np.int64(iteration.real) % history.size] = ({_write(argument, {})}).real")
+    kept = dict.fromkeys((*step.targets("after"), *sums))
+    lines += [f"cells[{program.cells[name]}] = {name}" for name in kept if name in program.cells]
+    return "\n    ".join(lines) or "pass"
+
+
+@cache
+def _module(program: Program) -> Any:
+    """Import a program's loops out of the file they are written to."""
+    source = step_source(program)
+    name = f"gsparse_{program.name}_{sha256(source.encode()).hexdigest()[:16]}"
+    path = _written(f"{name}.py", source)
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _written(name: str, source: str) -> Path:
+    """Write a file where it is kept, or where that cannot be for this process alone."""
+    try:
+        folder = cache_folder() / "steps"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        if path.exists() and path.read_text() == source:
+            return path
+        # Another process may be at it too: written under another name, then moved.
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
+            file.write(source)
+        return Path(file.name).replace(path)
+    except OSError:
+        path = Path(_own_folder()) / name
+        path.write_text(source)
+        return path
+
+
+@cache
+def _own_folder() -> str:
+    kept = tempfile.TemporaryDirectory(prefix="gsparse-")
+    _kept.append(kept)
+    return kept.name
+
+
+_kept: list[Any] = []
+
+
+def bind_step(
+    device: Any,
+    program: Program,
+    step: Step,
+    vectors: Mapping[str, Array],
+    state: Any,
+    reduce: Callable[[Array], None] | None = None,
+) -> Callable[[], None]:
+    """Bind a pass to its arrays."""
+    module, names = _module(program), program.vectors_of(step)
+    pass_over, after = getattr(module, step.name), getattr(module, f"{step.name}_after")
+    num_sums, columns = len(step.targets("sums")), state.columns
+    size = vectors[names[0]].size // columns if names else 0
+    partials = device.empty((num_sums, -(-size // _CHUNK)), state.cells.dtype)
+    sums = device.empty((columns, num_sums), state.cells.dtype)
+    cells, history = state.cells.reshape(columns, -1), state.history.reshape(columns, -1)
+    arrays = [[vectors[name].reshape(columns, -1)[column] for name in names] for column in range(columns)]
+    cost = size * max(1, len(names)) // 2
+
+    def run() -> None:
+        for column in range(columns):
+            run_parts(pass_over, cost, size, cells[column], partials, *arrays[column])
+            module.total(partials, sums[column])
+        if reduce is not None:
+            reduce(sums)
+        for column in range(columns):
+            after(sums[column], cells[column], history[column])
+
+    return run

@@ -1,0 +1,104 @@
+// steps.cuh - what the generated passes of solvers (gsparse.kernels.gpu.steps) are made of: arithmetic with operators,
+// cells in double precision, sums over all elements that come out the same every time.
+#pragma once
+#include "scalar.cuh"
+
+// The type of cells and sums.
+template <class T> struct Wide { typedef double type; };
+template <class R> struct Wide<Complex<R>> { typedef Complex<double> type; };
+
+// ---- operators of complex numbers
+template <class R> __device__ __forceinline__ Complex<R> operator+(Complex<R> a, Complex<R> b) {
+  return {a.re + b.re, a.im + b.im};
+}
+template <class R> __device__ __forceinline__ Complex<R> operator-(Complex<R> a, Complex<R> b) {
+  return {a.re - b.re, a.im - b.im};
+}
+template <class R> __device__ __forceinline__ Complex<R> operator-(Complex<R> a) { return {-a.re, -a.im}; }
+template <class R> __device__ __forceinline__ Complex<R> operator*(Complex<R> a, Complex<R> b) {
+  return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+template <class R> __device__ __forceinline__ Complex<R> operator/(Complex<R> a, Complex<R> b) {  // (Smith's: no overflow)
+  if (b.im == R(0)) return {a.re / b.re, a.im / b.re};
+  const R bre = b.re < R(0) ? -b.re : b.re, bim = b.im < R(0) ? -b.im : b.im;
+  if (bre >= bim) {
+    const R t = b.im / b.re, d = b.re + b.im * t;
+    return {(a.re + a.im * t) / d, (a.im - a.re * t) / d};
+  }
+  const R t = b.re / b.im, d = b.re * t + b.im;
+  return {(a.re * t + a.im) / d, (a.im * t - a.re) / d};
+}
+
+// ---- the functions of the language
+template <class T> struct Make {
+  static __device__ __forceinline__ T from(double a) { return T(a); }
+};
+template <class R> struct Make<Complex<R>> {
+  static __device__ __forceinline__ Complex<R> from(double a) { return {R(a), R(0)}; }
+};
+__device__ __forceinline__ float gs_real(float a) { return a; }
+__device__ __forceinline__ double gs_real(double a) { return a; }
+template <class R> __device__ __forceinline__ R gs_real(Complex<R> a) { return a.re; }
+__device__ __forceinline__ float gs_abs2(float a) { return a * a; }
+__device__ __forceinline__ double gs_abs2(double a) { return a * a; }
+template <class R> __device__ __forceinline__ Complex<R> gs_abs2(Complex<R> a) {
+  return {a.re * a.re + a.im * a.im, R(0)};
+}
+template <class T> __device__ __forceinline__ T gs_conj(T a) { return Scalar<T>::conjugate(a); }
+template <class T> __device__ __forceinline__ T gs_sqrt(T a) { return Make<T>::from(sqrt(gs_real(a))); }
+__device__ __forceinline__ bool gs_isnan(double a) { return a != a; }
+template <class R> __device__ __forceinline__ bool gs_isnan(Complex<R> a) { return a.re != a.re || a.im != a.im; }
+
+// ---- between cells and elements
+template <class T> struct Narrow {
+  static __device__ __forceinline__ T from(double a) { return T(a); }
+};
+template <class R> struct Narrow<Complex<R>> {
+  static __device__ __forceinline__ Complex<R> from(Complex<double> a) { return {R(a.re), R(a.im)}; }
+};
+
+// Warps of the largest block.
+enum { GS_STEP_WARPS = 256 / GS_WARP };
+
+// The sums of a block's threads, valid in its first thread. `shared` holds GS_STEP_WARPS numbers a sum.
+template <int COUNT, class C> __device__ __forceinline__ void gs_block_sums(C *sums, C *shared) {
+  const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
+#pragma unroll
+  for (int s = 0; s < COUNT; ++s) {
+    sums[s] = gs_group_sum<GS_WARP>(sums[s]);
+    if (lane == 0) shared[s * GS_STEP_WARPS + warp] = sums[s];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int s = 0; s < COUNT; ++s) {
+      sums[s] = shared[s * GS_STEP_WARPS];
+      for (int w = 1; w < GS_STEP_WARPS; ++w) sums[s] = gs_add(sums[s], shared[s * GS_STEP_WARPS + w]);
+    }
+}
+
+// Adds the sums of all blocks up, in the blocks' order whichever comes last; true in the first thread of the last block,
+// which has them. Only the count of arrivals is atomic; it is set back for the next pass.
+template <int COUNT, class C>
+__device__ __forceinline__ bool gs_grid_sums(C *sums, C *partials, unsigned *arrivals, C *shared, int *is_last) {
+  const int blocks = int(gridDim.x);
+  gs_block_sums<COUNT>(sums, shared);
+  if (blocks == 1) return threadIdx.x == 0;
+  partials += static_cast<long long>(blockIdx.y) * COUNT * blocks;
+  arrivals += blockIdx.y;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < COUNT; ++s) partials[s * blocks + int(blockIdx.x)] = sums[s];
+    __threadfence();
+    *is_last = atomicAdd(arrivals, 1u) == unsigned(blocks - 1);
+  }
+  __syncthreads();
+  if (!*is_last) return false;
+  __threadfence();
+  for (int s = 0; s < COUNT; ++s) {
+    sums[s] = Scalar<C>::zero();
+    for (int b = threadIdx.x; b < blocks; b += blockDim.x) sums[s] = gs_add(sums[s], gs_fresh(partials + s * blocks + b));
+  }
+  __syncthreads();
+  gs_block_sums<COUNT>(sums, shared);
+  if (threadIdx.x == 0) *arrivals = 0u;
+  return threadIdx.x == 0;
+}

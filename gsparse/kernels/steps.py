@@ -1,0 +1,165 @@
+"""The language of solver steps: what one fused pass over vectors does, written once for every backend.
+
+A Krylov method is a handful of passes over vectors of one length. Each computes a few scalars, walks over all elements
+once, adds some products of them up, and computes a few scalars more:
+
+>>> from gsparse.kernels.steps import Step
+>>> Step("update", before="alpha = rho / pq", each="x += alpha * p; r -= alpha * q", sums="rr = abs2(r)",
+...      after="iteration += 1; record(sqrt(rr)); stop = 1 if rr < tolerance else 0").name
+'update'
+
+The text is Python: assignments, ``+ - * /``, comparisons, ``and or not``, ``a if c else b``, numbers, and the functions
+`sqrt`, `abs2`, `conj`, `real`, `isnan`. Comparisons and `sqrt` look at real parts. `gsparse.kernels.gpu.steps` turns it
+into CUDA C++, `gsparse.kernels.cpu.steps` into numba.
+
+Scalars live in *cells* on the device, in double precision (complex where the vectors are): nothing comes to the host
+in between. Two are always there: a pass does nothing once `stop` is not 0, and ``record(value)`` writes the history at
+`iteration`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+
+__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Program", "Step"]
+
+FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
+SYSTEM_CELLS = ("stop", "iteration")
+
+_EXPRESSIONS = (
+    ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Call, ast.Name, ast.Constant, ast.Load, ast.Store,
+    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.USub, ast.Not, ast.And, ast.Or,
+    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """``target = value``; without a target, a call of `record`."""
+
+    target: str
+    value: ast.expr
+
+
+def parse(text: str) -> tuple[Assignment, ...]:
+    """Parse statements, one a line or with semicolons between.
+
+    Raises
+    ------
+    SyntaxError
+        Where the text is not of this language.
+    """
+    found = []
+    for node in ast.parse("\n".join(line.strip() for line in text.strip().splitlines())).body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            target, value = node.targets[0].id, node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            target = node.target.id
+            value = ast.BinOp(ast.Name(target, ast.Load()), node.op, node.value)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            target, value = "", node.value
+        else:
+            raise SyntaxError(f"a step is made of assignments: {ast.unparse(node)}")
+        for part in ast.walk(value):
+            is_known = not isinstance(part, ast.Call) or getattr(part.func, "id", "") in FUNCTIONS
+            if not isinstance(part, _EXPRESSIONS) or not is_known:
+                raise SyntaxError(f"not of the language of steps: {ast.unparse(part)}")
+        found.append(Assignment(target, value))
+    return tuple(found)
+
+
+def names_in(value: ast.expr) -> Iterator[str]:
+    """Give the names of vectors and scalars that an expression reads."""
+    called = {id(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
+    return (node.id for node in ast.walk(value) if isinstance(node, ast.Name) and id(node) not in called)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass.
+
+    Parameters
+    ----------
+    name : str
+    before : str
+        Scalars that all elements use; forgotten after the pass.
+    each : str
+        What is done to each element; vectors keep what is assigned to them, other names are the element's own.
+    sums : str
+        ``name = term``: terms of all elements, added up in double precision.
+    after : str
+        Scalars, computed once from these sums and kept. The pass must not read one of them before.
+    """
+
+    name: str
+    before: str = ""
+    each: str = ""
+    sums: str = ""
+    after: str = ""
+
+    @cached_property
+    def sections(self) -> dict[str, tuple[Assignment, ...]]:
+        return {name: parse(getattr(self, name)) for name in ("before", "each", "sums", "after")}
+
+    def targets(self, section: str) -> tuple[str, ...]:
+        """Give what a section assigns, each name once."""
+        return tuple(dict.fromkeys(a.target for a in self.sections[section] if a.target))
+
+    def reads(self, *sections: str) -> tuple[str, ...]:
+        """Give what sections read before they assign it, each name once."""
+        known: set[str] = set()
+        found: dict[str, None] = {}
+        for assignment in chain.from_iterable(self.sections[section] for section in sections):
+            found.update(dict.fromkeys(name for name in names_in(assignment.value) if name not in known))
+            known.add(assignment.target)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps of one method: what is compiled together and shares scalars.
+
+    Parameters
+    ----------
+    name : str
+    vectors : str
+        Names of vectors, with spaces between.
+    steps : tuple of Step
+    """
+
+    name: str
+    vectors: str
+    steps: tuple[Step, ...] = field(default=())
+
+    @cached_property
+    def vector_names(self) -> tuple[str, ...]:
+        return tuple(self.vectors.split())
+
+    @cached_property
+    def cells(self) -> dict[str, int]:
+        """Place of each scalar that is kept or comes from outside."""
+        found = dict.fromkeys(SYSTEM_CELLS)
+        for step in self.steps:
+            found.update(dict.fromkeys(step.targets("after")))
+            found.update(dict.fromkeys(self.cells_read(step, "before", "each", "sums", "after")))
+        return {name: place for place, name in enumerate(found)}
+
+    def cells_read(self, step: Step, *sections: str) -> tuple[str, ...]:
+        """Give the scalars that these sections of a step take from cells."""
+        own = {*self.vector_names, *step.targets("sums")} if "after" in sections else {*self.vector_names}
+        return tuple(name for name in step.reads(*sections) if name not in own)
+
+    def vectors_of(self, step: Step) -> tuple[str, ...]:
+        """Give the vectors a step reads or writes, in the program's order."""
+        used = {*step.reads("before", "each", "sums"), *step.targets("each")}
+        return tuple(name for name in self.vector_names if name in used)
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            early = {*self.cells_read(step, "before", "each", "sums")} & {*step.targets("after"), *step.targets("sums")}
+            if early:
+                raise SyntaxError(f"{self.name}.{step.name} reads {sorted(early)} in the pass that assigns them")

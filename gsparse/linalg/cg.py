@@ -1,0 +1,135 @@
+"""Conjugate gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.iteration import Iteration
+from gsparse.linalg.progress import Watch
+from gsparse.linalg.result import SolveResult
+from gsparse.linalg.system import make_system
+
+__all__ = ["PROGRAM", "cg"]
+
+# `rho` is the weighted square of the residual that the last direction was made for; at first it is infinite, so that
+# the first direction is the residual itself.
+PROGRAM = Program(
+    "cg",
+    "x b r z p q",
+    (
+        Step(
+            "start",
+            each="r = b - q",
+            sums="rr = abs2(r)",
+            after="""
+                record(sqrt(rr))
+                stop = 1 if sqrt(rr) < tolerance else 3 if maxiter <= 0 else 0
+            """,
+        ),
+        Step("weigh", sums="rz = conj(r) * z", after="stop = 2 if isnan(rz) else 0"),
+        Step("direction", before="beta = rr / rho", each="p = r + beta * p", after="weight = rr"),
+        Step("preconditioned_direction", before="beta = rz / rho", each="p = z + beta * p", after="weight = rz"),
+        Step("curvature", sums="pq = conj(p) * q"),
+        Step(
+            "update",
+            before="alpha = weight / pq",
+            each="x += alpha * p; r -= alpha * q",
+            sums="rr = abs2(r)",
+            after="""
+                iteration += 1
+                rho = weight
+                is_indefinite = 1 if pq < 0 else is_indefinite
+                record(sqrt(rr))
+                stop = 2 if isnan(rr) else 3 if iteration >= maxiter else 1 if sqrt(rr) < tolerance else 0
+            """,
+        ),
+    ),
+)
+
+
+def cg(
+    A: Any,
+    b: Array,
+    x0: Array | None = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Array], Any] | None = None,
+    full_output: bool = False,
+    progress: bool = False,
+) -> Any:
+    """Solve A·x = b for a Hermitian, positive definite A by conjugate gradients, with vectors that stay on the device.
+
+    Parameters
+    ----------
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
+        Of SciPy or CuPy. A GpuSparseMatrix (or what becomes one) runs in CUDA graphs without any wait for the host;
+        LinearOperators are called once an iteration.
+    b : array, shape (N,) or (N, k)
+        NumPy or CuPy. Several right-hand sides are solved side by side, each with scalars of its own.
+    x0 : array or "Mb", optional
+        Where to begin; 0 by default.
+    rtol, atol : float, optional
+        It has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
+    maxiter : int, optional
+        10·N by default.
+    M : operator, optional
+        Approximates the inverse of A: `gsparse.linalg.jacobi` and its siblings, or anything that A may be.
+    callback : callable, optional
+        ``callback(xk)`` after each iteration. The host then waits for each of them.
+    full_output : bool, optional
+        Give a `SolveResult` (which unpacks as ``x, info`` too).
+    progress : bool, optional
+        Show a bar (tqdm) with the residual.
+
+    Returns
+    -------
+    x : array
+        NumPy or CuPy, as b.
+    info : int
+        0 where it converged, else the number of iterations.
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError, DeviceMemoryError
+
+    References
+    ----------
+    .. [1] M. R. Hestenes, E. Stiefel, "Methods of conjugate gradients for solving linear systems", J. Res. Natl.
+       Bur. Stand. 49(6), 1952.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import cg
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(50, 50))
+    >>> x, info = cg(GpuSparseMatrix(S, device="cpu"), numpy.ones(50), rtol=1e-10)
+    >>> info, bool(numpy.allclose(S @ x, 1))
+    (0, True)
+    """
+    system = make_system(A, b, x0, M)
+    with system.solving():
+        found = _solve(system, rtol, atol, maxiter, Watch(callback, progress=progress))
+    return found if full_output else (found.x, found.info)
+
+
+def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Watch) -> SolveResult:
+    maxiter = 10 * system.A.shape[0] if maxiter is None else maxiter
+    it = Iteration(system, PROGRAM, maxiter, watch=watch)
+    it.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, rho=np.inf)
+    begin = [it.apply(system.A, "x", "q"), it.step("start")]
+    body = [it.step("direction")]
+    if system.M is not None:
+        body = [it.apply(system.M, "r", "z"), it.step("weigh"), it.step("preconditioned_direction")]
+    body += [it.apply(system.A, "p", "q"), it.step("curvature"), it.step("update")]
+    it.run(begin, body)
+    advice = "" if not it.last["is_indefinite"].any() else "A is not positive definite: use minres, gmres or bicgstab."
+    return it.result(advice={2: advice, 3: advice} if advice else {})

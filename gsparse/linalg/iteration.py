@@ -1,0 +1,247 @@
+"""One solve in progress: vectors and scalars on the device, passes bound to them, and the loop that runs them.
+
+The body of an iteration is a list of calls that only queue work. On a GPU several iterations are captured in one CUDA
+graph and launched again and again; the host looks at a copy of the scalars of the graph before, so it never makes
+the device wait. Once a pass has set `stop`, all further passes leave everything as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.kernels.steps import SYSTEM_CELLS, Program
+from gsparse.linalg.operators import Apply
+from gsparse.linalg.progress import Watch
+from gsparse.linalg.result import CONVERGED, MAXITER, SolveResult, describe
+from gsparse.linalg.system import System
+
+__all__ = ["Iteration", "State"]
+
+# Iterations a graph, and elements a pass above which fewer do: a graph should take longer than the host needs to look
+# at the one before, and what runs on after convergence should not count.
+_PER_GRAPH = ((1 << 17, 16), (1 << 22, 8))
+_PER_LARGE_GRAPH = 4
+_HISTORY = 64
+
+Call = Callable[[], None]
+
+
+@dataclass(eq=False)
+class State:
+    """Scalars of a program on the device, for each right-hand side, and the recent history of its residual.
+
+    Attributes
+    ----------
+    device : Device
+    program : Program
+    dtype : dtype
+        Of vectors.
+    columns : int
+    capacity : int
+        Residuals kept: a ring, by iteration.
+    """
+
+    device: Device
+    program: Program
+    dtype: np.dtype[Any]
+    columns: int
+    capacity: int = _HISTORY
+    buffer: Array = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._wide = np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64)
+        self._num_cells = len(self.program.cells) * self.columns * (self._wide.itemsize // 8)
+        self.buffer = self.device.xp.zeros(self._num_cells + self.columns * self.capacity, np.float64)
+
+    @property
+    def cells(self) -> Array:
+        """Scalars, those of a right-hand side side by side."""
+        return self.buffer[: self._num_cells].view(self._wide)
+
+    @property
+    def history(self) -> Array:
+        return self.buffer[self._num_cells :]
+
+    def set(self, **scalars: Any) -> None:
+        """Write scalars from the host; one value, or one a right-hand side. Synchronizes."""
+        cells = self.device.download(self.buffer)
+        view = cells[: self._num_cells].view(self._wide).reshape(self.columns, -1)
+        for name, value in scalars.items():
+            view[:, self.program.cells[name]] = value
+        self.buffer[...] = self.device.upload(cells)
+
+    def look(self) -> Snapshot:
+        """Read all scalars. Synchronizes."""
+        return self.snapshot(self.device.download(self.buffer))
+
+    def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
+        """Read a copy of the buffer."""
+        cells = buffer[: self._num_cells].view(self._wide).reshape(self.columns, -1)
+        return Snapshot(self.program.cells, cells, buffer[self._num_cells :].reshape(self.columns, -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Scalars as they were after some iteration."""
+
+    places: dict[str, int]
+    cells: npt.NDArray[Any]
+    history: npt.NDArray[np.float64]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.cells[:, self.places[name]]
+
+    @property
+    def stop(self) -> npt.NDArray[np.int64]:
+        return self["stop"].real.astype(np.int64)
+
+    @property
+    def iterations(self) -> npt.NDArray[np.int64]:
+        return self["iteration"].real.astype(np.int64)
+
+
+class Iteration:
+    """A program at work on a system.
+
+    Parameters
+    ----------
+    system : System
+    program : Program
+    maxiter : int
+    sizes : dict of str to int, optional
+        Length of vectors that are not as long as x.
+    watch : Watch, optional
+        Callback and progress bar.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        program: Program,
+        maxiter: int,
+        *,
+        sizes: dict[str, int] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.began = time.perf_counter()
+        self.system, self.device, self.maxiter = system, system.device, maxiter
+        self.watch = watch or Watch()
+        self.vectors: dict[str, Array] = {"x": system.x, "b": system.b}
+        for name in program.vector_names:
+            if name not in self.vectors:
+                size = (sizes or {}).get(name, system.A.shape[1])
+                self.vectors[name] = self.device.xp.zeros(system.columns * size, system.dtype)
+        self.state = State(self.device, program, system.dtype, system.columns)
+        self._program = program
+        self._steps = {step.name: step for step in program.steps}
+        self._residuals: list[npt.NDArray[np.float64]] = []
+        self._is_resident = True
+
+    def step(self, name: str, **renamed: str) -> Call:
+        """Bind a pass; ``x="y"`` has it work on the vector y where the program says x."""
+        vectors = {**self.vectors, **{mine: self.vectors[theirs] for mine, theirs in renamed.items()}}
+        bind: Callable[..., Call] = self.device.kernels.bind_step
+        return bind(self.device, self._program, self._steps[name], vectors, self.state)
+
+    def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
+        """Bind a product: the vector `target` becomes operator·source."""
+        self._is_resident = self._is_resident and operator.is_resident
+        call: Apply = operator.bind(self.device, self.system.dtype, self.system.columns, adjoint=adjoint)
+        x, y = self.vectors[source], self.vectors[target]
+        return lambda: call(x, y)
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self, begin: Sequence[Call], body: Sequence[Call], per_graph: int | None = None) -> None:
+        """Run `begin` once and `body` until every right-hand side has stopped. Synchronizes.
+
+        Parameters
+        ----------
+        begin, body : sequence of callables
+            Each queues work and does not wait, allocate or look at results.
+        per_graph : int, optional
+            How often one CUDA graph holds `body`; by the length of vectors where not given.
+        """
+        for call in begin:
+            call()
+        self.last = self.state.look()
+        self._keep(self.last)
+        if self.last.stop.all():
+            return
+        with self.watch.showing(self.maxiter):
+            if self.watch.every_iteration or not self._is_resident:
+                self._run_one_by_one(body)
+            else:
+                self._run_ahead(body, per_graph)
+        self.last = self.state.look()
+
+    def _run_one_by_one(self, body: Sequence[Call]) -> None:
+        while True:
+            for call in body:
+                call()
+            if self._is_over(self.state.look()):
+                return
+
+    def _run_ahead(self, body: Sequence[Call], per_graph: int | None) -> None:
+        """Keep one graph of iterations queued while the host looks at what the one before has come to."""
+        for call in body:  # one iteration outside: it compiles and allocates what none inside may
+            call()
+        count = per_graph or next((n for size, n in _PER_GRAPH if self.system.x.size <= size), _PER_LARGE_GRAPH)
+        launch = self.device.recorded(lambda: [call() for _ in range(count) for call in body])
+        looks = [self.device.peek(self.state.buffer)]
+        while True:
+            launch()
+            looks.append(self.device.peek(self.state.buffer))
+            if self._is_over(self.state.snapshot(looks.pop(0)())):
+                return
+
+    def _is_over(self, snapshot: Snapshot) -> bool:
+        self._keep(snapshot)
+        self.watch.step(snapshot, self)
+        return bool(snapshot.stop.all())
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        """Take the residuals that are new out of the ring."""
+        done = snapshot.iterations
+        for iteration in range(len(self._residuals), int(done.max()) + 1):
+            place = iteration % self.state.capacity
+            self._residuals.append(np.where(iteration <= done, snapshot.history[:, place], np.nan))
+
+    # -------------------------------------------------------------- the result
+
+    def solution(self) -> Array:
+        """Give x as it is now, as the caller gets it. Synchronizes where that is on the host."""
+        return self.system.deliver(self.vectors["x"])
+
+    @property
+    def residuals(self) -> npt.NDArray[np.float64]:
+        """Residuals so far."""
+        found = np.array(self._residuals).reshape(-1, self.system.columns)
+        return found[:, 0] if len(self.system.shape) == 1 else found
+
+    def result(self, *, reasons: dict[int, str] | None = None, advice: dict[int, str] | None = None) -> SolveResult:
+        """Give what the caller gets. Synchronizes."""
+        stop, iterations = self.last.stop, int(self.last.iterations.max())
+        worst = next((int(code) for code in stop if code != CONVERGED), CONVERGED)
+        info = 0 if worst == CONVERGED else max(iterations, 1)
+        x = self.solution()
+        seconds = time.perf_counter() - self.began
+        said = describe(worst, reasons or {})
+        tried = {**_ADVICE, **(advice or {})}.get(worst, "")
+        return SolveResult(x, info, iterations, self.residuals, said, tried, seconds)
+
+
+_ADVICE = {
+    MAXITER: "Allow more iterations (maxiter), or give a preconditioner: M=gsparse.linalg.jacobi(A), ilu0(A), amg(...)."
+}
+
+
+assert SYSTEM_CELLS[0] == "stop"  # (passes look at cell 0)

@@ -1,0 +1,190 @@
+"""What solvers multiply by: anything with a shape and a product, as a call ``apply(x, y)`` that writes y."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
+from gsparse.device import Device, device_of, get_device
+from gsparse.errors import DeviceError, ShapeError
+from gsparse.kernels import Launch
+from gsparse.matrix import DeviceMatrix, GpuSparseMatrix
+
+__all__ = ["Apply", "Operator", "as_operator", "device_for"]
+
+# ``apply(x, y)``: y becomes the product; both are flat, one column after the other.
+Apply = Callable[[Array, Array], None]
+
+
+class Operator(ABC):
+    """A linear map between resident vectors. Preconditioners are operators; SciPy takes them as `M` too.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    dtype : dtype
+    is_resident : bool
+        Whether a product stays on the device, neither waits nor allocates, and so can be part of a CUDA graph.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    is_resident: bool = True
+
+    @abstractmethod
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        """Make ready for products of `columns` vectors of `dtype`, and give the call that computes them."""
+
+    def matvec(self, x: Array) -> Array:
+        """Multiply a vector of the host or of the device: what SciPy and CuPy ask of an operator."""
+        return self._product(x, adjoint=False)
+
+    def rmatvec(self, x: Array) -> Array:
+        """Multiply the adjoint by a vector."""
+        return self._product(x, adjoint=True)
+
+    def __matmul__(self, x: Array) -> Array:
+        return self.matvec(x)
+
+    def _product(self, x: Array, *, adjoint: bool) -> Array:
+        device = device_of(x) or self.home()
+        on_host = not device.owns(x)
+        x = np.asarray(x) if on_host else x
+        dtype = np.dtype(np.result_type(x.dtype, self.dtype, np.float32))
+        rows, columns = self.shape[::-1] if adjoint else self.shape
+        if x.shape not in ((columns,), (columns, 1)):
+            raise ShapeError(f"this operator takes vectors of {columns} elements, got shape {x.shape}")
+        with device.active(), device.memory_guard():
+            flat = x.reshape(-1).astype(dtype, copy=False)
+            flat = device.upload(flat) if on_host else device.xp.ascontiguousarray(flat)
+            y = device.empty(rows, dtype)
+            self.bind(device, dtype, adjoint=adjoint)(flat, y)
+            found = device.download_vector(y) if on_host else y
+        return found.reshape(-1, *x.shape[1:])
+
+    def home(self) -> Device:
+        """Give the device that products of host vectors run on."""
+        return get_device()
+
+
+class MatrixOperator(Operator):
+    """A sparse matrix on the device, or a transposed or conjugated view of one."""
+
+    def __init__(self, matrix: DeviceMatrix) -> None:
+        self.matrix, self.shape, self.dtype = matrix, matrix.shape, np.dtype(matrix.dtype)
+
+    def home(self) -> Device:
+        return self.matrix.device
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        if device is not self.matrix.device:
+            raise DeviceError(
+                f"the matrix lives on {self.matrix.device.name}, the vectors on {device.name}: bring one to the other"
+            )
+        operand, conjugate = self.matrix.operand(transpose=adjoint, adjoint=adjoint)
+        storage = storage_dtype(self.dtype, dtype)
+        one, zero = dtype.type(1), dtype.type(0)
+        if columns == 1:
+            multiply = operand.product(storage, dtype).multiply
+            return lambda x, y: multiply(x, y, one, zero, conjugate)
+        csr, launch = operand.columns(storage), Launch(operand.request.threads_per_block)
+
+        def apply(x: Array, y: Array) -> None:
+            X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T
+            device.kernels.csr_spmm(device, csr, X, Y, one, zero, conjugate, launch)
+
+        return apply
+
+
+class DenseOperator(Operator):
+    """A dense array, multiplied by the array module."""
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, np.dtype(array.dtype)
+
+    def home(self) -> Device:
+        return device_of(self.array) or get_device()
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        array = self.array if device.owns(self.array) else device.upload(np.asarray(self.array))
+        array = array.conj().T if adjoint else array
+        array = array.astype(dtype, copy=False)
+
+        def apply(x: Array, y: Array) -> None:
+            device.xp.matmul(x.reshape(columns, -1), array.T, out=y.reshape(columns, -1))
+
+        apply(device.xp.zeros(columns * array.shape[1], dtype), device.xp.zeros(columns * array.shape[0], dtype))
+        return apply
+
+
+class ForeignOperator(Operator):
+    """Anything with `matvec`: SciPy's LinearOperator (host vectors) or CuPy's (device vectors)."""
+
+    is_resident = False
+
+    def __init__(self, operator: Any) -> None:
+        self.operator, self.shape = operator, (int(operator.shape[0]), int(operator.shape[1]))
+        self.dtype = np.dtype(getattr(operator, "dtype", None) or np.float64)
+        self.takes_device_arrays = type(operator).__module__.partition(".")[0] == "cupyx" or any(
+            base.__module__.partition(".")[0] == "cupyx" for base in type(operator).__mro__
+        )
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        name = "rmatvec" if adjoint else "matvec"
+        product = getattr(self.operator, name)
+        direct = self.takes_device_arrays or device.kind == "cpu"
+
+        def apply(x: Array, y: Array) -> None:
+            for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
+                found = product(source if direct else device.download(source))
+                target[...] = (found if direct else device.upload(np.asarray(found).astype(dtype))).reshape(-1)
+
+        return apply
+
+
+def as_operator(A: Any, device: Device) -> Operator:
+    """Give the operator for whatever a caller has: our matrices, SciPy's and CuPy's, dense arrays, LinearOperators.
+
+    Raises
+    ------
+    TypeError
+        Where it has no product.
+    """
+    if isinstance(A, Operator):
+        return A
+    if isinstance(A, DeviceMatrix):
+        return MatrixOperator(A)
+    if sp.issparse(A) or (hasattr(A, "tocsr") and device_of(A) is not None):
+        return MatrixOperator(GpuSparseMatrix(A, device=device))
+    if hasattr(A, "matvec") and hasattr(A, "shape"):
+        return ForeignOperator(A)
+    if device_of(A) is None:
+        A = np.asarray(A)
+    if A.ndim != 2 or A.dtype.kind not in "biufc":
+        raise TypeError(f"a matrix or an operator with shape and matvec is needed, got {type(A).__name__}")
+    return DenseOperator(A if A.dtype.kind in "fc" else A.astype(np.float64))
+
+
+def device_for(*parts: Any) -> Device:
+    """Give the device to solve on: that of the matrix, else of the vectors, else the default."""
+    for part in parts:
+        if isinstance(part, DeviceMatrix):
+            return part.device
+        if isinstance(part, Operator):
+            return part.home()
+        found = None if part is None else device_of(part)
+        if found is not None:
+            return found
+    return get_device()
+
+
+def solve_dtype(*parts: Any) -> np.dtype[Any]:
+    """Give the floating dtype that a solve with these computes in, as SciPy chooses it."""
+    kinds = [np.dtype(part.dtype) for part in parts if part is not None and getattr(part, "dtype", None) is not None]
+    dtype = np.dtype(np.result_type(*kinds)) if kinds else np.dtype(np.float64)
+    return dtype if dtype in COMPUTE_DTYPES and dtype.kind in "fc" else np.dtype(np.result_type(dtype, np.float64))

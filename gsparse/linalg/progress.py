@@ -1,0 +1,61 @@
+"""What happens beside a solve: the caller's callback, and a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Sees the scalars whenever the host looks at them.
+
+    Parameters
+    ----------
+    callback : callable, optional
+        Called after each iteration with what `argument` makes of the solve.
+    argument : callable, optional
+        ``argument(iteration, snapshot)``; the solution as the caller would get it, by default.
+    progress : bool
+        Whether to show a bar (tqdm): iterations and the residual.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[Any], Any] | None = None,
+        argument: Callable[[Any, Any], Any] | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.callback, self._argument, self._progress = callback, argument, progress
+        self._bar: Any = None
+
+    @property
+    def every_iteration(self) -> bool:
+        """Whether the host has to look after each iteration."""
+        return self.callback is not None
+
+    @contextmanager
+    def showing(self, maxiter: int) -> Iterator[None]:
+        """Show the bar, where there is to be one, while the solve is within this block."""
+        if not self._progress:
+            yield
+            return
+        from tqdm.auto import tqdm
+
+        with tqdm(total=maxiter, unit="it") as self._bar:
+            yield
+        self._bar = None
+
+    def step(self, snapshot: Any, iteration: Any) -> None:
+        """See the state after one or several iterations."""
+        if self._bar is not None:
+            residual = float(np.nanmax(iteration.residuals[-1])) if len(iteration.residuals) else np.nan
+            self._bar.set_postfix_str(f"residual {residual:.2e}", refresh=False)
+            self._bar.update(int(snapshot.iterations.max()) - self._bar.n)
+        if self.callback is not None:
+            given = self._argument(iteration, snapshot) if self._argument else iteration.solution()
+            self.callback(given)

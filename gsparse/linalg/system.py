@@ -1,0 +1,131 @@
+"""A·x = b made ready: checked, on one device, in one dtype; and the way back to the caller's kind of array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse._typing import Array
+from gsparse.device import Device, device_of
+from gsparse.errors import DeviceError, ShapeError
+from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
+
+__all__ = ["System", "make_system"]
+
+
+@dataclass(eq=False)
+class System:
+    """Operators and vectors of one solve.
+
+    Attributes
+    ----------
+    device : Device
+    dtype : dtype
+        Of all vectors.
+    A : Operator
+    M : Operator or None
+        The preconditioner.
+    b, x : array, shape (columns * rows,)
+        On the device, one column after the other; `x` begins as the guess and belongs to the solve.
+    columns : int
+        Right-hand sides.
+    has_guess : bool
+        Whether `x` may be other than 0.
+    on_host : bool
+        Whether the caller gave a host array for b.
+    shape : tuple of int
+        Of the solution as the caller gets it.
+    """
+
+    device: Device
+    dtype: np.dtype[Any]
+    A: Operator
+    M: Operator | None
+    b: Array
+    x: Array
+    columns: int
+    has_guess: bool
+    on_host: bool
+    shape: tuple[int, ...]
+
+    @contextmanager
+    def solving(self) -> Iterator[None]:
+        """Solve within this block: on the device, on a stream of its own."""
+        with self.device.active(), self.device.memory_guard(), self.device.apart():
+            yield
+
+    def tolerances(self, rtol: float, atol: float) -> npt.NDArray[np.float64]:
+        """Give the residual norm to reach for each right-hand side; where b is 0, x is, and any residual will do."""
+        norms = np.array([sqrt(float(self.device.xp.vdot(v, v).real)) for v in self.b.reshape(self.columns, -1)])
+        for column in np.flatnonzero(norms == 0):
+            self.x.reshape(self.columns, -1)[column] = 0
+        return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
+
+    def deliver(self, x: Array) -> Array:
+        """Give flat columns to the caller: NumPy where b was, of b's number of dimensions."""
+        x = x.reshape(self.columns, -1).T
+        if self.on_host:
+            x = self.device.download(x)
+        return x.reshape(self.shape) if self.columns == 1 else x
+
+
+def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None) -> System:
+    """Check and bring together what a solver was given.
+
+    Raises
+    ------
+    ShapeError, DeviceError, TypeError
+        Saying what is required and what came.
+    """
+    device = device_for(A, b, M)
+    with device.active(), device.memory_guard():
+        return _make_system(device, A, b, x0, M, square, dtype)
+
+
+def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, dtype: Any) -> System:
+    operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device)
+    rows, size = operator.shape
+    if square and rows != size:
+        raise ShapeError(f"expected square matrix, but got shape={(rows, size)}: use lsqr or lsmr for least squares")
+    if preconditioner is not None and preconditioner.shape != operator.shape:
+        raise ShapeError(f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}")
+    home = device_of(b)
+    if home is not None and home is not device:
+        raise DeviceError(f"the matrix lives on {device.name}, b on {home.name}: bring one to the other")
+    b = np.asarray(b) if home is None else b
+    if b.ndim not in (1, 2) or b.shape[0] != rows:
+        raise ShapeError(f"A and b have incompatible dimensions: shapes {operator.shape} and {b.shape}")
+    columns = 1 if b.ndim == 1 else int(b.shape[1])
+    if dtype is None:
+        dtype = solve_dtype(operator, b)
+    flat = flatten(device, b, dtype, columns)
+    x = device.xp.zeros(columns * size, dtype)
+    if isinstance(x0, str):
+        if x0 != "Mb":
+            raise ValueError(f"x0 must be an array or 'Mb', got {x0!r}")
+        x0_flat = flat if preconditioner is None else x
+        if preconditioner is not None:
+            preconditioner.bind(device, dtype, columns)(flat, x)
+        x[...] = x0_flat
+    elif x0 is not None:
+        guess = x0 if device_of(x0) is not None else np.asarray(x0)
+        if guess.size != columns * size or guess.shape[0] != size:
+            raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
+        x[...] = flatten(device, guess, dtype, columns)
+    shape = (size,) if b.ndim == 1 else (size, columns)
+    return System(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, home is None, shape)
+
+
+def flatten(device: Device, array: Array, dtype: np.dtype[Any], columns: int) -> Array:
+    """Bring an array of the caller's to the device, one column after the other."""
+    by_columns = array.reshape(-1, columns).T
+    if device.owns(array) and device_of(array) is not None:
+        return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
+    host = array if isinstance(array, np.ndarray) else array.get()
+    return device.upload(np.ascontiguousarray(host.reshape(-1, columns).T.astype(dtype)).reshape(-1))

@@ -47,6 +47,8 @@ class Device(ABC):
         As `get_device` takes it: "cpu", "gpu:0".
     lanes : int
         Threads of a warp: 32 on NVIDIA, 64 on AMD's CDNA; the rows of a slice of blocked ELLPACK.
+    multiprocessors : int
+        What blocks of a GPU run on; 1 elsewhere.
     xp : module
         NumPy or CuPy.
     """
@@ -54,6 +56,7 @@ class Device(ABC):
     kind: str
     name: str
     lanes: int
+    multiprocessors: int = 1
     xp: Any
 
     @property
@@ -230,6 +233,7 @@ class GpuDevice(Device):
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         # Not Device().attributes["WarpSize"], which is wrong on HIP.
         self.lanes = int(properties["warpSize"])
+        self.multiprocessors = int(properties["multiProcessorCount"])
         self.description = properties["name"].decode()
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
         # The default streams are numbers, not addresses; the last of them, one a thread, has the same for all threads.

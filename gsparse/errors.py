@@ -6,6 +6,7 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "DtypeError",
+    "FactorizationError",
     "FileFormatError",
     "FormatError",
     "GsparseError",
@@ -37,6 +38,10 @@ class StructureError(GsparseError, ValueError):
 
 class FormatError(GsparseError, ValueError):
     """A storage format that does not exist, or that does not fit this matrix."""
+
+
+class FactorizationError(GsparseError, ArithmeticError):
+    """A preconditioner cannot be made of this matrix: a zero pivot, or one that is not positive where it has to be."""
 
 
 class FileFormatError(GsparseError, ValueError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from importlib import import_module
 from os import PathLike
 from typing import Any, Literal, Self, cast
 
@@ -259,6 +261,32 @@ class DeviceMatrix(ElementwiseOperations):
         """Give a `scipy.sparse.linalg.LinearOperator` whose products run on the device."""
         products = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
         return LinearOperator(self.shape, dtype=self.dtype, **products)
+
+    def accelerated(
+        self, method: str | Callable[..., Any] = "auto", M: Any = None, rtol: float | None = None, **options: Any
+    ) -> LinearOperator:
+        """Give this matrix to SciPy's own solvers, unmodified, at the speed of the device.
+
+        Parameters
+        ----------
+        method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
+        M : operator, optional
+            Preconditioner for `method`.
+        rtol : float, optional
+        **options
+            Other arguments of `method`.
+
+        Returns
+        -------
+        gsparse.linalg.AcceleratedOperator
+            Where it is all described.
+
+        Raises
+        ------
+        ShapeError
+            Where the matrix is not square.
+        """
+        return import_module("gsparse.linalg.accelerated").AcceleratedOperator(self, method, M, rtol, **options)
 
     @property
     def plan(self) -> Plan:

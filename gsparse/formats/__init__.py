@@ -4,6 +4,7 @@ from gsparse.formats.blocked_ellpack import BlockedEllpack, Slices
 from gsparse.formats.csr import Csr, CsrEntries, LongRows, RowBlocks, Tiles
 from gsparse.formats.ellpack import Ellpack
 from gsparse.formats.entries import Columns, Values, padding_code
+from gsparse.formats.levels import Levels
 from gsparse.formats.row_pattern import RowPattern
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Csr",
     "CsrEntries",
     "Ellpack",
+    "Levels",
     "LongRows",
     "RowBlocks",
     "RowPattern",

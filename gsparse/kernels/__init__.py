@@ -60,6 +60,16 @@ What `gsparse.build` makes formats of; each gives new arrays, written by kernels
     transpose, or its conjugate transpose. Synchronizes.
 ``csr_transpose(device, csr)`` → `Csr` of the transpose. Synchronizes.
 
+Triangular factors
+------------------
+``factorize_ilu0(device, csr, diagonal, levels)`` → in place, for a square matrix whose columns rise within each row:
+    incomplete factors on its own pattern, L (without its diagonal of ones) below the diagonal, U from there on.
+    `diagonal` has the position of each row's diagonal entry, `levels` are the `Levels` of the entries below it (the CPU
+    needs none). Zero pivots leave inf and NaN in the rows that follow.
+``triangular_solver(device, csr, levels, columns, upper)`` → ``solve(x, y)``: y = (I + N)⁻¹ x for a strictly triangular N
+    in CSR (lower, or upper where `upper` is true), for `columns` vectors, one after the other. x and y do not overlap.
+``order_levels(indptr, indices, upper)`` → `Levels` of such an N: on the CPU only, for it goes from row to row.
+
 Constants of a backend: `SORTING_SCOPE` (rows), `CHUNK_SIZE` (entries of a chunk of a long row), `LONG_LENGTH` (entries
 above which a row is better kept apart from slices), `SCALAR_LENGTH` and `VECTOR_LENGTH` (the same for `csr_scalar`,
 and for each thread a row of `csr_vector`; `NO_LIMIT` where no row ever is), `BLOCK_WORK` (entries plus rows of a row

@@ -22,7 +22,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 
 __all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Program", "Step"]
@@ -60,16 +60,31 @@ def parse(text: str) -> tuple[Assignment, ...]:
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             target = node.target.id
             value = ast.BinOp(ast.Name(target, ast.Load()), node.op, node.value)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        elif isinstance(node, ast.Expr) and _called(node.value) == "record":
             target, value = "", node.value
         else:
             raise SyntaxError(f"a step is made of assignments: {ast.unparse(node)}")
         for part in ast.walk(value):
-            is_known = not isinstance(part, ast.Call) or getattr(part.func, "id", "") in FUNCTIONS
-            if not isinstance(part, _EXPRESSIONS) or not is_known:
+            if not _is_known(part) or (_called(part) == "record" and (target or part is not value)):
                 raise SyntaxError(f"not of the language of steps: {ast.unparse(part)}")
         found.append(Assignment(target, value))
     return tuple(found)
+
+
+def _called(node: ast.AST) -> str:
+    """Give the name of the function that an expression calls."""
+    return getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+
+
+def _is_known(node: ast.AST) -> bool:
+    match node:
+        case ast.Call():
+            return _called(node) in FUNCTIONS and len(node.args) == 1 and not node.keywords
+        case ast.Compare():
+            return len(node.ops) == 1
+        case ast.Constant():
+            return isinstance(node.value, int | float)
+    return isinstance(node, _EXPRESSIONS)
 
 
 def names_in(value: ast.expr) -> Iterator[str]:
@@ -78,7 +93,7 @@ def names_in(value: ast.expr) -> Iterator[str]:
     return (node.id for node in ast.walk(value) if isinstance(node, ast.Name) and id(node) not in called)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One pass.
 
@@ -93,6 +108,12 @@ class Step:
         ``name = term``: terms of all elements, added up in double precision.
     after : str
         Scalars, computed once from these sums and kept. The pass must not read one of them before.
+    loose : bool
+        Whether elements of this pass may stay as they were where its own `after` sets `stop`: then that need not wait
+        for the last of them.
+    backward : bool
+        Whether to walk from the last element to the first: what the pass or product before it touched last is then
+        still in the cache. Sums come out the same every time, but in another order.
     """
 
     name: str
@@ -100,15 +121,19 @@ class Step:
     each: str = ""
     sums: str = ""
     after: str = ""
+    loose: bool = False
+    backward: bool = False
 
     @cached_property
     def sections(self) -> dict[str, tuple[Assignment, ...]]:
         return {name: parse(getattr(self, name)) for name in ("before", "each", "sums", "after")}
 
+    @cache  # noqa: B019  (programs are few and stay)
     def targets(self, section: str) -> tuple[str, ...]:
         """Give what a section assigns, each name once."""
         return tuple(dict.fromkeys(a.target for a in self.sections[section] if a.target))
 
+    @cache  # noqa: B019  (programs are few and stay)
     def reads(self, *sections: str) -> tuple[str, ...]:
         """Give what sections read before they assign it, each name once."""
         known: set[str] = set()
@@ -119,7 +144,7 @@ class Step:
         return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """The steps of one method: what is compiled together and shares scalars.
 
@@ -140,6 +165,18 @@ class Program:
         return tuple(self.vectors.split())
 
     @cached_property
+    def pending(self) -> frozenset[str]:
+        """Sums that other steps read and no step assigns: a backend may leave it to those to add them up."""
+        sums = {name for step in self.steps for name in step.targets("sums")}
+        assigned = {name for step in self.steps for name in step.targets("after")}
+        return frozenset(
+            name
+            for step in self.steps
+            for name in step.reads("before", "each", "sums", "after")
+            if name in sums - assigned and name not in step.targets("sums")
+        )
+
+    @cached_property
     def cells(self) -> dict[str, int]:
         """Place of each scalar that is kept or comes from outside."""
         found = dict.fromkeys(SYSTEM_CELLS)
@@ -148,11 +185,13 @@ class Program:
             found.update(dict.fromkeys(self.cells_read(step, "before", "each", "sums", "after")))
         return {name: place for place, name in enumerate(found)}
 
+    @cache  # noqa: B019  (programs are few and stay)
     def cells_read(self, step: Step, *sections: str) -> tuple[str, ...]:
         """Give the scalars that these sections of a step take from cells."""
         own = {*self.vector_names, *step.targets("sums")} if "after" in sections else {*self.vector_names}
         return tuple(name for name in step.reads(*sections) if name not in own)
 
+    @cache  # noqa: B019  (programs are few and stay)
     def vectors_of(self, step: Step) -> tuple[str, ...]:
         """Give the vectors a step reads or writes, in the program's order."""
         used = {*step.reads("before", "each", "sums"), *step.targets("each")}
@@ -163,3 +202,8 @@ class Program:
             early = {*self.cells_read(step, "before", "each", "sums")} & {*step.targets("after"), *step.targets("sums")}
             if early:
                 raise SyntaxError(f"{self.name}.{step.name} reads {sorted(early)} in the pass that assigns them")
+            scalars = {name for section in ("before", "sums", "after") for name in step.targets(section)}
+            if scalars & {*self.vector_names}:
+                raise SyntaxError(f"{self.name}.{step.name} assigns a scalar to a vector outside of `each`")
+            if any(not a.target for section in ("before", "each", "sums") for a in step.sections[section]):
+                raise SyntaxError(f"{self.name}.{step.name} calls record outside of `after`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,29 +12,35 @@ from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.iteration import Iteration
 from gsparse.linalg.progress import Watch
+from gsparse.linalg.refinement import refined
 from gsparse.linalg.result import SolveResult
 from gsparse.linalg.system import make_system
 
 __all__ = ["PROGRAM", "cg"]
 
-# `rho` is the weighted square of the residual that the last direction was made for; at first it is infinite, so that
-# the first direction is the residual itself.
+# `weight` is the weighted square of the residual that a direction is made for, `rho` that of the direction before: at
+# first infinite, so that the first direction is the residual itself. Whether to go on is decided with the direction.
+_DECIDE = """
+    record(sqrt(rr))
+    stop = 1 if sqrt(rr) < tolerance or rr == 0 else 0
+    stop = 2 if isnan(rr) else 3 if iteration >= maxiter and (iteration > 0 or stop == 0) else stop
+"""
 PROGRAM = Program(
     "cg",
     "x b r z p q",
     (
+        Step("start", each="r = b - q", sums="rr = abs2(r)"),
+        Step("weigh", sums="rz = conj(r) * z"),
         Step(
-            "start",
-            each="r = b - q",
-            sums="rr = abs2(r)",
-            after="""
-                record(sqrt(rr))
-                stop = 1 if sqrt(rr) < tolerance else 3 if maxiter <= 0 else 0
-            """,
+            "direction", before="beta = rr / rho", each="p = r + beta * p", after=f"weight = rr {_DECIDE}", loose=True
         ),
-        Step("weigh", sums="rz = conj(r) * z", after="stop = 2 if isnan(rz) else 0"),
-        Step("direction", before="beta = rr / rho", each="p = r + beta * p", after="weight = rr"),
-        Step("preconditioned_direction", before="beta = rz / rho", each="p = z + beta * p", after="weight = rz"),
+        Step(
+            "preconditioned_direction",
+            before="beta = rz / rho",
+            each="p = z + beta * p",
+            after=f"weight = rz {_DECIDE}",
+            loose=True,
+        ),
         Step("curvature", sums="pq = conj(p) * q"),
         Step(
             "update",
@@ -44,9 +51,8 @@ PROGRAM = Program(
                 iteration += 1
                 rho = weight
                 is_indefinite = 1 if pq < 0 else is_indefinite
-                record(sqrt(rr))
-                stop = 2 if isnan(rr) else 3 if iteration >= maxiter else 1 if sqrt(rr) < tolerance else 0
             """,
+            backward=True,
         ),
     ),
 )
@@ -62,6 +68,7 @@ def cg(
     maxiter: int | None = None,
     M: Any = None,
     callback: Callable[[Array], Any] | None = None,
+    inner_dtype: Any = None,
     full_output: bool = False,
     progress: bool = False,
 ) -> Any:
@@ -84,6 +91,9 @@ def cg(
         Approximates the inverse of A: `gsparse.linalg.jacobi` and its siblings, or anything that A may be.
     callback : callable, optional
         ``callback(xk)`` after each iteration. The host then waits for each of them.
+    inner_dtype : dtype, optional
+        float32: iterate in it and refine the solution in b's dtype, see `gsparse.linalg.refinement`. A callback is then
+        called after each correction.
     full_output : bool, optional
         Give a `SolveResult` (which unpacks as ``x, info`` too).
     progress : bool, optional
@@ -116,8 +126,9 @@ def cg(
     (0, True)
     """
     system = make_system(A, b, x0, M)
+    solve = _solve if inner_dtype is None else partial(refined, _solve, inner_dtype)
     with system.solving():
-        found = _solve(system, rtol, atol, maxiter, Watch(callback, progress=progress))
+        found = solve(system, rtol, atol, maxiter, Watch(callback, progress=progress))
     return found if full_output else (found.x, found.info)
 
 
@@ -126,10 +137,11 @@ def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Wa
     it = Iteration(system, PROGRAM, maxiter, watch=watch)
     it.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, rho=np.inf)
     begin = [it.apply(system.A, "x", "q"), it.step("start")]
-    body = [it.step("direction")]
-    if system.M is not None:
-        body = [it.apply(system.M, "r", "z"), it.step("weigh"), it.step("preconditioned_direction")]
-    body += [it.apply(system.A, "p", "q"), it.step("curvature"), it.step("update")]
-    it.run(begin, body)
+    if system.M is None:
+        decide = [it.step("direction")]
+    else:
+        decide = [it.apply(system.M, "r", "z"), it.step("weigh"), it.step("preconditioned_direction")]
+    advance = [it.apply(system.A, "p", "q"), it.step("curvature"), it.step("update")]
+    it.run([*begin, *decide], [*advance, *decide])
     advice = "" if not it.last["is_indefinite"].any() else "A is not positive definite: use minres, gmres or bicgstab."
     return it.result(advice={2: advice, 3: advice} if advice else {})

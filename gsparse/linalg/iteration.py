@@ -8,6 +8,7 @@ the device wait. Once a pass has set `stop`, all further passes leave everything
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +26,11 @@ from gsparse.linalg.system import System
 
 __all__ = ["Iteration", "State"]
 
-# Iterations a graph, and elements a pass above which fewer do: a graph should take longer than the host needs to look
-# at the one before, and what runs on after convergence should not count.
-_PER_GRAPH = ((1 << 17, 16), (1 << 22, 8))
-_PER_LARGE_GRAPH = 4
+# Seconds that an iteration takes, called one by one, up to which so many are put into a graph: one should take longer
+# than the host needs to look at the one before. Longer iterations are waited for one by one, so that none runs in vain
+# after convergence.
+_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
+_LONGEST_AHEAD = 4e-3
 _HISTORY = 64
 
 Call = Callable[[], None]
@@ -47,6 +49,8 @@ class State:
     columns : int
     capacity : int
         Residuals kept: a ring, by iteration.
+    pending : dict
+        Partial sums by name, as the backend leaves them.
     """
 
     device: Device
@@ -55,8 +59,10 @@ class State:
     columns: int
     capacity: int = _HISTORY
     buffer: Array = field(init=False, repr=False)
+    pending: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self._is_fresh = True
         self._wide = np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64)
         self._num_cells = len(self.program.cells) * self.columns * (self._wide.itemsize // 8)
         self.buffer = self.device.xp.zeros(self._num_cells + self.columns * self.capacity, np.float64)
@@ -71,12 +77,15 @@ class State:
         return self.buffer[self._num_cells :]
 
     def set(self, **scalars: Any) -> None:
-        """Write scalars from the host; one value, or one a right-hand side. Synchronizes."""
-        cells = self.device.download(self.buffer)
-        view = cells[: self._num_cells].view(self._wide).reshape(self.columns, -1)
+        """Write scalars from the host; one value, or one a right-hand side. Synchronizes, but for the first time."""
+        buffer = np.zeros(self.buffer.size) if self._is_fresh else self.device.download(self.buffer)
+        self._is_fresh = False
+        cells = buffer[: self._num_cells].view(self._wide).reshape(self.columns, -1)
         for name, value in scalars.items():
-            view[:, self.program.cells[name]] = value
-        self.buffer[...] = self.device.upload(cells)
+            if name in self.program.pending:
+                raise KeyError(f"{name} is a sum of passes, not a scalar to be set")
+            cells[:, self.program.cells[name]] = value
+        self.buffer[...] = self.device.upload(buffer)
 
     def look(self) -> Snapshot:
         """Read all scalars. Synchronizes."""
@@ -120,6 +129,8 @@ class Iteration:
         Length of vectors that are not as long as x.
     watch : Watch, optional
         Callback and progress bar.
+    history : int, optional
+        Iterations between two looks of the host, at most: so many residuals are kept on the device.
     """
 
     def __init__(
@@ -130,6 +141,7 @@ class Iteration:
         *,
         sizes: dict[str, int] | None = None,
         watch: Watch | None = None,
+        history: int = _HISTORY,
     ) -> None:
         self.began = time.perf_counter()
         self.system, self.device, self.maxiter = system, system.device, maxiter
@@ -139,7 +151,7 @@ class Iteration:
             if name not in self.vectors:
                 size = (sizes or {}).get(name, system.A.shape[1])
                 self.vectors[name] = self.device.xp.zeros(system.columns * size, system.dtype)
-        self.state = State(self.device, program, system.dtype, system.columns)
+        self.state = State(self.device, program, system.dtype, system.columns, history)
         self._program = program
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
@@ -157,6 +169,11 @@ class Iteration:
         call: Apply = operator.bind(self.device, self.system.dtype, self.system.columns, adjoint=adjoint)
         x, y = self.vectors[source], self.vectors[target]
         return lambda: call(x, y)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether work is queued while the host goes on: it must not look at scalars in between."""
+        return self._is_resident and self.device.kind == "gpu"
 
     # ---------------------------------------------------------------- the loop
 
@@ -192,15 +209,20 @@ class Iteration:
 
     def _run_ahead(self, body: Sequence[Call], per_graph: int | None) -> None:
         """Keep one graph of iterations queued while the host looks at what the one before has come to."""
-        for call in body:  # one iteration outside: it compiles and allocates what none inside may
+        for call in body:  # it compiles and allocates what none in a graph may
             call()
-        count = per_graph or next((n for size, n in _PER_GRAPH if self.system.x.size <= size), _PER_LARGE_GRAPH)
+        finished = self.device.timed(lambda: [call() for call in body] and None)
+        if self._is_over(self.state.look()):
+            return
+        seconds = finished() or 0.0
+        count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
         launch = self.device.recorded(lambda: [call() for _ in range(count) for call in body])
-        looks = [self.device.peek(self.state.buffer)]
+        ahead = int(seconds * count <= _LONGEST_AHEAD)
+        looks: deque[Callable[[], npt.NDArray[Any]]] = deque()
         while True:
             launch()
             looks.append(self.device.peek(self.state.buffer))
-            if self._is_over(self.state.snapshot(looks.pop(0)())):
+            if len(looks) > ahead and self._is_over(self.state.snapshot(looks.popleft()())):
                 return
 
     def _is_over(self, snapshot: Snapshot) -> bool:
@@ -227,11 +249,26 @@ class Iteration:
         found = np.array(self._residuals).reshape(-1, self.system.columns)
         return found[:, 0] if len(self.system.shape) == 1 else found
 
-    def result(self, *, reasons: dict[int, str] | None = None, advice: dict[int, str] | None = None) -> SolveResult:
-        """Give what the caller gets. Synchronizes."""
-        stop, iterations = self.last.stop, int(self.last.iterations.max())
-        worst = next((int(code) for code in stop if code != CONVERGED), CONVERGED)
-        info = 0 if worst == CONVERGED else max(iterations, 1)
+    def result(
+        self,
+        *,
+        reasons: dict[int, str] | None = None,
+        advice: dict[int, str] | None = None,
+        infos: dict[int, int] | None = None,
+    ) -> SolveResult:
+        """Give what the caller gets. Synchronizes.
+
+        Parameters
+        ----------
+        reasons, advice : dict, optional
+            What a method's own stop codes mean, and what to try then.
+        infos : dict, optional
+            `info` for stop codes where it is neither 0 for `CONVERGED` nor else the number of iterations.
+        """
+        codes, iterations = self.last.stop.tolist(), int(self.last.iterations.max())
+        known = {CONVERGED: 0, **(infos or {})}
+        worst = next((code for code in codes if known.get(code, 1) != 0), codes[0])
+        info = known.get(worst, max(iterations, 1))
         x = self.solution()
         seconds = time.perf_counter() - self.began
         said = describe(worst, reasons or {})

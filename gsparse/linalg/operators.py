@@ -56,16 +56,21 @@ class Operator(ABC):
         on_host = not device.owns(x)
         x = np.asarray(x) if on_host else x
         dtype = np.dtype(np.result_type(x.dtype, self.dtype, np.float32))
-        rows, columns = self.shape[::-1] if adjoint else self.shape
-        if x.shape not in ((columns,), (columns, 1)):
-            raise ShapeError(f"this operator takes vectors of {columns} elements, got shape {x.shape}")
+        size = self.shape[0 if adjoint else 1]
+        if x.shape not in ((size,), (size, 1)):
+            raise ShapeError(f"this operator takes vectors of {size} elements, got shape {x.shape}")
         with device.active(), device.memory_guard():
             flat = x.reshape(-1).astype(dtype, copy=False)
             flat = device.upload(flat) if on_host else device.xp.ascontiguousarray(flat)
-            y = device.empty(rows, dtype)
-            self.bind(device, dtype, adjoint=adjoint)(flat, y)
+            y = self._computed(device, flat, adjoint)
             found = device.download_vector(y) if on_host else y
         return found.reshape(-1, *x.shape[1:])
+
+    def _computed(self, device: Device, x: Array, adjoint: bool) -> Array:
+        """Give the product with a vector on the device as a new one."""
+        y = device.empty(self.shape[1 if adjoint else 0], x.dtype)
+        self.bind(device, x.dtype, adjoint=adjoint)(x, y)
+        return y
 
     def home(self) -> Device:
         """Give the device that products of host vectors run on."""
@@ -81,22 +86,32 @@ class MatrixOperator(Operator):
     def home(self) -> Device:
         return self.matrix.device
 
-    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+    def bind(
+        self,
+        device: Device,
+        dtype: np.dtype[Any],
+        columns: int = 1,
+        *,
+        adjoint: bool = False,
+        alpha: float = 1,
+        beta: float = 0,
+    ) -> Apply:
+        """Make ready for ``y = alpha·A·x + beta·y``."""
         if device is not self.matrix.device:
             raise DeviceError(
                 f"the matrix lives on {self.matrix.device.name}, the vectors on {device.name}: bring one to the other"
             )
         operand, conjugate = self.matrix.operand(transpose=adjoint, adjoint=adjoint)
         storage = storage_dtype(self.dtype, dtype)
-        one, zero = dtype.type(1), dtype.type(0)
+        scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
             multiply = operand.product(storage, dtype).multiply
-            return lambda x, y: multiply(x, y, one, zero, conjugate)
+            return lambda x, y: multiply(x, y, *scalars, conjugate)
         csr, launch = operand.columns(storage), Launch(operand.request.threads_per_block)
 
         def apply(x: Array, y: Array) -> None:
             X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T
-            device.kernels.csr_spmm(device, csr, X, Y, one, zero, conjugate, launch)
+            device.kernels.csr_spmm(device, csr, X, Y, *scalars, conjugate, launch)
 
         return apply
 

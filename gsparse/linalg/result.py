@@ -63,6 +63,11 @@ class SolveResult:
             text += f"; residual {np.nanmax(self.residuals[0]):.3e} → {np.nanmax(_last(self.residuals)):.3e}"
         return f"{text}\n{self.advice}" if self.advice else text
 
+    def log(self) -> str:
+        """Give the residual of each iteration, a line each, and the summary."""
+        lines = [f"{i:7d}  {np.nanmax(residual):.6e}" for i, residual in enumerate(self.residuals)]
+        return "\n".join([*lines, str(self)])
+
 
 def _last(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Give the last residual of each right-hand side."""

@@ -62,6 +62,8 @@ class System:
 
     def tolerances(self, rtol: float, atol: float) -> npt.NDArray[np.float64]:
         """Give the residual norm to reach for each right-hand side; where b is 0, x is, and any residual will do."""
+        if not isinstance(atol, float | int | np.number) or atol < 0:
+            raise ValueError(f"atol must be a real, non-negative number, got {atol!r}")
         norms = np.array([sqrt(float(self.device.xp.vdot(v, v).real)) for v in self.b.reshape(self.columns, -1)])
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0

@@ -38,15 +38,13 @@ def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER, only: s
 
 
 # A kernel of a generated source (gsparse.kernels.gpu.steps).
-_GENERATED = re.compile(r"template <class T(?P<split>, int SPLIT)?>\nGS_KERNEL_OF\(256\) (?P<name>\w+)\(")
+_GENERATED = re.compile(r"GS_KERNEL_OF\(256\) (?P<name>\w+)\(")
 
 
 @cache
 def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> EmulatedModule:
     """Compile the kernels of a generated source for vectors of one type, or only one of them."""
-    names = []
-    for kernel in _GENERATED.finditer(text):
-        names += [f"{kernel['name']}<{dtype}{split}>" for split in ((", 0", ", 1") if kernel["split"] else ("",))]
+    names = [f"{kernel['name']}<{dtype}>" for kernel in _GENERATED.finditer(text)]
     path = Path(tempfile.mkdtemp(), f"{sha256(text.encode()).hexdigest()[:24]}.cu")
     path.write_text(text)
     return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)

@@ -520,6 +520,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
 // ---------------------------------------------------------------- port.cuh's vocabulary
 #define GS_KERNEL void
 #define GS_KERNEL_OF(threads) void
+#define GS_KERNEL_FOR(threads, blocks) void
 #define GS_SHARED(T, name, count)                                                                                      \
   static char gs_emu_key_##name;                                                                                       \
   T *name = gs_emu::shared_array<T>(&gs_emu_key_##name, count)

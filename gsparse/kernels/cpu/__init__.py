@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.kernels import NO_LIMIT
+from gsparse.kernels.cpu.basis import Arnoldi
 from gsparse.kernels.cpu.encode import encode_columns, encode_keys, run_span
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
@@ -27,6 +28,7 @@ from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.steps import bind_step
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric
+from gsparse.kernels.cpu.triangular import factorize_ilu0, order_levels, triangular_solver
 
 __all__ = [
     "BLOCK_WORK",
@@ -39,6 +41,7 @@ __all__ = [
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
+    "Arnoldi",
     "bind_step",
     "blocked_ellpack",
     "csr_adaptive",
@@ -50,16 +53,19 @@ __all__ = [
     "ellpack",
     "encode_columns",
     "encode_keys",
+    "factorize_ilu0",
     "is_symmetric",
     "lay_out",
     "lay_out_ellpack",
     "measure_rows",
+    "order_levels",
     "row_keys",
     "row_pattern",
     "rows_follow",
     "run_span",
     "slice_offsets",
     "sort_rows",
+    "triangular_solver",
 ]
 
 # Rows are walked whole by whichever thread has their part.

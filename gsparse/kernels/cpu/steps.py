@@ -28,6 +28,7 @@ _CHUNK = 4096
 _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
 import numpy as np
 from gsparse.kernels.cpu.compiling import compiled_loosely
+from gsparse.kernels.cpu.division import divide
 from gsparse.kernels.cpu.jit import jitted, piece
 from gsparse.kernels.cpu.rows import Int
 
@@ -51,6 +52,12 @@ class _Writer(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Name(self.names.get(node.id, node.id), ast.Load())
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = self.visit(node.left), self.visit(node.right)
+        if isinstance(node.op, ast.Div):
+            return ast.Call(ast.Name("divide", ast.Load()), [left, right], [])
+        return ast.BinOp(left, node.op, right)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         sides: list[ast.expr] = [
@@ -177,7 +184,6 @@ def bind_step(
     step: Step,
     vectors: Mapping[str, Array],
     state: Any,
-    reduce: Callable[[Array], None] | None = None,
 ) -> Callable[[], None]:
     """Bind a pass to its arrays."""
     module, names = _module(program), program.vectors_of(step)
@@ -194,8 +200,6 @@ def bind_step(
         for column in range(columns):
             run_parts(pass_over, cost, size, cells[column], partials, *arrays[column])
             module.total(partials, sums[column])
-        if reduce is not None:
-            reduce(sums)
         for column in range(columns):
             after(sums[column], cells[column], history[column])
 

@@ -1,5 +1,6 @@
 """The GPU backend: CUDA C++ in `src/`, bound and launched here."""
 
+from gsparse.kernels.gpu.basis import Arnoldi
 from gsparse.kernels.gpu.setup import (
     CSR_CODES,
     LONG_LENGTH,
@@ -34,6 +35,7 @@ from gsparse.kernels.gpu.spmv import (
     row_pattern,
 )
 from gsparse.kernels.gpu.steps import bind_step
+from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
 
 __all__ = [
     "BLOCK_WORK",
@@ -46,11 +48,13 @@ __all__ = [
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
+    "Arnoldi",
     "bind_step",
     "csr_spmm",
     "csr_transpose",
     "encode_columns",
     "encode_keys",
+    "factorize_ilu0",
     "is_symmetric",
     "lay_out",
     "lay_out_ellpack",
@@ -60,6 +64,7 @@ __all__ = [
     "run_span",
     "slice_offsets",
     "sort_rows",
+    "triangular_solver",
 ]
 
 SPMV = {

@@ -55,7 +55,7 @@ def threads_per_row_choices(lanes: int) -> tuple[int, ...]:
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
-    return [*_products(lanes), *_set_up()]
+    return [*_products(lanes), *_set_up(), *_triangular(), *_basis()]
 
 
 def _products(lanes: int) -> list[tuple[str, str]]:
@@ -94,3 +94,20 @@ def _set_up() -> list[tuple[str, str]]:
             found += [("setup_entries.cu", expression("rows_follow", index, word, code)) for code in _NARROW]
     keys = (np.dtype(np.uint32), np.dtype(np.uint64))
     return found + [("setup_entries.cu", expression("encode_keys", *types)) for types in product(keys, _NARROW)]
+
+
+def _triangular() -> list[tuple[str, str]]:
+    types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
+    return [("triangular.cu", expression(name, *pair)) for pair in types for name in ("ilu0_levels", "solve_levels")]
+
+
+def _basis() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for compute in (dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"):
+        for name in ("after_project", "after_orthogonalize", "solve"):
+            found.append(("basis.cu", expression(f"basis_{name}", compute)))
+        stored = (s for s in COMPUTE_DTYPES if s.kind == compute.kind and s.itemsize <= compute.itemsize)
+        for pair in product(stored, (compute,)):
+            found += [("basis.cu", expression(f"basis_{name}", *pair)) for name in ("project", "combine")]
+            found += [("basis.cu", expression("basis_orthogonalize", *pair, is_held)) for is_held in (0, 1)]
+    return found

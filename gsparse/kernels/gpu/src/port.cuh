@@ -25,6 +25,8 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) runs 64 lanes a warp");
 #if !defined(GS_EMU)
 #define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)
 #define GS_KERNEL_OF(threads) __global__ void __launch_bounds__(threads)
+// With registers for `blocks` blocks on a multiprocessor (HIP counts warps a SIMD: with 256 threads the same number).
+#define GS_KERNEL_FOR(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define GS_SHARED(T, name, count) __shared__ T name[count]
 #if defined(GS_HIP)
 // The maskless forms are valid on every ROCm; the *_sync forms want a 64-bit mask from ROCm 7 on.

@@ -76,29 +76,51 @@ template <int COUNT, class C> __device__ __forceinline__ void gs_block_sums(C *s
     }
 }
 
-// Adds the sums of all blocks up, in the blocks' order whichever comes last; true in the first thread of the last block,
+// The sum of another pass's partial sums, in all threads: every block adds them up in the same order.
+template <class C> __device__ __forceinline__ C gs_total(const C *partials, int count, C *shared) {
+  partials += static_cast<long long>(blockIdx.y) * count;
+  C sum[1] = {Scalar<C>::zero()};
+  for (int i = threadIdx.x; i < count; i += blockDim.x) sum[0] = gs_add(sum[0], gs_load(partials + i));
+  gs_block_sums<1>(sum, shared);
+  if (threadIdx.x == 0) shared[0] = sum[0];
+  __syncthreads();
+  sum[0] = shared[0];
+  __syncthreads();
+  return sum[0];
+}
+
+// Leaves this block's sums for whoever needs them.
+template <int COUNT, class C>
+__device__ __forceinline__ void gs_leave_sums(C *sums, C *const *partials, C *shared) {
+  gs_block_sums<COUNT>(sums, shared);
+  if (threadIdx.x == 0)
+    for (int s = 0; s < COUNT; ++s) partials[s][blockIdx.y * gridDim.x + blockIdx.x] = sums[s];
+}
+
+// The same, and adds all blocks' sums up in the blocks' order; true in the first thread of the block that arrives last,
 // which has them. Only the count of arrivals is atomic; it is set back for the next pass.
 template <int COUNT, class C>
-__device__ __forceinline__ bool gs_grid_sums(C *sums, C *partials, unsigned *arrivals, C *shared, int *is_last) {
+__device__ __forceinline__ bool gs_finish_sums(C *sums, C *const *partials, unsigned *arrivals, C *shared,
+                                               int *is_last) {
   const int blocks = int(gridDim.x);
-  gs_block_sums<COUNT>(sums, shared);
+  gs_leave_sums<COUNT>(sums, partials, shared);
   if (blocks == 1) return threadIdx.x == 0;
-  partials += static_cast<long long>(blockIdx.y) * COUNT * blocks;
   arrivals += blockIdx.y;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < COUNT; ++s) partials[s * blocks + int(blockIdx.x)] = sums[s];
     __threadfence();
     *is_last = atomicAdd(arrivals, 1u) == unsigned(blocks - 1);
   }
   __syncthreads();
   if (!*is_last) return false;
   __threadfence();
+#pragma unroll
   for (int s = 0; s < COUNT; ++s) {
     sums[s] = Scalar<C>::zero();
-    for (int b = threadIdx.x; b < blocks; b += blockDim.x) sums[s] = gs_add(sums[s], gs_fresh(partials + s * blocks + b));
+    for (int b = threadIdx.x; b < blocks; b += blockDim.x)
+      sums[s] = gs_add(sums[s], gs_fresh(partials[s] + static_cast<long long>(blockIdx.y) * blocks + b));
   }
   __syncthreads();
-  gs_block_sums<COUNT>(sums, shared);
+  if (COUNT) gs_block_sums<COUNT>(sums, shared);
   if (threadIdx.x == 0) *arrivals = 0u;
   return threadIdx.x == 0;
 }

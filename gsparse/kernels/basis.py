@@ -1,0 +1,108 @@
+"""The contract of Krylov bases: `device.kernels.Arnoldi`, implemented by each backend.
+
+Arnoldi's process for an operator B, every vector made orthogonal twice, with two passes over the basis an iteration:
+the second subtraction is delayed into the next iteration's first, and the vector's norm follows from Pythagoras. At the
+beginning of iteration j the vectors v₀ to vⱼ₋₁ are finished. w has been made orthogonal to them once, s = Vᴴw is what
+is left of them in it, and ‖w - V·s‖ is the cell `norm`. The caller lets u = B·w. Then
+
+    project          p = Vᴴu, wᴴu (and so vⱼᴴu)                              reads V, w, u: j + 2 vectors
+    orthogonalize    vⱼ = (w - V·s) / norm;  w = (u - [V vⱼ]·p) / norm;
+                     s = [V vⱼ]ᴴw, wᴴw                                       reads V, w, u; writes vⱼ, w: j + 4
+
+Column j of the Hessenberg matrix is p/norm - H·s/norm + s, because B·vⱼ = (u - B·V·s) / norm and B·V = V·H. It is
+brought to triangular form at once: Q collects the rotations, R = Q·H, so Q·H·s is R·s and H is never stored. The last
+entry of Q·e₁·norm is the residual of the least-squares problem.
+
+With `flexible`, u = A·z for any z (a preconditioner that changes, applied to w). Then z/norm belongs to vⱼ instead
+of B·vⱼ being what counts, nothing is to be corrected, and the solution is combined of the vectors z.
+
+References
+----------
+D. Bielich, J. Langou, S. Thomas, K. Świrydowicz, I. Yamazaki, E. Boman, "Low-synch Gram–Schmidt with delayed
+reorthogonalization for Krylov solvers", Parallel Computing 112, 2022. Their DCGS2 gets s out of the same pass as p;
+here it comes with the pass that makes w, so that the residual is known an iteration earlier.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse._typing import Array
+
+__all__ = ["ARNOLDI_CELLS", "Arnoldi"]
+
+# The cells that these passes share with the steps of a program:
+#   cycle_end         0 while the cycle runs. Set by `orthogonalize`: 1 the residual is small enough, 2 breakdown (B has
+#                     nothing new to add), 3 as many iterations as are allowed. Passes then do nothing.
+#   norm              of the vector begun with; set by whoever sets w, then by `orthogonalize`
+#   residual          of the least-squares problem; set by `orthogonalize`, which also records it and counts `iteration`
+#   inner_tolerance   the residual that is small enough
+#   limit             the number of iterations that are allowed
+ARNOLDI_CELLS = ("cycle_end", "norm", "residual", "inner_tolerance", "limit")
+
+Call = Callable[[], None]
+
+
+class Arnoldi(ABC):
+    """A basis, and the small problem that belongs to it, for each right-hand side.
+
+    Nothing waits or allocates in what the methods bind; all of it does nothing once `stop` is set.
+
+    Parameters
+    ----------
+    device : Device
+    state : State
+        Of a program that has `ARNOLDI_CELLS`.
+    w, u : array, shape (columns * n,)
+        See the module's docstring.
+    restart : int
+        Vectors at most.
+    dtype : dtype
+        What the basis is stored in: that of w, or half of it.
+    flexible : bool
+    reduce : callable, optional
+        Adds up sums, in place, over all that share the vectors.
+
+    Attributes
+    ----------
+    vectors : array, shape (restart, columns, n)
+        The basis.
+    preconditioned : array, shape (restart, columns * n)
+        The vectors z, of the dtype of w; without any unless `flexible`.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        state: Any,
+        w: Array,
+        u: Array,
+        restart: int,
+        dtype: np.dtype[Any],
+        *,
+        flexible: bool = False,
+        reduce: Callable[[Array], None] | None = None,
+    ) -> None:
+        self.device, self.state, self.w, self.u = device, state, w, u
+        self.restart, self.flexible, self.reduce = restart, flexible, reduce
+        self.columns, self.size = state.columns, w.size // state.columns
+        self.vectors = device.empty((restart, self.columns, self.size), dtype)
+        self.preconditioned = device.empty((restart if flexible else 0, w.size), w.dtype)
+        self.places = tuple(state.program.cells[name] for name in ARNOLDI_CELLS)
+        self.epsilon = float(np.finfo(w.dtype).eps)
+
+    @abstractmethod
+    def project(self, j: int) -> Call:
+        """Bind the products of the basis and w with u, in iteration j of a cycle."""
+
+    @abstractmethod
+    def orthogonalize(self, j: int) -> Call:
+        """Bind what finishes vⱼ, makes the next w and decides whether the cycle goes on."""
+
+    @abstractmethod
+    def combine(self, x: Array) -> Call:
+        """Bind the end of a cycle: x += V·y (Z·y where flexible), y the solution of the least-squares problem."""

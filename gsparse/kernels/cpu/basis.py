@@ -1,0 +1,295 @@
+"""Krylov bases on the CPU (contract: `gsparse.kernels.basis`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.kernels import basis
+from gsparse.kernels.basis import Call
+from gsparse.kernels.cpu.compiling import compiled_loosely
+from gsparse.kernels.cpu.jit import jitted
+from gsparse.threads import run_parts
+
+__all__ = ["Arnoldi"]
+
+# Elements of which all vectors are gone through at a time: what a pass reads twice is then still in the cache. They are
+# summed up on their own, so that sums do not depend on the number of threads.
+_CHUNK = 512
+
+
+class Small(NamedTuple):
+    """The small part for one right-hand side; names as in the contract."""
+
+    sums: Array
+    p: Array
+    s: Array
+    rotated: Array
+    rhs: Array
+    scales: Array
+    found: Array
+    Q: Array
+    R: Array
+    cells: Array
+    history: Array
+
+
+class Arnoldi(basis.Arnoldi):
+    """Two loops an iteration over all vectors, chunk by chunk, and the small part after each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        m, wide = self.restart, self.state.cells.dtype
+        self._partials = np.zeros((m + 2, -(-self.size // _CHUNK)), wide)
+        self._sums = np.zeros((self.columns, m + 2), wide)
+        cells, history = (a.reshape(self.columns, -1) for a in (self.state.cells, self.state.history))
+        self._small = [
+            Small(
+                sums=self._sums[c],
+                p=np.zeros(m + 1, wide),
+                s=np.zeros(m + 1, wide),
+                rotated=np.zeros(m + 1, wide),
+                rhs=np.zeros(m + 1, wide),
+                scales=np.zeros(m, wide),
+                found=np.zeros(1, np.int64),
+                Q=np.zeros((m + 1, m + 1), wide),
+                R=np.zeros((m, m), wide),
+                cells=cells[c],
+                history=history[c],
+            )
+            for c in range(self.columns)
+        ]
+
+    def project(self, j: int) -> Call:
+        return self._pass(project, j, j + 1, lambda small: after_project(small, j, self.flexible, self.places))
+
+    def orthogonalize(self, j: int) -> Call:
+        def after(small: Small) -> None:
+            after_orthogonalize(small, j, self.flexible, self.epsilon, self.places)
+
+        return self._pass(orthogonalize, j, j + 2, after)
+
+    def _pass(self, loop: Callable[..., None], j: int, num_sums: int, after: Callable[[Small], None]) -> Call:
+        vectors, w, u = self.vectors.reshape(-1), self.w, self.u
+        partials = self._partials[:num_sums]
+        norm = self.places[1]
+
+        def run() -> None:
+            busy = [c for c in range(self.columns) if self._is_busy(c)]
+            for c in busy:
+                sizes, small = (self.size, c, self.columns, j), self._small[c]
+                coefficients = (small.s, small.p, small.cells[norm].real)
+                run_parts(loop, self.size * (j + 4), *sizes, vectors, w, u, coefficients, partials)
+                total(partials, small.sums)
+            if self.reduce is not None:
+                self.reduce(self._sums)
+            for c in busy:
+                after(self._small[c])
+
+        return run
+
+    def _is_busy(self, column: int) -> bool:
+        cells = self._small[column].cells
+        return bool(cells[0] == 0 and cells[self.places[0]] == 0)
+
+    def combine(self, x: Array) -> Call:
+        combined = (self.preconditioned if self.flexible else self.vectors).reshape(-1)
+
+        def run() -> None:
+            for c, small in enumerate(self._small):
+                if small.cells[0] == 0:
+                    solve(small)
+                    found = int(small.found[0])
+                    sizes = (self.size, c, self.columns, found)
+                    run_parts(combine, self.size * (found + 2), *sizes, combined, x, small.rotated)
+
+        return run
+
+
+# ---- loops over all elements; `size` elements of right-hand side `column` of `columns`
+
+
+@compiled_loosely
+def project(
+    part: int, num_parts: int, size: int, column: int, columns: int, j: int, vectors: Array, w: Array, u: Array,
+    coefficients: Any, partials: Array,
+) -> None:  # fmt: skip
+    """Multiply the first j vectors and w by u."""
+    kind = partials.dtype.type
+    num_chunks = partials.shape[1]
+    for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
+        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, size)
+        right = u[column * size + first : column * size + last]
+        for k in range(j + 1):
+            total = kind(0)
+            if k < j:
+                begin = (k * columns + column) * size
+                left = vectors[begin + first : begin + last]
+                for i in range(np.uint64(right.size)):
+                    total += kind(np.conj(left[i])) * kind(right[i])
+            else:
+                own = w[column * size + first : column * size + last]
+                for i in range(np.uint64(right.size)):
+                    total += kind(np.conj(own[i])) * kind(right[i])
+            partials[k, chunk] = total
+
+
+@compiled_loosely
+def orthogonalize(
+    part: int, num_parts: int, size: int, column: int, columns: int, j: int, vectors: Array, w: Array, u: Array,
+    coefficients: Any, partials: Array,
+) -> None:  # fmt: skip
+    """Finish vector j, make the next w, and multiply all of them by it."""
+    s, p, norm = coefficients
+    kind, wide = w.dtype.type, partials.dtype.type
+    inverse, last_p = kind(1 / norm), kind(p[j])
+    num_chunks = partials.shape[1]
+    made, next_ = np.empty(_CHUNK, w.dtype), np.empty(_CHUNK, w.dtype)
+    for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
+        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, size)
+        old, right = w[column * size + first : column * size + last], u[column * size + first : column * size + last]
+        for i in range(np.uint64(old.size)):
+            made[i] = old[i]
+            next_[i] = right[i]
+        for k in range(j):
+            begin = (k * columns + column) * size
+            vector = vectors[begin + first : begin + last]
+            by_w, by_u = kind(s[k]), kind(p[k])
+            for i in range(np.uint64(old.size)):
+                made[i] -= by_w * kind(vector[i])
+                next_[i] -= by_u * kind(vector[i])
+        begin = (j * columns + column) * size
+        target = vectors[begin + first : begin + last]
+        product, square = wide(0), wide(0)
+        for i in range(np.uint64(old.size)):
+            target[i] = vectors.dtype.type(made[i] * inverse)
+            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # (what will be read is what is used here)
+            next_[i] = new
+            old[i] = new
+            product += wide(np.conj(target[i])) * wide(new)
+            square += wide(np.conj(new)) * wide(new)
+        partials[j, chunk], partials[j + 1, chunk] = product, square
+        for k in range(j):
+            begin = (k * columns + column) * size
+            vector = vectors[begin + first : begin + last]
+            total = wide(0)
+            for i in range(np.uint64(old.size)):
+                total += wide(np.conj(vector[i])) * wide(next_[i])
+            partials[k, chunk] = total
+
+
+@compiled_loosely
+def combine(
+    part: int, num_parts: int, size: int, column: int, columns: int, found: int, vectors: Array, x: Array, y: Array
+) -> None:
+    """Let x += V·y."""
+    kind = x.dtype.type
+    num_chunks = (size + _CHUNK - 1) // _CHUNK
+    for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
+        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, size)
+        target = x[column * size + first : column * size + last]
+        for k in range(found):
+            begin = (k * columns + column) * size
+            vector, factor = vectors[begin + first : begin + last], kind(y[k])
+            for i in range(np.uint64(target.size)):
+                target[i] += factor * kind(vector[i])
+
+
+@jitted
+def total(partials: Array, sums: Array) -> None:
+    """Add the chunks' sums up."""
+    for k in range(partials.shape[0]):
+        sums[k] = 0
+        for chunk in range(partials.shape[1]):
+            sums[k] += partials[k, chunk]
+
+
+# ---- the small part
+
+
+@jitted
+def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...]) -> None:
+    """Finish p, and at the beginning of a cycle the right-hand side."""
+    norm = small.cells[places[1]]
+    last = small.sums[j]
+    for k in range(j):
+        small.p[k] = small.sums[k]
+        last -= np.conj(small.s[k]) * small.sums[k]
+    small.p[j] = last / norm
+    small.scales[j] = norm if flexible else 1
+    if j == 0:
+        small.rhs[0] = norm
+        small.Q[0, 0] = 1
+
+
+@jitted
+def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, places: tuple[int, ...]) -> None:
+    """Make column j of R, the residual, and decide whether to go on."""
+    p, s, sums, rotated, rhs, Q, R = small.p, small.s, small.sums, small.rotated, small.rhs, small.Q, small.R
+    cells, norm = small.cells, small.cells[places[1]].real
+    left = height = 0.0
+    for k in range(j + 1):
+        rotated[k] = 0
+        for column in range(min(k + 1, j) + 1):  # row k of Q ends there
+            rotated[k] += Q[k, column] * (p[column] / norm + sums[column])
+        if not flexible:
+            for column in range(k, j):
+                rotated[k] -= R[k, column] * s[column] / norm
+        left += abs(sums[k]) ** 2
+        height += abs(rotated[k]) ** 2
+    for k in range(j + 1):
+        s[k] = sums[k]
+        R[k, j] = rotated[k]
+    # Below `noise` all is what rounding leaves.
+    rest = sums[j + 1].real - left
+    noise = 100 * epsilon * epsilon * (height + max(rest, 0.0))
+    is_broken = rest <= noise
+    is_singular = is_broken and abs(rotated[j]) ** 2 <= noise
+    after = 0.0 if is_broken else np.sqrt(rest)
+    cosine, sine, R[j, j] = rotation(cells.dtype.type(0 if is_singular else rotated[j]), after)
+    for column in range(j + 1):
+        Q[j + 1, column] = -np.conj(sine) * Q[j, column]
+        Q[j, column] *= cosine
+    Q[j, j + 1], Q[j + 1, j + 1] = sine, cosine
+    rhs[j + 1] = -np.conj(sine) * rhs[j]
+    rhs[j] = 0 if is_singular else cosine * rhs[j]
+    residual, iteration = abs(rhs[j + 1]), cells[1].real + 1
+    small.found[0] = j + 1
+    small.history[np.int64(iteration) % small.history.size] = residual
+    cells[1], cells[places[1]], cells[places[2]] = iteration, after, residual
+    is_enough, is_limit = residual <= cells[places[3]].real, iteration >= cells[places[4]].real
+    cells[places[0]] = 2 if is_broken else 1 if is_enough else 3 if is_limit else 0
+    if np.isnan(residual):
+        cells[0] = 2
+
+
+@jitted
+def rotation(f: Any, g: float) -> Any:
+    """Give cosine, sine and r of the rotation that takes (f, g) to (r, 0), as LAPACK's lartg."""
+    size = abs(f)
+    length = np.sqrt(size * size + g * g)
+    if g == 0:
+        return 1.0, f * 0, f
+    if size == 0:
+        return 0.0, f * 0 + 1, f * 0 + g
+    phase = f / size
+    return size / length, phase * (g / length), phase * length
+
+
+@jitted
+def solve(small: Small) -> None:
+    """Let `rotated` be y: R·y = rhs."""
+    y, R = small.rotated, small.R
+    found = small.found[0]
+    for k in range(found):
+        y[k] = small.rhs[k]
+    for k in range(found - 1, -1, -1):
+        if y[k] != 0:
+            y[k] /= R[k, k]
+        for i in range(k):
+            y[i] -= y[k] * R[i, k]
+    for k in range(found):
+        y[k] /= small.scales[k]

@@ -1,0 +1,91 @@
+"""Triangular factors; the contract is in `gsparse.kernels`.
+
+One thread goes from row to row: most levels are too narrow to share. Sweeps (`gsparse.linalg.preconditioners`) are
+products, which all threads share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.cpu.jit import jitted
+
+__all__ = ["factorize_ilu0", "order_levels", "triangular_solver"]
+
+
+def order_levels(indptr: Array, indices: Array, upper: bool) -> Levels:
+    """Sort rows by level, in two passes over the entries and one over the rows."""
+    order, bounds = _order_levels(indptr, indices, upper)
+    return Levels(order, bounds)
+
+
+@jitted
+def _order_levels(indptr: Array, indices: Array, upper: bool) -> Any:
+    num_rows = indptr.size - 1
+    levels = np.zeros(num_rows, np.int64)
+    num_levels = 0
+    for step in range(num_rows):
+        row = num_rows - 1 - step if upper else step
+        level = 0
+        for position in range(indptr[row], indptr[row + 1]):
+            level = max(level, levels[indices[position]] + 1)
+        levels[row] = level
+        num_levels = max(num_levels, level + 1)
+    bounds = np.zeros(num_levels + 1, np.int64)
+    for row in range(num_rows):
+        bounds[levels[row] + 1] += 1
+    for level in range(num_levels):
+        bounds[level + 1] += bounds[level]
+    place, order = bounds[:-1].copy(), np.empty(num_rows, indptr.dtype)
+    for row in range(num_rows):
+        order[place[levels[row]]] = row
+        place[levels[row]] += 1
+    return order, bounds
+
+
+def factorize_ilu0(device: object, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
+    """Factorize in place, in order of rows; `levels` is not needed."""
+    _factorize_ilu0(csr.indptr, csr.indices, csr.data, diagonal)
+
+
+@jitted
+def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array) -> None:
+    for row in range(indptr.size - 1):
+        end = indptr[row + 1]
+        for k in range(indptr[row], diagonal[row]):
+            pivot_row = indices[k]
+            data[k] /= data[diagonal[pivot_row]]
+            target = k + 1
+            for u in range(diagonal[pivot_row] + 1, indptr[pivot_row + 1]):
+                while target < end and indices[target] < indices[u]:
+                    target += 1
+                if target < end and indices[target] == indices[u]:
+                    data[target] -= data[k] * data[u]
+
+
+def triangular_solver(
+    device: object, csr: Csr, levels: Levels | None, columns: int, upper: bool
+) -> Callable[[Array, Array], None]:
+    """Bind a solve with a unit triangular matrix; `levels` is not needed."""
+
+    def solve(x: Array, y: Array) -> None:
+        for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
+            _solve(csr.indptr, csr.indices, csr.data, source, target, upper)
+
+    return solve
+
+
+@jitted
+def _solve(indptr: Array, indices: Array, data: Array, x: Array, y: Array, upper: bool) -> None:
+    num_rows = indptr.size - 1
+    for step in range(num_rows):
+        row = np.uint64(num_rows - 1 - step if upper else step)
+        total = x[row]
+        for position in range(indptr[row], indptr[row + np.uint64(1)]):
+            total -= data[np.uint64(position)] * y[np.uint64(indices[np.uint64(position)])]
+        y[row] = total

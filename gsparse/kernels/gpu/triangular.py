@@ -1,0 +1,75 @@
+"""Triangular factors, level by level (contract: `gsparse.kernels`; kernels: `src/triangular.cu`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.errors import ShapeError
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.spmm import MAX_GRID_Y
+
+__all__ = ["factorize_ilu0", "triangular_solver"]
+
+# Threads of the one block that does narrow levels (GS_LEVEL_THREADS), and of each of the many that share a wide one.
+_NARROW_THREADS = 512
+_WIDE_THREADS = 128
+# Rows of a level up to which one block is done with it before the next launch would have begun.
+_NARROW_ROWS = 2 * _NARROW_THREADS
+
+
+def _launches(levels: Levels) -> list[tuple[int, int, int, int]]:
+    """Give each launch's first and last level, blocks and threads a block."""
+    found = []
+    for first, last in levels.runs(_NARROW_ROWS):
+        rows = int(levels.bounds[last] - levels.bounds[first])
+        if last - first > 1 or rows <= _NARROW_ROWS:
+            found.append((first, last, 1, _NARROW_THREADS))
+        else:
+            found.append((first, last, -(-rows // _WIDE_THREADS), _WIDE_THREADS))
+    return found
+
+
+def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels) -> None:
+    """Factorize in place: rows of a level at once."""
+    kernel = device.kernel("triangular.cu", expression("ilu0_levels", csr.dtype, csr.indices.dtype))
+    args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
+    for first, last, blocks, threads in _launches(levels):
+        kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
+
+
+def triangular_solver(
+    device: Device, csr: Csr, levels: Levels, columns: int, upper: bool
+) -> Callable[[Array, Array], None]:
+    """Bind a solve with a unit triangular matrix: its rows are brought into the order of levels."""
+    if columns > MAX_GRID_Y:
+        raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
+    kernel = device.kernel("triangular.cu", expression("solve_levels", csr.dtype, csr.indices.dtype))
+    rows = _in_order(device, csr, levels.order)
+    matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
+    launches: list[Any] = [
+        ((blocks, columns), (threads,), (np.int32(first), np.int32(last), *matrix))
+        for first, last, blocks, threads in _launches(levels)
+    ]
+
+    def solve(x: Array, y: Array) -> None:
+        for grid, block, args in launches:
+            kernel(grid, block, (*args, x, y))
+
+    return solve
+
+
+def _in_order(device: Device, csr: Csr, order: Array) -> Csr:
+    """Give the rows in another order, values negated."""
+    xp, index = device.xp, csr.indptr.dtype
+    indptr = xp.zeros(csr.num_rows + 1, index)
+    xp.cumsum(xp.diff(csr.indptr)[order], out=indptr[1:])
+    places = xp.arange(csr.nnz)
+    rows = xp.searchsorted(indptr, places, side="right") - 1
+    source = csr.indptr[order[rows]] + (places - indptr[rows])
+    return Csr(csr.shape, indptr, csr.indices[source], -csr.data[source])

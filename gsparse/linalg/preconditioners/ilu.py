@@ -1,0 +1,215 @@
+"""Incomplete factorisations on the matrix's own pattern: A ≈ (I + L)·D·(I + U), L and U strictly triangular."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.errors import FactorizationError
+from gsparse.formats import Csr, Levels
+from gsparse.linalg.iteration import Call
+from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
+from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, select
+from gsparse.linalg.preconditioners.triangle import SOLVES, Solve, Triangle, levels_of
+
+__all__ = ["ic0", "ilu0"]
+
+Method = Literal["levels", "jacobi"]
+
+
+class FactoredPreconditioner(Preconditioner):
+    """Solves with I + L, D and I + U, one after the other.
+
+    Parameters
+    ----------
+    device : Device
+    lower, upper : (Triangle, bool)
+        Whether to take the adjoint.
+    inverse_diagonal : array
+    """
+
+    def __init__(
+        self, device: Device, lower: tuple[Triangle, bool], inverse_diagonal: Array, upper: tuple[Triangle, bool]
+    ) -> None:
+        super().__init__(device, int(inverse_diagonal.size), inverse_diagonal.dtype)
+        self._lower, self._upper, self._inverse_diagonal = lower, upper, inverse_diagonal
+
+    def _prepare(self, passes: Passes, adjoint: bool) -> Build:
+        first, last = (self._upper, self._lower) if adjoint else (self._lower, self._upper)
+        solve_first, solve_last = (t.bind(passes, adjoint=flip != adjoint) for t, flip in (first, last))
+        d = passes.diagonal(self._inverse_diagonal, adjoint=adjoint)
+        between, scaled = passes.vector(self.shape[0]), passes.vector(self.shape[0])
+
+        def build(x: Array, y: Array) -> list[Call]:
+            solves: tuple[Solve, Solve] = solve_first, solve_last
+            return [*solves[0](x, between), passes.bind("scale", d=d, b=between, x=scaled), *solves[1](scaled, y)]
+
+        return build
+
+
+def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
+    """Precondition with the incomplete LU factors that have entries where A has: ILU(0), for gmres and bicgstab.
+
+    The factors are exact (L·U equals A wherever A has entries), computed on the device level by level, where rows of a
+    level wait for none of each other, and always the same.
+
+    Parameters
+    ----------
+    A : sparse array, shape (N, N)
+        GpuSparseMatrix, or what becomes one.
+    solve : {"jacobi", "levels"}, optional
+        How to solve with the factors. "levels" is exact, level by level: on a GPU a launch a wide level, so for few
+        levels only. "jacobi" is a fixed number of Jacobi sweeps, products with all rows at once: the default on a GPU;
+        it approximates, still as a fixed linear map, and the factors should not be far from diagonally dominant. The
+        default on the CPU is "levels", which there goes through the rows in order on one thread.
+    sweeps : int, optional
+        Jacobi sweeps a factor, 3 by default; about as many as there are levels give the exact solve.
+    shift : float, optional
+        Add so much of the sum of each row's magnitudes to the diagonal first (Manteuffel's shift): 0.001 to 0.1 where
+        factors break down or make things worse.
+
+    Returns
+    -------
+    Preconditioner
+        For `M` of the solvers here, of SciPy and of CuPy.
+
+    Raises
+    ------
+    FactorizationError
+        Where a pivot is zero.
+    ShapeError, TypeError, ValueError
+
+    References
+    ----------
+    .. [1] J. A. Meijerink, H. A. van der Vorst, "An iterative solution method for linear systems of which the
+       coefficient matrix is a symmetric M-matrix", Math. Comp. 31(137), 1977.
+    .. [2] H. Anzt, E. Chow, J. Dongarra, "Iterative sparse triangular solves for preconditioning", Euro-Par 2015.
+    .. [3] T. A. Manteuffel, "An incomplete factorization technique for positive definite linear systems", Math. Comp.
+       34(150), 1980.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse.linalg import ilu0
+    >>> S = scipy.sparse.diags_array([-1.0, 3.0, -1.5], offsets=[-1, 0, 1], shape=(100, 100), format="csr")
+    >>> x, info = scipy.sparse.linalg.gmres(S, numpy.ones(100), M=ilu0(S), rtol=1e-10)
+    >>> info, bool(numpy.allclose(S @ x, 1))
+    (0, True)
+    """
+    method = _parse(solve, sweeps, shift)
+    with SquareMatrix.of(A, "ilu0") as matrix:
+        kind = method or _default(matrix.device)
+        device, xp = matrix.device, matrix.device.xp
+        factors, rows, pivots = _factorize(matrix, shift)
+        broken = first_where(device, ~(xp.isfinite(pivots) & (pivots != 0)))
+        if broken is not None:
+            raise FactorizationError(f"ilu0: zero pivot in row {broken}: try ilu0(A, shift=0.01), or reorder the rows")
+        below = select(device, factors, factors.indices < rows, factors.data)
+        above = select(device, factors, factors.indices > rows, factors.data / pivots[rows])
+        lower, upper = (Triangle(matrix, part, kind, sweeps, upper=part is above) for part in (below, above))
+        return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False))
+
+
+def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
+    """Precondition with the incomplete Cholesky factors that have entries where A has: IC(0), for cg and minres.
+
+    In the form L·D·Lᴴ, which is what ILU(0) gives for a Hermitian A. The second solve is the adjoint of the first,
+    Jacobi sweeps included, so M is Hermitian and positive definite however few sweeps there are.
+
+    Parameters
+    ----------
+    A : sparse array, shape (N, N)
+        Hermitian and positive definite; the former is not checked. GpuSparseMatrix, or what becomes one.
+    solve : {"jacobi", "levels"}, optional
+    sweeps : int, optional
+    shift : float, optional
+        All three as for `ilu0`.
+
+    Returns
+    -------
+    Preconditioner
+        For `M` of the solvers here, of SciPy and of CuPy.
+
+    Raises
+    ------
+    FactorizationError
+        Where a pivot is not positive: A need not be indefinite for that, and a shift is the usual remedy.
+    ShapeError, TypeError, ValueError
+
+    References
+    ----------
+    .. [1] J. A. Meijerink, H. A. van der Vorst, "An iterative solution method for linear systems of which the
+       coefficient matrix is a symmetric M-matrix", Math. Comp. 31(137), 1977.
+    .. [2] H. Anzt, E. Chow, J. Dongarra, "Iterative sparse triangular solves for preconditioning", Euro-Par 2015.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import cg, ic0
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(100, 100))
+    >>> A = GpuSparseMatrix(S, device="cpu")
+    >>> cg(A, numpy.ones(100), M=ic0(A), full_output=True).iterations  # (without fill-in nothing was left out)
+    1
+    """
+    method = _parse(solve, sweeps, shift)
+    with SquareMatrix.of(A, "ic0") as matrix:
+        kind = method or _default(matrix.device)
+        device, xp = matrix.device, matrix.device.xp
+        factors, rows, pivots = _factorize(matrix, shift)
+        broken = first_where(device, ~(xp.isfinite(pivots) & (pivots.real > 0)))
+        if broken is not None:
+            raise FactorizationError(
+                f"ic0: the pivot in row {broken} is not positive: try ic0(A, shift=0.01); for an indefinite A use "
+                "ilu0(A) with gmres"
+            )
+        below = select(device, factors, factors.indices < rows, factors.data)
+        triangle = Triangle(matrix, below, kind, sweeps, upper=False)
+        return FactoredPreconditioner(
+            device, (triangle, False), (1 / pivots.real).astype(matrix.dtype), (triangle, True)
+        )
+
+
+def _parse(solve: str | None, sweeps: int, shift: float) -> Method | None:
+    if solve is not None and solve not in SOLVES:
+        raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")
+    if sweeps < 1:
+        raise ValueError(f"sweeps must be at least 1, got {sweeps}")
+    if not shift >= 0:
+        raise ValueError(f"shift must not be negative, got {shift}")
+    return solve  # type: ignore[return-value]
+
+
+def _default(device: Device) -> Method:
+    return "levels" if device.kind == "cpu" else "jacobi"
+
+
+def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
+    """Give the factors in one matrix, each entry's row, and the pivots: what is on the diagonal. Synchronizes."""
+    device = matrix.device
+    csr, rows, diagonal = _shifted(matrix, shift)
+    levels: Levels | None = None
+    if device.kind != "cpu":
+        levels = levels_of(device, select(device, csr, csr.indices < rows, csr.data), upper=False)
+    device.kernels.factorize_ilu0(device, csr, diagonal, levels)
+    return csr, rows, csr.data[diagonal]
+
+
+def _shifted(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
+    """Give a copy with a whole diagonal and the shift added to it, each entry's row, and the diagonal's positions."""
+    xp, csr, rows = matrix.device.xp, matrix.csr, matrix.rows
+    diagonal = matrix.diagonal
+    if shift:
+        phases = xp.where(diagonal == 0, 1, diagonal / xp.where(diagonal == 0, 1, xp.abs(diagonal)))
+        diagonal = (diagonal + shift * matrix.row_sums() * phases).astype(matrix.dtype)
+    off = csr.indices != rows
+    every = xp.arange(matrix.size, dtype=rows.dtype)
+    rows, columns = xp.concatenate([rows[off], every]), xp.concatenate([csr.indices[off], every])
+    data = xp.concatenate([csr.data[off], diagonal])
+    order = xp.argsort(rows.astype(np.int64) * matrix.size + columns)
+    rows, columns, data = rows[order], columns[order], data[order]
+    indptr = xp.searchsorted(rows, xp.arange(matrix.size + 1)).astype(csr.indptr.dtype)
+    return Csr(csr.shape, indptr, columns, data), rows, xp.flatnonzero(rows == columns).astype(columns.dtype)

@@ -1,0 +1,63 @@
+"""Systems to solve, small enough for emulated devices, and what their solutions are held against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from tests.support import host, random_values
+
+
+def laplacian(n: int, dtype: Any = float) -> sp.csr_array:
+    """Give the 5-point Laplacian of an n×n grid; Hermitian and complex where the dtype is."""
+    dtype = np.dtype(dtype)
+    beside = -1 + 0.5j if dtype.kind == "c" else -1.0
+    line = sp.diags_array([beside, 2.0, np.conj(beside)], offsets=[-1, 0, 1], shape=(n, n), dtype=dtype)
+    eye = sp.eye_array(n, dtype=dtype)
+    return sp.csr_array(sp.kron(line, eye) + sp.kron(eye, line), dtype=dtype)
+
+
+def convection(n: int, dtype: Any = float) -> sp.csr_array:
+    """Give an upwind convection-diffusion operator of an n×n grid: not symmetric."""
+    dtype = np.dtype(dtype)
+    line = sp.diags_array([-1.5, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n), dtype=dtype)
+    eye = sp.eye_array(n, dtype=dtype)
+    S = sp.kron(line, eye) + sp.kron(eye, line)
+    return sp.csr_array(S + 0.3j * sp.eye_array(n * n) if dtype.kind == "c" else S, dtype=dtype)
+
+
+def indefinite(n: int, dtype: Any = float) -> sp.csr_array:
+    """Give a Hermitian operator with eigenvalues of both signs, none near 0."""
+    S = laplacian(n, dtype)
+    signs = np.where(np.arange(n * n) % 2, 3, -6)
+    return sp.csr_array(S + sp.diags_array(signs.astype(S.dtype)), dtype=S.dtype)
+
+
+def rectangular(rows: int, columns: int, dtype: Any = float) -> sp.csr_array:
+    """Give a sparse matrix of full rank, about ten entries a row or column."""
+    rng = np.random.default_rng(rows + columns)
+    S = sp.random_array((rows, columns), density=min(1, 10 / min(rows, columns)), rng=rng, dtype=float).tocsr()
+    S.data = random_values(rng, S.nnz, dtype)
+    return sp.csr_array(S + 12 * sp.eye_array(rows, columns, dtype=np.dtype(dtype)), dtype=dtype)
+
+
+def right_hand_side(S: Any, columns: int | None = None, seed: int = 0) -> Any:
+    shape = S.shape[0] if columns is None else (S.shape[0], columns)
+    return random_values(np.random.default_rng(seed), shape, S.dtype)
+
+
+def residual(S: Any, x: Any, b: Any) -> Any:
+    """Give norm(b - S·x) / norm(b), of each column."""
+    return np.linalg.norm(b - S @ host(x), axis=0) / np.linalg.norm(b, axis=0)
+
+
+class Count:
+    """A callback that counts its calls and keeps the last argument."""
+
+    def __init__(self) -> None:
+        self.calls, self.last = 0, None
+
+    def __call__(self, x: Any) -> None:
+        self.calls, self.last = self.calls + 1, x

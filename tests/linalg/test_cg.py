@@ -1,0 +1,212 @@
+"""Conjugate gradients behave as SciPy's, on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.errors import ShapeError
+from gsparse.linalg import SolveResult, cg
+from tests.linalg.problems import Count, laplacian, residual, right_hand_side
+from tests.support import DTYPES, host, matrix_folder, on_device
+
+S = laplacian(7)
+B = right_hand_side(S)
+JACOBI = sp.csr_array(sp.diags_array(1 / (1 + S.diagonal() + np.arange(S.shape[0]) % 3)))
+
+
+def matrix(device: Device, S: Any = S) -> GpuSparseMatrix:
+    return GpuSparseMatrix(S, device=device)
+
+
+@pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+def test_cg_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any) -> None:
+    count = Count()
+    x, info = la.cg(S, B, rtol=1e-10, M=M, callback=count)
+    found = cg(matrix(device), B, rtol=1e-10, M=M, full_output=True)
+    assert (found.info, info) == (0, 0)
+    assert abs(found.iterations - count.calls) <= 2
+    assert residual(S, found.x, B) < 1e-9
+    np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-8)
+
+
+def test_cg_solves_right_hand_sides_side_by_side(device: Device) -> None:
+    b = right_hand_side(S, 3)
+    b[:, 1] = 0
+    x, info = cg(matrix(device), b, rtol=1e-9)
+    assert info == 0
+    assert x.shape == b.shape
+    np.testing.assert_array_equal(x[:, 1], 0)
+    assert np.all(residual(S, x[:, ::2], b[:, ::2]) < 1e-8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_cg_computes_in_the_dtype_of_the_system(real_device: Device, dtype: np.dtype[Any]) -> None:
+    T = laplacian(7, dtype)
+    b = right_hand_side(T)
+    x, info = cg(matrix(real_device, T), b, rtol=1e-4)
+    assert info == 0
+    assert x.dtype == dtype
+    assert residual(T, x, b) < 2e-4
+
+
+def test_cg_promotes_integers(real_device: Device) -> None:
+    x, info = cg(matrix(real_device, S.astype(int)), np.ones(S.shape[0], int))
+    assert info == 0
+    assert x.dtype == float
+
+
+def test_cg_takes_all_kinds_of_operators(real_device: Device) -> None:
+    expected, _ = la.cg(S, B, rtol=1e-10)
+    A = matrix(real_device)
+    operator = la.aslinearoperator(S)
+    inverse = la.LinearOperator(S.shape, matvec=lambda x: JACOBI @ x, dtype=float)
+    with_device = on_device(real_device, B)
+    cases: list[tuple[Any, Any, Any]] = [
+        (A, B, None), (A, with_device, None), (A, B, inverse), (A, B, JACOBI), (A, B, JACOBI.toarray()),
+    ]  # fmt: skip
+    if real_device.kind == "cpu":
+        cases += [(T, B, None) for T in (S, sp.csr_matrix(S), S.tocoo(), S.toarray(), operator)]
+    for T, b, M in cases:
+        x, info = cg(T, b, rtol=1e-10, M=M)
+        assert info == 0
+        assert type(x) is type(b)
+        np.testing.assert_allclose(host(x), expected, rtol=0, atol=1e-8)
+
+
+def test_cg_begins_at_x0_and_leaves_it_alone(real_device: Device) -> None:
+    A, guess = matrix(real_device), right_hand_side(S, seed=1)
+    kept = guess.copy()
+    x, info = cg(A, B, guess, rtol=1e-10)
+    assert info == 0
+    assert residual(S, x, B) < 1e-9
+    np.testing.assert_array_equal(guess, kept)
+    again = cg(A, B, x, rtol=1e-8, full_output=True)
+    assert (again.iterations, again.info) == (0, 0)
+    np.testing.assert_array_equal(again.x, x)
+
+
+@pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+def test_cg_begins_at_the_preconditioned_right_hand_side(real_device: Device, M: Any) -> None:
+    first = cg(matrix(real_device), B, "Mb", M=M, maxiter=0, full_output=True)
+    np.testing.assert_allclose(first.x, B if M is None else M @ B, rtol=1e-15)
+    with pytest.raises(ValueError, match="'Mb'"):
+        cg(matrix(real_device), B, "b")
+
+
+def test_cg_gives_zero_for_a_zero_right_hand_side(device: Device) -> None:
+    for guess in (None, B):
+        found = cg(matrix(device), np.zeros_like(B), guess, full_output=True)
+        assert (found.info, found.iterations) == (0, 0)
+        np.testing.assert_array_equal(found.x, 0)
+
+
+def test_cg_stops_at_maxiter(device: Device) -> None:
+    for maxiter in (0, 1, 3):
+        found = cg(matrix(device), B, maxiter=maxiter, rtol=1e-12, full_output=True)
+        x, _ = la.cg(S, B, maxiter=maxiter, rtol=1e-12)
+        assert found.iterations == maxiter
+        assert found.info == max(maxiter, 1)  # (SciPy gives 0 for maxiter=0, as if it had converged)
+        assert found.reason == "reached maxiter"
+        assert "maxiter" in found.advice
+        assert len(found.residuals) == maxiter + 1
+        np.testing.assert_allclose(found.x, x, rtol=1e-12, atol=1e-12)
+
+
+def test_cg_calls_back_after_each_iteration(real_device: Device) -> None:
+    mine, theirs = Count(), Count()
+    x, _ = cg(matrix(real_device), B, rtol=1e-8, callback=mine)
+    la.cg(S, B, rtol=1e-8, callback=theirs)
+    assert abs(mine.calls - theirs.calls) <= 1
+    np.testing.assert_array_equal(mine.last, x)
+
+
+@pytest.mark.parametrize("where", ["matrix", "right-hand side"])
+def test_cg_ends_where_numbers_are_not(device: Device, where: str) -> None:
+    T, b = S.copy(), B.copy()
+    (T.data if where == "matrix" else b)[3] = np.nan
+    found = cg(matrix(device, T), b, full_output=True, maxiter=50)
+    assert found.info > 0
+    assert found.iterations <= 1
+    assert "not a number" in found.reason
+
+
+def test_cg_says_that_a_matrix_is_indefinite(device: Device) -> None:
+    T = sp.csr_array(S - 3 * sp.eye_array(S.shape[0]))
+    found = cg(matrix(device, T), B, rtol=1e-14, maxiter=20, full_output=True)
+    assert found.info > 0
+    assert "minres" in found.advice
+
+
+def test_cg_solves_a_consistent_singular_system(device: Device) -> None:
+    T = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # a graph's Laplacian: ones are its kernel
+    b = B - B.mean()
+    x, info = cg(matrix(device, T), b, rtol=1e-8)
+    assert info == 0
+    assert residual(T, x, b) < 1e-7
+
+
+def test_cg_solves_small_systems(device: Device) -> None:
+    x, info = cg(matrix(device, sp.csr_array([[4.0]])), np.array([2.0]))
+    assert (x.tolist(), info) == ([0.5], 0)
+    x, info = cg(matrix(device, sp.csr_array((0, 0))), np.zeros(0))
+    assert (x.shape, info) == ((0,), 0)
+    x, info = cg(matrix(device), B[:, None], rtol=1e-9)
+    assert info == 0
+    assert residual(S, x.ravel(), B) < 1e-8
+
+
+def test_cg_refuses_what_does_not_fit(real_device: Device) -> None:
+    A = matrix(real_device)
+    with pytest.raises(ShapeError, match="square"):
+        cg(matrix(real_device, S[:, 1:]), B)
+    with pytest.raises(ShapeError, match="incompatible"):
+        cg(A, B[1:])
+    with pytest.raises(ShapeError, match="incompatible"):
+        cg(A, B, B[1:])
+    with pytest.raises(ShapeError, match="preconditioner"):
+        cg(A, B, M=JACOBI[1:, 1:])
+    with pytest.raises(ValueError, match="non-negative"):
+        cg(A, B, atol=-1)
+    with pytest.raises(TypeError):
+        cg("A", B)
+
+
+def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    found = cg(matrix(real_device), B, rtol=1e-8, full_output=True, progress=True)
+    x, info = found
+    assert isinstance(found, SolveResult)
+    assert info == 0
+    assert found.reason == "converged"
+    assert found.advice == ""
+    assert found.seconds > 0
+    np.testing.assert_allclose(found.residuals[0], np.linalg.norm(B))
+    assert found.residuals[-1] < 1e-8 * np.linalg.norm(B) <= found.residuals[-2]
+    assert "converged after" in str(found)
+    assert f"{found.iterations}/" in capsys.readouterr().err  # the bar
+
+
+# Matrices and tolerances at which the count of iterations does not hang on roundings: SciPy's own count for the matrix
+# with its rows in another order is the same ±1.
+REAL = {
+    "1138_bus": 1e-2, "CVXQP3_L_P": 1e-5, "bcsstk13": 1e-2, "bcsstk16": 1e-5, "concrete_K": 1e-2, "mhd1280b": 1e-2,
+    "polyfem_A_2": 1e-5, "pyamg_airfoil": 1e-5, "pyamg_bar": 1e-5, "pyamg_knot": 1e-5, "pyamg_unit_cube": 1e-5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_cg_takes_as_many_iterations_as_scipy_on_real_matrices(real_device: Device, name: str) -> None:
+    T = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
+    T = sp.csr_array(T.real if T.dtype.kind == "c" else T, dtype=float)
+    b, count = T @ np.ones(T.shape[0]), Count()
+    x, info = la.cg(T, b, rtol=REAL[name], callback=count)
+    found = cg(matrix(real_device, T), b, rtol=REAL[name], full_output=True)
+    assert (info, found.info) == (0, 0)
+    assert abs(found.iterations - count.calls) <= 2
+    assert residual(T, found.x, b) < 1.01 * REAL[name]

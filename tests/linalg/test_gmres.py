@@ -1,0 +1,315 @@
+"""GMRES and flexible GMRES: SciPy's conventions, the basis, and what ends a cycle."""
+
+from __future__ import annotations
+
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+from gsparse import GpuSparseMatrix, set_num_threads
+from gsparse.device import Device
+from gsparse.errors import DtypeError, ShapeError
+from gsparse.kernels.gpu import basis as gpu_basis
+from gsparse.linalg.gmres import PROGRAM, fgmres, gmres
+from gsparse.linalg.iteration import State
+from tests.support import host, on_device, random_values
+
+# More than the two blocks of an emulated device have in flight.
+SIZE = 600
+
+
+def convection(size: int, dtype: type | str = float) -> sp.csr_array:
+    """Give a nonsymmetric matrix that GMRES takes some dozens of iterations for."""
+    made = sp.diags_array([-1.4, 2.5, -0.6, 0.3], offsets=[-1, 0, 1, 7], shape=(size, size)).tocsr().astype(dtype)
+    return made * (1 + 0.2j) if made.dtype.kind == "c" else made
+
+
+def right_side(size: int, dtype: type | str = float) -> np.ndarray:
+    return random_values(np.random.default_rng(1), size, dtype)
+
+
+def scipy_norms(*args: object, **kwargs: object) -> tuple[np.ndarray, int, list[float]]:
+    norms: list[float] = []
+    x, info = sla.gmres(*args, callback=norms.append, callback_type="pr_norm", **kwargs)
+    return x, info, norms
+
+
+@pytest.mark.parametrize("restart", [3, 20, 4000])
+def test_gmres_follows_scipy(device: Device, restart: int) -> None:
+    size = SIZE if restart < 100 else 90
+    S, b = convection(size), right_side(size)
+    M = sp.diags_array(1 / (2 + np.random.default_rng(2).random(size))).tocsr()
+    for preconditioner in (None, M):
+        x, info, norms = scipy_norms(S, b, restart=restart, M=preconditioner, rtol=1e-8)
+        got = gmres(
+            GpuSparseMatrix(S, device=device), b, restart=restart, rtol=1e-8, full_output=True,
+            M=None if preconditioner is None else GpuSparseMatrix(preconditioner, device=device),
+        )  # fmt: skip
+        assert (got.info, got.iterations) == (info, len(norms))
+        np.testing.assert_allclose(got.residuals[1:] / np.linalg.norm(b), norms, rtol=1e-6)
+        assert np.linalg.norm(S @ got.x - b) <= 1e-8 * np.linalg.norm(b)
+        np.testing.assert_allclose(got.x, x, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "complex128",
+        pytest.param("float32", marks=pytest.mark.xslow),
+        pytest.param("complex64", marks=pytest.mark.xslow),
+    ],
+)
+def test_gmres_solves_in_every_dtype(device: Device, dtype: str) -> None:
+    S, b = convection(80, dtype), right_side(80, dtype)
+    rtol = 1e-4 if np.finfo(dtype).bits == 32 else 1e-10
+    _, info, norms = scipy_norms(S, b, rtol=rtol)
+    got = gmres(GpuSparseMatrix(S, device=device), b, rtol=rtol, full_output=True)
+    assert got.x.dtype == dtype
+    assert got.info == info == 0
+    assert abs(got.iterations - len(norms)) <= 2
+    assert np.linalg.norm(S @ got.x - b) <= rtol * np.linalg.norm(b)
+
+
+def test_gmres_basis_in_single_precision_reaches_the_same_residual(device: Device) -> None:
+    S, b = convection(SIZE), right_side(SIZE)
+    A = GpuSparseMatrix(S, device=device)
+    full = gmres(A, b, rtol=1e-12, restart=15, full_output=True)
+    half = gmres(A, b, rtol=1e-12, restart=15, basis_dtype=np.float32, full_output=True)
+    assert full.info == half.info == 0
+    assert np.linalg.norm(S @ half.x - b) <= 1e-12 * np.linalg.norm(b)
+    assert half.iterations <= full.iterations + 15
+    with pytest.raises(DtypeError, match="basis"):
+        gmres(A, b, basis_dtype=np.int32)
+
+
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.xslow)])
+def test_basis_stays_orthogonal_where_gram_schmidt_loses_it(device: Device, dtype: str) -> None:
+    # Singular values over twelve orders: plain classical Gram–Schmidt has nothing orthogonal left after ten vectors.
+    rng, size, steps = np.random.default_rng(3), 300, 40
+    U = np.linalg.qr(rng.standard_normal((size, size)))[0]
+    V = np.linalg.qr(rng.standard_normal((size, size)))[0]
+    A = ((U * np.logspace(0, -12, size)) @ V).astype(dtype)
+    state = State(device, PROGRAM, np.dtype(dtype), 1, 64)
+    w, u = on_device(device, rng.standard_normal(size).astype(dtype)), device.xp.zeros(size, dtype)
+    state.set(norm=np.linalg.norm(host(w).astype(float)), limit=np.inf)
+    basis = device.kernels.Arnoldi(device, state, w, u, steps, np.dtype(dtype))
+    for j in range(steps):
+        u[...] = on_device(device, A @ host(w))
+        basis.project(j)()
+        basis.orthogonalize(j)()
+    assert state.look()["cycle_end"] == 0
+    Q = host(basis.vectors)[:, 0].astype(float)
+    assert np.max(abs(Q @ Q.T - np.eye(steps))) <= 30 * np.finfo(dtype).eps
+    # What B adds to the first vectors lies in the next ones: the relation behind the small problem.
+    B = A.astype(float) @ Q[:-1].T
+    assert np.max(abs(B - Q.T @ (Q @ B))) <= 100 * np.finfo(dtype).eps
+
+
+def two_iterations(device: Device, **options: object) -> tuple[np.ndarray, np.ndarray]:
+    """Run some iterations of Arnoldi's process with a diagonal matrix; give the basis and the scalars."""
+    rng, size, steps = np.random.default_rng(4), 700, 20
+    state = State(device, PROGRAM, np.dtype(float), 2, 64)
+    w, u = on_device(device, rng.standard_normal(2 * size)), device.xp.zeros(2 * size)
+    diagonal = on_device(device, rng.standard_normal(2 * size))
+    state.set(norm=np.linalg.norm(host(w).reshape(2, -1), axis=1), limit=np.inf)
+    basis = device.kernels.Arnoldi(device, state, w, u, steps, np.dtype(float), **options)
+    for j in range(steps):
+        u[...] = diagonal * w
+        basis.project(j)()
+        basis.orthogonalize(j)()
+    return host(basis.vectors), state.look().cells
+
+
+def test_sums_added_up_elsewhere_give_the_same(device: Device) -> None:
+    vectors, cells = two_iterations(device)
+    calls = []
+    shared, others = two_iterations(device, reduce=lambda sums: calls.append(sums.shape))
+    np.testing.assert_array_equal(shared, vectors)
+    np.testing.assert_array_equal(others, cells)
+    assert len(calls) == 2 * len(vectors)
+
+
+@pytest.mark.parametrize("teams", [1, 2, 32])
+def test_more_vectors_than_a_block_holds(device: Device, teams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, cells = two_iterations(device)
+    monkeypatch.setattr(gpu_basis, "_TEAMS", teams)
+    monkeypatch.setattr(gpu_basis, "_BLOCKS", 5)
+    others, other_cells = two_iterations(device)
+    np.testing.assert_allclose(others, vectors, atol=1e-13)
+    np.testing.assert_allclose(other_cells, cells, rtol=1e-12)
+
+
+def test_gmres_is_the_same_for_any_number_of_threads() -> None:
+    S, b = convection(3000), right_side(3000)
+    found = []
+    try:
+        for threads in (1, 3):
+            set_num_threads(threads)
+            found.append(gmres(GpuSparseMatrix(S, device="cpu"), b, maxiter=2)[0])
+    finally:
+        set_num_threads(2)
+    np.testing.assert_array_equal(*found)
+
+
+def test_several_right_hand_sides_each_go_their_own_way(device: Device) -> None:
+    S = convection(150)
+    A = GpuSparseMatrix(S, device=device)
+    B = np.stack([right_side(150), np.zeros(150), S @ np.ones(150)], 1)
+    got = gmres(A, B, x0=np.stack([np.zeros(150), np.ones(150), np.ones(150)], 1), rtol=1e-9, full_output=True)
+    assert got.info == 0
+    assert np.all(np.linalg.norm(S @ got.x - B, axis=0) <= 1e-9 * np.linalg.norm(B, axis=0))
+    alone = gmres(A, B[:, 0], rtol=1e-9, full_output=True)
+    assert got.iterations == alone.iterations
+    np.testing.assert_allclose(got.x[:, 0], alone.x, atol=1e-12)
+    assert np.isnan(got.residuals[1:, 1:]).all()
+
+
+# ------------------------------------------------------------------ flexible
+
+
+class Varying:
+    """A preconditioner that is another one each time, never the same twice."""
+
+    def __init__(self, S: sp.csr_array) -> None:
+        self.shape, self.dtype, self.calls = S.shape, S.dtype, 0
+        self.inverse = sla.splu(S.tocsc())
+
+    def matvec(self, x: np.ndarray) -> np.ndarray:
+        self.calls += 1
+        return self.inverse.solve(x.reshape(-1)) * (1 + self.calls % 3) + 0.3 * np.roll(x.reshape(-1), self.calls)
+
+
+def test_flexible_gmres_takes_a_preconditioner_that_changes(device: Device) -> None:
+    S, b = convection(120), right_side(120)
+    A, M = GpuSparseMatrix(S, device=device), Varying(S)
+    got = fgmres(A, b, M=M, rtol=1e-10, restart=12, full_output=True)
+    assert got.info == 0
+    assert np.linalg.norm(S @ got.x - b) <= 1e-10 * np.linalg.norm(b)
+    assert M.calls == got.iterations, "a preconditioner on the host is not called in vain"
+    # The residual that a cycle knows is the true one, and fixed preconditioners are as good as from the left.
+    first = fgmres(A, b, M=Varying(S), restart=5, maxiter=1, full_output=True, rtol=1e-14)
+    np.testing.assert_allclose(first.residuals[-1], np.linalg.norm(S @ first.x - b), rtol=1e-8)
+
+
+def test_flexible_gmres_with_a_resident_preconditioner(device: Device) -> None:
+    S, b = convection(200), right_side(200)
+    A = GpuSparseMatrix(S, device=device)
+    M = GpuSparseMatrix(sp.diags_array(1 / (2 + np.random.default_rng(2).random(200))).tocsr(), device=device)
+    for options in ({}, {"basis_dtype": np.float32}):
+        got = gmres(A, b, M=M, flexible=True, rtol=1e-11, full_output=True, **options)
+        assert got.info == 0
+        assert np.linalg.norm(S @ got.x - b) <= 1e-11 * np.linalg.norm(b)
+
+
+# --------------------------------------------------------------- conventions
+
+
+@pytest.mark.parametrize("kind", ["pr_norm", "legacy", "x"])
+@pytest.mark.parametrize("maxiter", [2, 17, 400])
+def test_callback_and_maxiter_mean_what_they_do_in_scipy(kind: str, maxiter: int) -> None:
+    S, b = convection(150), right_side(150)
+    expected: list[object] = []
+    x, info = sla.gmres(S, b, restart=6, maxiter=maxiter, callback=expected.append, callback_type=kind)
+    came: list[object] = []
+    got, got_info = gmres(
+        GpuSparseMatrix(S, device="cpu"), b, restart=6, maxiter=maxiter, callback=came.append, callback_type=kind
+    )
+    assert got_info == info
+    assert len(came) == len(expected)
+    if kind == "x":
+        np.testing.assert_array_equal(came[-1], got)
+    else:
+        assert all(isinstance(norm, float) for norm in came)
+        np.testing.assert_allclose(came, expected, rtol=1e-9)
+    np.testing.assert_allclose(got, x, atol=1e-9)
+
+
+def test_callback_without_its_type_warns_as_in_scipy() -> None:
+    S, b = convection(30), right_side(30)
+    with pytest.warns(DeprecationWarning, match="callback_type"):
+        _, info = gmres(GpuSparseMatrix(S, device="cpu"), b, callback=lambda _: None, maxiter=3)
+    assert info == 3
+    with pytest.raises(ValueError, match="callback_type"):
+        gmres(S, b, callback=print, callback_type="y")
+    with pytest.raises(ValueError, match="restart"):
+        gmres(S, b, restart=0)
+    with pytest.raises(ShapeError, match="square"):
+        gmres(sp.csr_array((3, 4)), np.ones(3))
+
+
+def test_zero_right_hand_side_and_converged_guess(device: Device) -> None:
+    S = convection(70)
+    A, ones = GpuSparseMatrix(S, device=device), np.ones(70)
+    x, info = gmres(A, np.zeros(70), x0=ones)
+    assert info == 0
+    np.testing.assert_array_equal(x, 0)
+    got = gmres(A, S @ ones, x0=ones, full_output=True)
+    assert (got.info, got.iterations) == (0, 0)
+    np.testing.assert_array_equal(got.x, ones)
+    column, info = gmres(A, (S @ ones)[:, None], x0="Mb", rtol=1e-10)
+    assert column.shape == (70, 1)
+    np.testing.assert_allclose(column[:, 0], ones, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_tiny_systems(device: Device, size: int) -> None:
+    S = sp.csr_array(np.arange(size * size).reshape(size, size) + 2.0 * np.eye(size))
+    b = np.arange(1.0, size + 1)
+    x, info = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-12)
+    assert info == 0
+    np.testing.assert_allclose(S @ x, b)
+
+
+def test_lucky_breakdown_ends_with_the_solution(device: Device) -> None:
+    # Three distinct eigenvalues: the space ends after three vectors.
+    S, b = sp.diags_array(np.repeat([1.0, 2.0, 5.0], 40)).tocsr(), right_side(120)
+    got = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-13, full_output=True)
+    assert (got.info, got.iterations) == (0, 3)
+    np.testing.assert_allclose(S @ got.x, b, atol=1e-12)
+
+
+def test_singular_matrix_is_no_false_success(device: Device) -> None:
+    S = sp.csr_array(np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
+    b = np.array([1.0, 0, 1])
+    got = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-8, full_output=True)
+    assert got.info == 30  # (SciPy's: maxiter)
+    assert "singular" in got.advice
+    np.testing.assert_allclose(S @ (S @ got.x), S @ b, atol=1e-14)
+
+
+def test_singular_preconditioner_is_no_false_success(device: Device) -> None:
+    S, M = sp.diags_array([2.0, 3, 4]).tocsr(), sp.diags_array([1.0, 1, 0]).tocsr()
+    b, x0 = np.array([0.0, 1, 1]), np.array([1.0, 0, 0])
+    x, info = gmres(GpuSparseMatrix(S, device=device), b, x0, M=GpuSparseMatrix(M, device=device), rtol=1e-15)
+    assert info > 0
+    np.testing.assert_allclose(M @ (S @ x), M @ b, atol=1e-14)
+
+
+def test_nan_stops_at_once_and_leaves_the_guess(device: Device) -> None:
+    S = convection(50)
+    S.data[7] = np.nan
+    got = gmres(GpuSparseMatrix(S, device=device), right_side(50), full_output=True)
+    assert got.info == 500
+    assert got.iterations <= 2
+    assert not np.isnan(got.x).any()
+
+
+def test_operators_of_the_host_are_called_as_often_as_scipy_calls_them() -> None:
+    S, b = convection(100), right_side(100)
+    counts = []
+    for solve in (sla.gmres, gmres):
+        calls: list[int] = []
+        A = sla.LinearOperator(S.shape, matvec=lambda x, calls=calls: calls.append(1) or S @ x, dtype=S.dtype)
+        assert solve(A, b, restart=30, rtol=1e-7)[1] == 0
+        counts.append(len(calls))
+    assert counts[1] <= counts[0] + 1  # (SciPy spares the product with a guess of 0)
+
+
+def test_arrays_of_the_device_stay_there(real_device: Device) -> None:
+    S, b = convection(5000), right_side(5000)
+    x, info = gmres(GpuSparseMatrix(S, device=real_device), on_device(real_device, b), rtol=1e-9, restart=30)
+    assert info == 0
+    assert real_device.owns(x)
+    assert np.linalg.norm(S @ host(x) - b) <= 1e-9 * np.linalg.norm(b)

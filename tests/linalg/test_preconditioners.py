@@ -1,0 +1,401 @@
+"""Preconditioners are what their definitions say, on every device, and help the solvers they are made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.errors import DtypeError, FactorizationError, ShapeError
+from gsparse.linalg import block_jacobi, cg, chebyshev_polynomial, ic0, ilu0, isai, jacobi
+from gsparse.linalg.preconditioners.triangle import levels_of
+from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
+from tests.support import DTYPES, host, on_device
+
+SPD, GENERAL = laplacian(7), convection(7)
+BOUNDS = (0.1, 2.0)
+
+# Those that are Hermitian where A is, and any.
+FOR_CG: dict[str, Callable[[Any], Any]] = {
+    "jacobi": jacobi,
+    "block_jacobi": lambda A: block_jacobi(A, 5),
+    "chebyshev_polynomial": lambda A: chebyshev_polynomial(A, 4),
+    "isai": isai,
+    "ic0, levels": lambda A: ic0(A, solve="levels"),
+    "ic0, jacobi": lambda A: ic0(A, solve="jacobi"),
+}
+FOR_ANY: dict[str, Callable[[Any], Any]] = {
+    "block_jacobi": lambda A: block_jacobi(A, 5),
+    "isai": lambda A: isai(A, kind="general"),
+    "ilu0, levels": lambda A: ilu0(A, solve="levels"),
+    "ilu0, jacobi": lambda A: ilu0(A, solve="jacobi"),
+}
+
+
+def matrix(device: Device, S: Any) -> GpuSparseMatrix:
+    return GpuSparseMatrix(S, device=device)
+
+
+def positive(n: int, dtype: Any) -> Any:
+    """Give a Hermitian, positive definite operator."""
+    return sp.csr_array(laplacian(n, dtype) + 0.5 * sp.eye_array(n * n, dtype=dtype), dtype=dtype)
+
+
+def dense(M: Any, name: str = "matvec") -> Any:
+    """Give all of an operator, column by column."""
+    product, eye = getattr(M, name), np.eye(M.shape[0], dtype=M.dtype)
+    return np.stack([host(product(column)) for column in eye], axis=1)
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, abs(expected).max()))
+
+
+# -------------------------------------------------------------------------------------------------- what each is
+
+
+def test_jacobi_is_the_inverse_diagonal(device: Device) -> None:
+    close(dense(jacobi(matrix(device, SPD))), np.diag(1 / SPD.diagonal()))
+
+
+@pytest.mark.parametrize("size", [1, 5, 7, 60])
+def test_block_jacobi_inverts_blocks_and_what_is_left_of_the_last(device: Device, size: int) -> None:
+    blocks = [GENERAL[i : i + size, i : i + size].toarray() for i in range(0, 49, size)]
+    expected = sp.block_diag([np.linalg.inv(block) for block in blocks]).toarray()
+    close(dense(block_jacobi(matrix(device, GENERAL), size)), expected)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 5, 16])
+def test_chebyshev_polynomial_leaves_of_each_eigenvalue_what_chebyshev_says(device: Device, degree: int) -> None:
+    scaled = laplacian(7) / 4 + sp.diags_array(np.linspace(0, 0.2, 49))
+    root = np.sqrt(scaled.diagonal())
+    values, vectors = np.linalg.eigh(scaled.toarray() / np.outer(root, root))
+    middle, half = (BOUNDS[1] + BOUNDS[0]) / 2, (BOUNDS[1] - BOUNDS[0]) / 2
+    chebyshev = np.polynomial.chebyshev.Chebyshev.basis(degree)
+    left = chebyshev((middle - values) / half) / chebyshev(middle / half)
+    inverse = (vectors * ((1 - left) / values)) @ vectors.T / np.outer(root, root)
+    close(dense(chebyshev_polynomial(matrix(device, scaled), degree, BOUNDS)), inverse, 1e-12)
+
+
+def test_chebyshev_polynomial_finds_the_largest_eigenvalue_itself(real_device: Device) -> None:
+    S = laplacian(30)
+    M = dense(chebyshev_polynomial(matrix(real_device, S), 3))
+    left = np.linalg.eigvals(np.eye(900) - M @ S.toarray()).real
+    assert abs(left).max() < 1
+
+
+def test_isai_is_inverse_at_its_places_and_zero_elsewhere(device: Device) -> None:
+    for power in (1, 2):
+        W = dense(isai(matrix(device, GENERAL), power))
+        places = np.linalg.matrix_power(GENERAL.toarray() != 0, power)
+        assert np.all(W[~places] == 0)
+        close((W @ GENERAL)[places], np.eye(49)[places], 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_isai_of_a_positive_definite_matrix_is_a_product_of_factors(real_device: Device, dtype: str) -> None:
+    S = positive(7, dtype).toarray()
+    G = np.zeros_like(S)
+    for i in range(49):
+        J = [j for j in range(i + 1) if S[i, j] != 0]
+        column = np.linalg.solve(S[np.ix_(J, J)], np.eye(len(J))[-1])
+        G[i, J] = column.conj() / np.sqrt(column[-1].real)
+    close(np.diag(G @ S @ G.conj().T), np.ones(49))
+    close(dense(isai(matrix(real_device, sp.csr_array(S)))), G.conj().T @ G)
+
+
+def test_isai_keeps_the_largest_entries_of_long_rows(real_device: Device) -> None:
+    rng = np.random.default_rng(0)
+    S = sp.lil_array(sp.diags_array(np.full(400, 5.0)))
+    S[100, :] = rng.random(400) / 50
+    S[100, 100] = 5
+    S[100, 7] = 0.1
+    W = dense(isai(matrix(real_device, S.tocsr())))
+    assert np.count_nonzero(W[100]) == 128
+    assert W[100, 7] == pytest.approx(-0.1 / 25)
+
+
+def reference_ilu0(S: Any) -> tuple[Any, Any]:
+    """Give L and U of ILU(0), by Saad's algorithm."""
+    A = S.toarray()
+    places = A != 0
+    for i in range(len(A)):
+        for k in np.flatnonzero(places[i, :i]):
+            A[i, k] /= A[k, k]
+            later = places[i] & places[k] & (np.arange(len(A)) > k)
+            A[i, later] -= A[i, k] * A[k, later]
+    return np.tril(A, -1) + np.eye(len(A)), np.triu(A)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_ilu0_is_the_incomplete_factorization(device: Device, dtype: str) -> None:
+    S = convection(7, dtype)
+    L, U = reference_ilu0(S)
+    close((L @ U)[S.toarray() != 0], S.toarray()[S.toarray() != 0])
+    close(dense(ilu0(matrix(device, S), solve="levels")), np.linalg.inv(L @ U))
+
+
+@pytest.mark.parametrize("sweeps", [1, 2, 3])
+def test_jacobi_sweeps_are_a_sum_of_powers(device: Device, sweeps: int) -> None:
+    def inverse(N: Any) -> Any:
+        return sum(np.linalg.matrix_power(-N, k) for k in range(sweeps + 1))
+
+    L, U = reference_ilu0(GENERAL)
+    D = np.diag(U)
+    expected = inverse(U / D[:, None] - np.eye(49)) @ np.diag(1 / D) @ inverse(L - np.eye(49))
+    close(dense(ilu0(matrix(device, GENERAL), solve="jacobi", sweeps=sweeps)), expected)
+
+
+def test_enough_sweeps_are_the_exact_solve(real_device: Device) -> None:
+    A = matrix(real_device, GENERAL)
+    close(dense(ilu0(A, solve="jacobi", sweeps=13)), dense(ilu0(A, solve="levels")))  # (13 levels)
+
+
+def test_ic0_is_ilu0_of_a_hermitian_matrix(real_device: Device) -> None:
+    A = matrix(real_device, positive(7, "complex128"))
+    close(dense(ic0(A, solve="levels")), dense(ilu0(A, solve="levels")))
+
+
+def test_shift_is_added_to_the_diagonal(real_device: Device) -> None:
+    shifted = SPD + sp.diags_array(0.1 * abs(SPD).sum(axis=1))
+    expected = dense(ilu0(matrix(real_device, shifted)))
+    close(dense(ilu0(matrix(real_device, SPD), shift=0.1)), expected)
+
+
+# -------------------------------------------------------------------------------------------------- in general
+
+
+@pytest.mark.parametrize("name", FOR_CG)
+def test_what_cg_takes_is_hermitian_and_positive_definite(real_device: Device, name: str) -> None:
+    for dtype in ("float64", "complex128"):
+        M = dense(FOR_CG[name](matrix(real_device, positive(7, dtype))))
+        close(M, M.conj().T)
+        assert np.linalg.eigvalsh(M).min() > 0
+
+
+@pytest.mark.parametrize("name", FOR_ANY)
+def test_adjoint_is_the_conjugate_transpose(device: Device, name: str) -> None:
+    M = FOR_ANY[name](matrix(device, convection(5, "complex128")))
+    close(dense(M, "rmatvec"), dense(M).conj().T)
+
+
+@pytest.mark.parametrize("name", FOR_CG)
+def test_cg_needs_fewer_iterations(device: Device, name: str) -> None:
+    S = sp.csr_array(laplacian(12) + sp.diags_array(np.arange(144.0) % 5))
+    A, b = matrix(device, S), right_hand_side(S)
+    plain = cg(A, b, rtol=1e-9, full_output=True)
+    found = cg(A, b, M=FOR_CG[name](A), rtol=1e-9, full_output=True)
+    assert found.info == 0
+    assert found.iterations < plain.iterations
+    assert residual(S, found.x, b) < 1e-8
+
+
+@pytest.mark.parametrize("name", FOR_CG)
+def test_right_hand_sides_side_by_side_are_as_if_alone(device: Device, name: str) -> None:
+    A, b = matrix(device, SPD), right_hand_side(SPD, 3)
+    M = FOR_CG[name](A)
+    together = cg(A, b, M=M, rtol=1e-9, full_output=True)
+    assert together.info == 0
+    assert np.all(residual(SPD, together.x, b) < 1e-8)
+    assert together.iterations <= 1 + max(cg(A, b[:, j], M=M, rtol=1e-9, full_output=True).iterations for j in range(3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", FOR_CG)
+def test_every_dtype(real_device: Device, name: str, dtype: np.dtype[Any]) -> None:
+    S = positive(6, dtype)
+    M, b = FOR_CG[name](matrix(real_device, S)), right_hand_side(S)
+    assert M.dtype == dtype
+    found = M @ b
+    assert found.dtype == dtype
+    wide = FOR_CG[name](matrix(real_device, S.astype(np.result_type(dtype, np.float64)))) @ b
+    np.testing.assert_allclose(found, wide, rtol=0, atol=100 * np.finfo(dtype).eps * abs(wide).max())
+
+
+def test_a_real_preconditioner_serves_complex_vectors(device: Device) -> None:
+    x = right_hand_side(laplacian(7, "complex128"))
+    for M in (jacobi(matrix(device, SPD)), ic0(matrix(device, SPD), solve="levels"), isai(matrix(device, SPD))):
+        close(M @ x, M @ x.real.copy() + 1j * (M @ x.imag.copy()))
+
+
+@pytest.mark.parametrize("name", FOR_CG)
+def test_scipy_takes_it_as_M(device: Device, name: str) -> None:
+    S, count, plain = laplacian(12), Count(), Count()
+    b = right_hand_side(S)
+    la.cg(S, b, rtol=1e-9, callback=plain)
+    x, info = la.cg(S, b, M=FOR_CG[name](matrix(device, S)), rtol=1e-9, callback=count)
+    assert info == 0
+    assert count.calls <= plain.calls
+    assert residual(S, x, b) < 1e-8
+
+
+@pytest.mark.parametrize("name", FOR_ANY)
+def test_scipy_gmres_takes_it_as_M(real_device: Device, name: str) -> None:
+    S, b = convection(12), right_hand_side(convection(12))
+    x, info = la.gmres(S, b, M=FOR_ANY[name](matrix(real_device, S)), rtol=1e-9, restart=30)
+    assert info == 0
+    assert residual(S, x, b) < 1e-7
+
+
+@pytest.mark.gpu
+def test_cupy_takes_it_as_M(real_device: Device) -> None:
+    if real_device.kind != "gpu":
+        pytest.skip("CuPy's solvers need a GPU")
+    from cupyx.scipy.sparse.linalg import cg as cupy_cg
+
+    A, b = matrix(real_device, SPD), on_device(real_device, right_hand_side(SPD))
+    x, info = cupy_cg(A.as_linear_operator(), b, M=ic0(A), tol=1e-9)
+    assert info == 0
+    assert residual(SPD, x, host(b)) < 1e-8
+
+
+def test_any_sparse_matrix_is_read() -> None:
+    expected = dense(ilu0(SPD))
+    rng = np.random.default_rng(0)
+    twice = sp.coo_array(SPD)
+    order = rng.permutation(2 * twice.nnz)
+    row, col = (np.tile(part, 2)[order] for part in twice.coords)
+    unsorted = sp.coo_array((np.tile(twice.data / 2, 2)[order], (row, col)), shape=SPD.shape)
+    raw = sp.csr_array(SPD.shape)
+    by_row = np.argsort(row, kind="stable")
+    raw.data, raw.indices = unsorted.data[by_row], col[by_row].astype(np.int64)
+    raw.indptr = np.searchsorted(row[by_row], np.arange(50)).astype(np.int64)
+    for A in (SPD.tocsc(), SPD.toarray(), GpuSparseMatrix(SPD, device="cpu").T, GpuSparseMatrix(raw, device="cpu")):
+        close(dense(ilu0(A)), expected)
+
+
+def test_the_same_bits_every_time(device: Device) -> None:
+    x = right_hand_side(GENERAL)
+    for make in (*FOR_ANY.values(), lambda A: chebyshev_polynomial(A, 3)):
+        first, second = (host(make(matrix(device, GENERAL)) @ x) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+
+
+def test_later_writes_to_the_matrix_do_not_show(real_device: Device) -> None:
+    for make in FOR_CG.values():
+        A = matrix(real_device, SPD)
+        M = make(A)
+        before = dense(M)
+        A.data *= 2
+        np.testing.assert_array_equal(dense(M), before)
+
+
+@pytest.mark.parametrize("name", [*FOR_CG, "ilu0"])
+@pytest.mark.parametrize("size", [0, 1])
+def test_the_smallest_matrices(device: Device, name: str, size: int) -> None:
+    make = ilu0 if name == "ilu0" else FOR_CG[name]
+    M = make(matrix(device, sp.csr_array(4 * np.eye(size))))
+    close(M @ np.ones(size), np.full(size, 0.25), 0.2 if name.startswith("cheb") else 1e-14) if size else None
+    assert (M @ np.ones(size)).shape == (size,)
+
+
+# -------------------------------------------------------------------------------------------------- levels
+
+
+def test_levels_wait_for_earlier_ones_only(device: Device) -> None:
+    lower = sp.csr_array(sp.tril(GENERAL, -1))
+    for N, upper in ((lower, False), (sp.csr_array(lower.T), True)):
+        levels = levels_of(device, matrix(device, N).operand()[0].csr, upper=upper)
+        order = host(levels.order)
+        assert sorted(order) == list(range(49))
+        level = np.empty(49, int)
+        level[order] = np.repeat(np.arange(levels.num_levels), np.diff(levels.bounds))
+        for i, j in zip(*N.nonzero(), strict=True):
+            assert level[j] < level[i]
+        assert levels.num_levels == 13
+
+
+@pytest.mark.parametrize(
+    "S",
+    [
+        sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(700, 700), format="csr"),
+        sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1300, 0, 1300], shape=(3900, 3900), format="csr"),
+        sp.csr_array(sp.diags_array(np.full(200, 9.0)) + sp.csr_array((np.ones(200), (np.full(200, 199), range(200))))),
+    ],
+    ids=["a chain of rows", "wide levels", "a dense row"],
+)
+def test_levels_of_any_width_solve_the_factors(device: Device, S: Any) -> None:
+    A, x = matrix(device, S), right_hand_side(S)
+    close(S @ host(ilu0(A, solve="levels") @ x), x, 1e-12)  # (nothing is left out of these factors)
+
+
+# -------------------------------------------------------------------------------------------------- misuse
+
+
+@pytest.mark.parametrize("make", [jacobi, lambda A: block_jacobi(A, 2), chebyshev_polynomial, isai, ic0, ilu0])
+def test_a_matrix_that_is_not_square_is_refused(make: Any) -> None:
+    with pytest.raises(ShapeError, match="needs a square matrix, got shape"):
+        make(sp.csr_array((3, 4)))
+
+
+@pytest.mark.parametrize("make", [jacobi, chebyshev_polynomial])
+def test_a_zero_on_the_diagonal_is_refused(device: Device, make: Any) -> None:
+    S = sp.lil_array(SPD)
+    S[3, 3] = 0
+    with pytest.raises(FactorizationError, match="0 in row 3"):
+        make(matrix(device, S.tocsr()))
+
+
+def test_a_zero_pivot_names_its_row_and_the_remedy(device: Device) -> None:
+    S = sp.csr_array(np.array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]]))
+    with pytest.raises(FactorizationError, match=r"zero pivot in row 1: try ilu0\(A, shift="):
+        ilu0(matrix(device, S))
+    assert np.all(np.isfinite(dense(ilu0(matrix(device, S), shift=0.01))))
+    empty = sp.csr_array(np.array([[0.0, 1], [1, 0]]))
+    with pytest.raises(FactorizationError, match="zero pivot in row 0"):
+        ilu0(matrix(device, empty))
+    assert np.all(np.isfinite(dense(ilu0(matrix(device, empty), shift=0.1))))
+
+
+def test_pivots_that_are_not_positive_are_refused_by_ic0(device: Device) -> None:
+    with pytest.raises(FactorizationError, match="pivot in row 1 is not positive"):
+        ic0(matrix(device, sp.csr_array(np.array([[1.0, 2], [2, 1]]))))
+
+
+def test_singular_blocks_and_systems_are_refused(real_device: Device) -> None:
+    A = matrix(real_device, sp.csr_array(np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])))
+    with pytest.raises(FactorizationError, match="block of rows 2 to 3 is singular"):
+        block_jacobi(A, 2)
+    with pytest.raises(FactorizationError, match="system of row 2 is singular"):
+        isai(A, kind="general")
+    with pytest.raises(FactorizationError, match="not positive definite, seen at row 1"):
+        isai(matrix(real_device, sp.csr_array(np.array([[1.0, 2], [2, 1]]))), kind="spd")
+
+
+def test_a_diagonal_that_is_not_positive_is_refused_by_chebyshev() -> None:
+    with pytest.raises(FactorizationError, match="positive diagonal, row 1 has -2"):
+        chebyshev_polynomial(sp.csr_array(np.diag([1.0, -2.0])))
+
+
+def test_options_are_checked() -> None:
+    for call, match in (
+        (lambda: block_jacobi(SPD, 0), "block_size must be at least 1, got 0"),
+        (lambda: chebyshev_polynomial(SPD, 0), "degree must be at least 1, got 0"),
+        (lambda: chebyshev_polynomial(SPD, 2, (2.0, 1.0)), "bounds must be"),
+        (lambda: isai(SPD, 0), "power must be at least 1, got 0"),
+        (lambda: isai(SPD, kind="best"), "kind must be"),
+        (lambda: ilu0(SPD, solve="exact"), "solve must be one of 'levels', 'jacobi', got 'exact'"),
+        (lambda: ic0(SPD, sweeps=0), "sweeps must be at least 1"),
+        (lambda: ic0(SPD, shift=-1.0), "shift must not be negative"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
+    with pytest.raises(TypeError, match="reads the entries of a matrix"):
+        jacobi(la.aslinearoperator(SPD))
+
+
+def test_real_vectors_for_a_complex_preconditioner_are_refused_by_solvers(real_device: Device) -> None:
+    M = jacobi(matrix(real_device, laplacian(7, "complex128")))
+    with pytest.raises(DtypeError, match="solve in complex128"):
+        cg(matrix(real_device, SPD), np.ones(49), M=M)
+
+
+def test_vectors_of_another_length_are_refused() -> None:
+    with pytest.raises(ShapeError, match="vectors of 49 elements, got shape"):
+        jacobi(SPD) @ np.ones(48)

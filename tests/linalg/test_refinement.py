@@ -1,0 +1,113 @@
+"""Iterative refinement gives the wide dtype's answer out of solves in the narrow one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.errors import DtypeError
+from gsparse.linalg import cg
+from gsparse.linalg.bicgstab import _solve as solve_bicgstab
+from gsparse.linalg.progress import Watch
+from gsparse.linalg.refinement import refined
+from gsparse.linalg.system import make_system
+from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
+
+S = laplacian(10)
+B = right_hand_side(S)
+
+
+def test_refined_cg_reaches_what_float32_cannot(device: Device) -> None:
+    found = cg(GpuSparseMatrix(S, device=device), B, rtol=1e-12, inner_dtype=np.float32, full_output=True)
+    assert found.info == 0
+    assert found.x.dtype == np.float64
+    assert residual(S, found.x, B) <= 1.001e-12
+    count = Count()
+    la.cg(S, B, rtol=1e-12, callback=count)
+    assert count.calls <= found.iterations <= 3 * count.calls
+
+
+def test_the_history_is_of_inner_iterations_and_ends_with_the_true_residual(real_device: Device) -> None:
+    found = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-11, inner_dtype="float32", full_output=True)
+    assert found.residuals.shape == (found.iterations + 1,)
+    np.testing.assert_allclose(found.residuals[0], np.linalg.norm(B))
+    np.testing.assert_allclose(found.residuals[-1], np.linalg.norm(B - S @ found.x), rtol=1e-2)
+
+
+def test_right_hand_sides_are_refined_side_by_side(device: Device) -> None:
+    b = right_hand_side(S, 3) * [1e-100, 0, 1e100]
+    found = cg(GpuSparseMatrix(S, device=device), b, rtol=1e-10, inner_dtype=np.float32, full_output=True)
+    assert found.info == 0
+    np.testing.assert_array_equal(found.x[:, 1], 0)
+    scaled = found.x / [1e-100, 1, 1e100]
+    assert np.all(residual(S, scaled[:, ::2], (b / [1e-100, 1, 1e100])[:, ::2]) < 1.1e-10)
+    assert found.residuals.shape == (found.iterations + 1, 3)
+
+
+def test_complex_systems_iterate_in_complex64(real_device: Device) -> None:
+    C = laplacian(8, complex)
+    b = right_hand_side(C)
+    x, info = cg(GpuSparseMatrix(C, device=real_device), b, rtol=1e-11, inner_dtype=np.float32)
+    assert info == 0
+    assert x.dtype == np.complex128
+    assert residual(C, x, b) < 1.1e-11
+
+
+def test_what_float32_cannot_hold_is_solved_in_the_dtype_of_the_system(real_device: Device) -> None:
+    D = sp.diags_array(np.where(np.arange(S.shape[0]) % 2, 1e30, 1.0))
+    H = sp.csr_array(D @ S @ D)
+    b = H @ np.ones(S.shape[0])
+    found = cg(GpuSparseMatrix(H, device=real_device), b, rtol=1e-10, inner_dtype=np.float32, full_output=True)
+    assert found.info == 0
+    assert residual(H, found.x, b) < 1.1e-10
+
+
+def test_a_preconditioner_and_a_guess_are_used(real_device: Device) -> None:
+    M = sp.csr_array(sp.diags_array(1 / S.diagonal()))
+    A = GpuSparseMatrix(S, device=real_device)
+    exact = np.linspace(1, 2, S.shape[0])
+    found = cg(A, S @ exact, exact, M=M, inner_dtype=np.float32, full_output=True)
+    assert (found.info, found.iterations) == (0, 0)
+    found = cg(A, S @ exact, "Mb", M=M, rtol=1e-12, inner_dtype=np.float32, full_output=True)
+    np.testing.assert_allclose(found.x, exact, rtol=1e-9)
+
+
+def test_a_callback_sees_each_correction(real_device: Device) -> None:
+    count = Count()
+    x, _ = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-12, inner_dtype=np.float32, callback=count)
+    assert 2 <= count.calls <= 5
+    np.testing.assert_array_equal(count.last, x)
+
+
+def test_maxiter_bounds_inner_iterations(real_device: Device) -> None:
+    found = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-12, maxiter=9, inner_dtype="f4", full_output=True)
+    assert (found.info, found.iterations) == (9, 9)
+
+
+def test_nan_and_zero_right_hand_sides_end_at_once(real_device: Device) -> None:
+    A = GpuSparseMatrix(S, device=real_device)
+    x, info = cg(A, 0 * B, np.ones(B.size), inner_dtype=np.float32)
+    assert info == 0
+    assert not x.any()
+    _, info = cg(A, np.full(B.size, np.nan), inner_dtype=np.float32)
+    assert info > 0
+
+
+def test_refinement_serves_other_methods(real_device: Device) -> None:
+    C = convection(9)
+    b = right_hand_side(C)
+    system = make_system(GpuSparseMatrix(C, device=real_device), b)
+    with system.solving():
+        found = refined(solve_bicgstab, np.float32, system, 1e-12, 0.0, None, Watch())
+    assert found.info == 0
+    assert residual(C, found.x, b) < 1.1e-12
+
+
+@pytest.mark.parametrize("inner", [np.float16, np.longdouble, np.complex128, int])
+def test_an_inner_dtype_that_cannot_be_is_refused(inner: object) -> None:
+    with pytest.raises(DtypeError, match="inner_dtype must be"):
+        cg(GpuSparseMatrix(S, device="cpu"), B, inner_dtype=inner)

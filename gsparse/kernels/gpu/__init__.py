@@ -1,25 +1,18 @@
 """The GPU backend: CUDA C++ in `src/`, bound and launched here."""
 
-from gsparse.kernels.gpu.setup import (
+from gsparse.kernels.gpu.encode import (
     CSR_CODES,
-    LONG_LENGTH,
     LOOKS_UP,
-    SCALAR_LENGTH,
-    SORTING_SCOPE,
-    VECTOR_LENGTH,
-    csr_transpose,
+    distinct_keys,
     encode_columns,
     encode_keys,
-    is_symmetric,
-    lay_out,
-    lay_out_ellpack,
-    measure_rows,
+    gather_rows,
     row_keys,
     rows_follow,
     run_span,
-    slice_offsets,
-    sort_rows,
+    survives_halving,
 )
+from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.spmm import csr_spmm
 from gsparse.kernels.gpu.spmv import (
     BLOCK_WORK,
@@ -33,6 +26,17 @@ from gsparse.kernels.gpu.spmv import (
     ellpack,
     row_pattern,
 )
+from gsparse.kernels.gpu.survey import (
+    LONG_LENGTH,
+    SCALAR_LENGTH,
+    SORTING_SCOPE,
+    VECTOR_LENGTH,
+    long_rows,
+    row_blocks,
+    survey,
+    tiles,
+)
+from gsparse.kernels.gpu.transpose import csr_transpose, is_symmetric
 
 __all__ = [
     "BLOCK_WORK",
@@ -47,17 +51,22 @@ __all__ = [
     "VECTOR_LENGTH",
     "csr_spmm",
     "csr_transpose",
+    "cut_slices",
+    "distinct_keys",
     "encode_columns",
     "encode_keys",
+    "gather_rows",
     "is_symmetric",
     "lay_out",
     "lay_out_ellpack",
-    "measure_rows",
+    "long_rows",
+    "row_blocks",
     "row_keys",
     "rows_follow",
     "run_span",
-    "slice_offsets",
-    "sort_rows",
+    "survey",
+    "survives_halving",
+    "tiles",
 ]
 
 SPMV = {

@@ -1,23 +1,20 @@
-"""From CSR to what products read: where entries are put, and how their columns and values are written down.
+"""From CSR to what products read: how values are written down, what each format would take, and its arrays.
 
-`Structure` is what the row pointers and columns alone decide, `Entries` what the values add. Each piece is made when
-first needed, on the device, and kept; matrices that differ in values only share a structure. The primitives are each
-backend's (`gsparse.kernels`).
+`Entries` adds values to a `gsparse.structure.Structure`. Each piece is made when first needed, on the device, and kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
-from math import sqrt
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from gsparse._typing import Array
 from gsparse.device import Device
-from gsparse.dictionary import encode
+from gsparse.dictionary import find_dictionary
 from gsparse.errors import FormatError
 from gsparse.formats import (
     BlockedEllpack,
@@ -32,313 +29,16 @@ from gsparse.formats import (
     Stored,
     Tiles,
     Values,
-    padding_code,
 )
-from gsparse.kernels import NO_LIMIT
-from gsparse.plan import FORMATS, MAX_PADDING, RowStats, Storage, fits, threads_per_row
+from gsparse.plan import FORMATS, Storage, fits
+from gsparse.structure import MAX_PATTERNS, Patterns, Structure, find_patterns, find_row_dictionary
 
-__all__ = ["Entries", "Structure"]
+__all__ = ["MAX_VALUES", "Entries"]
 
-# Rows and positions that int32 can number: what is only offered below it says so.
-_INT32 = 2**31 - 1
-# Distinct row patterns and values that pay at most: their table has to stay in the first cache.
-MAX_PATTERNS = 4096
+# Distinct values that pay at most: their table has to stay in the first cache.
 MAX_VALUES = 4096
-# What columns may be narrowed to.
-_NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
-
-
-@dataclass(frozen=True, eq=False)
-class Patterns:
-    """Distinct rows: a code a row, and a row that stands for each."""
-
-    codes: Array
-    representatives: Array
-    indptr: Array
-    num_entries: int
-
-
-# What each format is made of, of the pieces of a structure that take memory.
-_PIECES: dict[str, tuple[str, ...]] = {
-    "csr_scalar": ("csr_columns", "_csr_long_rows"),
-    "csr_vector": ("csr_columns", "_csr_long_rows"),
-    "csr_adaptive": ("csr_columns", "row_blocks", "_csr_long_rows"),
-    "csr_split": ("csr_columns", "tiles"),
-    "ellpack": ("ellpack_columns",),
-    "blocked_ellpack": ("slices", "slice_columns"),
-    "row_pattern": ("patterns", "natural_slices"),
-}
-
-
-@dataclass(eq=False)
-class Structure:
-    """What row pointers and columns decide.
-
-    Parameters
-    ----------
-    device : Device
-    csr : Csr
-        Without values: matrices with others share it.
-    """
-
-    device: Device
-    csr: Csr
-
-    @classmethod
-    def of(cls, device: Device, csr: Csr) -> Structure:
-        """Give the structure of a matrix."""
-        return cls(device, csr.with_data(csr.data[:0].copy()))
-
-    def keep(self, format: str) -> None:
-        """Drop what was made but `format` does not need; it is made again when next needed. The statistics stay."""
-        for name in set().union(*_PIECES.values()).difference(_PIECES.get(format, ())):
-            self.__dict__.pop(name, None)
-
-    @cached_property
-    def rows(self) -> RowStats:
-        """Measure the rows, in one pass. Synchronizes."""
-        device, csr = self.device, self.csr
-        found = device.kernels.measure_rows(device, csr.indptr, device.kernels.LONG_LENGTH)
-        shortest, longest, empty, squares, places, split_places, num_long, long_entries = map(int, found)
-        mean = csr.nnz / csr.num_rows if csr.num_rows else 0.0
-        variance = squares / csr.num_rows - mean * mean if csr.num_rows else 0.0
-        return RowStats(
-            num_rows=csr.num_rows,
-            num_cols=csr.num_cols,
-            nnz=csr.nnz,
-            min_length=shortest,
-            max_length=longest,
-            mean_length=mean,
-            std_length=sqrt(max(variance, 0.0)),
-            num_empty=empty,
-            blocked_stored=places,
-            split_stored=split_places,
-            num_long=num_long,
-            long_entries=long_entries,
-        )
-
-    # ------------------------------------------------------------- where entries go
-
-    @cached_property
-    def slices(self) -> Slices:
-        """Cut rows into slices: in order where that pads little, else long rows apart, else sorted. Synchronizes."""
-        stats, device, kernels = self.rows, self.device, self.device.kernels
-        num_slices = -(-stats.num_rows // device.lanes)
-        limit, scope, rows = NO_LIMIT, 1, None
-        if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= _INT32:
-            limit = kernels.LONG_LENGTH if stats.num_long else NO_LIMIT
-            if stats.split_stored + stats.long_entries > MAX_PADDING * stats.nnz:
-                scope = kernels.SORTING_SCOPE
-                rows = kernels.sort_rows(device, self.csr.indptr, limit)
-            elif stats.num_long:
-                rows = self._without_long_rows(num_slices * device.lanes, limit)
-        offsets = kernels.slice_offsets(device, self.csr.indptr, rows, limit)
-        places = stats.blocked_stored if rows is None else int(offsets[-1])  # synchronizes
-        long_rows, end = (None, places) if limit == NO_LIMIT else self._long_rows(limit, places)
-        return Slices(stats.num_rows, device.lanes, scope, offsets, rows, long_rows, limit, places, end)
-
-    @cached_property
-    def slice_facts(self) -> tuple[int, int, bool]:
-        """Positions, bytes that say where rows are, and whether rows keep their order: known also once slices went."""
-        return self.slices.num_positions, self.slices.nbytes, self.slices.rows is None
-
-    @cached_property
-    def natural_slices(self) -> Slices:
-        """Cut rows into slices in their order, whatever that pads."""
-        if self.slices.rows is None:
-            return self.slices
-        stats, device = self.rows, self.device
-        offsets = device.kernels.slice_offsets(device, self.csr.indptr, None, NO_LIMIT)
-        places = stats.blocked_stored
-        return Slices(stats.num_rows, device.lanes, 1, offsets, None, None, NO_LIMIT, places, places)
-
-    def _without_long_rows(self, num_places: int, limit: int) -> Array:
-        """Give each place its row in order, -1 for rows past the last and for long ones."""
-        xp, num_rows = self.device.xp, self.csr.num_rows
-        rows = xp.full(num_places, -1, np.int32)
-        numbers = xp.arange(num_rows, dtype=np.int32)
-        rows[:num_rows] = xp.where(xp.diff(self.csr.indptr) > limit, np.int32(-1), numbers)
-        return rows
-
-    def _long_rows(self, limit: int, first: int | None = None) -> tuple[LongRows, int]:
-        """Gather rows longer than `limit`, at their positions in CSR, or copied from `first` on; give the end too."""
-        xp, run, chunk_size = self.device.xp, self.device.lanes, self.device.kernels.CHUNK_SIZE
-        lengths = xp.diff(self.csr.indptr).astype(np.int64)
-        rows = xp.flatnonzero(lengths > limit)  # synchronizes
-        lengths, end = lengths[rows], 0
-        if first is None:
-            begins = self.csr.indptr[rows].astype(np.int64)
-        else:
-            ends = first + xp.cumsum(-(-lengths // run) * run)
-            begins, end = ends - (-(-lengths // run) * run), int(ends[-1]) if rows.size else first  # synchronizes
-        first_chunk = xp.zeros(rows.size + 1, np.int32)
-        xp.cumsum(-(-lengths // chunk_size), out=first_chunk[1:])
-        chunks = xp.arange(int(first_chunk[-1]), dtype=np.int32)  # synchronizes
-        chunk_rows = (xp.searchsorted(first_chunk, chunks, side="right") - 1).astype(np.int32)
-        long_rows = LongRows(
-            rows.astype(np.int32), begins, begins + lengths, first_chunk, chunk_rows, chunk_size, limit
-        )
-        return long_rows, end
-
-    def csr_long_rows(self, limit: int) -> LongRows | None:
-        """Gather rows longer than `limit`, where they are in CSR. Synchronizes."""
-        if self.rows.max_length <= limit or self.csr.num_rows > _INT32:
-            return None
-        found = self._csr_long_rows.get(limit)
-        if found is None:
-            found = self._csr_long_rows[limit] = self._long_rows(limit)[0]
-        return found
-
-    @cached_property
-    def _csr_long_rows(self) -> dict[int, LongRows]:
-        return {}
-
-    @cached_property
-    def row_blocks(self) -> RowBlocks:
-        """Gather consecutive rows into blocks of about equal work; a long row has one to itself. Synchronizes."""
-        xp, indptr, work = self.device.xp, self.csr.indptr, self.device.kernels.BLOCK_WORK
-        num_rows, total = self.csr.num_rows, self.csr.num_rows + self.csr.nnz
-        # Row i begins after indptr[i] entries and i rows; block b has the rows that begin in its share of `work`.
-        begins = indptr + xp.arange(num_rows + 1, dtype=np.int64)
-        cuts = xp.searchsorted(begins, xp.arange(0, total + work, work)).astype(np.int64)
-        long_rows = self.csr_long_rows(work)
-        cuts = [cuts, xp.array([0, num_rows])]
-        if long_rows is not None:
-            cuts += [long_rows.rows.astype(np.int64), long_rows.rows.astype(np.int64) + 1]
-        first_rows = xp.unique(xp.minimum(xp.concatenate(cuts), num_rows))  # synchronizes
-        return RowBlocks(first_rows.astype(np.int32), long_rows)
-
-    @cached_property
-    def tiles(self) -> Tiles:
-        """Share out the merged list of entries and row ends equally. Synchronizes."""
-        xp, indptr, size = self.device.xp, self.csr.indptr, self.device.kernels.TILE_WORK
-        num_rows, total = self.csr.num_rows, self.csr.num_rows + self.csr.nnz
-        ends = indptr[1:] + xp.arange(num_rows, dtype=np.int64)
-        bounds = xp.minimum(xp.arange(-(-total // size) + 1, dtype=np.int64) * size, total)
-        first_rows = xp.searchsorted(ends, bounds)
-        # The row at a tile's end goes on past it where some of its entries lie before the end.
-        rows, entries = first_rows[1:-1], bounds[1:-1] - first_rows[1:-1]
-        carry_tiles = xp.flatnonzero(entries > indptr[rows])  # synchronizes
-        rows = rows[carry_tiles]
-        starts = xp.flatnonzero(xp.concatenate([xp.ones(min(rows.size, 1), bool), rows[1:] != rows[:-1]]))
-        first_carry = xp.concatenate([starts, xp.array([rows.size])]).astype(np.int32)
-        parts = (first_rows, rows[starts], carry_tiles)
-        first_rows, split_rows, carry_tiles = (part.astype(np.int32) for part in parts)
-        return Tiles(first_rows, size, split_rows, first_carry, carry_tiles)
-
-    # ------------------------------------------------------------- columns
-
-    def _narrowest(self, columns: Array, among: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
-        """Give the narrowest dtype that holds columns above the base of their run. Synchronizes."""
-        if among and columns.size and self.csr.num_cols <= _INT32:
-            span = self.device.kernels.run_span(self.device, columns, self.csr.num_cols)
-            for dtype in among:
-                if span < padding_code(dtype):
-                    return dtype
-        plain: np.dtype[Any] = np.dtype(columns.dtype)
-        return plain
-
-    def _encoded(self, columns: Array, dtype: np.dtype[Any]) -> Columns:
-        if dtype == columns.dtype:
-            return Columns(columns)
-        return self.device.kernels.encode_columns(self.device, columns, dtype)  # type: ignore[no-any-return]
-
-    @cached_property
-    def csr_column_dtype(self) -> np.dtype[Any]:
-        """The narrowest dtype for columns in CSR's order. Synchronizes."""
-        return self._narrowest(self.csr.indices, self.device.kernels.CSR_CODES)
-
-    @cached_property
-    def csr_columns(self) -> Columns:
-        """Columns in CSR's order, encoded."""
-        return self._encoded(self.csr.indices, self.csr_column_dtype)
-
-    @cached_property
-    def slice_column_dtype(self) -> np.dtype[Any]:
-        """The dtype of columns at the positions of the slices: known also once these went. Synchronizes."""
-        dtype: np.dtype[Any] = np.dtype(self.slice_columns.codes.dtype)
-        return dtype
-
-    @cached_property
-    def slice_columns(self) -> Columns:
-        """Columns at the positions of the slices, encoded. Synchronizes."""
-        columns = self.plain_slice_columns()
-        return self._encoded(columns, self._narrowest(columns, _NARROW))
-
-    def plain_slice_columns(self) -> Array:
-        """Lay columns out at the positions of the slices."""
-        lay_out = self.device.kernels.lay_out
-        return lay_out(
-            self.device, self.csr.indptr, self.csr.indices, self.slices, padding_code(self.csr.indices.dtype)
-        )
-
-    @cached_property
-    def ellpack_columns(self) -> Columns:
-        """Columns column-major, encoded. Synchronizes."""
-        columns = self.plain_ellpack_columns()
-        return self._encoded(columns, self._narrowest(columns, _NARROW))
-
-    def plain_ellpack_columns(self) -> Array:
-        """Lay columns out column-major."""
-        return self.ellpack(self.csr.indices, padding_code(self.csr.indices.dtype))
-
-    @property
-    def scalar_length(self) -> int:
-        """Entries above which `csr_scalar` keeps a row apart."""
-        return int(self.device.kernels.SCALAR_LENGTH)
-
-    @property
-    def vector_length(self) -> int:
-        """Entries above which `csr_vector` keeps a row apart."""
-        threads = threads_per_row(self.rows.typical_length, self.device.lanes, self.rows.num_rows)
-        return max(int(self.device.kernels.VECTOR_LENGTH) * threads, 2 * self.scalar_length)
-
-    @property
-    def pitch(self) -> int:
-        """Rows of ELLPACK, whole runs."""
-        return -(-self.csr.num_rows // self.device.lanes) * self.device.lanes
-
-    def ellpack(self, items: Array, padding: Any) -> Array:
-        """Lay items out column-major."""
-        width = self.rows.max_length
-        return self.device.kernels.lay_out_ellpack(self.device, self.csr.indptr, items, width, self.pitch, padding)
-
-    @cached_property
-    def patterns(self) -> Patterns | None:
-        """Rows by their offsets, where few are distinct. Synchronizes."""
-        return find_patterns(self.device, self.csr, values=False)
-
-    @cached_property
-    def pattern_facts(self) -> tuple[int, int, int] | None:
-        """How many distinct rows, their entries, and the bytes of codes: known also once these went. Synchronizes."""
-        found = self.patterns
-        return None if found is None else (int(found.representatives.size), found.num_entries, int(found.codes.nbytes))
-
-
-def find_patterns(device: Device, csr: Csr, *, values: bool) -> Patterns | None:
-    """Find the distinct rows of a matrix, by offsets (column minus row) and where asked by values too. Synchronizes."""
-    xp, kernels = device.xp, device.kernels
-    if max(csr.shape) > _INT32:
-        return None
-    if not csr.num_rows:
-        return Patterns(xp.zeros(0, np.uint8), xp.zeros(0, np.int64), xp.zeros(1, np.int32), 0)
-    found = encode(device, kernels.row_keys(device, csr, values), MAX_PATTERNS)
-    if found is None:
-        return None
-    # A hash is no proof: each row is compared with one that has its code, whichever that is.
-    representatives = some_places(xp, found.codes, found.table.size)
-    if not kernels.rows_follow(device, csr, found.codes, representatives, values):
-        return None
-    indptr = xp.zeros(found.table.size + 1, np.int32)
-    xp.cumsum(csr.indptr[representatives + 1] - csr.indptr[representatives], out=indptr[1:])
-    return Patterns(found.codes, representatives, indptr, int(indptr[-1]))  # synchronizes
-
-
-def some_places(xp: Any, codes: Array, size: int) -> Array:
-    """Give, for each of `size` codes, a place where it stands."""
-    places = xp.zeros(size, np.int64)
-    places[codes] = xp.arange(codes.size)
-    return places
+# Codes of rows among which the most common one is looked for.
+_SAMPLE = 4096
 
 
 @dataclass(eq=False)
@@ -370,10 +70,26 @@ class Entries:
 
     @cached_property
     def patterns(self) -> Patterns | None:
-        """Rows by their offsets and values, where few are distinct. Synchronizes."""
+        """Rows by their offsets and values, where few are distinct and take less than values of each row's own."""
         if self.structure.pattern_facts is None:
             return None
-        return find_patterns(self.structure.device, self.csr, values=True)
+        device, itemsize = self.structure.device, self.compute.itemsize
+        rows = find_row_dictionary(device, self.csr, values=True)
+        if rows is None or rows.size * (4 + itemsize) > self.csr.num_rows * itemsize:
+            return None  # (hardly any row shares its values)
+        found = find_patterns(device, self.csr, rows, values=True)
+        if found is None:
+            return None
+        size = found.nbytes(itemsize)
+        # Values are looked at only where they may take less: there are as many positions as entries at least.
+        return found if size <= self.csr.nnz or size <= self._bytes_apart() else None
+
+    def _bytes_apart(self) -> int:
+        """Give the bytes of row patterns with values in slices."""
+        structure = self.structure
+        assert structure.pattern_facts is not None
+        slices = 8 * (structure.pitch // structure.device.lanes + 1)
+        return structure.pattern_facts[1] + slices + _value_bytes(self.values, structure.rows.blocked_stored)
 
     def storages(self, examined: Collection[str]) -> dict[str, Storage]:
         """Say how each format that fits would write the matrix down. Synchronizes.
@@ -386,50 +102,55 @@ class Entries:
         found = {}
         for format in FORMATS[1:]:
             if fits(format, self.structure.rows):
-                storage = self._storage(format, examined=format in examined)
+                storage = self._storage(format, examined)
                 if storage is not None:
                     found[format] = storage
         return found
 
-    def _storage(self, format: str, *, examined: bool) -> Storage | None:
-        structure, stats = self.structure, self.structure.rows
-        values, columns, extra = Values(self.csr.data), np.dtype(self.csr.indices.dtype), 0
-        if examined and self.compress:
-            values = self.values
+    def _storage(self, format: str, examined: Collection[str]) -> Storage | None:
+        structure, stats, looked_at = self.structure, self.structure.rows, format in examined
+        compress = looked_at and self.compress
         if format == "row_pattern":
-            return self._pattern_storage(values) if examined else None
+            is_offered = looked_at and (len(examined) == 1 or structure.rows_repeat)
+            return self._pattern_storage() if is_offered else None
+        values = self.values if compress else Values(self.csr.data)
+        columns, extra = np.dtype(self.csr.indices.dtype), 0
         if format == "ellpack":
             positions = stats.max_length * structure.pitch
-            if examined and self.compress and fits("blocked_ellpack", stats) and structure.slice_facts[2]:
-                columns = structure.slice_column_dtype
+            if compress:
+                columns = self._ellpack_column_dtype(among_others=len(examined) > 1)
         elif format == "blocked_ellpack":
             positions, extra = stats.blocked_stored, 8 * (structure.pitch // structure.device.lanes + 1)
-            if examined:
+            if looked_at:
                 positions, extra, _ = structure.slice_facts
                 columns = structure.slice_column_dtype if self.compress else columns
         else:
             positions, extra = stats.nnz, int(self.csr.indptr.nbytes)
-            columns = structure.csr_column_dtype if examined and self.compress else columns
+            columns = structure.csr_column_dtype if compress else columns
             if format in ("csr_adaptive", "csr_split"):
                 extra += 4 * -(-(stats.nnz + stats.num_rows) // structure.device.kernels.BLOCK_WORK)
         narrow = columns.kind == "u"
         nbytes = extra + positions * columns.itemsize + narrow * 4 * -(-positions // structure.device.lanes)
-        return Storage(str(columns), describe(values), positions, nbytes + _value_bytes(values, positions))
+        return Storage(_name(columns), describe(values), positions, nbytes + _value_bytes(values, positions))
 
-    def _pattern_storage(self, values: Values) -> Storage | None:
+    def _ellpack_column_dtype(self, *, among_others: bool) -> np.dtype[Any]:
+        """Give the dtype of columns in ELLPACK; among others that of slices will do, or a plain one where these pad."""
+        structure = self.structure
+        if not among_others:
+            return structure.ellpack_column_dtype
+        if fits("blocked_ellpack", structure.rows) and structure.slice_facts[2]:
+            return structure.slice_column_dtype
+        plain: np.dtype[Any] = np.dtype(self.csr.indices.dtype)
+        return plain
+
+    def _pattern_storage(self) -> Storage | None:
         facts, stats = self.structure.pattern_facts, self.structure.rows
         if facts is None:
             return None
-        own = self.patterns
-        if own is not None:
-            facts = int(own.representatives.size), own.num_entries, int(own.codes.nbytes)
-        num_patterns, num_entries, code_bytes = facts
-        nbytes, columns = code_bytes + 4 * (num_patterns + 1 + num_entries), f"{num_patterns} rows"
-        if own is not None:
-            return Storage(columns, columns, stats.nnz, nbytes + num_entries * self.compute.itemsize)
-        positions, num_slices = stats.blocked_stored, self.structure.pitch // self.structure.device.lanes
-        nbytes += 8 * (num_slices + 1) + _value_bytes(values, positions)
-        return Storage(columns, describe(values), positions, nbytes)
+        if self.patterns is not None:
+            rows = f"{self.patterns.num_patterns} rows"
+            return Storage(rows, rows, stats.nnz, self.patterns.nbytes(self.compute.itemsize))
+        return Storage(f"{facts[0]} rows", describe(self.values), stats.blocked_stored, self._bytes_apart())
 
     def _at(self, positions: Any) -> Values:
         """Lay values out by a function of items and padding."""
@@ -468,33 +189,22 @@ class Entries:
         return lambda items, padding: device.kernels.lay_out(device, indptr, items, slices, padding)
 
     def _row_pattern(self) -> RowPattern:
-        structure, csr, xp = self.structure, self.csr, self.structure.device.xp
-        found = self.patterns or structure.patterns
+        structure, csr = self.structure, self.csr
+        found, device = self.patterns or structure.patterns, structure.device
         if found is None:
             raise FormatError(
                 f"row_pattern stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and this matrix "
                 "has more: use blocked_ellpack, or leave the choice to 'auto'"
             )
-        entries = self._entries_of(found)
-        rows = csr.indices[entries].astype(np.int64) - self._rows_of(found)
-        common = (csr.shape, csr.nnz, found.codes, found.indptr, rows.astype(np.int32))
-        if found is self.patterns:
-            shared = _cast(structure.device, csr.data[entries], self.compute)
-            return RowPattern(*common, pattern_values=shared, common=_most_common(xp, found.codes))
+        is_shared = found is self.patterns
+        rows = (found.representatives, found.indptr, found.num_entries)
+        offsets, shared = device.kernels.gather_rows(device, csr, *rows, is_shared)
+        common = (csr.shape, csr.nnz, found.codes, found.indptr, offsets)
+        if is_shared:
+            shared = _cast(device, shared, self.compute)
+            return RowPattern(*common, pattern_values=shared, common=_most_common(device, found.codes))
         slices = structure.natural_slices
         return RowPattern(*common, slices=slices, values=self._at(self._laid_out_in(slices)))
-
-    def _entries_of(self, found: Patterns) -> Array:
-        """Give the entries, in CSR's order, of the rows that stand for each pattern."""
-        xp = self.structure.device.xp
-        places = xp.arange(found.num_entries)
-        pattern = xp.searchsorted(found.indptr, places, side="right") - 1
-        return self.csr.indptr[found.representatives[pattern]] + (places - found.indptr[pattern])
-
-    def _rows_of(self, found: Patterns) -> Array:
-        """Give the row of each of those entries."""
-        xp = self.structure.device.xp
-        return found.representatives[xp.searchsorted(found.indptr, xp.arange(found.num_entries), side="right") - 1]
 
 
 _BUILDERS: dict[str, Any] = {
@@ -508,9 +218,16 @@ _BUILDERS: dict[str, Any] = {
 }
 
 
-def _most_common(xp: Any, codes: Array) -> int:
+def _most_common(device: Device, codes: Array) -> int:
     """Give the code that most of some rows have. Synchronizes."""
-    return int(xp.bincount(codes[:: max(1, codes.size // 4096)]).argmax()) if codes.size else 0  # synchronizes
+    step = max(1, codes.size // _SAMPLE)
+    return int(np.bincount(device.download(codes[::step])).argmax()) if codes.size else 0  # synchronizes
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    """Name a dtype: what NumPy takes microseconds for."""
+    return str(dtype)
 
 
 def _value_bytes(values: Values, positions: int) -> int:
@@ -521,25 +238,24 @@ def _value_bytes(values: Values, positions: int) -> int:
 def describe(values: Values) -> str:
     """Say how values are written down, for the plan's table."""
     if values.table is None:
-        return str(values.dtype)
-    return "all equal" if values.codes is None else f"{values.codes.dtype} of {values.table.size}"
+        return _name(values.dtype)
+    return "all equal" if values.codes is None else f"{_name(values.codes.dtype)} of {values.table.size}"
 
 
 def compressed(device: Device, data: Array, compute: np.dtype[Any]) -> Values:
     """Give values as one, or by dictionary, or in half the precision, whichever pays and is exact. Synchronizes."""
     if not data.size:
         return Values(data)
-    found = _dictionary(device, data)
-    if found is not None and found[1].size == 1:
-        return Values(None, _cast(device, found[1], compute))
+    found = _by_table(device, data, compute)
     narrow = _HALVES.get(data.dtype)
-    looked_up = found is not None and (device.kernels.LOOKS_UP or narrow is None)
-    if not looked_up and narrow is not None and _survives(device, data, narrow):
+    if narrow is None or (found is not None and (found.codes is None or device.kernels.LOOKS_UP)):
+        return found or Values(data)
+    if device.kernels.survives_halving(device, data):
         return Values(data.astype(narrow))
-    if found is not None:
-        codes, table = found
-        return Values(codes, _cast(device, table, compute))
-    return Values(data)
+    return found or Values(data)
+
+
+_HALVES = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
 
 
 def _cast(device: Device, table: Array, dtype: np.dtype[Any]) -> Array:
@@ -547,32 +263,24 @@ def _cast(device: Device, table: Array, dtype: np.dtype[Any]) -> Array:
     return table if table.dtype == dtype else device.upload(device.download(table).astype(dtype))
 
 
-_HALVES = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}
-
-
-def _survives(device: Device, data: Array, narrow: np.dtype[Any]) -> bool:
-    """Tell whether every value comes back from a narrower dtype with the same bits: a sample first. Synchronizes."""
-    for part in (data[:: max(1, data.size // 1024)], data):
-        bits = device.xp.ascontiguousarray(part).view(np.uint64)
-        with np.errstate(over="ignore", invalid="ignore"):  # (1e300 does not survive, and nobody has to hear of it)
-            back = part.astype(narrow).astype(data.dtype).view(np.uint64)
-        if not bool((bits == back).all()):  # synchronizes
-            return False
-    return True
-
-
-def _dictionary(device: Device, data: Array) -> tuple[Array, Array] | None:
-    """Give codes and a table of the distinct values, told apart by their bits. Synchronizes."""
-    if data.dtype.itemsize <= 8:
-        keys = data.view(np.dtype(f"uint{8 * data.dtype.itemsize}"))
-        found = encode(device, keys, MAX_VALUES)
-        return None if found is None else (found.codes, device.upload(found.table.view(data.dtype)))
-    words = data.view(np.uint64).reshape(-1, 2)
-    keys = words[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ (words[:, 1] + (words[:, 1] >> np.uint64(29)))
-    found = encode(device, keys, MAX_VALUES)
-    if found is None:
+def _by_table(device: Device, data: Array, compute: np.dtype[Any]) -> Values | None:
+    """Give values as places in a table of the distinct ones, told apart by their bits. Synchronizes."""
+    is_wide = data.dtype.itemsize > 8
+    keys = _mixed(data) if is_wide else data.view(np.dtype(f"uint{8 * data.dtype.itemsize}"))
+    found = find_dictionary(device, keys, MAX_VALUES)
+    if found is None or (found.size > 1 and found.nbytes >= data.nbytes):
         return None
-    # Two words in one are a hash: see that the values come back.
-    table = data[some_places(device.xp, found.codes, found.table.size)]
-    same = (table[found.codes].view(np.uint64) == data.view(np.uint64)).all()
-    return (found.codes, table) if bool(same) else None  # synchronizes
+    if is_wide:
+        # Two words in one are a hash: see that the values come back.
+        table = data[device.upload(found.places)]
+        if not bool((table[found.codes].view(np.uint64) == data.view(np.uint64)).all()):  # synchronizes
+            return None
+    else:
+        table = found.table.view(data.dtype)
+    return Values(None if found.size == 1 else found.codes, _cast(device, table, compute))
+
+
+def _mixed(data: Array) -> Array:
+    """Mix the two words of each value into one."""
+    words = data.view(np.uint64).reshape(-1, 2)
+    return words[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ (words[:, 1] + (words[:, 1] >> np.uint64(29)))

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from gsparse._typing import INDEX_DTYPES, Array
-from gsparse.build import Entries, Structure
+from gsparse.build import Entries
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
 from gsparse.machine import CPU_MODEL, GPU_MODEL
 from gsparse.plan import EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
+from gsparse.structure import Structure
 from gsparse.tune import LazyTuner, key_of, recall, remember, worth_timing
 
 __all__ = ["Operand", "Product", "Request", "make_operand"]
@@ -234,15 +235,15 @@ class Operand:
         if symmetry:
             return self, symmetry == "hermitian"
         csr = self.device.kernels.csr_transpose(self.device, self.csr)
-        source = (csr.indptr, csr.indices, csr.data)
-        return Operand(self.device, csr, self.request, Structure.of(self.device, csr), source), False
+        source, structure, request = (csr.indptr, csr.indices, csr.data), Structure.of(self.device, csr), self.request
+        if request.format == "row_pattern" and structure.pattern_facts is None:
+            request = replace(request, format="auto")  # (what was asked for does not fit, and nobody asked for it here)
+        return Operand(self.device, csr, request, structure, source), False
 
     def with_data(self, data: Array, request: Request | None = None) -> Operand:
         """Give the operand of the same structure with other values (or another request); the structure is shared."""
         csr, source = _filled(self.csr, data), (*self.source[:2], data)
-        other = Operand(self.device, csr, request or self.request, self.structure, source)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k == "is_canonical"})
-        return other
+        return Operand(self.device, csr, request or self.request, self.structure, source)
 
     def release(self) -> None:
         """Drop what was built; it is made again when next needed."""
@@ -254,15 +255,11 @@ class Operand:
             self.structure.keep("")
             self._transposed = None
 
-    @cached_property
+    @property
     def is_canonical(self) -> bool:
         """Whether columns rise strictly within every row: sorted, no duplicates. Synchronizes."""
-        xp, indptr, indices = self.device.xp, self.csr.indptr, self.csr.indices
         with self.device.active(), self.device.memory_guard():
-            rises = indices[1:] > indices[:-1]
-            starts = indptr[1:-1]
-            rises[starts[(starts > 0) & (starts < indices.size)] - 1] = True  # the step into another row counts not
-            return bool(xp.all(rises))  # synchronizes
+            return not self.structure.survey.num_unsorted
 
 
 def make_operand(
@@ -278,11 +275,21 @@ def make_operand(
     with device.active(), device.memory_guard():
         source = (indptr, indices, data)
         indptr, indices = _common_index_dtype(indptr, indices)
+        if indptr.shape != (shape[0] + 1,) or indices.ndim != 1 or data.ndim != 1:
+            _refuse(device, shape, indptr, indices, data)
+        survey = device.kernels.survey(device, indptr, indices, bool(device.kernels.CSR_CODES))  # synchronizes
+        if not survey.describes(shape[1], min(indices.size, data.size)):
+            _refuse(device, shape, indptr, indices, data)
         # As in SciPy, arrays may have room for more entries than the row pointers speak of.
-        used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
-        csr = _filled(Csr(shape, indptr, indices[:used], data[:used]), data)
-        check_structure(device, csr)
-        return Operand(device, csr, request, Structure.of(device, csr), source)
+        csr = Csr(shape, indptr, indices[: survey.last], data[: survey.last])
+        return Operand(device, csr, request, Structure.of(device, csr, survey), source)
+
+
+def _refuse(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> NoReturn:
+    """Say what is wrong with arrays that describe no matrix: found once more, step by step. Synchronizes."""
+    used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
+    check_structure(device, _filled(Csr(shape, indptr, indices[:used], data[:used]), data))
+    raise AssertionError("arrays were refused that describe a matrix")
 
 
 def _filled(csr: Csr, data: Array) -> Csr:

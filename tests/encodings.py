@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.build import Entries, Structure
+from gsparse.build import Entries
 from gsparse.device import Device
 from gsparse.formats import (
     BlockedEllpack,
@@ -21,6 +21,7 @@ from gsparse.formats import (
     Values,
 )
 from gsparse.kernels import Launch
+from gsparse.structure import Structure
 from tests.support import exact_product, from_lengths, host, on_device, random_values
 
 PATTERN = "row_pattern"

@@ -16,7 +16,7 @@ from tests.encodings import assert_decodes, patterned
 from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_device, random_values, with_types
 
 KERNELS = gsparse.FORMATS[1:]
-BUILDERS = ("measure_rows", "sort_rows", "slice_offsets", "run_span", "encode_columns")
+BUILDERS = ("survey", "long_rows", "row_blocks", "tiles", "cut_slices", "run_span", "encode_columns")
 
 
 @pytest.fixture
@@ -70,6 +70,7 @@ def test_other_values_share_the_work_on_the_structure(
     device: Device, structure: str, format: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S = patterned(rng, 1001, 20) if structure == "few patterns" else STRUCTURES[structure](rng)
+    S.data = random_values(rng, S.nnz, float)
     A = GpuSparseMatrix(S, device=device, format=format)
     x = random_values(rng, S.shape[1], float)
     assert_product(A @ x, S, x)

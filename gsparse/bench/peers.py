@@ -209,8 +209,7 @@ def _prepare_format(loaded: Loaded, base: Any, options: dict[str, Any], limit: f
     if options.get("compress") is False and _same_bytes(A, _matrix(loaded, base, **options | {"compress": True})):
         raise SkippedError("nothing to compress: as above")
     _ = A.stored  # compiles
-    A.release()
-    setup = once(lambda: A.stored, loaded.device.synchronize)
+    setup = min(once(lambda: _matrix(loaded, None, **options).stored, loaded.device.synchronize) for _ in range(3))
     y = loaded.device.xp.empty(loaded.shape[0], loaded.dtype)
     return Prepared(
         call=lambda: A @ loaded.x,

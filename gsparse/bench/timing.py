@@ -127,6 +127,7 @@ class GpuClock:
 
     def kernel_sampler(self, launch: Callable[[], Any]) -> Sampler:
         """Time launches captured in a CUDA graph; eager ones between two events where they cannot be captured."""
+        self.synchronize()  # what is launched may read what another stream is still making
         stream = self._next_stream()
         with stream:
             launch()

@@ -36,13 +36,16 @@ Set-up
 What `gsparse.build` makes formats of; each gives new arrays, written by kernels on the device. A *run* is
 ``device.lanes`` consecutive positions, C = ``device.lanes`` the rows of a slice.
 
-``measure_rows(device, indptr, long_length)`` → int64 host array: shortest, longest, empty rows, sum of squared lengths,
-    positions of slices in natural order, the same without rows longer than `long_length`, number of these, their
-    entries. Synchronizes.
-``sort_rows(device, indptr, long_length)`` → rows, padded to whole slices: within each `SORTING_SCOPE` consecutive rows
-    by falling length (equal lengths in order), a long row and what is past the last row as -1 at the end.
-``slice_offsets(device, indptr, rows, long_length)`` → int64 (num_slices + 1,): count and scan; long rows count 0.
-    `rows` as from `sort_rows`, or None for natural order.
+``survey(device, indptr, indices, spans)`` → `Survey`: one look at row pointers and columns, whatever they hold.
+    `spans`: whether the columns' span within runs is asked for. Synchronizes.
+``long_rows(device, indptr, survey, limit, first=None)`` → `LongRows`, end: rows longer than `limit`, at their positions
+    in CSR, or to be copied one after the other from position `first` on, each from a whole run on; `end` is where the
+    last run ends. `limit` is one that the backend's constants give (with `first`, `LONG_LENGTH`).
+``row_blocks(device, indptr, survey)`` → `RowBlocks`, ``tiles(device, indptr, survey)`` → `Tiles`: the work shared out.
+``cut_slices(device, indptr, survey, long_length, sort)`` → rows, slice_offsets, number of places: as in `Slices`. Long
+    rows have no place; `sort` orders the others within each `SORTING_SCOPE` consecutive rows by falling length (equal
+    lengths in order), what has no place as -1 at the end. `rows` is None for all rows in their order.
+    Synchronizes where it sorts.
 ``lay_out(device, indptr, items, slices, padding)`` → the items of CSR's order at the positions of `slices` (a `Slices`,
     long rows included), `padding` elsewhere. Items of any dtype of 1, 2, 4, 8 or 16 bytes.
 ``lay_out_ellpack(device, indptr, items, width, pitch, padding)`` → the same for `Ellpack`.
@@ -51,11 +54,15 @@ What `gsparse.build` makes formats of; each gives new arrays, written by kernels
 ``encode_columns(device, columns, dtype)`` → `Columns` with bases, for a span below the dtype's padding code.
 ``row_keys(device, csr, values)`` → uint64 (num_rows,): a hash of each row's length and offsets (column minus row),
     and where `values` is true of its values' bits too.
-``rows_follow(device, csr, codes, representatives, values)`` → bool: whether each row i has exactly the offsets (and
-    values) of row ``representatives[codes[i]]``. Synchronizes.
-``encode_keys(device, keys, table, dtype)`` → codes, missing: the place of each key in the sorted `table`, as `dtype`,
-    and a host array of up to `MAX_MISSING` keys that are not in it (empty where all are). Keys of uint32 or uint64.
-    Synchronizes.
+``distinct_keys(device, keys, limit)`` → host arrays (keys, places), keys rising: the distinct keys and a place where
+    each stands; None where there are more than `limit`, at most 4096. Keys of uint32 or uint64. Synchronizes.
+``encode_keys(device, keys, table, dtype)`` → codes: the place of each key in the sorted `table`, which has them all.
+``rows_follow(device, csr, codes, representatives, values)`` → host array of int32, the lengths of the representatives;
+    None unless each row i has exactly the offsets (and values) of row ``representatives[codes[i]]``. Synchronizes.
+``gather_rows(device, csr, representatives, indptr, num_entries, values)`` → int32 offsets of these rows one after the
+    other, row r's at ``indptr[r]``, and where `values` is true their values, else None.
+``survives_halving(device, data)`` → bool: whether every float64 or complex128 value comes back from half the precision
+    with the same bits, however it is cast. Synchronizes.
 ``is_symmetric(device, csr, hermitian)`` → bool: whether a square matrix with strictly rising columns equals its
     transpose, or its conjugate transpose. Synchronizes.
 ``csr_transpose(device, csr)`` → `Csr` of the transpose. Synchronizes.
@@ -80,8 +87,9 @@ narrowed to), `LOOKS_UP` (whether a value looked up by a byte beats one stored i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["DEFAULT_THREADS_PER_BLOCK", "MAX_MISSING", "NO_LIMIT", "THREADS_PER_BLOCK", "Launch"]
+__all__ = ["DEFAULT_THREADS_PER_BLOCK", "NO_LIMIT", "THREADS_PER_BLOCK", "Launch", "Survey"]
 
 # Launch shapes that may be asked for.
 THREADS_PER_BLOCK = (128, 256, 512)
@@ -91,9 +99,6 @@ DEFAULT_THREADS_PER_BLOCK = 256
 
 # As `long_length`: no row is long.
 NO_LIMIT = 2**62
-
-# Keys that one pass of `encode_keys` may report.
-MAX_MISSING = 4096
 
 
 @dataclass(frozen=True)
@@ -111,3 +116,50 @@ class Launch:
 
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
     threads_per_row: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What one look at the row pointers and columns of a matrix tells; 0 where there is nothing to tell of.
+
+    Attributes
+    ----------
+    min_length, max_length, num_empty, sum_squares : int
+        Of the rows' lengths.
+    blocked_stored, split_stored : int
+        Positions of slices in natural order; the same without rows longer than `LONG_LENGTH`.
+    num_long, long_entries : int
+        Rows longer than that, and their entries.
+    first, last, num_falls : int
+        First and last row pointer, and how many are less than the one before.
+    min_column, max_column : int
+        Of the entries up to the last row pointer, or as many as there are.
+    num_unsorted : int
+        Entries whose column is not above that of the entry before in the same row.
+    run_span : int
+        The largest distance between two columns of one run, in CSR's order, where asked for.
+    counts : object
+        What the backend keeps for itself.
+    """
+
+    min_length: int
+    max_length: int
+    num_empty: int
+    sum_squares: int
+    blocked_stored: int
+    split_stored: int
+    num_long: int
+    long_entries: int
+    first: int
+    last: int
+    num_falls: int
+    min_column: int
+    max_column: int
+    num_unsorted: int
+    run_span: int
+    counts: Any = None
+
+    def describes(self, num_cols: int, room: int) -> bool:
+        """Tell whether these are the row pointers and columns of a matrix with so many columns and room for entries."""
+        columns_fit = not self.last or (self.min_column >= 0 and self.max_column < num_cols)
+        return self.first == 0 and not self.num_falls and 0 <= self.last <= room and columns_fit

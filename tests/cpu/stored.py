@@ -66,15 +66,10 @@ def make_long_rows(indptr: Any, limit: int, first: int | None) -> tuple[LongRows
 
 
 def make_slices(csr: Csr, *, ordered: bool = False, long_length: int = NO_LIMIT) -> Slices:
-    rows = cpu.sort_rows(DEVICE, csr.indptr, long_length) if ordered else None
-    offsets = cpu.slice_offsets(DEVICE, csr.indptr, rows, long_length)
-    places = end = int(offsets[-1])
-    long_rows = None
+    survey = cpu.survey(DEVICE, csr.indptr, csr.indices, False)
+    rows, offsets, places = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, ordered)
+    long_rows, end = None, places
     if long_length != NO_LIMIT:
-        if rows is None:  # natural order with gaps
-            rows = np.full((offsets.size - 1) * RUN, -1, csr.indptr.dtype)
-            short = np.flatnonzero(np.diff(csr.indptr) <= long_length)
-            rows[short] = short
         long_rows, end = make_long_rows(csr.indptr, long_length, places)
     scope = cpu.SORTING_SCOPE if ordered else 1
     return Slices(csr.num_rows, RUN, scope, offsets, rows, long_rows, long_length, places, end)
@@ -143,10 +138,9 @@ def make_tiles(csr: Csr, size: int) -> Tiles:
 def make_patterns(csr: Csr, compute: Any, *, constant: bool, values: str = "plain") -> RowPattern:
     keys = cpu.row_keys(DEVICE, csr, constant)
     table, representatives = np.unique(keys, return_index=True)
-    codes, missing = cpu.encode_keys(DEVICE, keys, table, np.dtype(np.uint8 if table.size <= 256 else np.uint16))
-    assert not missing.size
-    assert cpu.rows_follow(DEVICE, csr, codes, representatives, constant)
-    lengths = np.diff(csr.indptr)[representatives]
+    codes = cpu.encode_keys(DEVICE, keys, table, np.dtype(np.uint8 if table.size <= 256 else np.uint16))
+    lengths = cpu.rows_follow(DEVICE, csr, codes, representatives, constant)
+    assert lengths is not None
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     begins = np.repeat(csr.indptr[representatives].astype(np.int64), lengths)
     places = begins + np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -39,33 +40,52 @@ def slowly_laid_out(csr: Csr, items: Any, slices: Any, padding: Any) -> Any:
 
 
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])
-@pytest.mark.parametrize("long_length", [NO_LIMIT, 8, 0])
-def test_rows_are_measured_ordered_and_cut_as_a_slow_reference_does(
-    long_length: int, index_dtype: str, cases: Any
-) -> None:
+def test_a_structure_is_surveyed_as_a_slow_reference_does(index_dtype: str, cases: Any) -> None:
     for lengths, num_cols in cases.structures.values():
         csr = cases.make_csr(lengths, num_cols, "float64", index_dtype)
         lens = np.array(lengths, np.int64)
-        padded = np.zeros(-(-lens.size // RUN) * RUN, np.int64)
-        padded[: lens.size] = lens
-        short = np.where(padded > long_length, 0, padded)
-        widths = [each.reshape(-1, RUN).max(axis=1, initial=0) for each in (padded, short)]
-        kept = lens[lens > long_length]
-        shortest, longest = (lens.min(), lens.max()) if lens.size else (0, 0)
-        expected = [shortest, longest, (lens == 0).sum(), (lens**2).sum(), *(RUN * w.sum() for w in widths)]
-        found = cpu.measure_rows(DEVICE, csr.indptr, long_length)
-        assert found.dtype == np.int64
-        assert list(found) == [*expected, kept.size, kept.sum()]
+        short = np.where(lens > cpu.LONG_LENGTH, 0, lens)
+        found = cpu.survey(DEVICE, csr.indptr, csr.indices, True)
+        assert (found.min_length, found.max_length) == ((lens.min(), lens.max()) if lens.size else (0, 0))
+        assert (found.num_empty, found.sum_squares) == ((lens == 0).sum(), (lens**2).sum())
+        assert (found.blocked_stored, found.split_stored) == tuple(RUN * widths(each).sum() for each in (lens, short))
+        assert (found.num_long, found.long_entries) == ((lens > cpu.LONG_LENGTH).sum(), (lens - short).sum())
+        assert (found.first, found.last, found.num_falls) == (0, csr.nnz, 0)
+        rows = np.repeat(np.arange(lens.size), lens)
+        assert found.num_unsorted == ((np.diff(rows) == 0) & (np.diff(csr.indices) <= 0)).sum()
+        if csr.nnz:
+            assert (found.min_column, found.max_column) == (csr.indices.min(), csr.indices.max())
 
-        offsets = cpu.slice_offsets(DEVICE, csr.indptr, None, long_length)
+
+def widths(lengths: Any) -> Any:
+    """Give the longest row of each slice."""
+    padded = np.zeros(-(-lengths.size // RUN) * RUN, np.int64)
+    padded[: lengths.size] = lengths
+    return padded.reshape(-1, RUN).max(axis=1, initial=0)
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("long_length", [NO_LIMIT, 8, 0])
+def test_rows_are_ordered_and_cut_as_a_slow_reference_does(long_length: int, index_dtype: str, cases: Any) -> None:
+    for lengths, num_cols in cases.structures.values():
+        csr = cases.make_csr(lengths, num_cols, "float64", index_dtype)
+        lens, survey = np.array(lengths, np.int64), cpu.survey(DEVICE, csr.indptr, csr.indices, False)
+        expected = RUN * widths(np.where(lens > long_length, 0, lens))
+        rows, offsets, places = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, False)
         assert offsets.dtype == np.int64
-        np.testing.assert_array_equal(offsets, np.concatenate([[0], RUN * np.cumsum(widths[1])]))
-        rows = cpu.sort_rows(DEVICE, csr.indptr, long_length)
-        assert rows.dtype == csr.indptr.dtype
+        np.testing.assert_array_equal(offsets, np.concatenate([[0], np.cumsum(expected)]))
+        assert places == expected.sum()
+        assert (rows is None) is (long_length == NO_LIMIT)
+        if rows is not None:
+            numbers = np.full(rows.size, -1)
+            numbers[: lens.size] = np.where(lens > long_length, -1, np.arange(lens.size))
+            np.testing.assert_array_equal(rows, numbers)
+        rows, offsets, places = cpu.cut_slices(DEVICE, csr.indptr, survey, long_length, True)
+        assert rows.dtype == np.int32
         np.testing.assert_array_equal(rows, slow_order(csr, long_length))
         sorted_widths = np.where(rows < 0, 0, np.append(lens, 0)[rows]).reshape(-1, RUN).max(axis=1, initial=0)
-        offsets = cpu.slice_offsets(DEVICE, csr.indptr, rows, long_length)
         np.testing.assert_array_equal(offsets, np.concatenate([[0], RUN * np.cumsum(sorted_widths)]))
+        assert places == offsets[-1]
 
 
 @pytest.mark.parametrize("dtype", ITEMS)
@@ -83,10 +103,8 @@ def test_items_of_any_size_are_laid_out_in_slices(slicing: Any, dtype: str, case
 
 def test_slices_in_natural_order_leave_out_long_rows(cases: Any) -> None:
     csr = cases.make_csr(*cases.structures["one_dense_row"], "float64")
-    offsets = cpu.slice_offsets(DEVICE, csr.indptr, None, 10)
     slices = make_slices(csr, long_length=10)
     placed = cpu.lay_out(DEVICE, csr.indptr, csr.indices, slices, -1)
-    np.testing.assert_array_equal(slices.slice_offsets, offsets)
     np.testing.assert_array_equal(placed, slowly_laid_out(csr, csr.indices, slices, -1))
 
 
@@ -129,38 +147,21 @@ def test_columns_come_back_from_their_codes(dtype: str, reach: int, index_dtype:
 
 @pytest.mark.parametrize("key", ["uint32", "uint64"])
 @pytest.mark.parametrize("code", ["uint8", "uint16"])
-def test_keys_become_places_in_the_table_or_are_reported(key: str, code: str) -> None:
+def test_keys_become_places_in_the_table_of_the_distinct_ones(key: str, code: str) -> None:
     rng = np.random.default_rng(0)
     table = np.unique(rng.integers(0, 2**32, 200, dtype=np.uint64) << np.uint64(31 * (key == "uint64"))).astype(key)
-    places = rng.integers(0, table.size, 100_000)
-    codes, missing = cpu.encode_keys(DEVICE, table[places], table, np.dtype(code))
-    assert codes.dtype == np.dtype(code)
-    assert not missing.size
-    np.testing.assert_array_equal(codes, places)
-
-    few = np.concatenate([table[::2], table[::2]])
-    _, missing = cpu.encode_keys(DEVICE, few, table[1::2], np.dtype(code))
-    assert missing.dtype == np.dtype(key)
-    np.testing.assert_array_equal(missing, table[::2])
-    _, missing = cpu.encode_keys(DEVICE, table, table[:0], np.dtype(code))
-    assert 0 < missing.size <= 4096
-    assert np.isin(missing, table).all()
-    codes, missing = cpu.encode_keys(DEVICE, table[:0], table[:0], np.dtype(code))
-    assert not codes.size
-    assert not missing.size
-
-
-def test_tables_are_found_in_a_few_passes() -> None:
-    rng = np.random.default_rng(0)
-    keys = rng.integers(0, 300, 50_000).astype(np.uint64)
-    table = np.empty(0, np.uint64)
-    for passes in range(10):
-        codes, missing = cpu.encode_keys(DEVICE, keys, table, np.dtype(np.uint16))
-        if not missing.size:
-            break
-        table = np.union1d(table, missing)
-    assert passes <= 3
-    np.testing.assert_array_equal(table[codes], keys)
+    table[0] = 0
+    codes = rng.integers(0, table.size, 100_000)
+    keys = table[codes]
+    found, places = cpu.distinct_keys(DEVICE, keys, table.size)
+    assert found.dtype == np.dtype(key)
+    np.testing.assert_array_equal(found, table)
+    np.testing.assert_array_equal(keys[places], table)
+    encoded = cpu.encode_keys(DEVICE, keys, table, np.dtype(code))
+    assert encoded.dtype == np.dtype(code)
+    np.testing.assert_array_equal(encoded, codes)
+    assert cpu.distinct_keys(DEVICE, keys, table.size - 1) is None
+    assert cpu.distinct_keys(DEVICE, np.arange(100_000).astype(key), 4096) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int64"])
@@ -189,16 +190,17 @@ def test_rows_follow_only_what_equals_them(dtype: str, index_dtype: str, cases: 
     _, representatives, codes = np.unique(keys, return_index=True, return_inverse=True)
     codes = codes.astype(np.uint8)
     for values in (False, True):
-        assert cpu.rows_follow(DEVICE, csr, codes, representatives, values)
+        lengths = cpu.rows_follow(DEVICE, csr, codes, representatives, values)
+        np.testing.assert_array_equal(lengths, np.diff(csr.indptr)[representatives])
     changed = csr.data.copy()
     changed[csr.indptr[8000] + 3] += 1
-    assert cpu.rows_follow(DEVICE, csr.with_data(changed), codes, representatives, False)
-    assert not cpu.rows_follow(DEVICE, csr.with_data(changed), codes, representatives, True)
+    assert cpu.rows_follow(DEVICE, csr.with_data(changed), codes, representatives, False) is not None
+    assert cpu.rows_follow(DEVICE, csr.with_data(changed), codes, representatives, True) is None
     csr.indices[csr.indptr[8000] + 1] += 1
-    assert not cpu.rows_follow(DEVICE, csr, codes, representatives, False)
+    assert cpu.rows_follow(DEVICE, csr, codes, representatives, False) is None
     wrong = codes.copy()
     wrong[[0, 5000]] = wrong[[5000, 0]]
-    assert not cpu.rows_follow(DEVICE, csr, wrong, representatives, False)
+    assert cpu.rows_follow(DEVICE, csr, wrong, representatives, False) is None
 
 
 def test_set_up_does_not_depend_on_the_number_of_threads(cases: Any) -> None:
@@ -210,9 +212,9 @@ def test_set_up_does_not_depend_on_the_number_of_threads(cases: Any) -> None:
         columns = cpu.lay_out(DEVICE, csr.indptr, csr.indices, slices, -1)
         encoded = cpu.encode_columns(DEVICE, columns, np.dtype(np.uint16))
         keys = cpu.row_keys(DEVICE, csr, True)
-        _, missing = cpu.encode_keys(DEVICE, keys, keys[:0], np.dtype(np.uint16))
-        measured = cpu.measure_rows(DEVICE, csr.indptr, 10)
-        made.append((slices.rows, columns, encoded.codes, encoded.bases, keys, missing, measured))
+        table, _ = cpu.distinct_keys(DEVICE, keys % np.uint64(999), 1000)
+        survey = cpu.survey(DEVICE, csr.indptr, csr.indices, False)
+        made.append((slices.rows, columns, encoded.codes, encoded.bases, keys, table, astuple(survey)[:-1]))
     for other in made[1:]:
         for a, b in zip(made[0], other, strict=True):
             np.testing.assert_array_equal(a, b)

@@ -535,3 +535,4 @@ inline void gs_syncwarp(int line = __builtin_LINE()) { gs_emu::sync_warp(line); 
 template <class T> T gs_ldg(const T *p) { return *p; }
 template <class T, class U> T atomicAdd(T *p, U v) { return gs_emu::atomic_update(p, [=](T old) { return T(old + T(v)); }); }
 template <class T, class U> T atomicMax(T *p, U v) { return gs_emu::atomic_update(p, [=](T old) { return std::max(old, T(v)); }); }
+template <class T> T atomicCAS(T *p, T expected, T v) { return gs_emu::atomic_update(p, [=](T old) { return old == expected ? v : old; }); }

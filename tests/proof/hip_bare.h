@@ -50,4 +50,8 @@ template <class T> __device__ __forceinline__ T atomicAdd(T *p, T v) {
 template <class T> __device__ __forceinline__ T atomicMax(T *p, T v) {
   return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+template <class T> __device__ __forceinline__ T atomicCAS(T *p, T expected, T v) {
+  __hip_atomic_compare_exchange_strong(p, &expected, v, __ATOMIC_RELAXED, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  return expected;
+}
 static __device__ __forceinline__ void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }

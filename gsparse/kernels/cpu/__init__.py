@@ -9,24 +9,17 @@ import numpy as np
 
 from gsparse.kernels import NO_LIMIT
 from gsparse.kernels.cpu.basis import Arnoldi
-from gsparse.kernels.cpu.encode import encode_columns, encode_keys, run_span
+from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
-from gsparse.kernels.cpu.patterns import row_keys, rows_follow
-from gsparse.kernels.cpu.slices import (
-    LONG_LENGTH,
-    SORTING_SCOPE,
-    lay_out,
-    lay_out_ellpack,
-    measure_rows,
-    slice_offsets,
-    sort_rows,
-)
+from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
+from gsparse.kernels.cpu.slices import SORTING_SCOPE, cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.cpu.spmm import csr_spmm
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.steps import bind_step
+from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric
 from gsparse.kernels.cpu.triangular import factorize_ilu0, order_levels, triangular_solver
 
@@ -50,21 +43,26 @@ __all__ = [
     "csr_spmm",
     "csr_transpose",
     "csr_vector",
+    "cut_slices",
+    "distinct_keys",
     "ellpack",
     "encode_columns",
     "encode_keys",
     "factorize_ilu0",
+    "gather_rows",
     "is_symmetric",
     "lay_out",
     "lay_out_ellpack",
-    "measure_rows",
+    "long_rows",
     "order_levels",
+    "row_blocks",
     "row_keys",
     "row_pattern",
     "rows_follow",
     "run_span",
-    "slice_offsets",
-    "sort_rows",
+    "survey",
+    "survives_halving",
+    "tiles",
     "triangular_solver",
 ]
 

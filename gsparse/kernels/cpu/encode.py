@@ -8,21 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.formats import Columns
-from gsparse.kernels import MAX_MISSING
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.threads import run_parts
 
-__all__ = ["encode_columns", "encode_keys", "run_span"]
+__all__ = ["distinct_keys", "encode_columns", "encode_keys", "run_span", "survives_halving"]
 
-# Runs whose greatest span is noted together, and blocks of keys that report what they miss, up to _BLOCK_MISSING each:
-# fixed numbers, so that nothing depends on the threads.
+# Runs whose greatest span is noted together, and blocks that gather distinct keys on their own: fixed numbers, so that
+# nothing depends on the threads. Slots of the table that a block gathers in.
 _SPAN_RUNS = 1024
 _KEY_BLOCKS = 64
-_BLOCK_MISSING = MAX_MISSING // _KEY_BLOCKS
+_SLOTS = 8192
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def run_span(device: object, columns: Array, num_cols: int) -> int:
@@ -39,12 +41,34 @@ def encode_columns(device: object, columns: Array, dtype: Any) -> Columns:
     return Columns(codes, bases)
 
 
-def encode_keys(device: object, keys: Array, table: Array, dtype: Any) -> tuple[Array, Array]:
-    """Look each key up in the table; distinct keys that are not there are reported."""
+def distinct_keys(device: object, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
+    """Gather the distinct keys, block by block."""
+    listed = np.empty((_KEY_BLOCKS, limit), np.int64)
+    counts = np.zeros(_KEY_BLOCKS, np.int64)
+    run_parts(_collect_blocks, keys.size, keys, listed, counts)
+    if counts.max() > limit:
+        return None
+    places = np.concatenate([block[:count] for block, count in zip(listed, counts, strict=True)])
+    table, first = np.unique(keys[places], return_index=True)
+    return None if table.size > limit else (table, places[first])
+
+
+def encode_keys(device: object, keys: Array, table: Array, dtype: Any) -> Array:
+    """Look each key up in the table."""
     codes = np.empty(keys.size, dtype)
-    missing, counts = np.empty((_KEY_BLOCKS, _BLOCK_MISSING), keys.dtype), np.zeros(_KEY_BLOCKS, np.int64)
-    run_parts(_encode_blocks, keys.size, keys, table, codes, missing, counts)
-    return codes, np.unique(np.concatenate([missing[i, :count] for i, count in enumerate(counts)]))
+    run_parts(_encode_keys, keys.size, keys, table, codes)
+    return codes
+
+
+def survives_halving(device: object, data: Array) -> bool:
+    """Compare every value with what comes back from half the precision: a sample first."""
+    values = data.view(np.float64)
+    for part in (values[:: max(1, values.size // 1024)], values):
+        with np.errstate(over="ignore", invalid="ignore"):  # (1e300 does not survive, and nobody has to hear of it)
+            back = part.astype(np.float32).astype(np.float64)
+        if not np.array_equal(np.ascontiguousarray(part).view(np.uint64), back.view(np.uint64)):
+            return False
+    return True
 
 
 @inlined
@@ -81,44 +105,46 @@ def _encode_runs(part: int, num_parts: int, columns: Array, codes: Array, bases:
             codes[np.uint64(k)] = column - low if column >= 0 else -1
 
 
-@inlined
-def _place(table: Array, key: Any) -> Any:
-    """Find the first place in the table whose key is not less; the table's size where all are less."""
-    low, high = np.int64(0), np.int64(table.size)
-    while low < high:
-        middle = (low + high) // 2
-        if table[np.uint64(middle)] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inlined
-def _report(missing: Array, count: int, key: Any) -> int:
-    """Add a key to those that a block misses, unless it is among them already."""
-    for i in range(count):
-        if missing[i] == key:
-            return count
-    missing[count] = key
-    return count + 1
+@compiled
+def _collect_blocks(part: int, num_parts: int, keys: Array, listed: Array, counts: Array) -> None:
+    """List, for each block, places where its distinct keys stand; one more than fit where there are too many."""
+    num_blocks, limit = listed.shape
+    slots = np.empty(_SLOTS, np.int64)
+    for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
+        slots[:] = -1
+        count, place = np.int64(0), np.int64(-1)
+        for k in range(block * keys.size // num_blocks, (block + 1) * keys.size // num_blocks):
+            key = keys[np.uint64(k)]
+            # Neighbours are often equal.
+            if place >= 0 and keys[np.uint64(place)] == key:
+                continue
+            slot = ((np.uint64(key) ^ (np.uint64(key) >> np.uint64(32))) * _MULTIPLIER) >> np.uint64(64 - 13)
+            while slots[slot] >= 0 and keys[np.uint64(slots[slot])] != key:
+                slot = (slot + np.uint64(1)) % np.uint64(_SLOTS)
+            if slots[slot] < 0:
+                if count == limit:
+                    counts[block] = limit + 1
+                    return
+                slots[slot] = k
+                listed[block, count] = k
+                count += 1
+            place = slots[slot]
+        counts[block] = count
 
 
 @compiled
-def _encode_blocks(
-    part: int, num_parts: int, keys: Array, table: Array, codes: Array, missing: Array, counts: Array
-) -> None:
-    for block in range(part * counts.size // num_parts, (part + 1) * counts.size // num_parts):
-        place, count = np.int64(0), 0
-        for k in range(block * keys.size // counts.size, (block + 1) * keys.size // counts.size):
-            key = keys[np.uint64(k)]
-            # Neighbours are often equal.
-            if place >= table.size or table[np.uint64(place)] != key:
-                place = _place(table, key)
-                if place >= table.size or table[np.uint64(place)] != key:
-                    count = _report(missing[block], count, key)
-                    if count == missing.shape[1]:
-                        break
-                    continue
-            codes[np.uint64(k)] = place
-        counts[block] = count
+def _encode_keys(part: int, num_parts: int, keys: Array, table: Array, codes: Array) -> None:
+    place = np.int64(0)
+    for k in range(part * keys.size // num_parts, (part + 1) * keys.size // num_parts):
+        key = keys[np.uint64(k)]
+        # Neighbours are often equal.
+        if table[np.uint64(place)] != key:
+            low, high = np.int64(0), np.int64(table.size - 1)
+            while low < high:
+                middle = (low + high) // 2
+                if table[np.uint64(middle)] < key:
+                    low = middle + 1
+                else:
+                    high = middle
+            place = low
+        codes[np.uint64(k)] = place

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.formats import Csr
@@ -15,7 +16,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.threads import run_parts
 
-__all__ = ["row_keys", "rows_follow"]
+__all__ = ["gather_rows", "row_keys", "rows_follow"]
 
 # Odd, with bits as good as random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -33,13 +34,29 @@ def row_keys(device: object, csr: Csr, values: bool) -> Array:
     return keys
 
 
-def rows_follow(device: object, csr: Csr, codes: Array, representatives: Array, values: bool) -> bool:
+def rows_follow(
+    device: object, csr: Csr, codes: Array, representatives: Array, values: bool
+) -> npt.NDArray[np.int32] | None:
     """Compare each row with the one that stands for it, entry by entry."""
     followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
     words = _words(csr.data) if values else None
     args = (csr.indptr, csr.indices, words, codes, representatives, followed)
     run_parts(_compare_blocks, csr.nnz + csr.num_rows, *args)
-    return bool(followed.all())
+    if not followed.all():
+        return None
+    lengths: npt.NDArray[np.int32] = (csr.indptr[representatives + 1] - csr.indptr[representatives]).astype(np.int32)
+    return lengths
+
+
+def gather_rows(
+    device: object, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
+) -> tuple[Array, Array | None]:
+    """Copy the offsets of some rows, and their values where asked."""
+    lengths = np.diff(indptr)
+    begins = csr.indptr[representatives].astype(np.int64) - indptr[:-1]
+    entries = np.repeat(begins, lengths) + np.arange(num_entries)
+    offsets = (csr.indices[entries].astype(np.int64) - np.repeat(representatives, lengths)).astype(np.int32)
+    return offsets, csr.data[entries] if values else None
 
 
 def _words(data: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Set-up of padded formats: what rows look like, their order, where slices begin, and laying items out in them.
+"""Set-up of padded formats: the order of rows, where slices begin, and laying items out in them.
 
 The contract is in `gsparse.kernels`.
 """
@@ -8,64 +8,42 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.formats import Slices
+from gsparse.kernels import NO_LIMIT, Survey
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
 from gsparse.threads import run_parts
 
-__all__ = [
-    "LONG_LENGTH",
-    "SORTING_SCOPE",
-    "bits",
-    "lay_out",
-    "lay_out_ellpack",
-    "measure_rows",
-    "slice_offsets",
-    "sort_rows",
-]
+__all__ = ["SORTING_SCOPE", "bits", "cut_slices", "lay_out", "lay_out_ellpack"]
 
 # Rows among which those of like length are gathered; the GPU's own.
 SORTING_SCOPE = 1024
-
-# Entries from which on a row is better kept apart from slices. Positions over entries of sorted slices and long rows
-# together, at 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10, 1.36; R-MAT 18 1.68, 1.33, 1.22, 1.16, 1.16.
-LONG_LENGTH = 128
-
-# Rows that `measure_rows` adds up at a time: whole slices.
-_BLOCK_ROWS = 4096
 
 # ELLPACK rows filled at a time: enough that each column is written in whole cache lines, few enough that the rows read
 # stay in the cache from one column to the next.
 _FILL_ROWS = 64
 
 
-def measure_rows(device: object, indptr: Array, long_length: int) -> npt.NDArray[np.int64]:
-    """Measure the lengths of all rows."""
+def cut_slices(
+    device: object, indptr: Array, survey: Survey, long_length: int, sort: bool
+) -> tuple[Array | None, Array, int]:
+    """Order the rows where asked; count and scan the positions of slices."""
     num_rows = indptr.size - 1
-    found = np.zeros((-(-num_rows // _BLOCK_ROWS), 8), np.int64)
-    if not num_rows:
-        return np.zeros(8, np.int64)
-    run_parts(_measure_blocks, num_rows, indptr, long_length, found)
-    return np.concatenate([[found[:, 0].min(), found[:, 1].max()], found[:, 2:].sum(axis=0)])
-
-
-def sort_rows(device: object, indptr: Array, long_length: int) -> Array:
-    """Order the rows of each scope by falling length."""
-    num_rows = indptr.size - 1
-    rows = np.empty(-(-num_rows // RUN) * RUN, indptr.dtype)
-    run_parts(_sort_scopes, 4 * num_rows, indptr, long_length, rows)
-    return rows
-
-
-def slice_offsets(device: object, indptr: Array, rows: Array | None, long_length: int) -> Array:
-    """Count and scan the positions of slices."""
-    offsets = np.zeros(-(-(indptr.size - 1) // RUN) + 1, np.int64)
+    num_slices = -(-num_rows // RUN)
+    rows = None
+    if sort:
+        rows = np.empty(num_slices * RUN, np.int32)
+        run_parts(_sort_scopes, 4 * num_rows, indptr, long_length, rows)
+    elif long_length != NO_LIMIT:
+        rows = np.full(num_slices * RUN, -1, np.int32)
+        rows[:num_rows] = np.where(np.diff(indptr) > long_length, -1, np.arange(num_rows))
+    offsets = np.zeros(num_slices + 1, np.int64)
     run_parts(_measure_slices, indptr.size, indptr, rows, long_length, offsets)
-    return np.cumsum(offsets, out=offsets)
+    np.cumsum(offsets, out=offsets)
+    return rows, offsets, int(offsets[-1])
 
 
 def lay_out(device: object, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
@@ -95,33 +73,6 @@ def bits(items: Array) -> Array:
 @inlined
 def _length(indptr: Array, row: Any) -> Any:
     return np.int64(indptr[np.uint64(row + 1)]) - np.int64(indptr[np.uint64(row)])
-
-
-@compiled
-def _measure_blocks(part: int, num_parts: int, indptr: Array, long_length: int, found: Array) -> None:
-    num_blocks, num_rows = found.shape[0], indptr.size - 1
-    for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
-        last = min((block + 1) * _BLOCK_ROWS, num_rows)
-        shortest, longest = _length(indptr, block * _BLOCK_ROWS), np.int64(0)
-        empty = squares = padded = padded_short = num_long = long_entries = np.int64(0)
-        for first in range(block * _BLOCK_ROWS, last, RUN):
-            width, short_width = np.int64(0), np.int64(0)
-            for row in range(first, min(first + RUN, last)):
-                length = _length(indptr, row)
-                shortest, width = min(shortest, length), max(width, length)
-                empty += length == 0
-                squares += length * length
-                if length > long_length:
-                    num_long += 1
-                    long_entries += length
-                else:
-                    short_width = max(short_width, length)
-            longest = max(longest, width)
-            padded += width * RUN
-            padded_short += short_width * RUN
-        measured = (shortest, longest, empty, squares, padded, padded_short, num_long, long_entries)
-        for i in range(8):
-            found[block, i] = measured[i]
 
 
 @compiled

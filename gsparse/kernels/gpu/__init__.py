@@ -1,26 +1,19 @@
 """The GPU backend: CUDA C++ in `src/`, bound and launched here."""
 
 from gsparse.kernels.gpu.basis import Arnoldi
-from gsparse.kernels.gpu.setup import (
+from gsparse.kernels.gpu.encode import (
     CSR_CODES,
-    LONG_LENGTH,
     LOOKS_UP,
-    SCALAR_LENGTH,
-    SORTING_SCOPE,
-    VECTOR_LENGTH,
-    csr_transpose,
+    distinct_keys,
     encode_columns,
     encode_keys,
-    is_symmetric,
-    lay_out,
-    lay_out_ellpack,
-    measure_rows,
+    gather_rows,
     row_keys,
     rows_follow,
     run_span,
-    slice_offsets,
-    sort_rows,
+    survives_halving,
 )
+from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.spmm import csr_spmm
 from gsparse.kernels.gpu.spmv import (
     BLOCK_WORK,
@@ -35,6 +28,17 @@ from gsparse.kernels.gpu.spmv import (
     row_pattern,
 )
 from gsparse.kernels.gpu.steps import bind_step
+from gsparse.kernels.gpu.survey import (
+    LONG_LENGTH,
+    SCALAR_LENGTH,
+    SORTING_SCOPE,
+    VECTOR_LENGTH,
+    long_rows,
+    row_blocks,
+    survey,
+    tiles,
+)
+from gsparse.kernels.gpu.transpose import csr_transpose, is_symmetric
 from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
 
 __all__ = [
@@ -52,18 +56,23 @@ __all__ = [
     "bind_step",
     "csr_spmm",
     "csr_transpose",
+    "cut_slices",
+    "distinct_keys",
     "encode_columns",
     "encode_keys",
     "factorize_ilu0",
+    "gather_rows",
     "is_symmetric",
     "lay_out",
     "lay_out_ellpack",
-    "measure_rows",
+    "long_rows",
+    "row_blocks",
     "row_keys",
     "rows_follow",
     "run_span",
-    "slice_offsets",
-    "sort_rows",
+    "survey",
+    "survives_halving",
+    "tiles",
     "triangular_solver",
 ]
 

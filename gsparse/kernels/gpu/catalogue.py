@@ -26,7 +26,7 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 }
 
 # csr_split: threads a block, entries and row ends a thread.
-SPLIT_SHAPES = ((128, 8),)
+SPLIT_SHAPES = ((256, 8),)
 # row_pattern_values: rows a thread, of few rows and of many.
 PATTERN_ROWS = (1, 3)
 
@@ -81,18 +81,22 @@ def _products(lanes: int) -> list[tuple[str, str]]:
 
 
 def _set_up() -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str]] = [("setup_rows.cu", expression("list_chunks", np.dtype(np.int32)))]
+    placed = ("place_long_rows", "place_row_blocks", "place_tiles", "sort_rows", "place_slices")
     for index in INDEX_DTYPES:
-        found += [("setup_rows.cu", expression(name, index)) for name in ("measure_rows", "sort_rows", "slice_sizes")]
+        found.append(("setup_survey.cu", expression("survey", index)))
+        found += [("setup_rows.cu", expression(name, index)) for name in placed]
         for item in _ITEMS:
             found += [("setup_rows.cu", expression(name, item, index)) for name in ("lay_out", "lay_out_long")]
         found.append(("setup_entries.cu", expression("run_span", index)))
         found += [("setup_entries.cu", expression("encode_columns", index, code)) for code in _NARROW]
         found += [("setup_entries.cu", expression("mirrored", index, stored)) for stored in COMPUTE_DTYPES]
         for word in _WORDS:
-            found.append(("setup_entries.cu", expression("row_keys", index, word)))
+            found += [("setup_entries.cu", expression(name, index, word)) for name in ("row_keys", "gather_rows")]
             found += [("setup_entries.cu", expression("rows_follow", index, word, code)) for code in _NARROW]
     keys = (np.dtype(np.uint32), np.dtype(np.uint64))
+    found += [("setup_entries.cu", expression("collect_keys", key)) for key in keys]
+    found.append(("setup_entries.cu", expression("survive", np.dtype(np.int64))))
     return found + [("setup_entries.cu", expression("encode_keys", *types)) for types in product(keys, _NARROW)]
 
 

@@ -13,6 +13,9 @@ import numpy as np
 from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.formats import LongRows
+from gsparse.kernels import Launch
+from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.launch import launch_threads
 
 __all__ = ["Scratch", "records"]
 
@@ -42,11 +45,8 @@ class Scratch:
 
 def records(device: Device, long_rows: LongRows) -> Array:
     """Give the chunks of long rows as kernels read them (struct Chunk, long_rows.cuh): a record of 32 bytes each."""
-    xp, rows, place = device.xp, long_rows, long_rows.chunk_rows
-    begins = rows.begins[place] + (xp.arange(rows.num_chunks) - rows.first_chunk[place]) * rows.chunk_size
-    found = xp.zeros((rows.num_chunks, 8), np.int32)
-    found[:, :2] = begins.view(np.int32).reshape(-1, 2)
-    found[:, 2] = xp.minimum(rows.ends[place] - begins, rows.chunk_size)
-    found[:, 3], found[:, 4], found[:, 5] = rows.rows[place], place, rows.first_chunk[place]
-    found[:, 6] = rows.first_chunk[place + 1] - rows.first_chunk[place]
+    rows, found = long_rows, device.empty((long_rows.num_chunks, 8), np.int32)
+    args = (np.int32(rows.num_chunks), rows.rows, rows.begins, rows.ends, rows.first_chunk, rows.chunk_rows, found)
+    name, threads = expression("list_chunks", rows.rows.dtype), Launch().threads_per_block
+    launch_threads(device, "setup_rows.cu", name, rows.num_chunks, threads, args)
     return found

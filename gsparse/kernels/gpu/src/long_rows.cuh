@@ -27,18 +27,16 @@ __device__ __forceinline__ void gs_long_row(const Entries<Value, Column, T> &ent
   const Chunk chunk = chunks[number];
   const int count = (chunk.size - lane + GS_WARP - 1) / GS_WARP;
   T sum = Scalar<T>::zero();
-  sum = entries.template add<false, Batch<T>::size>(chunk.begin + lane, static_cast<long long>(GS_WARP), count, sum);
+  sum = entries.template add_even<false, Batch<T>::size>(chunk.begin + lane, static_cast<long long>(GS_WARP), count, sum);
   sum = gs_group_sum<GS_WARP>(sum);
   if (chunk.chunks > 1) {
     int is_last = 0;
     if (lane == 0) {
       partials[number] = sum;
-      __threadfence();
-      is_last = atomicAdd(arrivals + chunk.place, 1u) == unsigned(chunk.chunks - 1);
+      is_last = gs_arrive(arrivals + chunk.place) == unsigned(chunk.chunks - 1);
     }
     if (!gs_shfl(is_last, 0, GS_WARP)) return;
     gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
-    __threadfence();
     sum = Scalar<T>::zero();
     for (int c = lane; c < chunk.chunks; c += GS_WARP) sum = gs_add(sum, gs_fresh(partials + chunk.first + c));
     sum = gs_group_sum<GS_WARP>(sum);

@@ -78,6 +78,25 @@ template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) { return *static_cast<const volatile T *>(p); }
 #endif
 
+// Counts one more arrival and gives how many came before: what those wrote, the last to come may read. Far cheaper than
+// __threadfence around a relaxed atomic, which orders everything (0.3 to 2 us a product on an H200).
+#if defined(GS_EMU)
+__device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) { return atomicAdd(arrivals, 1u); }
+#elif defined(GS_HIP)
+__device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) {
+  return __hip_atomic_fetch_add(arrivals, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
+#else
+__device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(arrivals))
+               : "memory");
+  return before;
+}
+#endif
+
 // The number of this thread in a one-dimensional grid.
 __device__ __forceinline__ long long gs_thread() {
   return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;

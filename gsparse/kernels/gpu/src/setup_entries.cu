@@ -67,12 +67,14 @@ GS_KERNEL row_keys(long long num_rows, const Index *__restrict__ indptr, const I
   keys[row] = h;
 }
 
-// Whether each row has exactly what the representative of its code has: `differs` becomes 1 where one has not.
+// Whether each row has exactly what the representative of its code has: told[0] becomes 1 where one has not. After it
+// come the lengths of the representatives.
 template <class Index, class Word, class Code>
 GS_KERNEL rows_follow(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices, int words,
                       const Word *__restrict__ values, const Code *__restrict__ codes,
-                      const long long *__restrict__ representatives, int *__restrict__ differs) {
+                      int num_codes, const long long *__restrict__ representatives, int *__restrict__ told) {
   const long long row = gs_thread();
+  if (row < num_codes) told[1 + row] = int(indptr[representatives[row] + 1] - indptr[representatives[row]]);
   if (row >= num_rows) return;
   const long long other = representatives[codes[row]];
   const long long begin = indptr[row], length = indptr[row + 1] - begin, theirs = indptr[other];
@@ -82,28 +84,88 @@ GS_KERNEL rows_follow(long long num_rows, const Index *__restrict__ indptr, cons
     same = static_cast<long long>(indices[begin + k]) - row == static_cast<long long>(indices[theirs + k]) - other;
 #pragma unroll 4
   for (long long w = 0; same && w < length * words; ++w) same = values[begin * words + w] == values[theirs * words + w];
-  if (!same) atomicMax(differs, 1);
+  if (!same && !gs_fresh(told)) atomicMax(told, 1);
 }
 
-// The place of each key in a sorted table; keys that are not there are counted and the first MAX_MISSING kept.
+// The offsets and, where `words` a value is not 0, the values of each representative: a warp each.
+template <class Index, class Word>
+GS_KERNEL gather_rows(int num_rows, const long long *__restrict__ representatives, const int *__restrict__ places,
+                      const Index *__restrict__ indptr, const Index *__restrict__ indices, int words,
+                      const Word *__restrict__ values, int *__restrict__ offsets, Word *__restrict__ gathered) {
+  const long long number = gs_thread() / GS_WARP, lane = threadIdx.x % GS_WARP;
+  if (number >= num_rows) return;
+  const long long row = representatives[number], from = indptr[row], length = indptr[row + 1] - from;
+  const long long to = places[number];
+  for (long long k = lane; k < length; k += GS_WARP)
+    offsets[to + k] = int(static_cast<long long>(indices[from + k]) - row);
+  for (long long w = lane; w < length * words; w += GS_WARP) gathered[to * words + w] = values[from * words + w];
+}
+
+// The distinct ones among many keys, by a table with open addressing whose free slots are 0: whoever puts a key there
+// lists it, and where it stood; `found` counts them. A key of 0 has the slot after the last. Nobody goes on once there are
+// more than `limit`. The order in which they are listed is any: the host sorts them. Each block remembers in shared memory
+// keys that it knows to be listed.
+enum { GS_SLOTS = 8192, GS_KNOWN = 1024, GS_PROBES = 4 };
+template <class Key>
+GS_KERNEL collect_keys(long long num_keys, const Key *__restrict__ keys, int limit, Count *table, Count *found,
+                       Count *__restrict__ listed) {
+  GS_SHARED(Count, known, GS_KNOWN);
+  for (int i = threadIdx.x; i < GS_KNOWN; i += blockDim.x) known[i] = 0;
+  __syncthreads();
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long k = gs_thread(); k < num_keys; k += step) {
+    const Count key = Count(keys[k]), word = key ? key : 1, hash = gs_mix(0, key);
+    Count *const mine = known + hash % GS_KNOWN, before = gs_fresh(mine);
+    if (key && before == key) continue;
+    Count slot = key ? hash / GS_KNOWN % GS_SLOTS : Count(GS_SLOTS);
+    for (int probes = 0;; ++probes, slot = (slot + 1) % GS_SLOTS) {
+      Count seen = gs_fresh(table + slot);
+      if (seen == word) break;
+      // (threads that all passed the test below at once may fill the table)
+      if ((!seen || probes >= GS_PROBES) && gs_fresh(found) > Count(limit)) return;
+      if (seen) continue;
+      seen = atomicCAS(table + slot, Count(0), word);
+      if (seen == word) break;
+      if (seen) continue;
+      const Count place = atomicAdd(found, Count(1));
+      if (place >= Count(limit)) return;
+      listed[2 * place] = key;
+      listed[2 * place + 1] = Count(k);
+      break;
+    }
+    if (key) atomicCAS(mine, before, key);
+  }
+}
+
+// The place of each key in a sorted table that has them all.
 template <class Key, class Code>
 GS_KERNEL encode_keys(long long num_keys, const Key *__restrict__ keys, int table_size, const Key *__restrict__ table,
-                      Code *__restrict__ codes, int max_missing, int *__restrict__ num_missing,
-                      Key *__restrict__ missing) {
+                      Code *__restrict__ codes) {
   const long long k = gs_thread();
   if (k >= num_keys) return;
   const Key key = keys[k];
-  int low = 0, high = table_size;
+  int low = 0, high = table_size - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
     if (gs_ldg(table + middle) < key) low = middle + 1;
     else high = middle;
   }
   codes[k] = Code(low);
-  if (low < table_size && gs_ldg(table + low) == key) return;
-  if (gs_fresh(num_missing) >= max_missing) return;  // (atomics of all threads on one word would take long)
-  const int place = atomicAdd(num_missing, 1);
-  if (place < max_missing) missing[place] = key;
+}
+
+// Whether each float64 comes back from float32 with the same bits: `differs` becomes 1 where one may not. Subnormal
+// float32 values may be flushed by what casts them, and a NaN may change.
+template <class Word>
+GS_KERNEL survive(long long num_words, const Word *__restrict__ words, int *__restrict__ differs) {
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long k = gs_thread(); k < num_words; k += step) {
+    const Count bits = Count(words[k]), magnitude = bits & 0x7fffffffffffffffull;
+    const bool is_normal = magnitude >= 0x3810000000000000ull && magnitude <= 0x47efffffe0000000ull;
+    const bool is_special = magnitude == 0 || magnitude == 0x7ff0000000000000ull;
+    if (is_special || (is_normal && !(bits & 0x1fffffffull))) continue;
+    if (!gs_fresh(differs)) atomicMax(differs, 1);
+    return;
+  }
 }
 
 // Whether each entry (i, j) has an equal one (conjugated where asked) at (j, i): `differs` becomes 1 where one has not.

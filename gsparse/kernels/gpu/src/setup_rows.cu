@@ -1,72 +1,121 @@
-// setup_rows.cu - what is known of rows before a format is made of them, and where their entries go:
-// measure, sort by length, count slices, lay entries out.
-#include "long_rows.cuh"
+// setup_rows.cu - where rows go: the work shared out for CSR, slices, and entries laid out in them.
+// What the survey counted in each part of the rows (parts.cuh) tells each block where its first finding belongs.
+#include "parts.cuh"
 
-typedef unsigned long long Count;
-
-template <class Index> __device__ __forceinline__ long long gs_row_length(const Index *indptr, long long row) {
-  return static_cast<long long>(indptr[row + 1] - indptr[row]);
-}
-
-__device__ __forceinline__ long long gs_warp_max(long long v) {
-#pragma unroll
-  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
-    const long long other = gs_shfl_down(v, d, GS_WARP);
-    if (other > v) v = other;
-  }
-  return v;
-}
-
-// Statistics of all rows, eight numbers that begin at 0 (gsparse.kernels): the complement of the shortest length, the
-// longest, empty rows, the sum of squares, places in slices, places without long rows, long rows, their entries.
-// A warp takes a slice after another and tells what it found once; all of it is integers, so the order does not matter.
+// Rows longer than a limit: where their entries are in CSR, or where they go from position `first` on (-1: stay), each
+// from a whole run on. `limit` is number `which` of the survey's limits.
 template <class Index>
-GS_KERNEL measure_rows(long long num_rows, long long num_slices, long long long_length,
-                       const Index *__restrict__ indptr, Count *__restrict__ found) {
-  const int lane = threadIdx.x % GS_WARP;
-  const long long warps = static_cast<long long>(gridDim.x) * blockDim.x / GS_WARP;
-  long long shortest = 0, longest = 0, places = 0, split_places = 0;  // (shortest: the largest complement)
-  long long empty = 0, squares = 0, num_long = 0, long_entries = 0;
-  for (long long slice = gs_thread() / GS_WARP; slice < num_slices; slice += warps) {
-    const long long row = slice * GS_WARP + lane;
-    const bool owned = row < num_rows;
-    const long long length = owned ? gs_row_length(indptr, row) : 0;
-    const bool is_long = length > long_length;
-    if (owned) {
-      const long long complement = 0x7fffffffffffffffll - length;
-      if (complement > shortest) shortest = complement;
-      if (length > longest) longest = length;
-      empty += length == 0;
-      squares += length * length;
-      num_long += is_long;
-      long_entries += is_long ? length : 0;
+GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, long long first,
+                          const Index *__restrict__ indptr, const long long *__restrict__ parts, int *__restrict__ rows,
+                          long long *__restrict__ begins, long long *__restrict__ ends, int *__restrict__ first_chunk,
+                          int *__restrict__ chunk_rows) {
+  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
+  const int counter = GS_LONG + 2 * which;
+  const bool is_last = blockIdx.x == gridDim.x - 1;
+  if (!is_last && !parts[static_cast<long long>(blockIdx.x) * GS_COUNTS + counter]) return;
+  const long long limit = static_cast<long long>(GS_FIRST_LIMIT) << which;
+  long long place = gs_before(parts + counter, GS_COUNTS, sums);
+  long long chunk = gs_before(parts + counter + 1, GS_COUNTS, sums);
+  long long position = first + gs_before(parts + GS_LONG_PLACES, GS_COUNTS, sums);
+  for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
+    const long long row = at + threadIdx.x;
+    const long long length = row < num_rows ? gs_row_length(indptr, row) : 0;
+    const bool is_long = length > limit;
+    long long num_here, num_chunks, num_positions;
+    const long long i = place + gs_block_scan(is_long, sums, &num_here);
+    if (!num_here) continue;
+    const long long c = chunk + gs_block_scan(is_long ? gs_chunks(length) : 0, sums, &num_chunks);
+    const long long p = position + gs_block_scan(is_long ? gs_whole_runs(length) : 0, sums, &num_positions);
+    if (is_long) {
+      rows[i] = int(row);
+      begins[i] = first < 0 ? static_cast<long long>(indptr[row]) : p;
+      ends[i] = begins[i] + length;
+      first_chunk[i] = int(c);
+      for (long long j = 0; j < gs_chunks(length); ++j) chunk_rows[c + j] = int(i);
     }
-    places += GS_WARP * gs_warp_max(length);
-    split_places += GS_WARP * gs_warp_max(is_long ? 0 : length);
+    place += num_here;
+    chunk += num_chunks;
+    position += num_positions;
   }
-  shortest = gs_warp_max(shortest);
-  longest = gs_warp_max(longest);
-  empty = gs_group_sum<GS_WARP>(empty);
-  squares = gs_group_sum<GS_WARP>(squares);
-  num_long = gs_group_sum<GS_WARP>(num_long);
-  long_entries = gs_group_sum<GS_WARP>(long_entries);
-  if (lane) return;
-  atomicMax(found, Count(shortest));
-  atomicMax(found + 1, Count(longest));
-  if (empty) atomicAdd(found + 2, Count(empty));
-  atomicAdd(found + 3, Count(squares));
-  atomicAdd(found + 4, Count(places));
-  atomicAdd(found + 5, Count(split_places));
-  if (num_long) atomicAdd(found + 6, Count(num_long));
-  if (long_entries) atomicAdd(found + 7, Count(long_entries));
+  if (is_last && threadIdx.x == 0) first_chunk[place] = int(chunk);
+}
+
+// The chunks of long rows, a record each.
+template <class Row>
+GS_KERNEL list_chunks(int num_chunks, const Row *__restrict__ rows, const long long *__restrict__ begins,
+                      const long long *__restrict__ ends, const int *__restrict__ first_chunk,
+                      const int *__restrict__ chunk_rows, Chunk *__restrict__ chunks) {
+  const long long number = gs_thread();
+  if (number >= num_chunks) return;
+  const int place = chunk_rows[number], first = first_chunk[place];
+  Chunk chunk;
+  chunk.begin = begins[place] + (number - first) * GS_CHUNK;
+  const long long left = ends[place] - chunk.begin;
+  chunk.size = left < GS_CHUNK ? int(left) : int(GS_CHUNK);
+  chunk.row = rows[place];
+  chunk.place = place;
+  chunk.first = first;
+  chunk.chunks = first_chunk[place + 1] - first;
+  chunk.unused = 0;
+  chunks[number] = chunk;
+}
+
+// First rows of row blocks, and after the last of them the number of rows.
+template <class Index>
+GS_KERNEL place_row_blocks(long long num_rows, long long part_rows, int work, const Index *__restrict__ indptr,
+                           const long long *__restrict__ parts, int *__restrict__ first_rows) {
+  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
+  long long place = gs_before(parts + GS_BLOCKS, GS_COUNTS, sums);
+  for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
+    const long long row = at + threadIdx.x;
+    const bool begins = row < num_rows && gs_begins_block(indptr, row, work);
+    long long num_here;
+    const long long i = place + gs_block_scan(begins, sums, &num_here);
+    if (begins) first_rows[i] = int(row);
+    place += num_here;
+  }
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) first_rows[place] = int(num_rows);
+}
+
+// Tiles of `size` entries and row ends: the row each begins with, rows that go on past the end of one, and the tiles whose
+// last sum is such a row's. A thread owns a row and the ends of tiles in it.
+template <class Index>
+GS_KERNEL place_tiles(long long num_rows, long long part_rows, int num_tiles, int size,
+                      const Index *__restrict__ indptr, const long long *__restrict__ parts,
+                      int *__restrict__ first_rows, int *__restrict__ split_rows, int *__restrict__ first_carry,
+                      int *__restrict__ carry_tiles) {
+  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
+  long long place = gs_before(parts + GS_SPLIT_ROWS, GS_COUNTS, sums);
+  long long carry = gs_before(parts + GS_CARRIES, GS_COUNTS, sums);
+  for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
+    const long long row = at + threadIdx.x;
+    const long long carries = row < num_rows ? gs_carries(indptr, row, size) : 0;
+    long long num_split, num_carries;
+    const long long i = place + gs_block_scan(carries > 0, sums, &num_split);
+    const long long c = carry + gs_block_scan(carries, sums, &num_carries);
+    if (row < num_rows) {
+      const long long begin = static_cast<long long>(indptr[row]) + row;
+      const long long end = static_cast<long long>(indptr[row + 1]) + row;
+      for (long long tile = (begin + size - 1) / size; tile <= end / size; ++tile) first_rows[tile] = int(row);
+      for (long long j = 0; j < carries; ++j) carry_tiles[c + j] = int(begin / size + j);
+      if (carries) { split_rows[i] = int(row); first_carry[i] = int(c); }
+    }
+    place += num_split;
+    carry += num_carries;
+  }
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
+    first_rows[num_tiles] = int(num_rows);
+    first_carry[place] = int(carry);
+  }
 }
 
 // Rows of a scope (gsparse.kernels.gpu.SORTING_SCOPE, a block each) by falling length, equal ones in order: a bitonic
-// sort of (length, row). Long rows and what is past the last row come last, as -1.
+// sort of (length, row). Long rows and what is past the last row come last, as -1. Positions of the slices are added up
+// for each part of the rows, and for all: `places` begins at 0.
 enum { GS_SCOPE = 1024 };
 template <class Index>
 GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const Index *__restrict__ indptr,
-                    int *__restrict__ rows) {
+                    long long part_rows, int num_parts, int *__restrict__ rows, Count *__restrict__ places) {
   GS_SHARED(Count, keys, GS_SCOPE);
   const Count left_out = 1ull << 63;
   const long long first = static_cast<long long>(blockIdx.x) * GS_SCOPE;
@@ -86,6 +135,14 @@ GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const I
     }
   for (int i = threadIdx.x; i < GS_SCOPE; i += blockDim.x)
     if (first + i < num_places) rows[first + i] = keys[i] >= left_out ? -1 : int(first + (keys[i] & 0xffff));
+  // The first row of a slice is its longest.
+  const int slice = int(threadIdx.x) * GS_WARP;
+  long long mine = 0;
+  if (slice < GS_SCOPE && keys[slice] < left_out) mine = GS_WARP * (0x7fffffffll - static_cast<long long>(keys[slice] >> 16));
+  mine = gs_group_sum<GS_WARP>(mine);
+  if (threadIdx.x % GS_WARP || !mine) return;
+  atomicAdd(places + first / part_rows, Count(mine));
+  atomicAdd(places + num_parts, Count(mine));
 }
 
 // The row at a place of the slices (null: natural order) and its length there: 0 where none is, or a long row's.
@@ -98,15 +155,27 @@ __device__ __forceinline__ long long gs_row_at(long long place, long long num_ro
   return length > long_length ? 0 : length;
 }
 
-// Count: the places of each slice, its longest row times its rows.
+// Where each slice begins: a warp a slice, which takes its longest row times its rows. `counts` has the positions of each
+// part. Where rows are given they are in that order; where `kept` is, rows without long ones are written there.
 template <class Index>
-GS_KERNEL slice_sizes(long long num_rows, long long num_slices, long long long_length, const int *__restrict__ rows,
-                      const Index *__restrict__ indptr, long long *__restrict__ sizes) {
-  const long long place = gs_thread(), slice = place / GS_WARP;
-  long long row;
-  const bool inside = slice < num_slices;
-  const long long longest = gs_warp_max(inside ? gs_row_at(place, num_rows, long_length, rows, indptr, &row) : 0);
-  if (inside && place % GS_WARP == 0) sizes[slice] = longest * GS_WARP;
+GS_KERNEL place_slices(long long num_rows, long long num_slices, long long part_rows, long long long_length, int stride,
+                       const long long *__restrict__ counts, const int *__restrict__ rows,
+                       const Index *__restrict__ indptr, long long *__restrict__ offsets, int *__restrict__ kept) {
+  GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
+  long long position = gs_before(counts, stride, sums);
+  for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
+    const long long place = at + threadIdx.x, slice = place / GS_WARP;
+    const bool inside = slice < num_slices;
+    long long row = -1, here;
+    const long long length = inside ? gs_row_at(place, num_rows, long_length, rows, indptr, &row) : 0;
+    const long long longest = gs_warp_max(length);
+    const bool tells = inside && place % GS_WARP == 0;
+    const long long offset = position + gs_block_scan(tells ? longest * GS_WARP : 0, sums, &here);
+    if (tells) offsets[slice] = offset;
+    if (inside && kept) kept[place] = row < num_rows && gs_row_length(indptr, row) <= long_length ? int(row) : -1;
+    position += here;
+  }
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) offsets[num_slices] = position;
 }
 
 // Fill: a thread owns a place and writes its row's items, then padding. Writes are coalesced, reads are rows walked by
@@ -132,13 +201,15 @@ GS_KERNEL lay_out(long long num_rows, long long num_places, long long long_lengt
   for (int j = 0; j < width; ++j) out[j * pitch] = j < length ? from[j] : padding;
 }
 
-// The long rows, each from its own position on: a warp a chunk.
+// The long rows, each from its own position on, and padding to the end of its last run: a warp a chunk.
 template <class Item, class Index>
 GS_KERNEL lay_out_long(int num_chunks, const Chunk *__restrict__ chunks, const Index *__restrict__ indptr,
-                       const Item *__restrict__ items, Item *__restrict__ out) {
+                       const Item *__restrict__ items, Item padding, Item *__restrict__ out) {
   const int number = int(gs_thread() / GS_WARP);
   if (number >= num_chunks) return;
   const Chunk chunk = chunks[number];
   const Item *from = items + indptr[chunk.row] + static_cast<long long>(number - chunk.first) * GS_CHUNK;
-  for (int k = threadIdx.x % GS_WARP; k < chunk.size; k += GS_WARP) out[chunk.begin + k] = from[k];
+  const long long size = gs_whole_runs(chunk.size);
+  for (long long k = threadIdx.x % GS_WARP; k < size; k += GS_WARP)
+    out[chunk.begin + k] = k < chunk.size ? from[k] : padding;
 }

@@ -21,7 +21,7 @@ GS_KERNEL csr_scalar(long long num_rows, int long_length, const Index *__restric
   const Index begin = indptr[row], length = indptr[row + 1] - begin;
   if (length > long_length) return;
   T sum = Scalar<T>::zero();
-  sum = entries.template add<false, Batch<T>::size>(begin, Index(1), int(length), sum);
+  sum = entries.template add<Batch<T>::size>(begin, Index(1), int(length), sum);
   gs_store(y + row, sum, alpha, beta, read_y);
 }
 
@@ -44,7 +44,7 @@ GS_KERNEL csr_vector(long long num_rows, int long_length, const Index *__restric
   owned = owned && length <= long_length;
   const int count = owned ? (int(length) - lane + THREADS - 1) / THREADS : 0;
   T sum = Scalar<T>::zero();
-  sum = entries.template add<false, Batch<T>::size>(Index(begin + lane), Index(THREADS), count, sum);
+  sum = entries.template add<Batch<T>::size>(Index(begin + lane), Index(THREADS), count, sum);
   sum = gs_group_sum<THREADS>(sum);
   if (owned && lane == 0) gs_store(y + row, sum, alpha, beta, read_y);
 }

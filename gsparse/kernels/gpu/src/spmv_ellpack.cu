@@ -10,7 +10,7 @@ GS_KERNEL ellpack(long long num_rows, int width, long long pitch, GS_ENTRIES, GS
   if (row >= num_rows) return;
   GS_READER;
   T sum = Scalar<T>::zero();
-  sum = entries.template add<true, Batch<T>::size>(row, pitch, width, sum);
+  sum = entries.template add_even<true, Batch<T>::size>(row, pitch, width, sum);
   gs_store(y + row, sum, alpha, beta, read_y);
 }
 
@@ -33,6 +33,6 @@ GS_KERNEL blocked_ellpack(long long num_rows, long long num_slices, const long l
   const long long offset = slice_offsets[slice];
   const int width = int((slice_offsets[slice + 1] - offset) / GS_WARP);
   T sum = Scalar<T>::zero();
-  sum = entries.template add<true, Batch<T>::size>(offset + place % GS_WARP, static_cast<long long>(GS_WARP), width, sum);
+  sum = entries.template add_even<true, Batch<T>::size>(offset + place % GS_WARP, static_cast<long long>(GS_WARP), width, sum);
   gs_store(y + row, sum, alpha, beta, read_y);
 }

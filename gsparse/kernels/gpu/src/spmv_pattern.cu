@@ -54,6 +54,34 @@ GS_KERNEL row_pattern_values(long long num_rows, int common, const Code *__restr
   }
 }
 
+// sum + `SIZE` entries of a row from its k-th on, or where not WHOLE those of them that it has; its values are from
+// `position` on.
+template <bool WHOLE, int SIZE, class Value, class T>
+__device__ __forceinline__ T gs_add_batch(int k, int length, const int *__restrict__ offsets,
+                                          long long position, const Value *__restrict__ values,
+                                          const T *__restrict__ table, const T *__restrict__ x, int conjugate, T sum) {
+  int offset[SIZE];
+  Value value[SIZE];
+  T a[SIZE], element[SIZE];
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) {
+    const int at = WHOLE || k + i < length ? k + i : k;
+    offset[i] = gs_load(offsets + at);
+    value[i] = gs_code(values, position + at * GS_WARP);
+  }
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) {
+    element[i] = WHOLE || k + i < length ? gs_load(x + offset[i]) : Scalar<T>::zero();
+    a[i] = gs_decode(value[i], table);
+  }
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) {
+    if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
+    sum = WHOLE || k + i < length ? gs_fma(a[i], element[i], sum) : sum;
+  }
+  return sum;
+}
+
 template <class Code, class Value, class T>
 GS_KERNEL row_pattern(long long num_rows, const Code *__restrict__ codes, const int *__restrict__ pattern_indptr,
                       const int *__restrict__ offsets, const long long *__restrict__ slice_offsets,
@@ -67,27 +95,9 @@ GS_KERNEL row_pattern(long long num_rows, const Code *__restrict__ codes, const 
   x += row;
   offsets += begin;
   T sum = Scalar<T>::zero();
-  for (int first = 0; first < length; first += SIZE) {
-    int offset[SIZE];
-    Value value[SIZE];
-    T a[SIZE], elements[SIZE];
-#pragma unroll
-    for (int i = 0; i < SIZE; ++i) {
-      const bool is_entry = first + i < length;
-      const int k = is_entry ? first + i : first;
-      offset[i] = gs_load(offsets + k);
-      value[i] = gs_code(values, position + k * GS_WARP);
-    }
-#pragma unroll
-    for (int i = 0; i < SIZE; ++i) {
-      elements[i] = first + i < length ? gs_load(x + offset[i]) : Scalar<T>::zero();
-      a[i] = gs_decode(value[i], table);
-    }
-#pragma unroll
-    for (int i = 0; i < SIZE; ++i) {
-      if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
-      sum = first + i < length ? gs_fma(a[i], elements[i], sum) : sum;
-    }
-  }
+  int k = 0;
+  for (; k + SIZE <= length; k += SIZE)
+    sum = gs_add_batch<true, SIZE>(k, length, offsets, position, values, table, x, conjugate, sum);
+  if (k < length) sum = gs_add_batch<false, SIZE>(k, length, offsets, position, values, table, x, conjugate, sum);
   gs_store(y + row, sum, alpha, beta, read_y);
 }

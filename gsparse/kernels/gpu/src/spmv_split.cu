@@ -40,7 +40,7 @@ GS_KERNEL_OF(THREADS) csr_split(Index nnz, const int *__restrict__ first_rows, c
                                 T *__restrict__ carries, GS_ENTRIES, GS_VECTORS) {
   enum { TILE = THREADS * ITEMS };
   GS_SHARED(T, work, TILE);  // the products of the tile's entries and, after these, the sums of the rows that end in it
-  GS_SHARED(int, ends, TILE);
+  GS_SHARED(unsigned short, ends, TILE);  // short: what shared memory takes, the first cache lacks for x
   GS_SHARED(T, warp_sums, THREADS / GS_WARP);
   GS_SHARED(int, warp_ended, THREADS / GS_WARP);
   GS_READER;
@@ -49,7 +49,8 @@ GS_KERNEL_OF(THREADS) csr_split(Index nnz, const int *__restrict__ first_rows, c
   const long long begin = tile * TILE - first, left = nnz - begin;
   const int size = left < TILE - num_ends ? int(left) : TILE - num_ends;
   entries.template multiply<(sizeof(T) > 8 ? ITEMS / 2 : ITEMS)>(Index(begin), size, work);
-  for (int r = threadIdx.x; r < num_ends; r += THREADS) ends[r] = int(indptr[first + r + 1] - begin);
+  for (int r = threadIdx.x; r < num_ends; r += THREADS)
+    ends[r] = static_cast<unsigned short>(indptr[first + r + 1] - begin);
   __syncthreads();
 
   // Row ends before this thread's share: as many r as have ends[r] + r < diagonal.
@@ -66,7 +67,7 @@ GS_KERNEL_OF(THREADS) csr_split(Index nnz, const int *__restrict__ first_rows, c
   T head = Scalar<T>::zero();
   Segment<T> own = {Scalar<T>::zero(), 0};
   int end = row < num_ends ? ends[row] : size;
-#pragma unroll 1
+#pragma unroll
   for (int i = diagonal; i < diagonal + ITEMS && i < total; ++i) {
     if (row < num_ends && end <= k) {
       if (own.ended) work[size + row] = own.sum;

@@ -1,0 +1,155 @@
+"""What a structure is like, and how the work of CSR products is shared out. The contract is in `gsparse.kernels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gsparse._typing import Array
+from gsparse.formats import LongRows, RowBlocks, Tiles
+from gsparse.kernels import Survey
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.entries import RUN
+from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
+from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK
+from gsparse.threads import run_parts
+
+__all__ = ["LONG_LENGTH", "long_rows", "row_blocks", "survey", "tiles"]
+
+# Entries from which on a row is better kept apart from slices. Positions over entries of sorted slices and long rows
+# together, at 512, 256, 128, 64, 32: cnr-2000 1.29, 1.21, 1.15, 1.10, 1.36; R-MAT 18 1.68, 1.33, 1.22, 1.16, 1.16.
+LONG_LENGTH = 128
+
+# Rows that a survey adds up at a time: whole slices. Fixed, so that nothing depends on the threads.
+_BLOCK_ROWS = 4096
+# What is told of each block: sums, least and greatest.
+_SUMS = (
+    "num_empty",
+    "sum_squares",
+    "blocked_stored",
+    "split_stored",
+    "num_long",
+    "long_entries",
+    "num_falls",
+    "num_unsorted",
+)
+_LEAST, _GREATEST = ("min_length", "min_column"), ("max_length", "max_column")
+
+
+def survey(device: object, indptr: Array, indices: Array, spans: bool) -> Survey:
+    """Look at row pointers and columns once; `spans` is for backends with narrow columns in CSR's order."""
+    num_rows = indptr.size - 1
+    first, last = int(indptr[0]), int(indptr[-1])
+    names = (*_SUMS, *_LEAST, *_GREATEST)
+    found = np.zeros((-(-num_rows // _BLOCK_ROWS), len(names)), np.int64)
+    # Columns are looked at row by row: only where these are sound.
+    run_parts(_measure_lengths, num_rows, indptr, LONG_LENGTH, found)
+    facts = dict.fromkeys(names, 0)
+    falls = int(found[:, _SUMS.index("num_falls")].sum())
+    if num_rows and first == 0 and not falls and last <= indices.size:
+        run_parts(_measure_columns, last + num_rows, indptr, indices, found)
+    if num_rows:
+        facts |= dict(zip(_SUMS, found[:, : len(_SUMS)].sum(axis=0).tolist(), strict=True))
+        least, greatest = found[:, len(_SUMS) : -2], found[:, -2:]
+        facts |= dict(zip(_LEAST, least.min(axis=0).tolist(), strict=True))
+        facts |= dict(zip(_GREATEST, greatest.max(axis=0).tolist(), strict=True))
+    if last == 0:
+        facts["min_column"] = facts["max_column"] = 0
+    return Survey(**facts, first=first, last=last, run_span=0)
+
+
+def long_rows(
+    device: object, indptr: Array, survey: Survey, limit: int, first: int | None = None
+) -> tuple[LongRows, int]:
+    """Gather rows longer than a limit, in their order."""
+    lengths = np.diff(indptr).astype(np.int64)
+    rows = np.flatnonzero(lengths > limit)
+    lengths, end = lengths[rows], 0
+    begins = indptr[rows].astype(np.int64)
+    if first is not None:
+        places = -(-lengths // RUN) * RUN
+        begins, end = first + np.cumsum(places) - places, first + int(places.sum())
+    chunks = -(-lengths // CHUNK_SIZE)
+    first_chunk = np.zeros(rows.size + 1, np.int32)
+    np.cumsum(chunks, out=first_chunk[1:])
+    chunk_rows = np.repeat(np.arange(rows.size, dtype=np.int32), chunks)
+    args = (rows.astype(np.int32), begins, begins + lengths, first_chunk, chunk_rows)
+    return LongRows(*args, CHUNK_SIZE, limit), end
+
+
+def row_blocks(device: object, indptr: Array, survey: Survey) -> RowBlocks:
+    """Gather consecutive rows into blocks of about equal work; a long row has one to itself."""
+    # Row i begins after indptr[i] entries and i rows; a block has the rows that begin in its share of the work.
+    begins = indptr + np.arange(indptr.size, dtype=np.int64)
+    starts = np.ones(indptr.size, bool)
+    starts[1:-1] = np.diff(begins // BLOCK_WORK)[:-1] > 0
+    is_long = np.diff(indptr) > BLOCK_WORK
+    starts[:-1] |= is_long
+    starts[1:] |= is_long
+    apart = long_rows(device, indptr, survey, BLOCK_WORK)[0] if survey.max_length > BLOCK_WORK else None
+    return RowBlocks(np.flatnonzero(starts).astype(np.int32), apart)
+
+
+def tiles(device: object, indptr: Array, survey: Survey) -> Tiles:
+    """Share out the merged list of entries and row ends equally."""
+    num_rows, total = indptr.size - 1, survey.last + indptr.size - 1
+    ends = indptr[1:] + np.arange(num_rows, dtype=np.int64)
+    bounds = np.minimum(np.arange(-(-total // TILE_WORK) + 1, dtype=np.int64) * TILE_WORK, total)
+    first_rows = np.searchsorted(ends, bounds)
+    # The row at a tile's end goes on past it where some of its entries lie before the end.
+    rows, entries = first_rows[1:-1], bounds[1:-1] - first_rows[1:-1]
+    carry_tiles = np.flatnonzero(entries > indptr[rows])
+    split_rows, starts = np.unique(rows[carry_tiles], return_index=True)
+    first_carry = np.append(starts, carry_tiles.size)
+    parts = (part.astype(np.int32) for part in (split_rows, first_carry, carry_tiles))
+    return Tiles(first_rows.astype(np.int32), TILE_WORK, *parts)
+
+
+@inlined
+def _length(indptr: Array, row: Any) -> Any:
+    return np.int64(indptr[np.uint64(row + 1)]) - np.int64(indptr[np.uint64(row)])
+
+
+@compiled
+def _measure_lengths(part: int, num_parts: int, indptr: Array, long_length: int, found: Array) -> None:
+    num_blocks, num_rows = found.shape[0], indptr.size - 1
+    for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
+        last = min((block + 1) * _BLOCK_ROWS, num_rows)
+        shortest, longest = _length(indptr, block * _BLOCK_ROWS), np.int64(0)
+        empty = squares = padded = padded_short = num_long = long_entries = falls = np.int64(0)
+        for first in range(block * _BLOCK_ROWS, last, RUN):
+            width, short_width = np.int64(0), np.int64(0)
+            for row in range(first, min(first + RUN, last)):
+                length = _length(indptr, row)
+                shortest, width = min(shortest, length), max(width, length)
+                empty += length == 0
+                falls += length < 0
+                squares += length * length
+                if length > long_length:
+                    num_long += 1
+                    long_entries += length
+                else:
+                    short_width = max(short_width, length)
+            longest = max(longest, width)
+            padded += width * RUN
+            padded_short += short_width * RUN
+        measured = (empty, squares, padded, padded_short, num_long, long_entries, falls)
+        for i in range(7):
+            found[block, i] = measured[i]
+        found[block, 8], found[block, 10] = shortest, longest
+
+
+@compiled
+def _measure_columns(part: int, num_parts: int, indptr: Array, indices: Array, found: Array) -> None:
+    """Tell of each block of rows how many columns do not rise, the least and the greatest."""
+    num_blocks, num_rows = found.shape[0], indptr.size - 1
+    for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
+        unsorted, low, high = np.int64(0), np.int64(2**62), np.int64(-1)
+        for row in range(block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, num_rows)):
+            before = np.int64(-(2**62))
+            for k in range(np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])):
+                column = np.int64(indices[np.uint64(k)])
+                unsorted += column <= before
+                low, high, before = min(low, column), max(high, column), column
+        found[block, 7], found[block, 9], found[block, 11] = unsorted, low, high

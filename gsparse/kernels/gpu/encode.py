@@ -1,0 +1,142 @@
+"""Columns, values and rows in fewer bytes (contract: `gsparse.kernels`; kernels: `src/setup_entries.cu`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.formats import Columns, Csr
+from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.survey import THREADS
+
+__all__ = [
+    "CSR_CODES",
+    "LOOKS_UP",
+    "distinct_keys",
+    "encode_columns",
+    "encode_keys",
+    "gather_rows",
+    "row_keys",
+    "rows_follow",
+    "run_span",
+    "survives_halving",
+]
+
+# What columns in CSR's order may be narrowed to, and whether a value looked up beats one of half the precision.
+CSR_CODES = (np.dtype(np.uint16),)
+LOOKS_UP = True
+
+SOURCE = "setup_entries.cu"
+# Blocks of kernels whose threads go round and tell what they found once: enough to fill any GPU, few enough that their
+# atomics on one word do not queue.
+_MAX_BLOCKS = 1056
+# Slots of the table that distinct keys are gathered in, and one for 0 (GS_SLOTS, setup_entries.cu); keys brought to the
+# host at once.
+_SLOTS, _FIRST_KEYS = 8192 + 1, 256
+
+
+def _blocks(threads: int) -> int:
+    return min(-(-threads // THREADS), _MAX_BLOCKS)
+
+
+def run_span(device: Device, columns: Array, num_cols: int) -> int:
+    """Find the largest distance of columns within a run. Synchronizes."""
+    span = device.xp.zeros(1, np.uint64)
+    args = (np.int64(columns.size), columns, span)
+    launch_blocks(device, SOURCE, expression("run_span", columns.dtype), _blocks(columns.size), THREADS, args)
+    return int(device.download(span)[0])  # synchronizes
+
+
+def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
+    """Give a base a run, and what each column has above it."""
+    dtype = np.dtype(dtype)
+    codes = device.empty(columns.size, dtype)
+    bases = device.empty(-(-columns.size // device.lanes), np.int32)
+    name = expression("encode_columns", columns.dtype, dtype)
+    launch_threads(device, SOURCE, name, columns.size, THREADS, (np.int64(columns.size), columns, bases, codes))
+    return Columns(codes, bases)
+
+
+def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
+    """Gather the distinct keys in a hash table. Synchronizes."""
+    room = device.xp.zeros(_SLOTS + 1 + 2 * limit, np.uint64)
+    args = (np.int64(keys.size), keys, np.int32(limit), room, room[_SLOTS:], room[_SLOTS + 1 :])
+    launch_blocks(device, SOURCE, expression("collect_keys", keys.dtype), _blocks(keys.size), THREADS, args)
+    found = device.download(room[_SLOTS : _SLOTS + 1 + 2 * min(_FIRST_KEYS, limit)])  # synchronizes
+    count = int(found[0])
+    if count > limit:
+        return None
+    if 1 + 2 * count > found.size:
+        found = device.download(room[_SLOTS : _SLOTS + 1 + 2 * count])  # synchronizes
+    table, places = found[1 : 1 + 2 * count : 2].astype(keys.dtype), found[2 : 2 + 2 * count : 2].astype(np.int64)
+    order = np.argsort(table)
+    return table[order], places[order]
+
+
+def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
+    """Look every key up in a sorted table."""
+    codes = device.empty(keys.size, dtype)
+    name = expression("encode_keys", keys.dtype, np.dtype(dtype))
+    args = (np.int64(keys.size), keys, np.int32(table.size), table, codes)
+    launch_threads(device, SOURCE, name, keys.size, THREADS, args)
+    return codes
+
+
+def survives_halving(device: Device, data: Array) -> bool:
+    """Look at every value until one does not. Synchronizes."""
+    differs, words = device.xp.zeros(1, np.int32), data.view(np.int64)
+    args = (np.int64(words.size), words, differs)
+    launch_blocks(device, SOURCE, expression("survive", words.dtype), _blocks(words.size), THREADS, args)
+    return not device.download(differs)[0]  # synchronizes
+
+
+def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any]]:
+    """Give a matrix's values as words: how many a value, the words, their type."""
+    size = csr.data.dtype.itemsize
+    word = np.dtype(np.int32) if size == 4 else np.dtype(np.int64)
+    if not values:
+        return np.int32(0), None, word
+    return np.int32(size // word.itemsize), csr.data.view(word), word
+
+
+def row_keys(device: Device, csr: Csr, values: bool) -> Array:
+    """Hash each row's offsets, and its values where asked."""
+    keys = device.empty(csr.num_rows, np.uint64)
+    words, data, word = _words(csr, values)
+    name = expression("row_keys", csr.indptr.dtype, word)
+    args = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, keys)
+    launch_threads(device, SOURCE, name, csr.num_rows, THREADS, args)
+    return keys
+
+
+def rows_follow(
+    device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
+) -> npt.NDArray[np.int32] | None:
+    """Compare each row with its representative. Synchronizes."""
+    told = device.xp.zeros(1 + representatives.size, np.int32)
+    words, data, word = _words(csr, values)
+    name = expression("rows_follow", csr.indptr.dtype, word, codes.dtype)
+    rows = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, codes)
+    args = (*rows, np.int32(representatives.size), representatives, told)
+    launch_threads(device, SOURCE, name, csr.num_rows, THREADS, args)
+    found = device.download(told)  # synchronizes
+    return None if found[0] else found[1:]
+
+
+def gather_rows(
+    device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
+) -> tuple[Array, Array | None]:
+    """Copy the offsets of some rows, and their values where asked."""
+    offsets = device.empty(num_entries, np.int32)
+    gathered = device.empty(num_entries, csr.data.dtype) if values else None
+    words, data, word = _words(csr, values)
+    name = expression("gather_rows", csr.indptr.dtype, word)
+    rows = (np.int32(representatives.size), representatives, indptr, csr.indptr, csr.indices, words, data)
+    args = (*rows, offsets, None if gathered is None else gathered.view(word))
+    launch_threads(device, SOURCE, name, representatives.size * device.lanes, THREADS, args)
+    return offsets, gathered

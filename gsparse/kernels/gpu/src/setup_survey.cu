@@ -1,0 +1,137 @@
+// setup_survey.cu - one look at a matrix's structure: whether it is sound, what its rows are like, and how much each way
+// to share out the work needs. Blocks below `num_parts` have the rows of a part each; all share the columns, which they
+// read coalesced. Everything is integers added up or compared, so the order does not matter.
+#include "parts.cuh"
+
+// What is told, before the counts of all parts: words that begin at 0. Extremes come as numbers without a sign that keep
+// the order (gs_ordered), the least ones as the complements of these.
+enum { GS_SHORTEST, GS_LONGEST, GS_EMPTY, GS_SQUARES, GS_LONG_ENTRIES, GS_FALLS, GS_FIRST, GS_LAST, GS_LOW, GS_HIGH,
+       GS_UNSORTED, GS_SPAN, GS_FACTS };
+
+__device__ __forceinline__ Count gs_ordered(long long v) { return Count(v) ^ 1ull << 63; }
+
+__device__ __forceinline__ void gs_tell_max(Count *facts, int fact, Count v) {
+#pragma unroll
+  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
+    const Count other = gs_shfl_down(v, d, GS_WARP);
+    if (other > v) v = other;
+  }
+  if (threadIdx.x % GS_WARP == 0 && v) atomicMax(facts + fact, v);
+}
+__device__ __forceinline__ void gs_tell_sum(Count *facts, int fact, long long v) {
+  v = gs_group_sum<GS_WARP>(v);
+  if (threadIdx.x % GS_WARP == 0 && v) atomicAdd(facts + fact, Count(v));
+}
+
+// Columns a thread asks for at once.
+enum { GS_RUNS = 4 };
+
+// The columns in runs of GS_WARP entries: the least and greatest of all, the widest run, steps that do not rise.
+template <class Index>
+__device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__restrict__ indices, Count *facts,
+                                                  bool spans) {
+  const int lane = threadIdx.x % GS_WARP;
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x * GS_RUNS;
+  long long low = 0x7fffffffffffffffll, high = -low - 1, unsorted = 0, widest = 0;
+  for (long long first = gs_thread() / GS_WARP * GS_WARP * GS_RUNS; first < nnz; first += step) {
+    Index column[GS_RUNS];
+#pragma unroll
+    for (int i = 0; i < GS_RUNS; ++i) {
+      const long long k = first + i * GS_WARP + lane;
+      column[i] = indices[k < nnz ? k : nnz - 1];
+    }
+#pragma unroll
+    for (int i = 0; i < GS_RUNS; ++i) {
+      const long long k = first + i * GS_WARP + lane;
+      const Index before = gs_shfl_up(column[i], 1, GS_WARP);
+      if (k < nnz && k > 0) unsorted += column[i] <= (lane ? before : indices[k - 1]);
+      Index least = column[i], most = column[i];
+      if (spans) {  // (what is past the end repeats the last column: in its run, or a run of its own with a span of 0)
+#pragma unroll
+        for (int d = GS_WARP / 2; d > 0; d >>= 1) {
+          const Index a = gs_shfl_down(least, d, GS_WARP), b = gs_shfl_down(most, d, GS_WARP);
+          if (a < least) least = a;
+          if (b > most) most = b;
+        }
+        const long long span = static_cast<long long>(most) - static_cast<long long>(least);
+        if (lane == 0 && span > widest) widest = span;
+      }
+      if (least < low) low = least;
+      if (most > high) high = most;
+    }
+  }
+  gs_tell_sum(facts, GS_UNSORTED, unsorted);
+  if (nnz <= 0) return;
+  gs_tell_max(facts, GS_SPAN, Count(widest));
+  gs_tell_max(facts, GS_LOW, ~gs_ordered(low));
+  gs_tell_max(facts, GS_HIGH, gs_ordered(high));
+}
+
+// `room`: elements of `indices`. Row pointers may be anything; nothing is read past the arrays whatever they are.
+template <class Index>
+GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long long room, long long long_length,
+                 int block_work, int tile_work, int spans, const Index *__restrict__ indptr,
+                 const Index *__restrict__ indices, Count *__restrict__ found, long long *__restrict__ parts) {
+  GS_SHARED(Count, facts, GS_FACTS + GS_COUNTS);
+  for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) facts[i] = 0;
+  __syncthreads();
+  const long long last = indptr[num_rows], nnz = last < 0 ? 0 : last < room ? last : room;
+  if (int(blockIdx.x) < num_parts) {
+    long long counts[GS_COUNTS] = {};
+    long long shortest = 0x7fffffffffffffffll, longest = -shortest - 1;
+    long long empty = 0, squares = 0, long_entries = 0, falls = 0, unsorted = 0;
+    const long long end = (blockIdx.x + 1) * part_rows;
+    for (long long row = blockIdx.x * part_rows + threadIdx.x; row < end; row += blockDim.x) {
+      const bool owned = row < num_rows;
+      const long long length = owned ? gs_row_length(indptr, row) : 0;
+      const bool is_long = length > long_length;
+      const long long width = gs_warp_max(length), short_width = gs_warp_max(is_long ? 0 : length);
+      if (!owned) continue;
+      if (row % GS_WARP == 0) {  // (the first lane alone has a slice's maximum)
+        counts[GS_PLACES] += GS_WARP * width;
+        counts[GS_SPLIT_PLACES] += GS_WARP * short_width;
+      }
+      if (length < shortest) shortest = length;
+      if (length > longest) longest = length;
+      empty += length == 0;
+      squares += length * length;
+      falls += length < 0;
+      long_entries += is_long ? length : 0;
+      counts[GS_LONG_PLACES] += is_long ? gs_whole_runs(length) : 0;
+      counts[GS_BLOCKS] += gs_begins_block(indptr, row, block_work);
+      const long long carries = gs_carries(indptr, row, tile_work);
+      counts[GS_SPLIT_ROWS] += carries > 0;
+      counts[GS_CARRIES] += carries;
+#pragma unroll
+      for (int l = 0; l < GS_LIMITS; ++l) {
+        const bool over = length > static_cast<long long>(GS_FIRST_LIMIT) << l;
+        counts[GS_LONG + 2 * l] += over;
+        counts[GS_LONG + 2 * l + 1] += over ? gs_chunks(length) : 0;
+      }
+      // The step into another row counts not: what is told of all steps is so much too large.
+      const long long begin = indptr[row];
+      if (begin > 0 && begin < nnz && length > 0) unsorted -= indices[begin] <= indices[begin - 1];
+    }
+    gs_tell_max(facts, GS_SHORTEST, longest < shortest ? 0 : ~gs_ordered(shortest));
+    gs_tell_max(facts, GS_LONGEST, longest < shortest ? 0 : gs_ordered(longest));
+    gs_tell_sum(facts, GS_EMPTY, empty);
+    gs_tell_sum(facts, GS_SQUARES, squares);
+    gs_tell_sum(facts, GS_LONG_ENTRIES, long_entries);
+    gs_tell_sum(facts, GS_FALLS, falls);
+    gs_tell_sum(facts, GS_UNSORTED, unsorted);
+#pragma unroll
+    for (int i = 0; i < GS_COUNTS; ++i) gs_tell_sum(facts, GS_FACTS + i, counts[i]);
+  }
+  gs_survey_columns(nnz, indices, facts, spans != 0);
+  __syncthreads();
+  for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) {
+    const bool is_extreme = i == GS_SHORTEST || i == GS_LONGEST || i == GS_LOW || i == GS_HIGH || i == GS_SPAN;
+    if (int(blockIdx.x) < num_parts && i >= GS_FACTS)
+      parts[static_cast<long long>(blockIdx.x) * GS_COUNTS + i - GS_FACTS] = static_cast<long long>(facts[i]);
+    if (blockIdx.x == 0 && i == GS_FIRST) facts[i] = Count(indptr[0]);
+    if (blockIdx.x == 0 && i == GS_LAST) facts[i] = Count(last);
+    if (!facts[i]) continue;
+    if (is_extreme) atomicMax(found + i, facts[i]);
+    else atomicAdd(found + i, facts[i]);
+  }
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,5 +38,5 @@ class Levels:
         is_narrow = np.diff(self.bounds) <= narrow
         starts = np.ones(self.num_levels, bool)
         starts[1:] = ~(is_narrow[1:] & is_narrow[:-1])
-        firsts: list[Any] = np.flatnonzero(starts).tolist()
-        return list(zip(firsts, [*firsts[1:], self.num_levels], strict=True))
+        edges: list[Any] = [*np.flatnonzero(starts).tolist(), self.num_levels]
+        return list(pairwise(edges))

@@ -130,7 +130,7 @@ __device__ __forceinline__ void gs_{name}(long long n{arguments}, unsigned *arri
 template <class T>
 GS_KERNEL_OF(256) {name}(long long n{arguments.replace("C *", "typename Wide<T>::type *")}, unsigned *arrivals,
   {_CELLS.replace("C *", "typename Wide<T>::type *")}) {{
-  GS_SHARED(typename Wide<T>::type, shared, {num_sums} * GS_STEP_WARPS);
+  GS_SHARED(typename Wide<T>::type, shared, {num_sums} * GS_MAX_WARPS);
   GS_SHARED(int, is_last, 1);
   gs_{name}<T>(n{_passed(vectors, pending, sums)}, arrivals, cells, num_cells, history, capacity, shared,
                       is_last);

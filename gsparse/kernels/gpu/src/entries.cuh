@@ -3,7 +3,7 @@
 // added to the base of its run of GS_WARP positions). Value: anything that widens to T, unsigned char or unsigned short
 // (a place in a table of T), or Same (all equal: nothing is read a position).
 #pragma once
-#include "scalar.cuh"
+#include "sums.cuh"
 
 struct Same {};
 

@@ -17,13 +17,13 @@ __device__ __forceinline__ int gs_chunk_blocks(int num_chunks) {
   return (num_chunks + warps - 1) / warps;
 }
 
-// The work of one warp of such a block.
+// The work of one warp of such a block; true in the lane that wrote a row, which tells which and what.
 template <class Value, class Column, class T>
-__device__ __forceinline__ void gs_long_row(const Entries<Value, Column, T> &entries, int num_chunks,
+__device__ __forceinline__ bool gs_long_row(const Entries<Value, Column, T> &entries, int num_chunks,
                                             const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals, T *y,
-                                            T alpha, T beta, int read_y) {
+                                            T alpha, T beta, int read_y, int *row, T *stored) {
   const int number = int(gs_thread() / GS_WARP), lane = threadIdx.x % GS_WARP;
-  if (number >= num_chunks) return;
+  if (number >= num_chunks) return false;
   const Chunk chunk = chunks[number];
   const int count = (chunk.size - lane + GS_WARP - 1) / GS_WARP;
   T sum = Scalar<T>::zero();
@@ -35,12 +35,14 @@ __device__ __forceinline__ void gs_long_row(const Entries<Value, Column, T> &ent
       partials[number] = sum;
       is_last = gs_arrive(arrivals + chunk.place) == unsigned(chunk.chunks - 1);
     }
-    if (!gs_shfl(is_last, 0, GS_WARP)) return;
+    if (!gs_shfl(is_last, 0, GS_WARP)) return false;
     gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
     sum = Scalar<T>::zero();
     for (int c = lane; c < chunk.chunks; c += GS_WARP) sum = gs_add(sum, gs_fresh(partials + chunk.first + c));
     sum = gs_group_sum<GS_WARP>(sum);
     if (lane == 0) arrivals[chunk.place] = 0u;
   }
-  if (lane == 0) gs_store(y + chunk.row, sum, alpha, beta, read_y);
+  *row = chunk.row;
+  if (lane == 0) *stored = gs_store(y + chunk.row, sum, alpha, beta, read_y);
+  return lane == 0;
 }

@@ -95,9 +95,10 @@ template <class R> __device__ __forceinline__ Complex<R> gs_lane_before(Complex<
 }
 
 // ---- y = alpha*sum + beta*y; y is read only where beta is not 0. A factor of 1 is not multiplied by: as a complex
-//      number it would make NaN of inf (0*inf).
-template <class T> __device__ __forceinline__ void gs_store(T *y, T sum, T alpha, T beta, int read_y) {
+//      number it would make NaN of inf (0*inf). Gives what was stored.
+template <class T> __device__ __forceinline__ T gs_store(T *y, T sum, T alpha, T beta, int read_y) {
   if (!Scalar<T>::is_one(alpha)) sum = gs_fma(alpha, sum, Scalar<T>::zero());
   if (read_y) sum = Scalar<T>::is_one(beta) ? gs_add(*y, sum) : gs_fma(beta, *y, sum);
   *y = sum;
+  return sum;
 }

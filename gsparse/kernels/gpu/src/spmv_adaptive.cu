@@ -17,7 +17,9 @@ GS_KERNEL csr_adaptive(const int *__restrict__ first_rows, const Index *__restri
   GS_READER;
   const int chunk_blocks = gs_chunk_blocks(num_chunks);
   if (int(blockIdx.x) < chunk_blocks) {
-    gs_long_row(entries, num_chunks, chunks, partials, arrivals, y, alpha, beta, read_y);
+    int row;
+    T stored;
+    gs_long_row(entries, num_chunks, chunks, partials, arrivals, y, alpha, beta, read_y, &row, &stored);
     return;
   }
   const int first = first_rows[blockIdx.x - chunk_blocks], last = first_rows[blockIdx.x - chunk_blocks + 1];

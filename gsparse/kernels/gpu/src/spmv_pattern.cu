@@ -23,7 +23,7 @@ __device__ __forceinline__ T gs_pattern_sum(const int *__restrict__ offsets, con
 template <class Code, class T, int ROWS>
 GS_KERNEL row_pattern_values(long long num_rows, int common, const Code *__restrict__ codes,
                              const int *__restrict__ pattern_indptr, const int *__restrict__ offsets,
-                             const T *__restrict__ pattern_values, GS_VECTORS) {
+                             const T *__restrict__ pattern_values, GS_VECTORS, GS_DOTS) {
   const long long first = static_cast<long long>(blockIdx.x) * ROWS * blockDim.x + threadIdx.x;
   int code[ROWS];
   T sum[ROWS];
@@ -43,15 +43,18 @@ GS_KERNEL row_pattern_values(long long num_rows, int common, const Code *__restr
     for (int i = 0; i < ROWS; ++i)
       if (code[i] == common) sum[i] = gs_fma(a, gs_load(shifted + i * blockDim.x), sum[i]);
   }
+  GS_DOT_BEGIN;
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
-    if (code[i] < 0) return;
+    if (code[i] < 0) continue;
     const long long row = first + i * blockDim.x;
     if (ROWS == 1 || code[i] != common)
       sum[i] = gs_pattern_sum(offsets, pattern_values, x + row, gs_load(pattern_indptr + code[i]),
                               gs_load(pattern_indptr + code[i] + 1), conjugate);
-    gs_store(y + row, sum[i], alpha, beta, read_y);
+    sum[i] = gs_store(y + row, sum[i], alpha, beta, read_y);
+    GS_DOT_ADD(x[row], sum[i]);
   }
+  GS_DOT_END;
 }
 
 // sum + `SIZE` entries of a row from its k-th on, or where not WHOLE those of them that it has; its values are from
@@ -85,19 +88,23 @@ __device__ __forceinline__ T gs_add_batch(int k, int length, const int *__restri
 template <class Code, class Value, class T>
 GS_KERNEL row_pattern(long long num_rows, const Code *__restrict__ codes, const int *__restrict__ pattern_indptr,
                       const int *__restrict__ offsets, const long long *__restrict__ slice_offsets,
-                      const Value *__restrict__ values, const T *__restrict__ table, GS_VECTORS) {
+                      const Value *__restrict__ values, const T *__restrict__ table, GS_VECTORS, GS_DOTS) {
   enum { SIZE = Batch<T>::size };
+  GS_DOT_BEGIN;
   const long long row = gs_thread();
-  if (row >= num_rows) return;
-  const int code = gs_load(codes + row), begin = gs_load(pattern_indptr + code);
-  const int length = gs_load(pattern_indptr + code + 1) - begin;
-  const long long position = slice_offsets[row / GS_WARP] + row % GS_WARP;
-  x += row;
-  offsets += begin;
-  T sum = Scalar<T>::zero();
-  int k = 0;
-  for (; k + SIZE <= length; k += SIZE)
-    sum = gs_add_batch<true, SIZE>(k, length, offsets, position, values, table, x, conjugate, sum);
-  if (k < length) sum = gs_add_batch<false, SIZE>(k, length, offsets, position, values, table, x, conjugate, sum);
-  gs_store(y + row, sum, alpha, beta, read_y);
+  if (row < num_rows) {
+    const int code = gs_load(codes + row), begin = gs_load(pattern_indptr + code);
+    const int length = gs_load(pattern_indptr + code + 1) - begin;
+    const long long position = slice_offsets[row / GS_WARP] + row % GS_WARP;
+    x += row;
+    offsets += begin;
+    T sum = Scalar<T>::zero();
+    int k = 0;
+    for (; k + SIZE <= length; k += SIZE)
+      sum = gs_add_batch<true, SIZE>(k, length, offsets, position, values, table, x, conjugate, sum);
+    if (k < length) sum = gs_add_batch<false, SIZE>(k, length, offsets, position, values, table, x, conjugate, sum);
+    sum = gs_store(y + row, sum, alpha, beta, read_y);
+    GS_DOT_ADD(*x, sum);
+  }
+  GS_DOT_END;
 }

@@ -1,11 +1,7 @@
 // steps.cuh - what the generated passes of solvers (gsparse.kernels.gpu.steps) are made of: arithmetic with operators,
 // cells in double precision, sums over all elements that come out the same every time.
 #pragma once
-#include "scalar.cuh"
-
-// The type of cells and sums.
-template <class T> struct Wide { typedef double type; };
-template <class R> struct Wide<Complex<R>> { typedef Complex<double> type; };
+#include "sums.cuh"
 
 // ---- operators of complex numbers
 template <class R> __device__ __forceinline__ Complex<R> operator+(Complex<R> a, Complex<R> b) {
@@ -57,23 +53,10 @@ template <class R> struct Narrow<Complex<R>> {
   static __device__ __forceinline__ Complex<R> from(Complex<double> a) { return {R(a.re), R(a.im)}; }
 };
 
-// Warps of the largest block.
-enum { GS_STEP_WARPS = 256 / GS_WARP };
-
-// The sums of a block's threads, valid in its first thread. `shared` holds GS_STEP_WARPS numbers a sum.
+// The sums of a block's threads, valid in its first thread. `shared` holds GS_MAX_WARPS numbers a sum.
 template <int COUNT, class C> __device__ __forceinline__ void gs_block_sums(C *sums, C *shared) {
-  const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
 #pragma unroll
-  for (int s = 0; s < COUNT; ++s) {
-    sums[s] = gs_group_sum<GS_WARP>(sums[s]);
-    if (lane == 0) shared[s * GS_STEP_WARPS + warp] = sums[s];
-  }
-  __syncthreads();
-  if (threadIdx.x == 0)
-    for (int s = 0; s < COUNT; ++s) {
-      sums[s] = shared[s * GS_STEP_WARPS];
-      for (int w = 1; w < GS_STEP_WARPS; ++w) sums[s] = gs_add(sums[s], shared[s * GS_STEP_WARPS + w]);
-    }
+  for (int s = 0; s < COUNT; ++s) sums[s] = gs_block_sum(sums[s], shared + s * GS_MAX_WARPS);
 }
 
 // The sum of another pass's partial sums, in all threads: every block adds them up in the same order.
@@ -120,7 +103,7 @@ __device__ __forceinline__ bool gs_finish_sums(C *sums, C *const *partials, unsi
       sums[s] = gs_add(sums[s], gs_fresh(partials[s] + static_cast<long long>(blockIdx.y) * blocks + b));
   }
   __syncthreads();
-  if (COUNT) gs_block_sums<COUNT>(sums, shared);
+  gs_block_sums<COUNT>(sums, shared);
   if (threadIdx.x == 0) *arrivals = 0u;
   return threadIdx.x == 0;
 }

@@ -1,0 +1,36 @@
+"""Every example runs and says what it promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+
+# What each prints, small enough for a test; a list that lacks an example fails.
+EXAMPLES = {
+    "convection_diffusion.py": (["--n", "40"], r"GMRES\(30\) with ILU\(0\).* converged .*down the wind"),
+    "eigenvalues.py": (["--n", "31"], r"tones: 9\.\d+ 15\.\d+ 19\.\d+ 29\.\d+"),
+    "pagerank.py": (["--graph", "R-MAT 15"], r"the ranks differ by \d\.\de-(09|1\d).*1\. page"),
+    "poisson_amg.py": (["--n", "16"], r"CG with AMG +converged after \d iterations"),
+    "poisson_cg.py": (["--n", "16"], r"GpuSparseMatrix +4096 unknowns.*u at the centre 0\.05"),
+}
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name: str) -> None:
+    if name == "poisson_amg.py":
+        pytest.importorskip("pyamg")
+    arguments, expected = EXAMPLES[name]
+    command = [sys.executable, "-W", "error", str(FOLDER / name), *arguments, "--device", "cpu"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert found.returncode == 0, found.stderr
+    assert re.search(expected, found.stdout, re.DOTALL), found.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import erf, log, sqrt
 
 from gsparse.errors import FormatError
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
@@ -89,6 +90,12 @@ class RowStats:
         """The length that threads are counted for: that of rows with entries, and above it where lengths scatter."""
         mean = self.nnz / max(self.num_rows - self.num_empty, 1)
         return mean + min(self.std_length, mean)
+
+    @property
+    def wants_sorting(self) -> bool:
+        """Whether slices pad so much, even without long rows, that rows are sorted first."""
+        most = MAX_PADDING * self.nnz
+        return self.blocked_stored > most and self.split_stored + self.long_entries > most
 
     @property
     def efficiency(self) -> float:
@@ -318,40 +325,69 @@ def check_request(format: str, threads_per_block: int) -> None:
 
 # Entries that a thread asks for at once.
 _BATCH = 4
-# Entries above which a row is kept apart: in csr_scalar, in csr_vector for each thread, in csr_adaptive.
+# Entries above which a row is kept apart (for each thread in csr_vector), and of a chunk.
 _LONG = {"csr_scalar": 16, "csr_vector": 8, "csr_adaptive": 1024}
+_CHUNK = 256
 
 
-def _longest_path(
-    name: str, storage: Storage, stats: RowStats, model: MachineModel, launch: Launch
-) -> tuple[float, bool]:
-    """Give the rounds of loads of the thread with the longest row, and whether longer rows are kept apart."""
-    longest, threads = stats.max_length, 1.0
-    if name == "csr_split":
-        return 0.0, False
-    limit = _LONG.get(name, longest)
+def share_above(stats: RowStats, length: float) -> tuple[float, float]:
+    """Estimate the shares of rows with entries, and of entries, in rows longer than this: lengths as if log-normal."""
+    if stats.max_length <= length:
+        return 0.0, 0.0
+    rows = stats.num_rows - stats.num_empty
+    mean = stats.nnz / rows
+    square = (stats.std_length**2 + stats.mean_length**2) * stats.num_rows / rows
+    deviation = sqrt(log(max(square / mean**2, 1 + 1e-6)))
+    place = log(mean / length) / deviation
+    return _normal(place - deviation / 2), _normal(place + deviation / 2)
+
+
+def _normal(x: float) -> float:
+    """Give the standard normal distribution's share below x."""
+    return (1 + erf(x / sqrt(2))) / 2
+
+
+def _terms(
+    name: str, storage: Storage, nbytes: int, stats: RowStats, model: MachineModel, launch: Launch
+) -> dict[str, float]:
+    """Count how often each term of `KernelModel` comes in one product."""
+    positions, longest, threads = storage.num_stored, stats.max_length, 1.0
+    limit, apart = _LONG.get(name, longest), (0.0, 0.0)
     if name == "csr_vector":
         threads = launch.threads_per_row
         limit = max(limit * launch.threads_per_row, 2 * _LONG["csr_scalar"])
     elif name == "csr_adaptive":
         threads = max(1.0, (stats.mean_length + 1) / _BATCH) / _BATCH
-    elif name == "blocked_ellpack" and storage.num_stored < stats.blocked_stored:
+    elif name == "blocked_ellpack" and positions < stats.blocked_stored:
         limit = model.long_length
-    return min(longest, limit) / threads / _BATCH, longest > limit
+    if name == "blocked_ellpack" and limit < longest:
+        apart = stats.num_long, stats.long_entries
+    elif name in _LONG and stats.nnz:
+        rows, entries = share_above(stats, limit)
+        apart = rows * (stats.num_rows - stats.num_empty), entries * stats.nnz
+    resident, streamed = model.cache
+    return {
+        "fixed": 1,
+        "byte": nbytes,
+        "stream": nbytes * min(max((nbytes - resident) / (streamed - resident), 0), 1),
+        "position": positions,
+        "row": stats.num_rows,
+        "step": 0 if name == "csr_split" else min(longest, limit) / threads / _BATCH,
+        "stride": positions * min(stats.mean_length, _LONG["csr_scalar"]),
+        "chunk": apart[0] + apart[1] / _CHUNK,
+        "sorted": stats.num_rows * (name == "blocked_ellpack" and stats.wants_sorting),
+        "coded": positions * storage.values.startswith("uint"),
+        "narrow": positions * storage.columns.startswith("uint"),
+    }
 
 
 def _candidate(
     name: str, storage: Storage, stats: RowStats, model: MachineModel, value_bytes: int, launch: Launch
 ) -> Candidate:
-    nbytes, positions = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes, storage.num_stored
-    kernel = model.kernels[name]
-    steps, has_long_rows = _longest_path(name, storage, stats, model, launch)
-    per_position = kernel.position + kernel.coded * storage.values.startswith("uint")
-    per_position += kernel.narrow * storage.columns.startswith("uint")
-    seconds = kernel.fixed + kernel.byte * nbytes + kernel.row * stats.num_rows + per_position * positions
-    seconds += kernel.step * steps + kernel.long_rows * has_long_rows
-    seconds += kernel.thread * stats.num_rows * (launch.threads_per_row if name == "csr_vector" else 1)
-    padding = positions / stats.nnz if stats.nnz and name != "row_pattern" else 1.0
+    nbytes, kernel = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes, model.kernels[name]
+    terms = _terms(name, storage, nbytes, stats, model, launch)
+    seconds = sum(getattr(kernel, term) * count for term, count in terms.items())
+    padding = storage.num_stored / stats.nnz if stats.nnz else 1.0
     return Candidate(name, storage, nbytes, padding, seconds, kernel.setup * seconds, launch)
 
 

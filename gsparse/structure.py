@@ -250,7 +250,9 @@ class Structure:
     def vector_length(self) -> int:
         """Entries above which `csr_vector` keeps a row apart."""
         threads = threads_per_row(self.rows.typical_length, self.device.lanes, self.rows.num_rows)
-        return max(int(self.device.kernels.VECTOR_LENGTH) * threads, 2 * self.scalar_length)
+        # A whole warp a row is for rows so long that keeping them apart pays later still.
+        share = int(self.device.kernels.VECTOR_LENGTH) * (2 if threads == self.device.lanes else 1)
+        return max(share * threads, 2 * self.scalar_length)
 
     @property
     def pitch(self) -> int:

@@ -1,87 +1,258 @@
-"""Time solvers on a GPU with the matrix as it is, beside SciPy's and CuPy's: ``python asv_bench/measure_solvers.py``.
+"""Time solvers on a GPU beside SciPy's, CuPy's and PyAMG's, in one run: ``python asv_bench/measure_solvers.py``.
 
-`scipy.sparse.linalg.cg` keeps its vectors on the host, `cupyx.scipy.sparse.linalg.cg` on the device. Needs CuPy and a
-GPU.
+Each line holds a figure of ours, the peer's, how many times better ours is, and the goal of the project. Sections (all
+by default): ``cg gmres traffic amg accelerated real matrix``. An iteration's time is the difference of a long solve and
+a short one, so set-up does not count. Needs CuPy and a GPU; `amg` needs PyAMG.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import cupy
-import cupyx.scipy.sparse
-import cupyx.scipy.sparse.linalg
+import cupyx.scipy.sparse as cusp
+import cupyx.scipy.sparse.linalg as cula
 import numpy as np
-import scipy.sparse.linalg
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
 
-import gsparse
+from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import real_matrix, stencil
+from gsparse.bench.timing import GpuClock
+from gsparse.linalg import amg, cg, gmres
+
+REPEATS = 5
+RESTART = 30
+
+# What CG moves in an iteration: of vectors, beside the matrix.
+CG_VECTORS = 11
+
+# Ginkgo 1.12, µs an iteration on an H200, recorded when the project began; it is not run here.
+GINKGO = {"CG": {20: 31, 64: 52, 200: 917}, "GMRES(30)": {20: 223, 64: 237, 200: 2236}}
+GINKGO_GOAL = 3.0
+GOALS = {
+    ("CG", 20, False): 15.0, ("CG", 64, False): 10.0, ("CG", 200, False): 3.5, ("CG", 200, True): 2.3,
+    ("GMRES(30)", 20, False): 8.0, ("GMRES(30)", 64, False): 5.0, ("GMRES(30)", 200, False): 1.5,
+}  # fmt: skip
+# Iterations of the short solve, and of the long one: before residuals underflow.
+LENGTHS = {20: (60, 360), 64: (60, 360), 200: (30, 150)}
+
+# Symmetric real matrices on which SciPy's CG converges within so many iterations.
+DEFINITE = ("1138_bus", "bcsstk16", "ani4", "rail_5177_S", "pyamg_bar", "pyamg_airfoil", "pyamg_unit_square",
+            "G3_circuit")  # fmt: skip
+MAXITER = 3000
+ITERATIONS_ALLOWED = 2
+
+Row = dict[str, Any]
 
 
-def timed(label: str, solve: Callable[..., Any], A: Any, b: Any, maxiter: int) -> dict[str, Any]:
-    """Solve once and give seconds, iterations and the true residual."""
-    iterations = 0
+def row(what: str, ours: float, peer: str, theirs: float, unit: str, goal: float | None = None) -> Row:
+    """Put a figure beside its peer's; `ratio` is how many times less ours is."""
+    ratio = theirs / ours
+    verdict = "" if goal is None else "met" if ratio >= goal else "MISSED"
+    return {"what": what, "ours": ours, "peer": peer, "theirs": theirs, "unit": unit,
+            "ratio": ratio, "goal": goal, "verdict": verdict}  # fmt: skip
 
-    def count(_: Any) -> None:
-        nonlocal iterations
-        iterations += 1
 
-    solve(A, b, maxiter=3)  # warm
+def show(found: Row) -> None:
+    """Print a line at once: a run cut short has said something."""
+    goal = f"goal {found['goal']:g} {found['verdict']}" if found["goal"] is not None else ""
+    print(f"{found['what']:46} {found['ours']:10.4g} {found['unit']:5} {found['peer']:30} {found['theirs']:10.4g}  "
+          f"x {found['ratio']:<8.3g} {goal}", flush=True)  # fmt: skip
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Time one call, from an idle device to an idle device."""
     cupy.cuda.Device().synchronize()
     begin = time.perf_counter()
-    x, info = solve(A, b, maxiter=maxiter, callback=count)
+    call()
     cupy.cuda.Device().synchronize()
-    seconds = time.perf_counter() - begin
-    residual = float(abs(b - A @ x).max() / abs(b).max())
-    row = {
-        "what": label,
-        "seconds": seconds,
-        "iterations": iterations,
-        "ms/iteration": 1e3 * seconds / iterations,
-        "info": int(info),
-        "max residual": residual,
-    }
-    print({k: round(v, 4) if isinstance(v, float) and v > 1e-3 else v for k, v in row.items()}, flush=True)
-    return row
+    return time.perf_counter() - begin
+
+
+def iteration(solve: Callable[[int], Any], lengths: tuple[int, int]) -> float:
+    """Give µs an iteration of ``solve(maxiter)``, which never converges."""
+    short, long = lengths
+    solve(short)  # warm
+    differences = [seconds(lambda: solve(long)) - seconds(lambda: solve(short)) for _ in range(REPEATS)]
+    return 1e6 * statistics.median(differences) / (long - short)
+
+
+def poisson(n: int, *, variable: bool = False) -> sp.csr_array:
+    """Give the 7-point matrix; with variable coefficients scaled from both sides, so it stays symmetric."""
+    data, indices, indptr, shape = stencil(n, 7)
+    S = sp.csr_array((data, indices, indptr), shape=shape)
+    if variable:
+        scale = np.random.default_rng(0).uniform(1, 2, shape[0])
+        S.data *= scale[S.indices] * np.repeat(scale, np.diff(S.indptr))
+    return S
+
+
+def peers_of(S: sp.csr_array) -> tuple[GpuSparseMatrix, Any, Any]:
+    b = cupy.random.default_rng(0).standard_normal(S.shape[0])
+    return GpuSparseMatrix(S), cusp.csr_matrix(sp.csr_matrix(S)), b
+
+
+def measure_cg() -> Iterator[Row]:
+    for n, variable in ((20, False), (64, False), (200, False), (200, True)):
+        A, theirs, b = peers_of(poisson(n, variable=variable))
+        times = [
+            iteration(lambda k, T=T, solve=solve, b=b: solve(T, b, rtol=0.0, maxiter=k), LENGTHS[n])
+            for T, solve in ((A, cg), (theirs, cula.cg))
+        ]
+        name = f"CG, 7-point {n}^3{', variable' if variable else ''}"
+        yield row(name, times[0], "cupyx cg", times[1], "µs", GOALS["CG", n, variable])
+        if not variable:
+            yield row(name, times[0], "Ginkgo (recorded)", GINKGO["CG"][n], "µs", GINKGO_GOAL)
+
+
+def measure_gmres() -> Iterator[Row]:
+    for n in (20, 64, 200):
+        A, theirs, b = peers_of(poisson(n))
+        cycles = tuple(max(1, length // RESTART) for length in LENGTHS[n])
+
+        def ours(k: int, dtype: Any = None, A: Any = A, b: Any = b) -> Any:
+            return gmres(A, b, rtol=0.0, restart=RESTART, maxiter=k, basis_dtype=dtype)
+
+        def cupyx(k: int, T: Any = theirs, b: Any = b) -> Any:
+            return cula.gmres(T, b, rtol=0.0, restart=RESTART, maxiter=k * RESTART)
+
+        peer, plain = iteration(cupyx, cycles) / RESTART, iteration(ours, cycles) / RESTART
+        narrow = iteration(lambda k, ours=ours: ours(k, np.float32), cycles) / RESTART
+        yield row(f"GMRES(30), 7-point {n}^3", plain, "cupyx gmres", peer, "µs", GOALS["GMRES(30)", n, False])
+        yield row(f"GMRES(30), 7-point {n}^3", plain, "Ginkgo (recorded)", GINKGO["GMRES(30)"][n], "µs", GINKGO_GOAL)
+        goal = 2.0 if n == 200 else None
+        yield row(f"GMRES(30), 7-point {n}^3, basis in float32", narrow, "cupyx gmres", peer, "µs", goal)
+        residuals = [
+            float(cupy.linalg.norm(b - A @ gmres(A, b, rtol=1e-6, restart=RESTART, maxiter=200, basis_dtype=dtype)[0]))
+            for dtype in (np.float32, None)
+        ]
+        yield row("   its final residual at rtol 1e-6", residuals[0], "basis in float64", residuals[1], "", 0.9)
+
+
+def measure_traffic() -> Iterator[Row]:
+    """Hold fused CG against the time that its traffic takes at the speed of a copy."""
+    bandwidth = GpuClock(cupy).copy_bandwidth()
+    for variable in (False, True):
+        A, _, b = peers_of(poisson(200, variable=variable))
+        took = iteration(lambda k, A=A, b=b: cg(A, b, rtol=0.0, maxiter=k), LENGTHS[200])
+        moved = CG_VECTORS * b.nbytes + A.stored.nbytes
+        name = f"CG, 7-point 200^3{', variable' if variable else ''}: {moved / 1e6:.0f} MB"
+        yield row(name, took, f"its traffic at {bandwidth / 1e9:.0f} GB/s", 1e6 * moved / bandwidth, "µs", 1 / 1.15)
+
+
+def measure_amg(n: int = 200) -> Iterator[Row]:
+    """Solve Poisson to 1e-8 with CG + AMG, with PyAMG on the host, and with plain CG; set-up is told apart."""
+    pyamg = import_module("pyamg")
+    S = poisson(n)
+    b = np.ones(S.shape[0])
+    begin = time.perf_counter()
+    hierarchy = pyamg.smoothed_aggregation_solver(sp.csr_matrix(S), max_coarse=300)
+    setup = time.perf_counter() - begin
+    begin = time.perf_counter()
+    hierarchy.solve(b, tol=1e-8, accel="cg")
+    host = time.perf_counter() - begin
+    A, theirs, _ = peers_of(S)
+    device_b = cupy.asarray(b)
+    moving = seconds(lambda: amg(hierarchy))
+    for label, dtype in (("", None), (", cycle in float32", np.float32)):
+        M = amg(hierarchy, dtype=dtype)
+        cg(A, device_b, M=M, maxiter=1)
+        solve = seconds(lambda M=M: cg(A, device_b, M=M, rtol=1e-8))
+        yield row(f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "PyAMG's solve, host", 1e3 * host, "ms", 50.0)
+        plain = seconds(lambda: cula.cg(theirs, device_b, rtol=1e-8))
+        yield row(f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "cupyx cg", 1e3 * plain, "ms", 1.0)
+    yield row("   set-up: moving the hierarchy", 1e3 * moving, "PyAMG's set-up, host", 1e3 * setup, "ms")
+    for label, options in (("plain CG", {}), ("plain CG, inner_dtype=float32", {"inner_dtype": np.float32})):
+        cg(A, device_b, maxiter=1, **options)
+        solve = seconds(lambda options=options: cg(A, device_b, rtol=1e-8, **options))
+        yield row(f"{label}, Poisson {n}^3 to 1e-8", 1e3 * solve, "cupyx cg", 1e3 * plain, "ms")
+
+
+def measure_accelerated() -> Iterator[Row]:
+    S = poisson(128)
+    b = S @ np.random.default_rng(0).standard_normal(S.shape[0])
+    A = GpuSparseMatrix(S)
+    for rtol in (1e-5, 1e-8):
+        la.cg(A.accelerated(), b, rtol=rtol)  # compiles
+        ours = statistics.median(seconds(lambda rtol=rtol: la.cg(A.accelerated(), b, rtol=rtol)) for _ in range(3))
+        theirs = seconds(lambda rtol=rtol: la.cg(S, b, rtol=rtol))
+        name = f"scipy cg to {rtol:g}, A.accelerated(), 7-point 128^3"
+        yield row(name, 1e3 * ours, "SciPy's own matrix", 1e3 * theirs, "ms", 100.0)
+
+
+def measure_real() -> Iterator[Row]:
+    """Count iterations of plain CG on real symmetric matrices; the ratio is of iterations."""
+    for name in DEFINITE:
+        S = sp.csr_array(real_matrix(name), dtype=float)
+        b, count = np.ones(S.shape[0]), [0]
+        _, info = la.cg(S, b, maxiter=MAXITER, callback=lambda _, count=count: count.__setitem__(0, count[0] + 1))
+        found = cg(GpuSparseMatrix(S), b, maxiter=MAXITER, full_output=True)
+        differ = abs(found.iterations - count[0])
+        entry = row(f"iterations of CG on {name}", found.iterations, "SciPy", count[0], "")
+        told = "met" if differ <= ITERATIONS_ALLOWED and (info == 0) == (found.info == 0) else "MISSED"
+        yield entry | {"goal": 1.0, "verdict": f"±{ITERATIONS_ALLOWED}: {told}"}
+
+
+def measure_matrix() -> Iterator[Row]:
+    """Give SciPy's and CuPy's solvers our matrix as it is."""
+    for name, S in (("G3_circuit", sp.csr_array(real_matrix("G3_circuit"))), ("7-point 128^3", poisson(128))):
+        A, theirs, _ = peers_of(S)
+        b = S @ np.ones(S.shape[0])
+        device_b = cupy.asarray(b)
+        through_cupy = la.LinearOperator(S.shape, lambda v, T=theirs: cupy.asnumpy(T @ cupy.asarray(v)), dtype=S.dtype)
+        times = {
+            label: iteration(lambda k, T=T, solve=solve, b=right: solve(T, b, rtol=0.0, maxiter=k), (10, 60))
+            for label, solve, T, right in (
+                ("ours", la.cg, A, b),
+                ("behind a LinearOperator", la.cg, through_cupy, b),
+                ("SciPy", la.cg, S, b),
+                ("ours, device", cula.cg, A, device_b),
+                ("CuPy, device", cula.cg, theirs, device_b),
+            )
+        }
+        yield row(f"scipy cg, {name}", times["ours"], "SciPy's matrix", times["SciPy"], "µs")
+        yield row(f"scipy cg, {name}", times["ours"], "CuPy's, LinearOperator", times["behind a LinearOperator"], "µs")
+        yield row(f"cupyx cg, {name}", times["ours, device"], "CuPy's matrix", times["CuPy, device"], "µs")
+
+
+SECTIONS = {
+    "cg": measure_cg,
+    "gmres": measure_gmres,
+    "traffic": measure_traffic,
+    "amg": measure_amg,
+    "accelerated": measure_accelerated,
+    "real": measure_real,
+    "matrix": measure_matrix,
+}
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--maxiter", type=int, default=20_000)
-    parser.add_argument("--json", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], metavar="SECTION", help=" ".join(SECTIONS))
+    parser.add_argument("--amg-n", type=int, default=200, help="points along each side of the AMG problem")
+    parser.add_argument("--json", type=Path, help="write all figures here too")
     options = parser.parse_args()
     rows = []
-    data, indices, indptr, _ = stencil(128, 7)
-    problems = {
-        "G3_circuit": real_matrix("G3_circuit"),
-        "7-point 128^3": scipy.sparse.csr_array((data, indices, indptr)),
-    }
-    for name, S in problems.items():
-        b = S @ np.ones(S.shape[0])
-        device_b = cupy.asarray(b)
-        A = gsparse.GpuSparseMatrix(S)
-        theirs = cupyx.scipy.sparse.csr_matrix(scipy.sparse.csr_matrix(S))
-        through_cupy = scipy.sparse.linalg.LinearOperator(
-            S.shape, lambda v, T=theirs: (T @ cupy.asarray(v)).get(), dtype=S.dtype
-        )
-        on_host, on_device = scipy.sparse.linalg.cg, cupyx.scipy.sparse.linalg.cg
-        for label, solve, operator, right in (
-            ("scipy cg, our matrix", on_host, A, b),
-            ("scipy cg, CuPy's matrix behind a LinearOperator", on_host, through_cupy, b),
-            ("scipy cg, SciPy's matrix", on_host, S, b),
-            ("cupyx cg, our matrix", on_device, A, device_b),
-            ("cupyx cg, CuPy's matrix", on_device, theirs, device_b),
-        ):
-            maxiter = options.maxiter if "our" in label else min(options.maxiter, 300 if "SciPy's" in label else 2000)
-            rows.append(timed(f"{name}: {label}", solve, operator, right, maxiter))
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    for name in options.sections or SECTIONS:
+        try:
+            arguments = (options.amg_n,) if name == "amg" else ()
+            for found in SECTIONS[name](*arguments):
+                rows.append({"section": name, **found})
+                show(found)
+        except (ImportError, FileNotFoundError) as error:
+            print(f"{name}: left out, {error}", flush=True)
+        cupy.get_default_memory_pool().free_all_blocks()
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from gsparse.linalg import ic0, lobpcg
 
 
 def drum(n: int) -> sp.csr_array:
-    """Give -Δ on an L of three unit squares, u = 0 on its border: the five-point stencil, the fourth square left out."""
+    """Give -Δ on an L of three unit squares, u = 0 on its border: the five-point stencil without the fourth."""
     h = 2 / (n + 1)
     second = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)) / h**2
     square = sp.csr_array(sp.kron(second, sp.eye_array(n)) + sp.kron(sp.eye_array(n), second))
@@ -43,9 +43,7 @@ def main() -> None:
     X = np.random.default_rng(0).standard_normal((A.shape[0], options.tones + 2))  # two more than wanted: faster
     for name, M in (("LOBPCG", None), ("LOBPCG with IC(0)", ic0(A))):
         begin = time.perf_counter()
-        values, _, norms = lobpcg(
-            A, X, M=M, largest=False, tol=1e-4, maxiter=1000, retResidualNormsHistory=True
-        )
+        values, _, norms = lobpcg(A, X, M=M, largest=False, tol=1e-4, maxiter=1000, retResidualNormsHistory=True)
         print(f"{name:18} {A.shape[0]} points, {len(norms) - 2} iterations, {time.perf_counter() - begin:.2f} s")
     print("tones:", *(f"{value:.4f}" for value in values[: options.tones]))
     print(f"the third is off by {abs(values[2] - 2 * np.pi**2):.1e}, what so many points are good for")

@@ -1,10 +1,10 @@
 """Solve a 3-D Poisson problem with conjugate gradients and algebraic multigrid, all of it on the device.
 
-PyAMG sets the multigrid hierarchy up on the host, once; `gsparse.linalg.amg` moves it to the device, where a whole cycle
-of it becomes part of the solver's CUDA graph. The number of iterations then hardly depends on the size of the problem.
-Runs on any machine: on the GPU where CuPy finds one, else on the CPU. Needs PyAMG.
+PyAMG sets the multigrid hierarchy up on the host, once; `gsparse.linalg.amg` moves it to the device, where a whole
+cycle of it becomes part of the solver's CUDA graph. The number of iterations then hardly depends on the size of the
+problem. Runs on any machine: on the GPU where CuPy finds one, else on the CPU. Needs PyAMG.
 
-    python examples/poisson_amg.py            # 40³ unknowns
+    python examples/poisson_amg.py            # 32³ unknowns
     python examples/poisson_amg.py --n 128
 """
 
@@ -24,7 +24,7 @@ from gsparse.linalg import amg, cg
 def main() -> None:
     """Build, set up, and solve with and without multigrid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=40, help="points along each side of the cube")
+    parser.add_argument("--n", type=int, default=32, help="points along each side of the cube")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
     options = parser.parse_args()
 

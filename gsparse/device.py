@@ -150,12 +150,12 @@ class Device(ABC):
         """Queue what is within the block on a stream of its own, after what the caller's stream has and before more."""
         return _NOTHING
 
-    def recorded(self, call: Callable[[], Any]) -> Callable[[], None]:
+    def recorded(self, call: Callable[[], None]) -> Callable[[], None]:
         """Give a function that queues again all that `call` queues: on a GPU a CUDA graph, launched at once.
 
         Within `apart`; `call` must neither wait nor allocate.
         """
-        return lambda: call() and None
+        return call
 
     def peek(self, array: Array) -> Callable[[], npt.NDArray[Any]]:
         """Queue a copy of a small array to the host, and give a function that waits for it and gives the copy."""
@@ -367,7 +367,7 @@ class GpuDevice(Device):
             finally:
                 caller.wait_event(stream.record())
 
-    def recorded(self, call: Callable[[], Any]) -> Callable[[], None]:
+    def recorded(self, call: Callable[[], None]) -> Callable[[], None]:
         stream = self.xp.cuda.get_current_stream()
         stream.begin_capture()
         try:

@@ -173,7 +173,12 @@ def test_arrays_of_the_device_are_taken_without_a_host_copy(
         "parts": tuple(on_device(device, part) for part in (S.data, S.indices, S.indptr)),
     }[kind]
     monkeypatch.setattr(device, "upload", lambda array: pytest.fail("went through the host"))
-    monkeypatch.setattr(device, "download", lambda array: pytest.fail("went through the host"))
+    download = device.download  # (a few words about the structure may come to the host)
+
+    def only_facts(array: Any) -> Any:
+        return download(array) if array.dtype == np.uint64 else pytest.fail("went through the host")
+
+    monkeypatch.setattr(device, "download", only_facts)
     A = GpuSparseMatrix(source, shape=SHAPE)
     monkeypatch.undo()
     assert_on(device, A)

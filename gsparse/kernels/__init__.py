@@ -27,6 +27,9 @@ place, row by row,
 ``csr_spmm(device, csr, x, y, alpha, beta, conjugate, launch)`` does the same with a `Csr`, `x` of shape (num_cols, k)
 and `y` of shape (num_rows, k), both of any strides.
 
+Where ``multiply.num_dots`` is not 0, ``multiply(x, y, alpha, beta, conjugate, dots)`` for a square matrix also leaves
+so many partial sums of conj(x)·y in `dots`, in double precision.
+
 Rows are summed in a fixed order, so the same input gives the same bits. Nothing waits for the device, and nothing is
 allocated but, once a stream, the scratch of formats that add up parts of rows. Bytes moved: ``matrix.nbytes`` + x once
 (more where gathers miss the cache) + y once (twice where beta != 0).

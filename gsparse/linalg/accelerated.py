@@ -75,9 +75,9 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     -----
     A callback sees SciPy's iterations, not those on the device: one to three calls, the first already with a solution
     as good as `rtol` makes it; `bicgstab` ends within its first iteration and calls none. An inexact solve is no linear
-    operator, strictly; at the default `rtol` no SciPy solver notices, but `tfqmr` does not see what a solve lacks: its
-    residual is no smaller than `rtol`. SciPy's `minres` takes positive definite preconditioners only, so it raises for
-    an indefinite matrix: use `gmres` there.
+    operator, strictly; at the default `rtol` no SciPy solver notices, but `tfqmr` does not see what a solve lacks, and
+    its residual can be some ten times `rtol`. SciPy's `minres` takes positive definite preconditioners only, so it
+    raises for an indefinite matrix: use `gmres` there.
 
     Examples
     --------

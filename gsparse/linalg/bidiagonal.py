@@ -69,23 +69,22 @@ TESTS = """
 def bidiagonalize(
     system: System,
     program: Program,
-    damp: float | None,
-    atol: float | None,
-    btol: float | None,
-    conlim: float | None,
+    damp: float,
+    atol: float,
+    btol: float,
+    conlim: float,
     maxiter: int,
     progress: bool,
     *,
     variance: bool = False,
     **scalars: float,
 ) -> Iteration:
-    """Run LSQR or LSMR; None stands for a default, as in SciPy."""
+    """Run LSQR or LSMR. Synchronizes."""
     rows = system.A.shape[0]
     it = Iteration(system, program, maxiter, sizes={"u": rows, "q": rows}, watch=Watch(progress=progress))
-    conlim = 1e8 if conlim is None else conlim
     it.state.set(
-        bnorm=system.tolerances(1, 0), damp=damp or 0, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
-        atol=1e-6 if atol is None else atol, btol=1e-6 if btol is None else btol, ctol=1 / conlim if conlim > 0 else 0,
+        bnorm=system.tolerances(1, 0), damp=damp, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
+        atol=atol, btol=btol, ctol=1 / conlim if conlim > 0 else 0,
         rho=1, **scalars,
     )  # fmt: skip
     begin = [it.apply(system.A, "x", "q")] if system.has_guess else []

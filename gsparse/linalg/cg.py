@@ -141,7 +141,7 @@ def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Wa
         decide = [it.step("direction")]
     else:
         decide = [it.apply(system.M, "r", "z"), it.step("weigh"), it.step("preconditioned_direction")]
-    advance = [it.apply(system.A, "p", "q"), it.step("curvature"), it.step("update")]
+    advance = [*it.apply_and_sum(system.A, "p", "q", "curvature"), it.step("update")]
     it.run([*begin, *decide], [*advance, *decide])
     advice = "" if not it.last["is_indefinite"].any() else "A is not positive definite: use minres, gmres or bicgstab."
     return it.result(advice={2: advice, 3: advice} if advice else {})

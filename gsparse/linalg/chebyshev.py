@@ -106,7 +106,7 @@ def chebyshev(
     full_output: bool = False,
     progress: bool = False,
 ) -> Any:
-    """Solve A·x = b for an A with positive real eigenvalues by Chebyshev iteration, with vectors that stay on the device.
+    """Solve A·x = b for an A with positive eigenvalues by Chebyshev iteration, with vectors that stay on the device.
 
     Parameters
     ----------
@@ -187,9 +187,9 @@ def _solve(
         begin += [start, advance, direct, advance]
         body = [multiply, it.step("update"), advance]
     else:
-        direct = [it.step("advance"), it.apply(system.M, "r", "z"), it.step("direct")]
-        begin += [start, *direct]
-        body = [multiply, it.step("residual"), *direct]
+        rest = [it.step("advance"), it.apply(system.M, "r", "z"), it.step("direct")]
+        begin += [start, *rest]
+        body = [multiply, it.step("residual"), *rest]
     it.run(begin, body)
     wide = f"Give wider bounds than ({low:.3g}, {high:.3g}), or use cg, gmres or bicgstab."
     reasons = {_DIVERGED: "diverged: there are eigenvalues outside of the bounds"}

@@ -156,6 +156,7 @@ class Iteration:
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
         self._is_resident = True
+        self._bound: dict[tuple[Any, bool], Apply] = {}  # once each: a product may have vectors of its own
 
     def step(self, name: str, **renamed: str) -> Call:
         """Bind a pass; ``x="y"`` has it work on the vector y where the program says x."""
@@ -166,14 +167,31 @@ class Iteration:
     def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
         """Bind a product: the vector `target` becomes operator·source."""
         self._is_resident = self._is_resident and operator.is_resident
-        call: Apply = operator.bind(self.device, self.system.dtype, self.system.columns, adjoint=adjoint)
-        x, y = self.vectors[source], self.vectors[target]
-        return lambda: call(x, y)
+        call = self._bound.get((operator, adjoint))
+        if call is None:
+            call = operator.bind(self.device, self.system.dtype, self.system.columns, adjoint=adjoint)
+            self._bound[operator, adjoint] = call
+        x, y, bound = self.vectors[source], self.vectors[target], call
+        return lambda: bound(x, y)
 
     @property
     def is_queued(self) -> bool:
         """Whether work is queued while the host goes on: it must not look at scalars in between."""
         return self._is_resident and self.device.kind == "gpu"
+
+    def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
+        """Bind a product and the pass that sums conj(source)·target after it: in one, where the product can."""
+        name = self._steps[step].targets("sums")[0]
+        self._is_resident = self._is_resident and operator.is_resident
+        call: Apply = operator.bind(self.device, self.system.dtype, self.system.columns)
+        x, y = self.vectors[source], self.vectors[target]
+        num_dots = getattr(call, "num_dots", 0)
+        if not num_dots:
+            return [lambda: call(x, y), self.step(step)]
+        dots, finish = self.device.kernels.bind_dots(self.device, self.state, name, num_dots)
+        fused: Any = call
+        product = [lambda: fused(x, y, dots)]
+        return product if finish is None else [*product, finish]
 
     # ---------------------------------------------------------------- the loop
 
@@ -209,14 +227,13 @@ class Iteration:
 
     def _run_ahead(self, body: Sequence[Call], per_graph: int | None) -> None:
         """Keep one graph of iterations queued while the host looks at what the one before has come to."""
-        for call in body:  # it compiles and allocates what none in a graph may
-            call()
-        finished = self.device.timed(lambda: [call() for call in body] and None)
+        queue(body)  # it compiles and allocates what none in a graph may
+        finished = self.device.timed(lambda: queue(body))
         if self._is_over(self.state.look()):
             return
         seconds = finished() or 0.0
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
-        launch = self.device.recorded(lambda: [call() for _ in range(count) for call in body])
+        launch = self.device.recorded(lambda: queue(body, count))
         ahead = int(seconds * count <= _LONGEST_AHEAD)
         looks: deque[Callable[[], npt.NDArray[Any]]] = deque()
         while True:
@@ -274,6 +291,13 @@ class Iteration:
         said = describe(worst, reasons or {})
         tried = {**_ADVICE, **(advice or {})}.get(worst, "")
         return SolveResult(x, info, iterations, self.residuals, said, tried, seconds)
+
+
+def queue(calls: Sequence[Call], times: int = 1) -> None:
+    """Call all of them, several times over."""
+    for _ in range(times):
+        for call in calls:
+            call()
 
 
 _ADVICE = {

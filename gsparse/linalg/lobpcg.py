@@ -225,7 +225,7 @@ class _Search:
             known = [(X, AX, BX)]
             if basis is not None and coefficients is not None:
                 known.append(pencil.combine(_directions(*coefficients, active), *basis))
-            W = _product(self.M, R if active.all() else R[:, np.flatnonzero(active)], "M")
+            W = _product(self.M, R if active.all() else R[:, pencil.device.upload(np.flatnonzero(active))], "M")
             X_P, _, B_X_P = (_side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
             if fixed is not None:
                 X_P, B_X_P = (_side_by_side(pencil.device, parts) for parts in ((fixed, X_P), (B_fixed, B_X_P)))

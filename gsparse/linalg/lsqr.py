@@ -82,9 +82,9 @@ def lsqr(
     A: Any,
     b: Array,
     damp: float = 0.0,
-    atol: float | None = 1e-6,
-    btol: float | None = 1e-6,
-    conlim: float | None = 1e8,
+    atol: float = 1e-6,
+    btol: float = 1e-6,
+    conlim: float = 1e8,
     iter_lim: int | None = None,
     show: bool = False,
     calc_var: bool = False,
@@ -173,6 +173,6 @@ def lsqr(
     if full_output:
         return found
     rnorm, xx = it.last["rnorm"].real, it.last["xxnorm"].real
-    square = rnorm**2 - max(damp or 0, 0) ** 2 * xx
+    square = rnorm**2 - max(damp, 0) ** 2 * xx
     values = (np.copysign(np.sqrt(abs(square)), square), rnorm, *(it.last[name].real for name in _NORMS))
     return (found.x, *statistics(it, *values), variance)

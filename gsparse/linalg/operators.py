@@ -77,11 +77,32 @@ class Operator(ABC):
         return get_device()
 
 
+class _BoundProduct:
+    """A product of a matrix as `Apply`; where its kernel can, it leaves partial sums of conj(x)·y too.
+
+    Attributes
+    ----------
+    num_dots : int
+        How many; 0 where it cannot.
+    """
+
+    def __init__(self, multiply: Any, scalars: tuple[Any, Any], conjugate: bool) -> None:
+        self._multiply, self._scalars, self._conjugate = multiply, scalars, conjugate
+        self.num_dots: int = getattr(multiply, "num_dots", 0)
+
+    def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
+        if dots is None:
+            self._multiply(x, y, *self._scalars, self._conjugate)
+        else:
+            self._multiply(x, y, *self._scalars, self._conjugate, dots)
+
+
 class MatrixOperator(Operator):
     """A sparse matrix on the device, or a transposed or conjugated view of one."""
 
     def __init__(self, matrix: DeviceMatrix) -> None:
-        self.matrix, self.shape, self.dtype = matrix, matrix.shape, np.dtype(matrix.dtype)
+        self.matrix, self.dtype = matrix, np.dtype(matrix.dtype)
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
 
     def home(self) -> Device:
         return self.matrix.device
@@ -105,8 +126,7 @@ class MatrixOperator(Operator):
         storage = storage_dtype(self.dtype, dtype)
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
-            multiply = operand.product(storage, dtype).multiply
-            return lambda x, y: multiply(x, y, *scalars, conjugate)
+            return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate)
         csr, launch = operand.columns(storage), Launch(operand.request.threads_per_block)
 
         def apply(x: Array, y: Array) -> None:
@@ -117,7 +137,9 @@ class MatrixOperator(Operator):
 
 
 class DenseOperator(Operator):
-    """A dense array, multiplied by the array module."""
+    """A dense array, multiplied by the array module (which cannot be captured: CuPy refuses cuBLAS there)."""
+
+    is_resident = False
 
     def __init__(self, array: Array) -> None:
         self.array, self.shape, self.dtype = array, array.shape, np.dtype(array.dtype)

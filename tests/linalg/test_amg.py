@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 import numpy as np
-import pyamg
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
@@ -17,6 +16,8 @@ from gsparse.errors import FactorizationError, ShapeError
 from gsparse.linalg import amg, cg
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.support import host
+
+pyamg = pytest.importorskip("pyamg")
 
 S = laplacian(16)
 B = right_hand_side(S)

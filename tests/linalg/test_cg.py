@@ -180,7 +180,7 @@ def test_cg_refuses_what_does_not_fit(real_device: Device) -> None:
 
 def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
     found = cg(matrix(real_device), B, rtol=1e-8, full_output=True, progress=True)
-    x, info = found
+    _, info = found
     assert isinstance(found, SolveResult)
     assert info == 0
     assert found.reason == "converged"
@@ -192,10 +192,10 @@ def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture
     assert f"{found.iterations}/" in capsys.readouterr().err  # the bar
 
 
-# Matrices and tolerances at which the count of iterations does not hang on roundings: SciPy's own count for the matrix
-# with its rows in another order is the same ±1.
+# Matrices and tolerances at which the count of iterations does not hang on roundings: SciPy's own counts, with the rows
+# in six other orders, differ by 3 at most (on others by hundreds).
 REAL = {
-    "1138_bus": 1e-2, "CVXQP3_L_P": 1e-5, "bcsstk13": 1e-2, "bcsstk16": 1e-5, "concrete_K": 1e-2, "mhd1280b": 1e-2,
+    "CVXQP3_L_P": 1e-5, "bcsstk13": 1e-2, "bcsstk16": 1e-5, "concrete_K": 1e-2, "mhd1280b": 1e-2,
     "polyfem_A_2": 1e-5, "pyamg_airfoil": 1e-5, "pyamg_bar": 1e-5, "pyamg_knot": 1e-5, "pyamg_unit_cube": 1e-5,
 }  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_cg_takes_as_many_iterations_as_scipy_on_real_matrices(real_device: Devi
     T = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
     T = sp.csr_array(T.real if T.dtype.kind == "c" else T, dtype=float)
     b, count = T @ np.ones(T.shape[0]), Count()
-    x, info = la.cg(T, b, rtol=REAL[name], callback=count)
+    _, info = la.cg(T, b, rtol=REAL[name], callback=count)
     found = cg(matrix(real_device, T), b, rtol=REAL[name], full_output=True)
     assert (info, found.info) == (0, 0)
     assert abs(found.iterations - count.calls) <= 2

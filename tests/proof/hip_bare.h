@@ -55,3 +55,4 @@ template <class T> __device__ __forceinline__ T atomicCAS(T *p, T expected, T v)
   return expected;
 }
 static __device__ __forceinline__ void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+static __device__ __forceinline__ double sqrt(double a) { return __builtin_sqrt(a); }

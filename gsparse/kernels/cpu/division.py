@@ -1,4 +1,4 @@
-"""Division as on a GPU and in NumPy: by zero it gives infinities and NaN, of complex numbers too, where numba raises."""
+"""Division as on a GPU and in NumPy: by zero it gives infinities and NaN, for complex numbers too (numba raises)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def divide(a: Any, b: Any) -> Any:
     return a / b
 
 
-@overload(divide, jit_options=OPTIONS)
+@overload(divide, jit_options=OPTIONS)  # type: ignore[arg-type]
 def _divide(a: Any, b: Any) -> Callable[[Any, Any], Any]:
     # (numba wants the same annotations here)
     def divide_real(a: Any, b: Any) -> Any:

@@ -85,18 +85,19 @@ def step_source(program: Program) -> str:
 def _functions(program: Program, step: Step) -> str:
     vectors, sums = program.vectors_of(step), step.targets("sums")
     early = program.cells_read(step, "before", "each", "sums")
-    before = [f"{name} = cells[{program.cells[name]}]" for name in early]
-    before += [f"{a.target} = {_write(a.value, {})}" for a in step.sections["before"]]
+    spelt = {name: f"c_{name}" for name in (*early, *step.targets("before"))}
+    before = [f"c_{name} = cells[{program.cells[name]}]" for name in early]
+    before += [f"c_{a.target} = {_write(a.value, spelt)}" for a in step.sections["before"]]
     kind = f"v_{vectors[0]}.dtype.type" if vectors else "np.float64"
-    scalars = {n for a in step.sections["each"] for n in names_in(a.value) if n in {*early, *step.targets("before")}}
-    before += [f"t_{name} = {kind}({name})" for name in sorted(scalars)]
+    scalars = {n for a in step.sections["each"] for n in names_in(a.value) if n in spelt}
+    before += [f"t_{name} = {kind}(c_{name})" for name in sorted(scalars)]
     before += [f"sum_{name} = partials.dtype.type(0)" for name in sums]
-    spelt = {**{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}, **{n: f"t_{n}" for n in scalars}}
+    narrow = {**{n: f"t_{n}" for n in scalars}, **{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}}
     each = [f"l_{v} = v_{v}[i]" for v in vectors if v in step.reads("each", "sums")]
     for a in step.sections["each"]:
-        each.append(f"l_{a.target} = {kind}({_write(a.value, spelt)})")
+        each.append(f"l_{a.target} = {kind}({_write(a.value, narrow)})")
     each += [f"v_{v}[i] = l_{v}" for v in vectors if v in step.targets("each")]
-    wide = {n: f"partials.dtype.type(l_{n})" for n in (*vectors, *step.targets("each"))}
+    wide = {**spelt, **{n: f"partials.dtype.type(l_{n})" for n in (*vectors, *step.targets("each"))}}
     each += [f"sum_{a.target} += {_write(a.value, wide)}" for a in step.sections["sums"]]
     body = "\n                ".join(each) or "pass"
     closing = "".join(f"\n            partials[{s}, chunk] = sum_{name}" for s, name in enumerate(sums))
@@ -106,7 +107,7 @@ def _functions(program: Program, step: Step) -> str:
     return f"""
 
 @compiled_loosely
-def {step.name}(part, num_parts, n, cells, partials{arguments}):
+def pass_{step.name}(part, num_parts, n, cells, partials{arguments}):
     if cells[0].real == 0 and n > 0:
         num_chunks = (n + CHUNK - 1) // CHUNK
         for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
@@ -115,7 +116,7 @@ def {step.name}(part, num_parts, n, cells, partials{arguments}):
 
 
 @jitted
-def {step.name}_after(sums, cells, history):
+def after_{step.name}(sums, cells, history):
     if cells[0].real != 0:
         return
     {_after(program, step)}
@@ -123,18 +124,20 @@ def {step.name}_after(sums, cells, history):
 
 
 def _after(program: Program, step: Step) -> str:
-    read, sums = program.cells_read(step, "after"), step.targets("sums")
-    lines = [f"{name} = sums[{s}]" for s, name in enumerate(sums)]
-    lines += [f"{name} = cells[{program.cells[name]}]" for name in dict.fromkeys((*read, "iteration"))]
+    sums = step.targets("sums")
+    read = dict.fromkeys((*program.cells_read(step, "after"), "iteration"))
+    kept = dict.fromkeys((*step.targets("after"), *sums))
+    spelt = {name: f"c_{name}" for name in (*read, *kept)}
+    lines = [f"c_{name} = sums[{s}]" for s, name in enumerate(sums)]
+    lines += [f"c_{name} = cells[{program.cells[name]}]" for name in read]
     for a in step.sections["after"]:
         if a.target:
-            lines.append(f"{a.target} = cells.dtype.type({_write(a.value, {})})")
+            lines.append(f"c_{a.target} = cells.dtype.type({_write(a.value, spelt)})")
         else:
             argument = a.value.args[0]  # type: ignore[attr-defined]
-            lines.append(f"history[np.int64(iteration.real) % history.size] = ({_write(argument, {})}).real")
-    kept = dict.fromkeys((*step.targets("after"), *sums))
-    lines += [f"cells[{program.cells[name]}] = {name}" for name in kept if name in program.cells]
-    return "\n    ".join(lines) or "pass"
+            lines.append(f"history[np.int64(c_iteration.real) % history.size] = ({_write(argument, spelt)}).real")
+    lines += [f"cells[{program.cells[name]}] = c_{name}" for name in kept if name in program.cells]
+    return "\n    ".join(lines)
 
 
 @cache
@@ -187,7 +190,7 @@ def bind_step(
 ) -> Callable[[], None]:
     """Bind a pass to its arrays."""
     module, names = _module(program), program.vectors_of(step)
-    pass_over, after = getattr(module, step.name), getattr(module, f"{step.name}_after")
+    pass_over, after = getattr(module, f"pass_{step.name}"), getattr(module, f"after_{step.name}")
     num_sums, columns = len(step.targets("sums")), state.columns
     size = vectors[names[0]].size // columns if names else 0
     partials = device.empty((num_sums, -(-size // _CHUNK)), state.cells.dtype)

@@ -27,7 +27,7 @@ from gsparse.kernels.gpu.spmv import (
     ellpack,
     row_pattern,
 )
-from gsparse.kernels.gpu.steps import bind_step
+from gsparse.kernels.gpu.steps import bind_dots, bind_step
 from gsparse.kernels.gpu.survey import (
     LONG_LENGTH,
     SCALAR_LENGTH,
@@ -53,6 +53,7 @@ __all__ = [
     "TILE_WORK",
     "VECTOR_LENGTH",
     "Arnoldi",
+    "bind_dots",
     "bind_step",
     "csr_spmm",
     "csr_transpose",

@@ -73,6 +73,7 @@ def _products(lanes: int) -> list[tuple[str, str]]:
             for name in ("ellpack", "blocked_ellpack"):
                 found.append(("spmv_ellpack.cu", expression(name, value, column, compute)))
         found += [("spmv_pattern.cu", expression("row_pattern", code, value, compute)) for code in _NARROW]
+    found += [("sums.cu", expression("sum_partials", wide)) for wide in map(np.dtype, ("float64", "complex128"))]
     for compute in COMPUTE_DTYPES:
         found += [("spmv_split.cu", expression("csr_split_carry", compute, n)) for n in (1, lanes)]
         for code, rows in product(_NARROW, PATTERN_ROWS):

@@ -71,10 +71,15 @@ class _Bound:
         self._shape = (blocks,), (threads_per_block,)
         self._args = args
 
-    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
         if self._kernel is not None:
             flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]  # (whether y is read at all)
-            self._kernel(*self._shape, (*self._args, x, y, alpha, beta, *flags))
+            self._kernel(*self._shape, (*self._args, x, y, alpha, beta, *flags, dots))
+
+    @property
+    def num_dots(self) -> int:
+        """Partial sums of conj(x)·y that a product of a square matrix leaves in `dots`, where that is given."""
+        return self._shape[0][0]
 
 
 class _BoundWithChunks(_Bound):
@@ -86,9 +91,9 @@ class _BoundWithChunks(_Bound):
         self._last = self._args[before:]
         self._scratch = Scratch(device, (long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32)))
 
-    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
         flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]
-        args = (*self._first, *self._scratch.get(), *self._last, x, y, alpha, beta, *flags)
+        args = (*self._first, *self._scratch.get(), *self._last, x, y, alpha, beta, *flags, dots)
         self._kernel(*self._shape, args)  # type: ignore[misc]  # (chunks are blocks)
 
 

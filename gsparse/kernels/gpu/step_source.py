@@ -2,8 +2,8 @@
 
 A kernel a step. Sums that the step's own `after` reads are added up by the last of its blocks to arrive. All others are
 left as partial sums, one a block: whoever reads them adds them up first, each block on its own and in the same order,
-which costs less than waiting for the last block where vectors are short. An `after` that needs no sum of its own step is
-done by the first block at once.
+which costs less than waiting for the last block where vectors are short. An `after` that needs no sum of its own step
+is done by the first block at once.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def _kernels(program: Program, step: Step) -> str:
     given = "".join(f", c_{n}" for n in pending)
     totals = "".join(f"  const C c_{n} = gs_total(p_{n}, n_{n}, shared);\n" for n in pending)
     outputs = ", ".join(f"o_{n}" for n in sums) or "nullptr"
+    index = f"      const long long i = {_place(step, 'place')};\n" if written else ""
     return f"""
 template <class T, class C>
 __device__ __forceinline__ void gs_{name}_after(const C *sum{"".join(f", C c_{n}" for n in pending)}, C *cells,
@@ -123,7 +124,7 @@ __device__ __forceinline__ void gs_{name}(long long n{arguments}, unsigned *arri
     for (int u = 0; u < {_ELEMENTS}; ++u) {{
       const long long place = start + u * step;
       if (place >= n) continue;
-{f"      const long long i = {_place(step, 'place')};{chr(10)}" if written else ""}{_element(step, vectors, reads, written, spelt)}    }}
+{index}{_element(step, vectors, reads, written, spelt)}    }}
   }}
 {_ending(step, name, given, outputs)}}}
 

@@ -260,6 +260,9 @@ def _moved(ml: Any, device: Device, make: Callable[..., Relaxation], visits: int
 def _operator(matrix: Any, device: Device, dtype: Any) -> MatrixOperator:
     """Bring a matrix of the host to the device, in the precision asked for."""
     host = sp.csr_array(matrix)
+    if not host.has_canonical_format:
+        host = host.copy()  # (whose arrays may be PyAMG's)
+        host.sum_duplicates()
     if dtype is not None:
         host = host.astype(_inner_dtype(np.dtype(dtype), host.dtype))
     return MatrixOperator(GpuSparseMatrix(host, device=device))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.device import Device
+from gsparse.errors import FactorizationError
 from gsparse.linalg.iteration import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import Passes
@@ -53,7 +54,7 @@ class Relaxation:
 class BoundRelaxation:
     """A relaxation of one matrix, bound to a kind of vectors.
 
-    Traffic in vectors: 3 for the first step from 0 (2 without a diagonal), 6 for any other and 4 for the residual after
+    Traffic in vectors: 3 for the first step from 0 (2 without a diagonal), 6 for any other and 3 for the residual after
     the last, beside what the products read of the matrix.
     """
 
@@ -112,12 +113,14 @@ def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
         return 1.0
     weights = matrix.device.xp.abs(inverse_diagonal)
     sure = float((matrix.row_sums() * weights).max())  # synchronizes
+    if not np.isfinite(sure):
+        raise FactorizationError("the matrix has values that are not finite: no eigenvalue bounds those of D⁻¹A")
     return min(sure, _SAFETY * _lanczos(matrix, matrix.device.xp.sqrt(weights)))
 
 
 def _lanczos(matrix: SquareMatrix, scale: Array) -> float:
     """Estimate the largest eigenvalue of A scaled from both sides, from below. Synchronizes."""
-    xp, dtype = matrix.device.xp, np.dtype(np.result_type(matrix.dtype, np.float64))
+    xp, dtype = matrix.device.xp, matrix.dtype
     multiply = matrix.operator.bind(matrix.device, dtype)
     places = xp.arange(1, matrix.size + 1, dtype=np.uint64) * xp.uint64(2654435761)  # (Knuth's hash: no two alike)
     v = ((places % xp.uint64(2**32)).astype(np.float64) / 2**32 - 0.5).astype(dtype)
@@ -132,7 +135,7 @@ def _lanczos(matrix: SquareMatrix, scale: Array) -> float:
         w -= alphas[-1] * v + beta * before
         beta = float(xp.linalg.norm(w))  # synchronizes
         betas.append(beta)
-        if beta <= np.finfo(np.float64).eps * abs(alphas[0]):
+        if beta <= np.finfo(dtype).eps * abs(alphas[0]):
             break
         before, v = v, w / beta
     off = betas[: len(alphas) - 1]

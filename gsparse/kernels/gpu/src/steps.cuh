@@ -87,15 +87,12 @@ __device__ __forceinline__ bool gs_finish_sums(C *sums, C *const *partials, unsi
                                                int *is_last) {
   const int blocks = int(gridDim.x);
   gs_leave_sums<COUNT>(sums, partials, shared);
+  if (COUNT == 0) __syncthreads();
   if (blocks == 1) return threadIdx.x == 0;
   arrivals += blockIdx.y;
-  if (threadIdx.x == 0) {
-    __threadfence();
-    *is_last = atomicAdd(arrivals, 1u) == unsigned(blocks - 1);
-  }
+  if (threadIdx.x == 0) *is_last = gs_arrive(arrivals) == unsigned(blocks - 1);
   __syncthreads();
   if (!*is_last) return false;
-  __threadfence();
 #pragma unroll
   for (int s = 0; s < COUNT; ++s) {
     sums[s] = Scalar<C>::zero();

@@ -76,8 +76,8 @@ Triangular factors
     incomplete factors on its own pattern, L (without its diagonal of ones) below the diagonal, U from there on.
     `diagonal` has the position of each row's diagonal entry, `levels` are the `Levels` of the entries below it (the CPU
     needs none). Zero pivots leave inf and NaN in the rows that follow.
-``triangular_solver(device, csr, levels, columns, upper)`` → ``solve(x, y)``: y = (I + N)⁻¹ x for a strictly triangular N
-    in CSR (lower, or upper where `upper` is true), for `columns` vectors, one after the other. x and y do not overlap.
+``triangular_solver(device, csr, levels, columns, upper)`` → ``solve(x, y)``: y = (I + N)⁻¹ x for a strictly triangular
+    N in CSR (lower, or upper where `upper` is true), for `columns` vectors, one after the other, apart from each other.
 ``order_levels(indptr, indices, upper)`` → `Levels` of such an N: on the CPU only, for it goes from row to row.
 
 Constants of a backend: `SORTING_SCOPE` (rows), `CHUNK_SIZE` (entries of a chunk of a long row), `LONG_LENGTH` (entries

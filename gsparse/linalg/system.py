@@ -70,7 +70,7 @@ class System:
         return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
 
     def deliver(self, x: Array) -> Array:
-        """Give flat columns to the caller: NumPy where b was, of b's number of dimensions."""
+        """Give flat columns to the caller: NumPy where b was, a vector where there is one right-hand side."""
         x = x.reshape(self.columns, -1).T
         if self.on_host:
             x = self.device.download(x)
@@ -120,7 +120,7 @@ def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, 
         if guess.size != columns * size or guess.shape[0] != size:
             raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
         x[...] = flatten(device, guess, dtype, columns)
-    shape = (size,) if b.ndim == 1 else (size, columns)
+    shape = (size,) if columns == 1 else (size, columns)  # (SciPy's: a vector also for a column)
     return System(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, home is None, shape)
 
 

@@ -203,7 +203,8 @@ class Iteration:
         begin, body : sequence of callables
             Each queues work and does not wait, allocate or look at results.
         per_graph : int, optional
-            How often one CUDA graph holds `body`; by the length of vectors where not given.
+            How often one CUDA graph holds `body`; by the time it takes where not given. Where it is, the body is long,
+            and the host waits for each graph.
         """
         for call in begin:
             call()
@@ -228,13 +229,13 @@ class Iteration:
     def _run_ahead(self, body: Sequence[Call], per_graph: int | None) -> None:
         """Keep one graph of iterations queued while the host looks at what the one before has come to."""
         queue(body)  # it compiles and allocates what none in a graph may
-        finished = self.device.timed(lambda: queue(body))
+        finished = self.device.timed(lambda: queue([] if per_graph else body))
         if self._is_over(self.state.look()):
             return
         seconds = finished() or 0.0
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
         launch = self.device.recorded(lambda: queue(body, count))
-        ahead = int(seconds * count <= _LONGEST_AHEAD)
+        ahead = int(per_graph is None and seconds * count <= _LONGEST_AHEAD)
         looks: deque[Callable[[], npt.NDArray[Any]]] = deque()
         while True:
             launch()

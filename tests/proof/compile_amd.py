@@ -55,7 +55,7 @@ def find_tools() -> Tools:
         found = [which(f"{name}-{version}") for name in ("clang++", "llvm-readelf", "llvm-cxxfilt")]
         if all(found):
             return Tools(*(str(command) for command in found))
-    raise ImportError("clang++-19 and llvm-readelf-19 are not installed: apt-get install clang-19 llvm-19")
+    raise ImportError("clang++-19 and llvm-readelf-19 are not installed: apt-get install clang-19 lld-19 llvm-19")
 
 
 def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> list[KernelUsage]:

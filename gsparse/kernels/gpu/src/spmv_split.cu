@@ -68,7 +68,8 @@ GS_KERNEL_OF(THREADS) csr_split(Index nnz, const int *__restrict__ first_rows, c
   Segment<T> own = {Scalar<T>::zero(), 0};
   int end = row < num_ends ? ends[row] : size;
 #pragma unroll
-  for (int i = diagonal; i < diagonal + ITEMS && i < total; ++i) {
+  for (int i = 0; i < ITEMS; ++i) {
+    if (diagonal + i >= total) break;
     if (row < num_ends && end <= k) {
       if (own.ended) work[size + row] = own.sum;
       else head = own.sum;

@@ -30,7 +30,7 @@ from gsparse.formats import (
     Tiles,
     Values,
 )
-from gsparse.plan import FORMATS, Storage, fits
+from gsparse.plan import FORMATS, MAX_PADDING, Storage, fits
 from gsparse.structure import MAX_PATTERNS, Patterns, Structure, find_patterns, find_row_dictionary
 
 __all__ = ["MAX_VALUES", "Entries"]
@@ -39,6 +39,10 @@ __all__ = ["MAX_VALUES", "Entries"]
 MAX_VALUES = 4096
 # Codes of rows among which the most common one is looked for.
 _SAMPLE = 4096
+
+
+# Positions of ELLPACK up to which they are laid out only to look at, whatever they pad.
+_MAX_LOOKED_AT = 2**20
 
 
 @dataclass(eq=False)
@@ -134,11 +138,15 @@ class Entries:
         return Storage(_name(columns), describe(values), positions, nbytes + _value_bytes(values, positions))
 
     def _ellpack_column_dtype(self, *, among_others: bool) -> np.dtype[Any]:
-        """Give the dtype of columns in ELLPACK; among others that of slices will do, or a plain one where these pad."""
+        """Give the dtype of columns in ELLPACK; among others that of slices will do.
+
+        Where it pads a lot, a plain one is promised: to lay it out only to look may take all memory there is.
+        """
         structure = self.structure
-        if not among_others:
+        positions = structure.rows.max_length * structure.pitch
+        if not among_others and positions <= max(_MAX_LOOKED_AT, MAX_PADDING * self.csr.nnz):
             return structure.ellpack_column_dtype
-        if fits("blocked_ellpack", structure.rows) and structure.slice_facts[2]:
+        if among_others and fits("blocked_ellpack", structure.rows) and structure.slice_facts[2]:
             return structure.slice_column_dtype
         plain: np.dtype[Any] = np.dtype(self.csr.indices.dtype)
         return plain

@@ -42,7 +42,7 @@ _SAMPLE = 4096
 
 
 # Positions of ELLPACK up to which they are laid out only to look at, whatever they pad.
-_MAX_LOOKED_AT = 2**20
+_MAX_LOOKED_AT = 2**16
 
 
 @dataclass(eq=False)
@@ -137,14 +137,16 @@ class Entries:
         nbytes = extra + positions * columns.itemsize + narrow * 4 * -(-positions // structure.device.lanes)
         return Storage(_name(columns), describe(values), positions, nbytes + _value_bytes(values, positions))
 
-    def _ellpack_column_dtype(self, *, among_others: bool) -> np.dtype[Any]:
-        """Give the dtype of columns in ELLPACK; among others that of slices will do.
+    @property
+    def _compresses_ellpack(self) -> bool:
+        """Whether columns of ELLPACK are looked at; not where it pads a lot: laid out, they may take all memory."""
+        positions = self.structure.rows.max_length * self.structure.pitch
+        return self.compress and positions <= max(_MAX_LOOKED_AT, MAX_PADDING * self.csr.nnz)
 
-        Where it pads a lot, a plain one is promised: to lay it out only to look may take all memory there is.
-        """
+    def _ellpack_column_dtype(self, *, among_others: bool) -> np.dtype[Any]:
+        """Give the dtype of columns in ELLPACK; among others that of slices will do."""
         structure = self.structure
-        positions = structure.rows.max_length * structure.pitch
-        if not among_others and positions <= max(_MAX_LOOKED_AT, MAX_PADDING * self.csr.nnz):
+        if not among_others and self._compresses_ellpack:
             return structure.ellpack_column_dtype
         if among_others and fits("blocked_ellpack", structure.rows) and structure.slice_facts[2]:
             return structure.slice_column_dtype
@@ -183,7 +185,7 @@ class Entries:
 
     def _ellpack(self) -> Ellpack:
         structure, shape, nnz = self.structure, self.csr.shape, self.csr.nnz
-        columns = structure.ellpack_columns if self.compress else Columns(structure.plain_ellpack_columns())
+        columns = structure.ellpack_columns if self._compresses_ellpack else Columns(structure.plain_ellpack_columns())
         return Ellpack(shape, nnz, structure.rows.max_length, structure.pitch, columns, self._at(structure.ellpack))
 
     def _blocked_ellpack(self) -> BlockedEllpack:

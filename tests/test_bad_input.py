@@ -515,7 +515,7 @@ def test_the_array_modules_error_becomes_ours_and_its_pool_is_emptied() -> None:
     def empty(shape: Any, dtype: Any) -> None:
         raise OutOfMemoryError("allocating 8,000,000 bytes")
 
-    device.xp.empty = empty
+    device._array = empty
     with pytest.raises(DeviceMemoryError, match=r"gpu:0 .*8,000,000 bytes; free now 1,000 of 80,000.*A.release\(\)"):
         fill_the_device(device)
     assert emptied == [True]

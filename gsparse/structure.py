@@ -134,7 +134,7 @@ class Structure:
         stats, limit, sort = self.rows, NO_LIMIT, False
         if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= _INT32:
             limit = self.device.kernels.LONG_LENGTH if stats.num_long else NO_LIMIT
-            sort = stats.split_stored + stats.long_entries > MAX_PADDING * stats.nnz
+            sort = stats.wants_sorting
         return self._cut(limit, sort)
 
     @cached_property

@@ -18,6 +18,7 @@ Cell = Callable[[Record, Run], str]
 
 
 def number(value: float | None, digits: int) -> str:
+    """Write a number with so many digits; a dash where there is none."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 

@@ -166,13 +166,15 @@ class Iteration:
 
     def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
         """Bind a product: the vector `target` becomes operator·source."""
+        x, y, call = self.vectors[source], self.vectors[target], self._product(operator, adjoint=adjoint)
+        return lambda: call(x, y)
+
+    def _product(self, operator: Any, *, adjoint: bool = False) -> Apply:
         self._is_resident = self._is_resident and operator.is_resident
-        call = self._bound.get((operator, adjoint))
-        if call is None:
-            call = operator.bind(self.device, self.system.dtype, self.system.columns, adjoint=adjoint)
-            self._bound[operator, adjoint] = call
-        x, y, bound = self.vectors[source], self.vectors[target], call
-        return lambda: bound(x, y)
+        if (operator, adjoint) not in self._bound:
+            bound = operator.bind(self.device, self.system.dtype, self.system.columns, adjoint=adjoint)
+            self._bound[operator, adjoint] = bound
+        return self._bound[operator, adjoint]
 
     @property
     def is_queued(self) -> bool:
@@ -181,13 +183,11 @@ class Iteration:
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
         """Bind a product and the pass that sums conj(source)·target after it: in one, where the product can."""
-        name = self._steps[step].targets("sums")[0]
-        self._is_resident = self._is_resident and operator.is_resident
-        call: Apply = operator.bind(self.device, self.system.dtype, self.system.columns)
+        name, call = self._steps[step].targets("sums")[0], self._product(operator)
         x, y = self.vectors[source], self.vectors[target]
         num_dots = getattr(call, "num_dots", 0)
         if not num_dots:
-            return [lambda: call(x, y), self.step(step)]
+            return [self.apply(operator, source, target), self.step(step)]
         dots, finish = self.device.kernels.bind_dots(self.device, self.state, name, num_dots)
         fused: Any = call
         product = [lambda: fused(x, y, dots)]
@@ -206,8 +206,7 @@ class Iteration:
             How often one CUDA graph holds `body`; by the time it takes where not given. Where it is, the body is long,
             and the host waits for each graph.
         """
-        for call in begin:
-            call()
+        queue(begin)
         self.last = self.state.look()
         self._keep(self.last)
         if self.last.stop.all():
@@ -221,8 +220,7 @@ class Iteration:
 
     def _run_one_by_one(self, body: Sequence[Call]) -> None:
         while True:
-            for call in body:
-                call()
+            queue(body)
             if self._is_over(self.state.look()):
                 return
 

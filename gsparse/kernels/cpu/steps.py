@@ -29,8 +29,7 @@ _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
 import numpy as np
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.division import divide
-from gsparse.kernels.cpu.jit import jitted, piece
-from gsparse.kernels.cpu.rows import Int
+from gsparse.kernels.cpu.jit import jitted
 
 CHUNK = {_CHUNK}
 
@@ -166,19 +165,14 @@ def _written(name: str, source: str) -> Path:
             file.write(source)
         return Path(file.name).replace(path)
     except OSError:
-        path = Path(_own_folder()) / name
+        path = Path(_own_folder().name) / name
         path.write_text(source)
         return path
 
 
 @cache
-def _own_folder() -> str:
-    kept = tempfile.TemporaryDirectory(prefix="gsparse-")
-    _kept.append(kept)
-    return kept.name
-
-
-_kept: list[Any] = []
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="gsparse-")
 
 
 def bind_step(

@@ -63,11 +63,15 @@ class MachineModel:
         Entries above which slices keep a row apart.
     cache : (float, float)
         Bytes of a product up to which all of them stay in the last cache, and from which on none does.
+    examination : float
+        Products times entries from which on looking for a way to read less pays: small matrices gain little, because
+        their products are bound by the launch.
     """
 
     kernels: dict[str, KernelModel]
     long_length: int
     cache: tuple[float, float]
+    examination: float
 
 
 _US = 1e-6
@@ -105,6 +109,7 @@ GPU_MODEL = MachineModel(
     },
     long_length=64,
     cache=(30e6, 55e6),
+    examination=2.5e8,  # 0.5 ms of looking; 0.2 µs a product are gained at 500k entries
 )
 # Fitted in the same way to two cores of an AMD EPYC (Zen 4), float64: 7-point 100³, 27-point 64³, banded, R-MAT 18,
 # G3_circuit, cnr-2000, USA-road-FLA, armadillo13k_elast_P1.
@@ -120,4 +125,5 @@ CPU_MODEL = MachineModel(
     },
     long_length=128,
     cache=(30e6, 60e6),
+    examination=6.5e7,
 )

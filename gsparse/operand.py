@@ -19,17 +19,15 @@ from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
-from gsparse.machine import CPU_MODEL, GPU_MODEL
+from gsparse.machine import CPU_MODEL, GPU_MODEL, MachineModel
 from gsparse.plan import EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
 from gsparse.structure import Structure
 from gsparse.tune import LazyTuner, key_of, recall, remember, worth_timing
 
 __all__ = ["Operand", "Product", "Request", "make_operand"]
 
-# Products and entries from which on looking for a way to read less can pay: it takes as long as some hundred small
-# products, and these gain little, because they are bound by their launch.
+# Products from which on looking for something better, or timing candidates, can pay.
 _EXAMINE_PRODUCTS = 50
-_EXAMINE_ENTRIES = 2**16
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class Operand:
             storages,
             device=self.device.name,
             lanes=self.device.lanes,
-            model=GPU_MODEL if self.device.kind == "gpu" else CPU_MODEL,
+            model=self._model,
             value_bytes=compute.itemsize,
             format=request.format,
             threads_per_block=request.threads_per_block,
@@ -134,8 +132,13 @@ class Operand:
         )
 
     @property
+    def _model(self) -> MachineModel:
+        return GPU_MODEL if self.device.kind == "gpu" else CPU_MODEL
+
+    @property
     def _is_worth_examining(self) -> bool:
-        return self.request.expected_products >= _EXAMINE_PRODUCTS and self.csr.nnz >= _EXAMINE_ENTRIES
+        products = self.request.expected_products
+        return products >= _EXAMINE_PRODUCTS and products * self.csr.nnz >= self._model.examination
 
     def _entries_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
         found = self._entries.get((storage, compute))

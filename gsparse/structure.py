@@ -29,6 +29,8 @@ MAX_PATTERNS = 4096
 # Rows a pattern from which on patterns are offered: below, hardly any row shares its own, and finding that out in full
 # would take longer than all else.
 _ROWS_PER_PATTERN = 4
+# Entries of the longest row up to which rows are looked at for that.
+_LONGEST_REPEATED = 1024
 # What columns may be narrowed to.
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
@@ -273,6 +275,8 @@ class Structure:
     @cached_property
     def rows_repeat(self) -> bool:
         """Whether many rows have the offsets of another, by their hashes. Synchronizes."""
+        if self.rows.max_length > _LONGEST_REPEATED:
+            return False  # (a thread would walk along such a row, here and in each product)
         found = self._row_dictionary
         return found is not None and _ROWS_PER_PATTERN * found.size <= self.csr.num_rows
 

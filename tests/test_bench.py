@@ -453,6 +453,14 @@ class Event:
         pass
 
 
+class MemoryHook:
+    def __enter__(self) -> MemoryHook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.malloc_postprocess()  # type: ignore[attr-defined]
+
+
 class FakeCupy:
     """NumPy under CuPy's name, with the parts of `cupy.cuda` that timing uses."""
 
@@ -461,6 +469,7 @@ class FakeCupy:
         self.cuda = SimpleNamespace(
             Stream=Stream,
             Event=Event,
+            MemoryHook=MemoryHook,
             Device=lambda: SimpleNamespace(synchronize=lambda: None),
             get_current_stream=Stream,
             get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
@@ -474,7 +483,7 @@ class FakeCupy:
         return getattr(np, name)
 
     def get_default_memory_pool(self) -> Any:
-        return SimpleNamespace(free_all_blocks=lambda: None)
+        return SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 0)
 
 
 class FakeGpu(CpuDevice):

@@ -13,7 +13,7 @@ import numpy as np
 import gsparse
 from gsparse._typing import Array
 from gsparse.bench.problems import Arrays, Problem
-from gsparse.bench.timing import Sampler, once
+from gsparse.bench.timing import Sampler, once, peak_bytes
 from gsparse.device import Device
 from gsparse.errors import FormatError
 
@@ -209,7 +209,11 @@ def _prepare_format(loaded: Loaded, base: Any, options: dict[str, Any], limit: f
     if options.get("compress") is False and _same_bytes(A, _matrix(loaded, base, **options | {"compress": True})):
         raise SkippedError("nothing to compress: as above")
     _ = A.stored  # compiles
-    setup = min(once(lambda: _matrix(loaded, None, **options).stored, loaded.device.synchronize) for _ in range(3))
+
+    def build() -> None:
+        _ = _matrix(loaded, None, **options).stored
+
+    setup = min(once(build, loaded.device.synchronize) for _ in range(3))
     y = loaded.device.xp.empty(loaded.shape[0], loaded.dtype)
     return Prepared(
         call=lambda: A @ loaded.x,
@@ -220,8 +224,16 @@ def _prepare_format(loaded: Loaded, base: Any, options: dict[str, Any], limit: f
             "format": A.plan.format,
             "padding": float(chosen.padding_ratio),
             "predicted_us": chosen.seconds * 1e6,
+            "peak": _peak(loaded, build),
         },
     )
+
+
+def _peak(loaded: Loaded, build: Callable[[], None]) -> float | None:
+    if loaded.device.kind != "gpu" or not loaded.nnz:
+        return None
+    csr = loaded.csr_bytes - loaded.vector_bytes
+    return (peak_bytes(loaded.device.xp, build) + csr) / csr
 
 
 def _same_bytes(A: Any, other: Any) -> bool:

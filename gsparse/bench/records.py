@@ -43,6 +43,8 @@ class Record:
         What the plan expected.
     setup_us : float or None
         µs of the conversion or analysis.
+    peak : float or None
+        Device memory in use at the peak of it, the CSR arrays it came from included, over theirs.
     error_eps : float or None
         Largest |computed - exact| over eps·(|A|·|x|), if checked.
     correct : bool or None
@@ -74,6 +76,7 @@ class Record:
     padding: float | None = None
     predicted_us: float | None = None
     setup_us: float | None = None
+    peak: float | None = None
     error_eps: float | None = None
     correct: bool | None = None
     reference: str = ""

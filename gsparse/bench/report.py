@@ -51,6 +51,7 @@ COLUMNS = (
     Column("GB/s", 8, lambda r, _: number(r.gbytes_per_second, 0 if r.threads is None else 1)),
     Column("of copy", 9, lambda r, run: number(run.copy_share(r), 2)),
     Column("set-up", 9, lambda r, _: number(r.setup_products, 1)),
+    Column("peak", 7, lambda r, _: number(r.peak, 2), lambda r: r.peak is not None),
     Column("speed", 8, lambda r, _: number(r.speedup, 2)),
     Column("error", 8, lambda r, _: number(r.error_eps, 1), lambda r: r.error_eps is not None),
 )
@@ -66,7 +67,8 @@ def header(run: Run) -> str:
     return (
         f"{run.environment['device']} ({run.environment['machine']}): a copy moves {copy}\n{facts}\n"
         "kernel: on the device alone; call: an eager call; GB/s: stored matrix, x and y once over the time; set-up in\n"
-        "products of its own; speed: over the reference named above each table, more is faster; error in eps·(|A|·|x|)"
+        "products of its own; peak: device memory during it over the CSR's\n"
+        "speed: over the reference named above each table, more is faster; error in eps·(|A|·|x|)"
     )
 
 

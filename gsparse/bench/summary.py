@@ -98,7 +98,23 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
     if plans:
         worst = min(plans, key=lambda r: r.speedup or math.inf)
         lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}, as {worst.format}")
-    return lines + choice_lines(choices(records)) + _trouble_lines(records)
+    return lines + setup_lines(records) + choice_lines(choices(records)) + _trouble_lines(records)
+
+
+def setup_lines(records: Sequence[Record]) -> list[str]:
+    """Say what set-up takes, in products of the format's own, and the most memory that it needs."""
+    kinds = {
+        "formats as they are": [r for r in records if r.kind == "format" and r.compressed is False],
+        "formats that read less": [r for r in records if r.kind == "format" and r.compressed],
+        "the plan": [r for r in records if r.kind == "plan"],
+    }
+    found = {kind: spread(r.setup_products for r in rows if r.setup_products) for kind, rows in kinds.items()}
+    lines = [f"set-up in products, {kind}: {over}" for kind, over in found.items() if over is not None]
+    peaks = [r for r in records if r.peak]
+    if peaks:
+        worst = max(peaks, key=lambda r: r.peak or 0.0)
+        lines.append(f"peak device memory: {worst.peak:.2f} x CSR at most, {worst.what} on {worst.matrix}")
+    return lines
 
 
 def choice_lines(found: Sequence[Choice]) -> list[str]:

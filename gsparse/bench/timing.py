@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "once"]
+__all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "once", "peak_bytes"]
 
 # Products captured in one CUDA graph: enough that starting the graph is nothing beside them.
 PRODUCTS_PER_GRAPH = 10
@@ -79,6 +79,23 @@ def once(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:
     call()
     synchronize()
     return time.perf_counter() - begin
+
+
+def peak_bytes(cupy: Any, call: Callable[[], Any]) -> int:
+    """Give the bytes that a call takes out of CuPy's pool, at its peak, beside what was in use before."""
+    pool = cupy.get_default_memory_pool()
+
+    class Peak(cupy.cuda.MemoryHook):  # type: ignore[misc]
+        name = "peak"
+        used = 0
+
+        def malloc_postprocess(self, **_: Any) -> None:
+            self.used = max(self.used, pool.used_bytes())
+
+    before = pool.used_bytes()
+    with Peak() as hook:
+        call()
+    return max(0, int(hook.used) - int(before))
 
 
 def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], rest: float = 0.0) -> Sampler:

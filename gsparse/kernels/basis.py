@@ -11,7 +11,8 @@ is left of them in it, and ‖w - V·s‖ is the cell `norm`. The caller lets u 
 
 Column j of the Hessenberg matrix is p/norm - H·s/norm + s, because B·vⱼ = (u - B·V·s) / norm and B·V = V·H. It is
 brought to triangular form at once: Q collects the rotations, R = Q·H, so Q·H·s is R·s and H is never stored. The last
-entry of Q·e₁·norm is the residual of the least-squares problem.
+entry of Q·e₁·norm is the residual of the least-squares problem. None of this is needed by the next two passes but s
+and the norm: a backend may leave it to them, to do it meanwhile, and so know an iteration later that a cycle is over.
 
 With `flexible`, u = A·z for any z (a preconditioner that changes, applied to w). Then z/norm belongs to vⱼ instead
 of B·vⱼ being what counts, nothing is to be corrected, and the solution is combined of the vectors z.
@@ -32,19 +33,18 @@ from typing import Any
 import numpy as np
 
 from gsparse._typing import Array
+from gsparse.kernels.calls import Call
 
 __all__ = ["ARNOLDI_CELLS", "Arnoldi"]
 
 # The cells that these passes share with the steps of a program:
-#   cycle_end         0 while the cycle runs. Set by `orthogonalize`: 1 the residual is small enough, 2 breakdown (B has
-#                     nothing new to add), 3 as many iterations as are allowed. Passes then do nothing.
-#   norm              of the vector begun with; set by whoever sets w, then by `orthogonalize`
-#   residual          of the least-squares problem; set by `orthogonalize`, which also records it and counts `iteration`
+#   cycle_end         0 while the cycle runs. Set when an iteration is settled: 1 the residual is small enough,
+#                     2 breakdown (B adds nothing new), 3 as many iterations as are allowed. Passes then do nothing.
+#   norm              of the vector begun with; set by whoever sets w
+#   residual          of the least-squares problem; set with `cycle_end`, when it is recorded and `iteration` counted
 #   inner_tolerance   the residual that is small enough
 #   limit             the number of iterations that are allowed
 ARNOLDI_CELLS = ("cycle_end", "norm", "residual", "inner_tolerance", "limit")
-
-Call = Callable[[], None]
 
 
 class Arnoldi(ABC):
@@ -65,7 +65,7 @@ class Arnoldi(ABC):
         What the basis is stored in: that of w, or half of it.
     flexible : bool
     reduce : callable, optional
-        Adds up sums, in place, over all that share the vectors.
+        Adds up sums, in place, over all that share the vectors: once an iteration where the backend settles late.
 
     Attributes
     ----------
@@ -101,7 +101,15 @@ class Arnoldi(ABC):
 
     @abstractmethod
     def orthogonalize(self, j: int) -> Call:
-        """Bind what finishes vⱼ, makes the next w and decides whether the cycle goes on."""
+        """Bind what finishes vⱼ and makes the next w."""
+
+    @abstractmethod
+    def settle(self, j: int) -> Call:
+        """Bind what decides after iteration j whether the cycle goes on.
+
+        Once a later pass of the cycle, or `combine`, has been called, that is done: only who has to know earlier calls
+        it.
+        """
 
     @abstractmethod
     def combine(self, x: Array) -> Call:

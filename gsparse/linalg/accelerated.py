@@ -147,7 +147,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     def _solve(self, b: npt.NDArray[Any], adjoint: bool) -> npt.NDArray[Any]:
         device = self.matrix.device
         with device.active(), device.memory_guard():
-            right = device.upload(b.reshape(-1).astype(np.result_type(b.dtype, self.dtype)))
+            right = device.upload(b.reshape(-1).astype(np.result_type(b.dtype, self.dtype), copy=False))
             # SciPy comes with residuals of any size: solvers get length 1, far from underflow.
             norm = float(device.xp.linalg.norm(right))  # synchronizes
             if norm == 0 or not np.isfinite(norm):

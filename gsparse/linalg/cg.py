@@ -19,7 +19,8 @@ from gsparse.linalg.system import make_system
 __all__ = ["PROGRAM", "cg"]
 
 # `weight` is the weighted square of the residual that a direction is made for, `rho` that of the direction before: at
-# first infinite, so that the first direction is the residual itself. Whether to go on is decided with the direction.
+# first infinite, so that the first direction is the residual itself. Whether to go on is decided with the direction, in
+# the pass that also takes the step of before: it has to read p anyway. An iteration moves ten vectors.
 _DECIDE = """
     record(sqrt(rr))
     stop = 1 if sqrt(rr) < tolerance or rr == 0 else 0
@@ -32,22 +33,25 @@ PROGRAM = Program(
         Step("start", each="r = b - q", sums="rr = abs2(r)"),
         Step("weigh", sums="rz = conj(r) * z"),
         Step(
-            "direction", before="beta = rr / rho", each="p = r + beta * p", after=f"weight = rr {_DECIDE}", loose=True
+            "direction",
+            before="beta = rr / rho",
+            each="x += alpha * p; p = r + beta * p",
+            after=f"weight = rr {_DECIDE}",
         ),
         Step(
             "preconditioned_direction",
             before="beta = rz / rho",
-            each="p = z + beta * p",
+            each="x += alpha * p; p = z + beta * p",
             after=f"weight = rz {_DECIDE}",
-            loose=True,
         ),
         Step("curvature", sums="pq = conj(p) * q"),
         Step(
             "update",
-            before="alpha = weight / pq",
-            each="x += alpha * p; r -= alpha * q",
+            before="length = weight / pq",
+            each="r -= length * q",
             sums="rr = abs2(r)",
             after="""
+                alpha = weight / pq
                 iteration += 1
                 rho = weight
                 is_indefinite = 1 if pq < 0 else is_indefinite

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.errors import DtypeError
+from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.iteration import Call, Iteration, Snapshot
+from gsparse.linalg.iteration import Iteration, Snapshot
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
 from gsparse.linalg.system import System, make_system
@@ -302,7 +303,7 @@ def _solve(
     body: list[Call] = []
     for j in range(restart):
         body += [_unless_over(it, call) for call in multiply(j)]
-        body += [basis.project(j), basis.orthogonalize(j)]
+        body += [basis.project(j), basis.orthogonalize(j), _where_host_looks(it, basis.settle(j))]
     body += [basis.combine(it.vectors["x"]), *residual("finish")]
     it.run([*scale, *residual("start")], body, per_graph)
     return it.result(advice=_ADVICE, infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)})
@@ -314,6 +315,14 @@ def _unless_over(it: Iteration, call: Call) -> Call:
     def guarded() -> None:
         if it.is_queued or _goes_on(it.state.look()):
             call()
+
+    return guarded
+
+
+def _where_host_looks(it: Iteration, settle: Call) -> Call:
+    def guarded() -> None:
+        if not it.is_queued:
+            settle()
 
     return guarded
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.device import Device
+from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import SYSTEM_CELLS, Program
 from gsparse.linalg.operators import Apply
 from gsparse.linalg.progress import Watch
@@ -32,8 +33,6 @@ __all__ = ["Iteration", "State"]
 _PER_GRAPH = ((100e-6, 16), (1e-3, 4))
 _LONGEST_AHEAD = 4e-3
 _HISTORY = 64
-
-Call = Callable[[], None]
 
 
 @dataclass(eq=False)
@@ -155,6 +154,7 @@ class Iteration:
         self._program = program
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
+        self._num_residuals = 0
         self._is_resident = True
         self._bound: dict[tuple[Any, bool], Apply] = {}  # once each: a product may have vectors of its own
 
@@ -203,8 +203,7 @@ class Iteration:
         begin, body : sequence of callables
             Each queues work and does not wait, allocate or look at results.
         per_graph : int, optional
-            How often one CUDA graph holds `body`; by the time it takes where not given. Where it is, the body is long,
-            and the host waits for each graph.
+            How often one CUDA graph holds `body`; by the time it takes where not given.
         """
         queue(begin)
         self.last = self.state.look()
@@ -233,13 +232,16 @@ class Iteration:
         seconds = finished() or 0.0
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
         launch = self.device.recorded(lambda: queue(body, count))
-        ahead = int(per_graph is None and seconds * count <= _LONGEST_AHEAD)
         looks: deque[Callable[[], npt.NDArray[Any]]] = deque()
+        began, ahead = time.perf_counter(), 0
         while True:
             launch()
             looks.append(self.device.peek(self.state.buffer))
-            if len(looks) > ahead and self._is_over(self.state.snapshot(looks.popleft()())):
-                return
+            if len(looks) > ahead:
+                if self._is_over(self.state.snapshot(looks.popleft()())):
+                    return
+                if not looks:
+                    ahead = int(time.perf_counter() - began <= _LONGEST_AHEAD)
 
     def _is_over(self, snapshot: Snapshot) -> bool:
         self._keep(snapshot)
@@ -249,9 +251,10 @@ class Iteration:
     def _keep(self, snapshot: Snapshot) -> None:
         """Take the residuals that are new out of the ring."""
         done = snapshot.iterations
-        for iteration in range(len(self._residuals), int(done.max()) + 1):
-            place = iteration % self.state.capacity
-            self._residuals.append(np.where(iteration <= done, snapshot.history[:, place], np.nan))
+        new = np.arange(self._num_residuals, int(done.max()) + 1)
+        taken = snapshot.history[:, new % self.state.capacity].T
+        self._residuals.append(np.where(new[:, None] <= done, taken, np.nan))
+        self._num_residuals += new.size
 
     # -------------------------------------------------------------- the result
 
@@ -262,7 +265,7 @@ class Iteration:
     @property
     def residuals(self) -> npt.NDArray[np.float64]:
         """Residuals so far."""
-        found = np.array(self._residuals).reshape(-1, self.system.columns)
+        found = np.concatenate([np.empty((0, self.system.columns)), *self._residuals])
         return found[:, 0] if len(self.system.shape) == 1 else found
 
     def result(
@@ -290,13 +293,6 @@ class Iteration:
         said = describe(worst, reasons or {})
         tried = {**_ADVICE, **(advice or {})}.get(worst, "")
         return SolveResult(x, info, iterations, self.residuals, said, tried, seconds)
-
-
-def queue(calls: Sequence[Call], times: int = 1) -> None:
-    """Call all of them, several times over."""
-    for _ in range(times):
-        for call in calls:
-            call()
 
 
 _ADVICE = {

@@ -192,8 +192,8 @@ def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture
     assert f"{found.iterations}/" in capsys.readouterr().err  # the bar
 
 
-# Matrices and tolerances at which the count of iterations does not hang on roundings: SciPy's own counts, with the rows
-# in six other orders, differ by 3 at most (on others by hundreds).
+# Matrices and tolerances at which the count of iterations hardly hangs on roundings: SciPy's own counts, with the rows
+# in other orders or in extended precision, differ by 3 at most (on others by hundreds).
 REAL = {
     "CVXQP3_L_P": 1e-5, "bcsstk13": 1e-2, "bcsstk16": 1e-5, "concrete_K": 1e-2, "mhd1280b": 1e-2,
     "polyfem_A_2": 1e-5, "pyamg_airfoil": 1e-5, "pyamg_bar": 1e-5, "pyamg_knot": 1e-5, "pyamg_unit_cube": 1e-5,
@@ -208,5 +208,5 @@ def test_cg_takes_as_many_iterations_as_scipy_on_real_matrices(real_device: Devi
     _, info = la.cg(T, b, rtol=REAL[name], callback=count)
     found = cg(matrix(real_device, T), b, rtol=REAL[name], full_output=True)
     assert (info, found.info) == (0, 0)
-    assert abs(found.iterations - count.calls) <= 2
+    assert abs(found.iterations - count.calls) <= max(2, 0.03 * count.calls)
     assert residual(T, found.x, b) < 1.01 * REAL[name]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gsparse._typing import Array
 from gsparse.kernels import basis
-from gsparse.kernels.basis import Call
+from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
 from gsparse.threads import run_parts
@@ -71,6 +72,9 @@ class Arnoldi(basis.Arnoldi):
             after_orthogonalize(small, j, self.flexible, self.epsilon, self.places)
 
         return self._pass(orthogonalize, j, j + 2, after)
+
+    def settle(self, j: int) -> Call:
+        return partial(queue, ())  # (`orthogonalize` has)
 
     def _pass(self, loop: Callable[..., None], j: int, num_sums: int, after: Callable[[Small], None]) -> Call:
         vectors, w, u = self.vectors.reshape(-1), self.w, self.u

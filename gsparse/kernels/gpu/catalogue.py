@@ -109,7 +109,7 @@ def _triangular() -> list[tuple[str, str]]:
 def _basis() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for compute in (dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"):
-        for name in ("after_project", "after_orthogonalize", "solve"):
+        for name in ("sums", "settle", "solve"):
             found.append(("basis.cu", expression(f"basis_{name}", compute)))
         stored = (s for s in COMPUTE_DTYPES if s.kind == compute.kind and s.itemsize <= compute.itemsize)
         for pair in product(stored, (compute,)):

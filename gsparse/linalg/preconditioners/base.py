@@ -11,8 +11,9 @@ import numpy as np
 from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.errors import DeviceError, DtypeError
+from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.iteration import Call, State
+from gsparse.linalg.iteration import State
 from gsparse.linalg.operators import Apply, Operator
 
 __all__ = ["Passes", "Preconditioner"]

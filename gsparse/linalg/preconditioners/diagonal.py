@@ -11,7 +11,7 @@ from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
-from gsparse.linalg.iteration import Call
+from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, solve_each

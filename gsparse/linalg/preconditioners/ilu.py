@@ -10,7 +10,7 @@ from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
-from gsparse.linalg.iteration import Call
+from gsparse.kernels.calls import Call
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, select
 from gsparse.linalg.preconditioners.triangle import SOLVES, Solve, Triangle, levels_of

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from gsparse._typing import Array
 from gsparse.device import Device, get_device
 from gsparse.errors import FactorizationError
-from gsparse.linalg.iteration import Call
+from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.relaxation import BoundRelaxation, Relaxation

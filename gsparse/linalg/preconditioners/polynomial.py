@@ -6,7 +6,7 @@ from typing import Any
 
 from gsparse._typing import Array
 from gsparse.errors import FactorizationError
-from gsparse.linalg.iteration import Call
+from gsparse.kernels.calls import Call
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.relaxation import (
     BoundRelaxation,

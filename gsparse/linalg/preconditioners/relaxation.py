@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.errors import FactorizationError
-from gsparse.linalg.iteration import Call
+from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import Passes
 from gsparse.linalg.preconditioners.square import SquareMatrix, first_where

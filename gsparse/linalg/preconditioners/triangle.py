@@ -9,7 +9,7 @@ from typing import Any
 from gsparse._typing import Array
 from gsparse.device import Device, get_device
 from gsparse.formats import Csr, Levels
-from gsparse.linalg.iteration import Call
+from gsparse.kernels.calls import Call
 from gsparse.linalg.preconditioners.base import Passes
 from gsparse.linalg.preconditioners.square import SquareMatrix
 

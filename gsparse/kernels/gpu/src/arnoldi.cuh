@@ -1,6 +1,7 @@
-// arnoldi.cuh - the small part of Arnoldi's process and of GMRES (contract and equations: gsparse/kernels/basis.py):
-// what one block does with the sums of a pass over the basis. A warp has a row, its lanes the row's columns. The rows
-// of Q take the place of rotations, which would have to be applied one after the other.
+// arnoldi.cuh - the small part of Arnoldi's process and of GMRES (contract and equations: gsparse/kernels/basis.py).
+// Nobody waits for it: what the next pass over the basis needs of it (`Head`) each block finds for itself, and the rest
+// (`gs_settle`) is done by an extra block of that pass. So two of each vector of sums are kept, by the parity of j.
+// The rows of Q take the place of rotations, which would have to be applied one after the other.
 #pragma once
 #include "steps.cuh"
 
@@ -20,13 +21,13 @@ template <class T> struct Small {
   typedef typename Wide<T>::type C;
   int m, flexible;
   double epsilon;
-  C *sums;          // of the pass, over all elements
-  C *p, *s;         // as in the contract
-  C *rotated, *rhs; // a column of R, and later y; Q e1 norm
+  C *sums, *first;  // see s, products, p
+  C *norms;         // of w, by the parity of j
+  C *rotated, *rhs; // y; Q e1 norm
   C *scales;        // what y is divided by, so that it belongs to the vectors that are stored
-  C *found;         // vectors so far
+  C *found;         // columns that are settled
   C *Q, *R;         // row by row, m + 1 and m numbers a row
-  T *coefficients;  // s, p and 1 / norm as elements are multiplied by them; later y
+  T *coefficients;  // y as elements are multiplied by it
   C *cells;
   double *history;
   int capacity, at_end, at_norm, at_residual, at_tolerance, at_limit;
@@ -34,10 +35,11 @@ template <class T> struct Small {
   __device__ Small(int m, int flexible, double epsilon, C *sums, C *small, T *coefficients, C *cells, int num_cells,
                    double *history, int capacity, int at_end, int at_norm, int at_residual, int at_tolerance,
                    int at_limit)
-      : m(m), flexible(flexible), epsilon(epsilon), sums(sums + blockIdx.y * (m + 2)),
-        p(small + blockIdx.y * (5ll * (m + 1) + 1 + (m + 1ll) * (m + 1) + static_cast<long long>(m) * m)),
-        s(p + m + 1), rotated(s + m + 1), rhs(rotated + m + 1), scales(rhs + m + 1), found(scales + m + 1),
-        Q(found + 1), R(Q + (m + 1ll) * (m + 1)), coefficients(coefficients + blockIdx.y * (2ll * m + 1)),
+      : m(m), flexible(flexible), epsilon(epsilon), sums(sums),
+        first(small + blockIdx.y * (5ll * (m + 1) + 3 + (m + 1ll) * (m + 1) + static_cast<long long>(m) * m)),
+        norms(first + 2 * (m + 1)), rotated(norms + 2), rhs(rotated + m + 1), scales(rhs + m + 1),
+        found(scales + m + 1), Q(found + 1), R(Q + (m + 1ll) * (m + 1)),
+        coefficients(coefficients + static_cast<long long>(blockIdx.y) * m),
         cells(cells + static_cast<long long>(blockIdx.y) * num_cells),
         history(history + static_cast<long long>(blockIdx.y) * capacity), capacity(capacity), at_end(at_end),
         at_norm(at_norm), at_residual(at_residual), at_tolerance(at_tolerance), at_limit(at_limit) {}
@@ -45,35 +47,55 @@ template <class T> struct Small {
   __device__ bool is_stopped() const { return gs_real(cells[0]) != 0; }
   __device__ C *q(int row) const { return Q + (m + 1ll) * row; }
   __device__ C *r(int row) const { return R + static_cast<long long>(m) * row; }
+  // What is left of the basis in w at the beginning of iteration j, and wᴴw; the products with u (p's last is still
+  // wᴴu there); p.
+  __device__ C *s(int j) const { return sums + ((j & 1) * gridDim.y + blockIdx.y) * 2ll * (m + 1); }
+  __device__ C *products(int j) const { return s(j) + m + 1; }
+  __device__ C *p(int j) const { return first + (j & 1) * (m + 1); }
 };
 
-// ---- the small part, by one block
+// What a lane has, in all lanes.
+template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane) { return gs_shfl(v, lane, GS_WARP); }
+template <class R> __device__ __forceinline__ Complex<R> gs_of_lane(Complex<R> v, int lane) {
+  return {gs_of_lane(v.re, lane), gs_of_lane(v.im, lane)};
+}
 
-// After the products with u: p, and what the second pass multiplies by.
-template <class T> __device__ __forceinline__ void gs_after_project(const Small<T> &a, int j) {
-  typedef typename Wide<T>::type C;
-  if (threadIdx.x >= GS_WARP) return;
-  const C norm = a.cells[a.at_norm];
-  C dot = Scalar<C>::zero();
-  for (int k = threadIdx.x; k < j; k += GS_WARP) {
-    const C product = a.sums[k], left = a.s[k];
-    dot = gs_fma(gs_conj(left), product, dot);
-    a.p[k] = product;
-    a.coefficients[k] = Narrow<T>::from(left);
-    a.coefficients[a.m + k] = Narrow<T>::from(product);
+// What `gs_head` needs of the pass before, read ahead of what it waits for: a lane's share of s, and wᴴw, or in the
+// first iteration the norm.
+template <class C> struct Ahead {
+  enum { COUNT = 2 };
+  C s[COUNT], square;
+  template <class Of> __device__ __forceinline__ void load(const Of &a, int j) {
+#pragma unroll
+    for (int t = 0; t < COUNT; ++t) {
+      const int k = t * GS_WARP + threadIdx.x % GS_WARP;
+      s[t] = k < j ? a.s(j)[k] : Scalar<C>::zero();
+    }
+    square = j > 0 ? a.s(j)[j] : a.cells[a.at_norm];
   }
-  dot = gs_group_sum<GS_WARP>(dot);
-  if (threadIdx.x) return;
-  const C last = (a.sums[j] - dot) / norm, one = Make<C>::from(1);
-  a.p[j] = last;
-  a.coefficients[a.m + j] = Narrow<T>::from(last);
-  a.coefficients[2 * a.m] = Narrow<T>::from(one / norm);
-  a.scales[j] = one;
-  if (a.flexible) a.scales[j] = norm;
-  if (j == 0) {
-    a.rhs[0] = norm;
-    a.Q[0] = one;
+};
+
+// The norm of w without what is left of the basis, its inverse, and the last of p, given the products; in all threads.
+template <class C> struct Head { C norm, inverse, last; };
+template <class T, class C>
+__device__ __forceinline__ Head<C> gs_head(const Small<T> &a, int j, const Ahead<C> &ahead, const C *products) {
+  const C *s = a.s(j), own = products[j];
+  C left = Scalar<C>::zero(), dot = Scalar<C>::zero();
+#pragma unroll
+  for (int t = 0; t < Ahead<C>::COUNT; ++t) {
+    const int k = t * GS_WARP + threadIdx.x % GS_WARP;
+    left = left + gs_abs2(ahead.s[t]);
+    if (k < j) dot = gs_fma(gs_conj(ahead.s[t]), products[k], dot);
   }
+  for (int k = Ahead<C>::COUNT * GS_WARP + threadIdx.x % GS_WARP; k < j; k += GS_WARP) {
+    left = left + gs_abs2(s[k]);
+    dot = gs_fma(gs_conj(s[k]), products[k], dot);
+  }
+  left = gs_of_lane(gs_group_sum<GS_WARP>(left), 0);
+  dot = gs_of_lane(gs_group_sum<GS_WARP>(dot), 0);
+  const double rest = gs_real(ahead.square) - gs_real(left), root = rest > 0 ? sqrt(rest) : 0;
+  const C norm = j > 0 ? Make<C>::from(root) : ahead.square, inverse = Make<C>::from(1 / gs_real(norm));
+  return {norm, inverse, (own - dot) * inverse};
 }
 
 // A rotation that takes (f, g) to (r, 0) for a real g, as LAPACK's lartg.
@@ -86,47 +108,47 @@ template <class C> __device__ __forceinline__ Rotation<C> gs_rotation(C f, doubl
   return {Make<C>::from(size / length), phase * Make<C>::from(g / length), phase * Make<C>::from(length)};
 }
 
-// After the pass that made w: column j of R, the residual, and whether to go on. `shared` holds 4 numbers.
+// Column j of R, the residual, and whether to go on, by one block, unless that has been done. A few lanes have a row.
 template <class T>
-__device__ __forceinline__ void gs_after_orthogonalize(const Small<T> &a, int j, typename Wide<T>::type *shared) {
+__device__ __forceinline__ void gs_settle(const Small<T> &a, int j, typename Wide<T>::type *shared) {
   typedef typename Wide<T>::type C;
-  const int lane = threadIdx.x % GS_WARP, warps = int(blockDim.x) / GS_WARP;
-  const C inverse = Make<C>::from(1) / a.cells[a.at_norm];
-  // Q times (p / norm + s), less R times the s of before / norm: a row a warp. Row k of Q ends at column k + 1.
-  for (int k = threadIdx.x / GS_WARP; k <= j; k += warps) {
-    const int end = k + 1 < j ? k + 1 : j;
+  enum { LANES = 8, AT = 2 * GS_MAX_WARPS };
+  const C *made = a.s(j + 1), *before = a.s(j), *p = a.p(j);
+  const C found = *a.found, rhs = a.rhs[j], one = Make<C>::from(1), inverse = one / a.norms[j & 1];
+  const double square = gs_real(made[j + 1]), iteration = gs_real(a.cells[1]) + 1;
+  const double tolerance = gs_real(a.cells[a.at_tolerance]), limit = gs_real(a.cells[a.at_limit]);
+  const int lane = threadIdx.x % LANES, rows = int(blockDim.x) / LANES;
+  if (gs_real(found) > j) return;
+  // Q times (p / norm + s), less R times the s of before / norm. Row k of Q ends at column k + 1.
+  C sums[2] = {Scalar<C>::zero(), Scalar<C>::zero()};
+  for (int first = 0; first <= j; first += rows) {
+    const int k = first + threadIdx.x / LANES, end = k > j ? 0 : k + 1 < j ? k + 2 : j + 1;
     C sum = Scalar<C>::zero();
-    for (int l = lane; l <= end; l += GS_WARP) sum = gs_fma(a.q(k)[l], a.p[l] * inverse + a.sums[l], sum);
-    if (!a.flexible)
-      for (int l = k + lane; l < j; l += GS_WARP) sum = gs_fma(-a.r(k)[l], a.s[l] * inverse, sum);
-    sum = gs_group_sum<GS_WARP>(sum);
-    if (lane == 0) a.rotated[k] = sum;
+#pragma unroll 4
+    for (int l = lane; l < end; l += LANES) sum = gs_fma(a.q(k)[l], p[l] * inverse + made[l], sum);
+    if (!a.flexible && end > 0) {
+#pragma unroll 4
+      for (int l = k + lane; l < j; l += LANES) sum = gs_fma(-a.r(k)[l], before[l] * inverse, sum);
+    }
+    sum = gs_group_sum<LANES>(sum);
+    if (lane == 0 && k <= j) {
+      sums[0] = sums[0] + gs_abs2(sum);
+      sums[1] = sums[1] + gs_abs2(made[k]);
+      if (k < j) a.r(k)[j] = sum;
+      if (k == j) shared[AT] = sum;
+    }
   }
-  __syncthreads();
-  if (threadIdx.x < GS_WARP) {
-    C left = Scalar<C>::zero(), height = Scalar<C>::zero();
-    for (int k = lane; k <= j; k += GS_WARP) {
-      left = left + gs_abs2(a.sums[k]);
-      height = height + gs_abs2(a.rotated[k]);
-      a.s[k] = a.sums[k];
-      if (k < j) a.r(k)[j] = a.rotated[k];
-    }
-    left = gs_group_sum<GS_WARP>(left);
-    height = gs_group_sum<GS_WARP>(height);
-    if (lane == 0) {
-      shared[0] = left;
-      shared[1] = height;
-      shared[2] = a.rotated[j];
-      shared[3] = a.rhs[j];
-    }
+  gs_block_sums<2>(sums, shared);
+  if (threadIdx.x == 0) {
+    shared[AT + 1] = sums[0];
+    shared[AT + 2] = sums[1];
   }
   __syncthreads();
   // Below `noise` all is what rounding leaves.
-  const double rest = gs_real(a.sums[j + 1]) - gs_real(shared[0]), height = gs_real(shared[1]);
+  const double height = gs_real(shared[AT + 1]), rest = square - gs_real(shared[AT + 2]);
   const double noise = 100 * a.epsilon * a.epsilon * (rest > 0 ? height + rest : height);
-  const bool is_broken = rest <= noise, is_singular = is_broken && gs_real(gs_abs2(shared[2])) <= noise;
-  const double next = is_broken ? 0 : sqrt(rest);
-  const Rotation<C> g = gs_rotation(is_singular ? Scalar<C>::zero() : shared[2], next);
+  const bool is_broken = rest <= noise, is_singular = is_broken && gs_real(gs_abs2(shared[AT])) <= noise;
+  const Rotation<C> g = gs_rotation(is_singular ? Scalar<C>::zero() : shared[AT], is_broken ? 0 : sqrt(rest));
   C *row = a.q(j), *after = a.q(j + 1);
   for (int l = threadIdx.x; l <= j + 1; l += blockDim.x) {
     const C old = l <= j ? row[l] : Scalar<C>::zero(), unit = Make<C>::from(l <= j ? 0 : 1);
@@ -134,20 +156,15 @@ __device__ __forceinline__ void gs_after_orthogonalize(const Small<T> &a, int j,
     after[l] = g.c * unit - gs_conj(g.s) * old;
   }
   if (threadIdx.x) return;
-  const C last = -gs_conj(g.s) * shared[3];
-  const double residual = sqrt(gs_real(gs_abs2(last))), iteration = gs_real(a.cells[1]) + 1;
+  const C last = -gs_conj(g.s) * rhs;
+  const double residual = sqrt(gs_real(gs_abs2(last)));
   a.r(j)[j] = g.r;
-  a.rhs[j] = is_singular ? Scalar<C>::zero() : g.c * shared[3];
+  a.rhs[j] = is_singular ? Scalar<C>::zero() : g.c * rhs;
   a.rhs[j + 1] = last;
   *a.found = Make<C>::from(j + 1);
   a.history[static_cast<long long>(iteration) % a.capacity] = residual;
   a.cells[1] = Make<C>::from(iteration);
-  a.cells[a.at_norm] = Make<C>::from(next);
   a.cells[a.at_residual] = Make<C>::from(residual);
-  a.cells[a.at_end] = Make<C>::from(is_broken                                         ? 2
-                                    : residual <= gs_real(a.cells[a.at_tolerance])    ? 1
-                                    : iteration >= gs_real(a.cells[a.at_limit])       ? 3
-                                                                                      : 0);
-  if (residual != residual) a.cells[0] = Make<C>::from(2);
+  a.cells[a.at_end] = Make<C>::from(is_broken ? 2 : residual <= tolerance ? 1 : iteration >= limit ? 3 : 0);
+  if (residual != residual) a.cells[0] = one + one;
 }
-

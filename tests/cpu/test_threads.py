@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -71,8 +72,9 @@ def test_the_number_of_threads_changes_no_bit(large: Any) -> None:
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 7, 64])
 def test_every_row_has_exactly_one_owner(num_parts: int) -> None:
-    from gsparse.kernels.cpu.rows import first_row
+    from gsparse.kernels.cpu import rows
 
+    first_row = numba.njit(rows.first_row.py_func)  # (the compiled one is a piece: Python cannot call it)
     for lengths in ([], [0, 0, 0], [9], [0, 0, 9], [9, 0, 0], [1, 0, 500, 0, 1, 1], [2] * 100):
         indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
         bounds = [first_row(part, num_parts, indptr) for part in range(num_parts + 1)]

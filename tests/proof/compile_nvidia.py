@@ -12,8 +12,9 @@ import re
 import site
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 
 from gsparse.device import compile_options, kernel_source
@@ -110,9 +111,11 @@ def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> 
 def compile_catalogue(architectures: Sequence[str] = ARCHITECTURES) -> list[KernelUsage]:
     """Compile the whole catalogue for each architecture."""
     load_nvrtc()
-    jobs = [(a, *item) for item in sources_and_expressions(LANES).items() for a in architectures]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [usage for usages in pool.map(lambda job: compile_file(*job), jobs) for usage in usages]
+    # Longest first, so that no processor waits for the last; processes, since NVRTC compiles one program at a time.
+    files = sorted(sources_and_expressions(LANES).items(), key=lambda item: -len(item[1]))
+    jobs = [(a, *item) for item in files for a in architectures]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        return [usage for usages in pool.map(compile_file, *zip(*jobs, strict=True)) for usage in usages]
 
 
 def main() -> None:

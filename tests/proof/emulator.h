@@ -45,6 +45,9 @@ void AnnotateIgnoreWritesEnd(const char *, int);
 #include <ucontext.h>
 #endif
 
+// Compiled once, not into each of hundreds of kernels: that was half of the time of compiling them.
+#define GS_EMU_ONCE __attribute__((noinline)) inline
+
 namespace gs_emu {
 
 typedef unsigned long long u64;
@@ -219,7 +222,7 @@ inline void delete_lane(Lane *l) {
 }
 
 // ---------------------------------------------------------------- what kernels call
-inline void barrier(int line) {
+GS_EMU_ONCE void barrier(int line) {
   Quiet q;
   if (block->alive < block->size)
     fail("__syncthreads at line " + std::to_string(line) + " after " + std::to_string(block->size - block->alive) +
@@ -235,7 +238,7 @@ inline u64 warp_mask(unsigned warp) {  // the last warp of a block may be partia
   unsigned count = std::min(block->size - warp * GS_WARP, (unsigned)GS_WARP);
   return count == 64 ? ~0ull : (1ull << count) - 1;
 }
-inline u64 collective(Op op, u64 in, int source, int line) {  // all lanes of the warp have to come
+GS_EMU_ONCE u64 collective(Op op, u64 in, int source, int line) {  // all lanes of the warp have to come
   Lane *me = current, **lanes = &block->lanes[me->warp * GS_WARP];
   Warp &warp = block->warps[me->warp];
   const u64 mask = warp_mask(me->warp);
@@ -262,13 +265,16 @@ inline u64 collective(Op op, u64 in, int source, int line) {  // all lanes of th
     }
   return me->out;
 }
+GS_EMU_ONCE u64 shuffle_bits(u64 bits, int source, int line) {
+  if (source < 0 || source >= GS_WARP) fail("shuffle reads lane " + std::to_string(source));
+  return collective(SHUFFLE, bits, source, line);
+}
 template <class T> T shuffle(T value, int source, int line) {
   static_assert(std::is_arithmetic<T>::value && sizeof(T) <= 8, "CUDA shuffles numbers of 4 or 8 bytes");
   Quiet q;
-  if (source < 0 || source >= GS_WARP) fail("shuffle reads lane " + std::to_string(source));
   u64 bits = 0;
   memcpy(&bits, &value, sizeof value);
-  bits = collective(SHUFFLE, bits, source, line);
+  bits = shuffle_bits(bits, source, line);
   memcpy(&value, &bits, sizeof value);
   return value;
 }
@@ -280,15 +286,16 @@ template <class T> T shuffle_down(T v, int d, int w, int line) {
 template <class T> T shuffle_up(T v, int d, int w, int line) {
   return shuffle(v, lane_id() - d >= group_begin(w) ? lane_id() - d : lane_id(), line);
 }
+[[noreturn]] GS_EMU_ONCE void fail_group(int width) { fail("shuffle crosses its group of " + std::to_string(width)); }
 template <class T> T shuffle_xor(T v, int x, int w, int line) {
-  if (x < 0 || x >= w) fail("shuffle crosses its group of " + std::to_string(w));
+  if (x < 0 || x >= w) fail_group(w);
   return shuffle(v, lane_id() ^ x, line);
 }
 template <class T> T shuffle_index(T v, int s, int w, int line) {
   return shuffle(v, group_begin(w) + (s & (w - 1)), line);
 }
-inline u64 ballot(bool vote, int line) { Quiet q; return collective(BALLOT, vote, 0, line); }
-inline void sync_warp(int line) {  // orders memory among the warp's lanes; shuffles and ballots do not
+GS_EMU_ONCE u64 ballot(bool vote, int line) { Quiet q; return collective(BALLOT, vote, 0, line); }
+GS_EMU_ONCE void sync_warp(int line) {  // orders memory among the warp's lanes; shuffles and ballots do not
   Quiet q;
   Warp &warp = block->warps[current->warp];
   char *sync = warp.sync + warp.phase % 2;
@@ -297,16 +304,16 @@ inline void sync_warp(int line) {  // orders memory among the warp's lanes; shuf
   acquire(sync);
 }
 inline void *nan_filled(size_t bytes) { return memset(malloc(bytes), 0xff, bytes); }
-template <class T> T *shared_array(const void *key, size_t count) {
+GS_EMU_ONCE void *shared_array(const void *key, size_t bytes) {
   Quiet q;
   for (const SharedArray &s : block->shared)
-    if (s.key == key) return (T *)s.memory;
-  block->shared_bytes += count * sizeof(T);
+    if (s.key == key) return s.memory;
+  block->shared_bytes += bytes;
   if (block->shared_bytes > block->launch->limit)
     fail("shared memory over the limit: " + std::to_string(block->shared_bytes) + " bytes of " +
          std::to_string(block->launch->limit));
-  block->shared.push_back({key, nan_filled(count * sizeof(T))});
-  return (T *)block->shared.back().memory;
+  block->shared.push_back({key, nan_filled(bytes)});
+  return block->shared.back().memory;
 }
 template <class T, class F> T atomic_update(T *p, F f) {  // gives the value before
   T before, after;
@@ -416,7 +423,7 @@ inline Block &kept_block() {
   return *kept;
 }
 constexpr u64 kMinBlocksPerThread = 16;  // below that, making an OS thread and its fibers costs more than it gives
-inline std::string run(Launch &L, unsigned os_threads) {
+GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
   const u64 num_blocks = (u64)L.grid.x * L.grid.y * L.grid.z;
   std::atomic<u64> next{0};
   std::mutex lock;
@@ -450,12 +457,21 @@ inline std::string refusal(const Launch &L, u64 max_threads) {  // why CUDA woul
 }
 
 // ---------------------------------------------------------------- the table of kernels, as Python sees it
-template <class T> std::string type_code() {  // as NumPy's dtype.kind + itemsize; "c" for our Complex; pointers add "*"
-  if constexpr (std::is_pointer<T>::value) return type_code<std::remove_cv_t<std::remove_pointer_t<T>>>() + "*";
-  else if constexpr (std::is_void<T>::value) return "v";
+struct Code { char kind; size_t size; bool is_pointer; };
+template <class T> constexpr Code code_of() {  // NumPy's dtype.kind and itemsize; "c" for our Complex
+  if constexpr (std::is_pointer<T>::value) {
+    const Code pointee = code_of<std::remove_cv_t<std::remove_pointer_t<T>>>();
+    return {pointee.kind, pointee.size, true};
+  } else if constexpr (std::is_void<T>::value) return {'v', 0, false};
   else
-    return (std::is_same<T, bool>::value ? "b" : std::is_floating_point<T>::value ? "f" : std::is_class<T>::value ? "c"
-            : std::is_signed<T>::value ? "i" : "u") + std::to_string(sizeof(T));
+    return {std::is_same<T, bool>::value ? 'b' : std::is_floating_point<T>::value ? 'f' : std::is_class<T>::value ? 'c'
+            : std::is_signed<T>::value ? 'i' : 'u', sizeof(T), false};
+}
+GS_EMU_ONCE std::string signature_of(const Code *codes, size_t count) {
+  std::string signature;
+  for (const Code *c = codes; c < codes + count; ++c)
+    signature += c->kind + (c->size ? std::to_string(c->size) : "") + (c->is_pointer ? "* " : " ");
+  return signature;
 }
 template <class... P, size_t... I> void apply(void (*k)(P...), void **args, std::index_sequence<I...>) {
   k(*(P *)args[I]...);
@@ -475,9 +491,8 @@ struct Entry {
   std::string (*go)(void *kernel, void **args, Launch &L, unsigned os_threads);
 };
 template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
-  std::string signature;
-  ((signature += type_code<P>() + " "), ...);
-  return {name, signature, (void *)kernel, [](void *k, void **args, Launch &L, unsigned os_threads) {
+  static constexpr Code codes[] = {code_of<P>()...};
+  return {name, signature_of(codes, sizeof...(P)), (void *)kernel, [](void *k, void **args, Launch &L, unsigned os_threads) {
             Bound<P...> bound{(void (*)(P...))k, args};
             L.call = &Bound<P...>::call; L.arg = &bound;
             return run(L, os_threads);
@@ -523,7 +538,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
 #define GS_KERNEL_FOR(threads, blocks) void
 #define GS_SHARED(T, name, count)                                                                                      \
   static char gs_emu_key_##name;                                                                                       \
-  T *name = gs_emu::shared_array<T>(&gs_emu_key_##name, count)
+  T *name = static_cast<T *>(gs_emu::shared_array(&gs_emu_key_##name, (count) * sizeof(T)))
 #define GS_DYN_SHARED(T, name) T *name = reinterpret_cast<T *>(gs_emu::block->dynamic)
 // The line tells collectives apart; it is the caller's, in port.cuh's helpers or in the kernel.
 template <class T> T gs_shfl_down(T v, int d, int w, int line = __builtin_LINE()) { return gs_emu::shuffle_down(v, d, w, line); }

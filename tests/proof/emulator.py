@@ -13,6 +13,7 @@ CXX : the compiler, g++ by default.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -32,7 +33,7 @@ SOURCE_FOLDER = PROOF_FOLDER.parents[1] / "gsparse" / "kernels" / "gpu" / "src"
 
 SANITIZER = os.environ.get("GSPARSE_EMULATOR_SANITIZER", "")
 SANITIZER_OPTIONS = {
-    "": ("-O1",),
+    "": ("-Og",),  # compiles in two thirds of the time of -O1 and runs four fifths as fast: tests mostly compile
     "asan": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     "tsan": ("-O1", "-g1", "-fsanitize=thread"),
 }
@@ -173,13 +174,15 @@ def _shared_object(path: Path, command: list[str], names: list[str]) -> Path:
     for source in (path, *_headers(path.parent), *_headers(SOURCE_FOLDER), *_headers(PROOF_FOLDER)):
         key.update(source.read_bytes())
     shared_object = _cache_folder() / f"{path.stem}-{key.hexdigest()[:24]}.so"
-    if not shared_object.exists():
-        _compile(command, unit, shared_object)
+    with shared_object.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of pytest may be compiling the same: then its result will do
+        if not shared_object.exists():
+            _compile(command, unit, shared_object)
     return shared_object
 
 
 def _compile(command: list[str], unit: str, shared_object: Path) -> None:
-    # Compiled under another name and moved: another process may be at the same one, or this one may be interrupted.
+    # Compiled under another name and moved: this process may be interrupted.
     with tempfile.TemporaryDirectory(dir=shared_object.parent) as folder:
         made = Path(folder, "kernels.so")
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # no sanitized g++

@@ -13,7 +13,7 @@ import numba
 
 from gsparse.kernels.cpu import intrinsics, pool
 from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, entry_of, unpacked
-from gsparse.kernels.cpu.jit import OPTIONS, jitted, piece
+from gsparse.kernels.cpu.jit import PIECE_OPTIONS, jitted, piece
 from gsparse.kernels.cpu.pool import hand_out, post
 
 __all__ = ["compiled", "compiled_loosely", "inlined"]
@@ -41,7 +41,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
     A call would count references to every array with atomic instructions, which costs more than a short row (7-point
     100**3, eight rows at a time: 8.6 ms called, 5.9 ms inlined).
     """
-    return cast("Callable[P, R]", numba.njit(forceinline=True, **OPTIONS)(function))
+    return cast("Callable[P, R]", numba.njit(forceinline=True, **PIECE_OPTIONS)(function))
 
 
 _STAMP = f"{crc32(b''.join(Path(file).read_bytes() for file in (intrinsics.__file__, pool.__file__))):x}"

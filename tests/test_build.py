@@ -206,7 +206,7 @@ def test_without_compression_no_format_that_reads_less_is_chosen(device: Device)
     S = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000)).tocsr()
     plan = GpuSparseMatrix(S, device=device, compress=False).plan
     assert {(c.storage.columns, c.storage.values) for c in plan.candidates} == {("int32", "float64")}
-    assert PATTERN in {c.format for c in GpuSparseMatrix(S, device=device).plan.candidates}
+    assert PATTERN in {c.format for c in GpuSparseMatrix(S, device=device, expected_products=10_000).plan.candidates}
 
 
 # ------------------------------------------------------------------------------------------------------ row patterns

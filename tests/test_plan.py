@@ -277,11 +277,13 @@ def test_every_structure_has_a_plan_of_candidates_that_fit(device: Device, struc
 
 def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device) -> None:
     S = sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000))
-    plan = GpuSparseMatrix(S, device=device).plan
+    products = 10_000
+    plan = GpuSparseMatrix(S, device=device, expected_products=products).plan
     model = GPU_MODEL if device.kind == "gpu" else CPU_MODEL
     assert plan.device == device.name
     storages = {c.format: c.storage for c in plan.candidates}
-    assert plan == make_plan(plan.stats, storages, device=device.name, lanes=device.lanes, model=model, value_bytes=8)
+    options = {"device": device.name, "lanes": device.lanes, "value_bytes": 8, "expected_products": products}
+    assert plan == make_plan(plan.stats, storages, model=model, **options)
     assert set(gsparse.FORMATS) == {"auto", *storages}
 
 

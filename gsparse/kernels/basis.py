@@ -90,7 +90,7 @@ class Arnoldi(ABC):
         self.device, self.state, self.w, self.u = device, state, w, u
         self.restart, self.flexible, self.reduce = restart, flexible, reduce
         self.columns, self.size = state.columns, w.size // state.columns
-        self.vectors = device.empty((restart, self.columns, self.size), dtype)
+        self.vectors = device.xp.zeros((restart, self.columns, self.size), dtype)  # (passes may read ahead of `stop`)
         self.preconditioned = device.empty((restart if flexible else 0, w.size), w.dtype)
         self.places = tuple(state.program.cells[name] for name in ARNOLDI_CELLS)
         self.epsilon = float(np.finfo(w.dtype).eps)

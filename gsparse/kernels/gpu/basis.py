@@ -77,15 +77,27 @@ class Arnoldi(basis.Arnoldi):
 
     def _over_elements(self, kernel: Any, j: int, *args: Any) -> Call:
         grid = (1 + self._blocks(j), self.columns)
-        sizes = (np.int64(self.size), np.int32(j), np.int32(_teams(j)))
+        sizes = (np.int64(self.size), np.int32(j), np.int32(self._teams(j)))
         return partial(kernel, grid, (_THREADS,), (*sizes, *args, *self._small))
+
+    def _teams(self, j: int) -> int:
+        """Give how many teams share a warp in iteration j: as few as hold the vectors, more where tiles are few."""
+        teams, most = 1, min(_TEAMS, 1 << (max(j, 1) - 1).bit_length())
+        while teams < most and (j > teams * _COLUMNS or self._tiles(2 * teams) <= self._most_blocks):
+            teams *= 2
+        return teams
+
+    def _tiles(self, teams: int) -> int:
+        in_flight = 1 if self.w.dtype.name == "complex128" else 16 // self.vectors.dtype.itemsize  # (InFlight)
+        return int(-(-self.size // (_THREADS // teams * in_flight)))
+
+    @property
+    def _most_blocks(self) -> int:
+        return int(_BLOCKS * self.device.multiprocessors - 1)
 
     def _blocks(self, j: int) -> int:
         """Give the number of blocks that go over elements in iteration j; there is one more."""
-        in_flight = 1 if self.w.dtype.name == "complex128" else 16 // self.vectors.dtype.itemsize  # (InFlight)
-        tile = _THREADS // _teams(j) * in_flight
-        most = _BLOCKS * self.device.multiprocessors - 1
-        return int(max(1, min(-(-self.size // tile), most)))
+        return max(1, min(self._tiles(self._teams(j)), self._most_blocks))
 
     def _is_held(self, j: int) -> bool:
         return j <= _TEAMS * _COLUMNS
@@ -107,8 +119,3 @@ class Arnoldi(basis.Arnoldi):
 
     def _kernel(self, name: str, *types: Any) -> Any:
         return self.device.kernel(_SOURCE, expression(f"basis_{name}", *types))
-
-
-def _teams(j: int) -> int:
-    """Give how many teams share a warp in iteration j: as few as can hold the vectors."""
-    return min(_TEAMS, 1 << (-(-max(j, 1) // _COLUMNS) - 1).bit_length())

@@ -21,7 +21,7 @@ from gsparse.kernels.steps import Assignment, Program, Step, names_in
 __all__ = ["finished_sums", "pending_read", "step_names", "step_source"]
 
 # Elements that a thread has in flight.
-_ELEMENTS = 4
+_ELEMENTS = 2
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from gsparse.device import compile_options
 
 from .emulator import PROOF_FOLDER, SOURCE_FOLDER
-from .kernel_usage import KernelUsage, complaints, sources_and_expressions, table
+from .kernel_usage import KernelUsage, complaints, file_of, sources_and_expressions, table
 
 __all__ = ["ARCHITECTURES", "compile_catalogue", "compile_file", "find_tools"]
 
@@ -65,17 +65,19 @@ def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> 
     uses = [f"__device__ __attribute__((used)) auto use{k} = &{name};" for k, name in enumerate(expressions)]
     with tempfile.TemporaryDirectory() as folder:
         unit, code = Path(folder, "unit.hip"), Path(folder, "unit.co")
-        unit.write_text("\n".join([f'#include "{source}"', *uses]))
+        text = f'#include "{source}"' if source.endswith(".cu") else source
+        unit.write_text("\n".join([text, *uses]))
         options = [*CLANG_OPTIONS, *compile_options(LANES), f"--offload-arch={architecture}"]
         result = subprocess.run(
             [tools.clang, *options, str(unit), "-o", str(code)], capture_output=True, text=True, check=False
         )
         if result.returncode:
-            raise RuntimeError(f"{source} does not compile for {architecture}:\n{result.stderr}")
+            raise RuntimeError(f"{file_of(source)} does not compile for {architecture}:\n{result.stderr}")
         notes = subprocess.run([tools.readelf, "--notes", str(code)], capture_output=True, text=True, check=True).stdout
     demangled = subprocess.run([tools.demangle], input=notes, capture_output=True, text=True, check=True).stdout
     used = read_notes(demangled)
-    return [KernelUsage(architecture, source, expression, *used[expression]) for expression in expressions]
+    file = file_of(source)
+    return [KernelUsage(architecture, file, expression, *used[expression]) for expression in expressions]
 
 
 def read_notes(notes: str) -> dict[str, tuple[int, int, int, int]]:

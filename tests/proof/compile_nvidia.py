@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gsparse.device import compile_options, kernel_source
 
-from .kernel_usage import KernelUsage, complaints, sources_and_expressions, table
+from .kernel_usage import KernelUsage, complaints, file_of, sources_and_expressions, table
 
 __all__ = ["ARCHITECTURES", "CUPY_OPTIONS", "compile_catalogue", "compile_cubin", "load_nvrtc"]
 
@@ -105,7 +105,8 @@ def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> 
     options = (*compile_options(LANES), *CUPY_OPTIONS, f"-arch={architecture}", "--ptxas-options=-v")
     names, log = compile_cubin(kernel_source(source), expressions, options)
     used = read_log(log)
-    return [KernelUsage(architecture, source, expression, *used[name]) for expression, name in names.items()]
+    file = file_of(source)
+    return [KernelUsage(architecture, file, expression, *used[name]) for expression, name in names.items()]
 
 
 def compile_catalogue(architectures: Sequence[str] = ARCHITECTURES) -> list[KernelUsage]:

@@ -45,7 +45,7 @@ void AnnotateIgnoreWritesEnd(const char *, int);
 #include <ucontext.h>
 #endif
 
-// Compiled once, not into each of hundreds of kernels: that was half of the time of compiling them.
+// Compiled once, not into each of hundreds of kernels: that was a third of the time of compiling them.
 #define GS_EMU_ONCE __attribute__((noinline)) inline
 
 namespace gs_emu {

@@ -33,7 +33,7 @@ SOURCE_FOLDER = PROOF_FOLDER.parents[1] / "gsparse" / "kernels" / "gpu" / "src"
 
 SANITIZER = os.environ.get("GSPARSE_EMULATOR_SANITIZER", "")
 SANITIZER_OPTIONS = {
-    "": ("-Og",),  # compiles in two thirds of the time of -O1 and runs four fifths as fast: tests mostly compile
+    "": ("-Og",),  # compiles in two thirds of the time of -O1 and runs three quarters as fast: tests mostly compile
     "asan": ("-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     "tsan": ("-O1", "-g1", "-fsanitize=thread"),
 }

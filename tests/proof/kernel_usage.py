@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import walk_packages
 
-__all__ = ["KernelUsage", "complaints", "sources_and_expressions", "table"]
+import numpy as np
+
+from gsparse.kernels.steps import Program
+
+__all__ = ["KernelUsage", "complaints", "file_of", "solver_programs", "sources_and_expressions", "table"]
+
+STEP_DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True)
@@ -43,19 +51,39 @@ class KernelUsage:
 
 
 def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
-    """Group the catalogue by source file."""
+    """Group the catalogue by source file, and add what solvers write at run time, by its text."""
     from gsparse.kernels.gpu.catalogue import instantiations
+    from gsparse.kernels.gpu.step_source import step_names, step_source
 
     grouped: dict[str, list[str]] = defaultdict(list)
     for source, expression in instantiations(lanes):
         grouped[source].append(expression)
+    for program in solver_programs():
+        names = (name for dtype in STEP_DTYPES for name in step_names(program, np.dtype(dtype)))
+        grouped[step_source(program)] = list(names)
     return dict(grouped)
+
+
+def solver_programs() -> list[Program]:
+    """Give the program of every solver there is."""
+    import gsparse.linalg as package
+
+    names = (found.name for found in walk_packages(package.__path__, f"{package.__name__}."))
+    found = {id(p): p for name in names for p in vars(import_module(name)).values() if isinstance(p, Program)}
+    return sorted(found.values(), key=lambda program: program.name)
+
+
+def file_of(source: str) -> str:
+    """Name a source for people: a file, or the method whose passes were written at run time."""
+    return source if source.endswith(".cu") else source.partition("\n")[0].removeprefix("// ")
 
 
 # Bytes a thread. ptxas spills a word or two where that lets another block run beside; launch bounds that forbid it (one
 # block a multiprocessor: no spill anywhere, 56 to 64 registers instead of 32 to 40) made 7-point products 15 to 60 %
 # slower on an H200. An array in local memory would be hundreds of bytes.
 MAX_SPILLED, MAX_LOCAL = 64, 32
+# A solver's pass ends with scalars that one thread computes; LLVM keeps some complex ones in memory.
+MAX_STEP_LOCAL = 96
 
 
 def complaints(usages: Iterable[KernelUsage]) -> list[str]:
@@ -63,7 +91,7 @@ def complaints(usages: Iterable[KernelUsage]) -> list[str]:
     return [
         f"{u.architecture} {u.expression} ({u.source}): {u.spilled} spilled, {u.local_bytes} bytes of local memory"
         for u in usages
-        if u.spilled > MAX_SPILLED or u.local_bytes > MAX_LOCAL
+        if u.spilled > MAX_SPILLED or u.local_bytes > (MAX_LOCAL if u.source.endswith(".cu") else MAX_STEP_LOCAL)
     ]
 
 

@@ -45,7 +45,9 @@ def finished_sums(step: Step) -> bool:
 @cache
 def step_source(program: Program) -> str:
     """Write all steps of a program, a kernel each."""
-    return '#include "steps.cuh"\n' + "\n".join(_kernels(program, step) for step in program.steps)
+    return f'// steps of {program.name}\n#include "steps.cuh"\n' + "\n".join(
+        _kernels(program, step) for step in program.steps
+    )
 
 
 def step_names(program: Program, dtype: np.dtype[np.generic]) -> list[str]:
@@ -148,7 +150,7 @@ def _ending(step: Step, name: str, given: str, outputs: str) -> str:
     """Write what follows the elements: partial sums out, and `after` by whoever may do it."""
     num_sums = len(step.targets("sums"))
     after = f"gs_{name}_after<T>(sum{given}, cells, history, capacity);" if step.after else ""
-    text = "  (void)arrivals; (void)is_last; (void)shared; (void)sum;\n"
+    text = "  (void)arrivals; (void)is_last; (void)shared; (void)sum; (void)history;\n"
     if not finished_sums(step):
         if num_sums:
             text += f"  C *const outputs[] = {{{outputs}}};\n  gs_leave_sums<{num_sums}>(sum, outputs, shared);\n"

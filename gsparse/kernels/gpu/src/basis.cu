@@ -175,7 +175,6 @@ template <class T> GS_KERNEL_OF(GS_BASIS_THREADS) basis_solve(GS_SMALL) {
     const C inverse = Make<C>::from(1) / row[i < found ? i : first];
     C left = a.rhs[i < found ? i : first], y = left;
     for (int l = first + GS_WARP; l < found; ++l) left = gs_fma(-row[l], a.rotated[l], left);
-#pragma unroll 4
     for (int k = rows - 1; k >= 0; --k) {
       const C own = Scalar<C>::equal(left, Scalar<C>::zero()) ? left : left * inverse, known = gs_of_lane(own, k);
       if (lane == k) y = known;

@@ -14,7 +14,8 @@ into CUDA C++, `gsparse.kernels.cpu.steps` into numba.
 
 Scalars live in *cells* on the device, in double precision (complex where the vectors are): nothing comes to the host
 in between. Two are always there: a pass does nothing once `stop` is not 0, and ``record(value)`` writes the history at
-`iteration`.
+`iteration`. A pass that no element may miss had to wait for its last block before it sets `stop`: it may set a cell
+`verdict` instead, which means the same to the host, and which the next pass makes `stop`.
 """
 
 from __future__ import annotations

@@ -20,11 +20,12 @@ __all__ = ["PROGRAM", "cg"]
 
 # `weight` is the weighted square of the residual that a direction is made for, `rho` that of the direction before: at
 # first infinite, so that the first direction is the residual itself. Whether to go on is decided with the direction, in
-# the pass that also takes the step of before: it has to read p anyway. An iteration moves ten vectors.
+# the pass that also takes the step of before: it has to read p anyway. An iteration moves ten vectors. That step none
+# of its blocks may leave out, so what it decides is a verdict, and `stop` follows in the next pass.
 _DECIDE = """
     record(sqrt(rr))
-    stop = 1 if sqrt(rr) < tolerance or rr == 0 else 0
-    stop = 2 if isnan(rr) else 3 if iteration >= maxiter and (iteration > 0 or stop == 0) else stop
+    verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 0
+    verdict = 2 if isnan(rr) else 3 if iteration >= maxiter and (iteration > 0 or verdict == 0) else verdict
 """
 PROGRAM = Program(
     "cg",
@@ -52,10 +53,12 @@ PROGRAM = Program(
             sums="rr = abs2(r)",
             after="""
                 alpha = weight / pq
-                iteration += 1
+                iteration += 1 if verdict == 0 else 0
                 rho = weight
-                is_indefinite = 1 if pq < 0 else is_indefinite
+                is_indefinite = 1 if pq < 0 and verdict == 0 else is_indefinite
+                stop = verdict
             """,
+            loose=True,
             backward=True,
         ),
     ),

@@ -109,7 +109,7 @@ class Snapshot:
 
     @property
     def stop(self) -> npt.NDArray[np.int64]:
-        return self["stop"].real.astype(np.int64)
+        return self["verdict" if "verdict" in self.places else "stop"].real.astype(np.int64)
 
     @property
     def iterations(self) -> npt.NDArray[np.int64]:

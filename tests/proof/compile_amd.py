@@ -21,7 +21,7 @@ from typing import NamedTuple
 from gsparse.device import compile_options
 
 from .emulator import PROOF_FOLDER, SOURCE_FOLDER
-from .kernel_usage import KernelUsage, complaints, file_of, sources_and_expressions, table
+from .kernel_usage import KernelUsage, compilations, complaints, file_of, table
 
 __all__ = ["ARCHITECTURES", "compile_catalogue", "compile_file", "find_tools"]
 
@@ -96,7 +96,7 @@ def read_notes(notes: str) -> dict[str, tuple[int, int, int, int]]:
 def compile_catalogue(architectures: Sequence[str] = ARCHITECTURES) -> list[KernelUsage]:
     """Compile the whole catalogue for each architecture."""
     find_tools()
-    jobs = [(a, *item) for item in sources_and_expressions(LANES).items() for a in architectures]
+    jobs = compilations(LANES, architectures)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [usage for usages in pool.map(lambda job: compile_file(*job), jobs) for usage in usages]
 

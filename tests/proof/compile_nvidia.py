@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gsparse.device import compile_options, kernel_source
 
-from .kernel_usage import KernelUsage, complaints, file_of, sources_and_expressions, table
+from .kernel_usage import KernelUsage, compilations, complaints, file_of, table
 
 __all__ = ["ARCHITECTURES", "CUPY_OPTIONS", "compile_catalogue", "compile_cubin", "load_nvrtc"]
 
@@ -113,8 +113,7 @@ def compile_catalogue(architectures: Sequence[str] = ARCHITECTURES) -> list[Kern
     """Compile the whole catalogue for each architecture."""
     load_nvrtc()
     # Longest first, so that no processor waits for the last; processes, since NVRTC compiles one program at a time.
-    files = sorted(sources_and_expressions(LANES).items(), key=lambda item: -len(item[1]))
-    jobs = [(a, *item) for item in files for a in architectures]
+    jobs = sorted(compilations(LANES, architectures), key=lambda job: -len(job[2]))
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         return [usage for usages in pool.map(compile_file, *zip(*jobs, strict=True)) for usage in usages]
 

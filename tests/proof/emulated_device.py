@@ -95,8 +95,10 @@ class EmulatedDevice(Device):
         return self.empty(size, dtype)
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        # A sanitizer's code takes minutes to compile for a whole file of products: then only what is used.
-        only = expression if SANITIZER and not source.startswith("setup_") else ""
+        # A sanitizer's code takes minutes to compile for a whole file of products: then only what is used. Of the files
+        # with dots little is.
+        is_rare = source.endswith("_dots.cu") or (SANITIZER and not source.startswith("setup_"))
+        only = expression if is_rare else ""
         if source.endswith(".cu"):
             module = emulated_module(source, self.lanes, only=only)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import walk_packages
@@ -12,7 +12,15 @@ import numpy as np
 
 from gsparse.kernels.steps import Program
 
-__all__ = ["KernelUsage", "complaints", "file_of", "solver_programs", "sources_and_expressions", "table"]
+__all__ = [
+    "KernelUsage",
+    "compilations",
+    "complaints",
+    "file_of",
+    "solver_programs",
+    "sources_and_expressions",
+    "table",
+]
 
 STEP_DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -62,6 +70,15 @@ def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
         names = (name for dtype in STEP_DTYPES for name in step_names(program, np.dtype(dtype)))
         grouped[step_source(program)] = list(names)
     return dict(grouped)
+
+
+def compilations(lanes: int, architectures: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+    """Give (architecture, source, expressions) of all that is compiled, products with dots for the last one only."""
+    jobs = []
+    for source, expressions in sources_and_expressions(lanes).items():
+        wanted = architectures[-1:] if source.endswith("_dots.cu") else architectures
+        jobs += [(architecture, source, expressions) for architecture in wanted]
+    return jobs
 
 
 def solver_programs() -> list[Program]:

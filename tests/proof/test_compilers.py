@@ -10,14 +10,16 @@ from gsparse.kernels.gpu.catalogue import instantiations
 
 from . import compile_amd, compile_nvidia
 from .emulator import SANITIZER
-from .kernel_usage import KernelUsage, complaints
+from .kernel_usage import KernelUsage, compilations, complaints, file_of
 
 pytestmark = pytest.mark.skipif(bool(SANITIZER), reason="NVRTC and clang do not run under a sanitizer")
 
 
 def check(usages: list[KernelUsage], lanes: int, architectures: tuple[str, ...]) -> None:
-    expected = Counter((a, *item) for item in instantiations(lanes) for a in architectures)
+    asked = compilations(lanes, architectures)
+    expected = Counter((a, file_of(source), name) for a, source, names in asked for name in names)
     assert Counter((u.architecture, u.source, u.expression) for u in usages) == expected
+    assert {(u.source, u.expression) for u in usages} >= {*instantiations(lanes)}
     assert complaints(usages) == []
 
 

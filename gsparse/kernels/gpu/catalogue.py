@@ -30,6 +30,8 @@ SPLIT_SHAPES = ((256, 8),)
 # row_pattern_values: rows a thread, of few rows and of many.
 PATTERN_ROWS = (1, 3)
 
+# Files of products whose kernels there are once more, with dots.
+_WITH_DOTS = tuple(f"spmv_{name}.cu" for name in ("csr", "adaptive", "ellpack", "pattern"))
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 # What rows are laid out by: any type of each size.
 _ITEMS = tuple(np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128"))
@@ -55,7 +57,9 @@ def threads_per_row_choices(lanes: int) -> tuple[int, ...]:
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
-    return [*_products(lanes), *_set_up(), *_triangular(), *_basis()]
+    products = _products(lanes)
+    with_dots = ((file.replace(".cu", "_dots.cu"), name) for file, name in products if file in _WITH_DOTS)
+    return [*products, *with_dots, *_set_up(), *_triangular(), *_basis()]
 
 
 def _products(lanes: int) -> list[tuple[str, str]]:

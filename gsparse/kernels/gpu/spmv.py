@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,10 @@ Multiply = Callable[[Array, Array, Any, Any, bool], None]
 _FLAGS = (np.int32(0), np.int32(1))
 
 
+def _nothing(*_: Any) -> None:
+    """Do what a launch without blocks would do."""
+
+
 class _Bound:
     """A kernel with all arguments that stay the same: what is left of a product is one launch.
 
@@ -67,14 +72,19 @@ class _Bound:
         self, device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: tuple[Any, ...]
     ) -> None:
         check_grid(expression, blocks)
-        self._kernel = device.kernel(source, expression) if blocks else None
+        self._kernel = device.kernel(source, expression) if blocks else _nothing
+        self._bind_with_dots = partial(device.kernel, source.replace(".cu", "_dots.cu"), expression)
         self._shape = (blocks,), (threads_per_block,)
         self._args = args
 
+    @cached_property
+    def _kernel_with_dots(self) -> Callable[..., None]:
+        return self._bind_with_dots() if self.num_dots else _nothing
+
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
-        if self._kernel is not None:
-            flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]  # (whether y is read at all)
-            self._kernel(*self._shape, (*self._args, x, y, alpha, beta, *flags, dots))
+        kernel = self._kernel if dots is None else self._kernel_with_dots
+        flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]  # (whether y is read at all)
+        kernel(*self._shape, (*self._args, x, y, alpha, beta, *flags, dots))
 
     @property
     def num_dots(self) -> int:
@@ -92,9 +102,10 @@ class _BoundWithChunks(_Bound):
         self._scratch = Scratch(device, (long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32)))
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
+        kernel = self._kernel if dots is None else self._kernel_with_dots
         flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]
         args = (*self._first, *self._scratch.get(), *self._last, x, y, alpha, beta, *flags, dots)
-        self._kernel(*self._shape, args)  # type: ignore[misc]  # (chunks are blocks)
+        kernel(*self._shape, args)
 
 
 # The arguments for long rows where there are none.

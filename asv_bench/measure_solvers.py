@@ -1,8 +1,8 @@
-"""Time solvers on a GPU beside SciPy's, CuPy's and PyAMG's, in one run: ``python asv_bench/measure_solvers.py``.
+"""Time solvers beside SciPy's, CuPy's and PyAMG's, in one run: ``python asv_bench/measure_solvers.py``.
 
 Each line holds a figure of ours, the peer's, how many times better ours is, and the goal of the project. Sections (all
-by default): ``cg gmres traffic amg accelerated real matrix``. An iteration's time is the difference of a long solve and
-a short one, so set-up does not count. Needs CuPy and a GPU; `amg` needs PyAMG.
+by default): ``cg gmres traffic amg accelerated real matrix`` on a GPU, ``cpu`` anywhere. An iteration's time is the
+difference of a long solve and a short one, so set-up does not count. `amg` needs PyAMG.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import cupy
-import cupyx.scipy.sparse as cusp
-import cupyx.scipy.sparse.linalg as cula
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix
+from gsparse import GpuSparseMatrix, get_num_threads
 from gsparse.bench.problems import real_matrix, stencil
 from gsparse.bench.timing import GpuClock
 from gsparse.linalg import amg, cg, gmres
+
+try:
+    import cupy
+    import cupyx.scipy.sparse as cusp
+    import cupyx.scipy.sparse.linalg as cula
+except ImportError:  # then only `cpu` runs
+    cupy = None
 
 REPEATS = 5
 RESTART = 30
@@ -68,12 +72,17 @@ def show(found: Row) -> None:
           f"x {found['ratio']:<8.3g} {goal}", flush=True)  # fmt: skip
 
 
+def synchronize() -> None:
+    if cupy is not None:
+        cupy.cuda.Device().synchronize()
+
+
 def seconds(call: Callable[[], Any]) -> float:
     """Time one call, from an idle device to an idle device."""
-    cupy.cuda.Device().synchronize()
+    synchronize()
     begin = time.perf_counter()
     call()
-    cupy.cuda.Device().synchronize()
+    synchronize()
     return time.perf_counter() - begin
 
 
@@ -228,7 +237,19 @@ def measure_matrix() -> Iterator[Row]:
         yield row(f"cupyx cg, {name}", times["ours, device"], "CuPy's matrix", times["CuPy, device"], "µs")
 
 
+def measure_cpu() -> Iterator[Row]:
+    S = poisson(100)
+    b, lengths = np.random.default_rng(0).standard_normal(S.shape[0]), (5, 25)
+    for label, options in (("", {}), (", CSR as it is", {"format": "csr_scalar", "compress": False})):
+        A = GpuSparseMatrix(S, device="cpu", **options)
+        ours = iteration(lambda k, A=A: cg(A, b, rtol=0.0, maxiter=k), lengths)
+        theirs = iteration(lambda k: la.cg(S, b, rtol=0.0, maxiter=k), lengths)
+        name = f"CG on the CPU, 7-point 100^3, {get_num_threads()} threads{label}"
+        yield row(name, ours, "SciPy", theirs, "µs", 2.0)
+
+
 SECTIONS = {
+    "cpu": measure_cpu,
     "cg": measure_cg,
     "gmres": measure_gmres,
     "traffic": measure_traffic,
@@ -247,7 +268,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures here too")
     options = parser.parse_args()
     rows = []
-    for name in options.sections or SECTIONS:
+    for name in options.sections or (SECTIONS if cupy is not None else ["cpu"]):
         try:
             arguments = (options.amg_n,) if name == "amg" else ()
             for found in SECTIONS[name](*arguments):
@@ -255,7 +276,8 @@ def main() -> None:
                 show(found)
         except (ImportError, FileNotFoundError) as error:
             print(f"{name}: left out, {error}", flush=True)
-        cupy.get_default_memory_pool().free_all_blocks()
+        if cupy is not None:
+            cupy.get_default_memory_pool().free_all_blocks()
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1))
 

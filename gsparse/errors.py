@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CommunicationError",
     "DeviceError",
     "DeviceMemoryError",
     "DtypeError",
@@ -12,6 +13,7 @@ __all__ = [
     "GsparseError",
     "HostFallbackError",
     "HostLoanWarning",
+    "RankLostError",
     "ShapeError",
     "StructureError",
 ]
@@ -54,6 +56,27 @@ class DeviceError(GsparseError, RuntimeError):
 
 class DeviceMemoryError(GsparseError, MemoryError):
     """The device ran out of memory; the message says how much was needed and how much was free."""
+
+
+class CommunicationError(GsparseError, RuntimeError):
+    """Ranks of a distributed matrix cannot go on together: one is silent, was stopped, or is about something else."""
+
+
+class RankLostError(CommunicationError):
+    """A rank is gone.
+
+    Attributes
+    ----------
+    rank : int
+    address, why : str
+    """
+
+    def __init__(self, rank: int, address: str, why: str) -> None:
+        super().__init__(rank, address, why)  # (what it is pickled by)
+        self.rank, self.address, self.why = rank, address, why
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at {self.address} is gone: {self.why}"
 
 
 class HostFallbackError(GsparseError, RuntimeError):

@@ -1,0 +1,87 @@
+"""Groups of ranks: threads of one process, threads over sockets, and processes over sockets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gsparse.distributed import SingleCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.errors import CommunicationError
+
+SECRET = b"known to this group only"
+TIMEOUT = 10.0
+
+
+def run_sockets(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
+    """Run ranks as threads that talk over sockets; raise what the first has raised by itself."""
+    listeners = [listen("127.0.0.1") for _ in range(world_size)]
+    addresses = [listener.getsockname() for listener in listeners]
+    results: list[Any] = [None] * world_size
+
+    def run(rank: int) -> None:
+        try:
+            with SocketCommunicator(rank, addresses, listeners[rank], SECRET, timeout) as communicator:
+                results[rank] = work(communicator, *args)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(4 * timeout)
+        assert not thread.is_alive(), "a rank hangs"
+    errors = [result for result in results if isinstance(result, Exception)]
+    for error in sorted(errors, key=lambda error: isinstance(error, CommunicationError)):
+        raise error
+    return results
+
+
+def _process(work: Any, rank: int, pipe: Any, args: tuple[Any, ...]) -> None:
+    listener = listen("127.0.0.1")
+    pipe.send(listener.getsockname())
+    addresses = pipe.recv()
+    try:
+        with SocketCommunicator(rank, addresses, listener, SECRET, TIMEOUT) as communicator:
+            found = work(communicator, *args)
+    except Exception as error:
+        found = error
+    pipe.send(found)
+
+
+class Processes:
+    """Ranks as processes, begun at once; `results` waits for them."""
+
+    def __init__(self, work: Callable[..., Any], world_size: int, *args: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        ends = [context.Pipe() for _ in range(world_size)]
+        self.pipes = [own for own, _ in ends]
+        self.processes = [
+            context.Process(target=_process, args=(work, rank, theirs, args), daemon=True)
+            for rank, (_, theirs) in enumerate(ends)
+        ]
+        for process in self.processes:
+            process.start()
+        for _, theirs in ends:
+            theirs.close()
+        addresses = [pipe.recv() for pipe in self.pipes]
+        for pipe in self.pipes:
+            pipe.send(addresses)
+
+    def result(self, rank: int) -> Any:
+        """Give what a rank has returned or raised; None where it was killed."""
+        try:
+            assert self.pipes[rank].poll(4 * TIMEOUT), "a rank hangs"
+            return self.pipes[rank].recv()
+        except EOFError:
+            return None
+
+
+def run_one(work: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
+    assert world_size == 1
+    return [work(SingleCommunicator(), *args)]
+
+
+GROUPS = {"threads": run_ranks, "sockets": run_sockets}

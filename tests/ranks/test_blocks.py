@@ -1,0 +1,114 @@
+"""Row blocks: partitions, ghosts, and products against SciPy's on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse.distributed import BlockProduct, Communicator, Halo, RowPartition, run_ranks, split_columns
+from gsparse.errors import ShapeError
+from tests.ranks.groups import GROUPS
+from tests.support import random_values
+
+
+def matrices(dtype: str) -> dict[str, sp.csr_array]:
+    rng = np.random.default_rng(0)
+
+    def made(rows: int, cols: int, density: float) -> sp.csr_array:
+        S = sp.random_array((rows, cols), density=density, rng=rng, format="csr")
+        S.data = random_values(rng, S.nnz, dtype)
+        return S
+
+    dense_row = made(40, 40, 0.05).tolil()
+    dense_row[7] = random_values(rng, 40, dtype)
+    found = {
+        "square": made(101, 101, 0.08),
+        "wide": made(23, 140, 0.1),
+        "tall": made(140, 23, 0.1),
+        "dense halo": made(30, 30, 1.0),
+        "no entries": made(20, 20, 0.0),
+        "fewer rows than ranks": made(2, 9, 0.7),
+        "no rows": sp.csr_array((0, 5), dtype=dtype),
+        "one dense row": dense_row.tocsr(),
+        "diagonal": sp.diags_array(random_values(rng, 50, dtype)).tocsr(),
+    }
+    return {name: sp.csr_array(S, dtype=dtype) for name, S in found.items()}
+
+
+@pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_products_are_scipys_on_any_number_of_ranks(run: Callable[..., Any], world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    cases = []
+    for S in matrices(dtype).values():
+        rows, columns = RowPartition.by_nnz(S.indptr, world_size), RowPartition.by_rows(S.shape[1], world_size)
+        cases.append((S, rows, columns, random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)))
+
+    def multiply(communicator: Communicator) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for S, rows, columns, x, z in cases:
+            own = rows.rows(communicator.rank)
+            A = BlockProduct(S[own], columns, communicator, device="cpu")
+            found.append((A.matvec(x[columns.rows(communicator.rank)]), A.rmatvec(z[own])))
+        return found
+
+    parts = run(multiply, world_size)
+    again = run(multiply, world_size)
+    for k, (S, _, _, x, z) in enumerate(cases):
+        y, g = (np.concatenate([part[k][i] for part in parts]) for i in (0, 1))
+        np.testing.assert_allclose(y, S @ x, atol=1e-12)
+        np.testing.assert_allclose(g, S.conj().T @ z, atol=1e-12)
+        np.testing.assert_array_equal(g, np.concatenate([part[k][1] for part in again]))
+
+
+def test_blocks_hold_every_entry_once_with_sorted_ghosts() -> None:
+    S = matrices("float64")["square"]
+    for first, last in ((0, 40), (40, 101), (20, 20)):
+        block = split_columns(S, slice(first, last))
+        assert block.diagonal.shape == (101, last - first)
+        assert (np.diff(block.ghosts) > 0).all()
+        assert block.off_diagonal.indices.dtype == np.int32
+        whole = sp.lil_array(S.shape)
+        whole[:, first:last] = block.diagonal
+        whole[:, block.ghosts] += block.off_diagonal
+        assert (whole.tocsr() != S).nnz == 0
+        assert block.diagonal.nnz + block.off_diagonal.nnz == S.nnz
+
+
+def test_a_halo_knows_who_needs_what() -> None:
+    partition = RowPartition((0, 4, 4, 10))
+    ghosts = {0: [5, 9], 1: [0, 3, 7], 2: [1]}
+
+    def make(communicator: Communicator) -> tuple[dict[int, list[int]], dict[int, slice]]:
+        halo = Halo(np.array(ghosts[communicator.rank], np.int64), partition, communicator)
+        return {peer: numbers.tolist() for peer, numbers in halo.sends.items()}, halo.receives
+
+    found = run_ranks(make, 3)
+    assert [sends for sends, _ in found] == [{1: [0, 3], 2: [1]}, {}, {0: [1, 5], 1: [3]}]
+    assert found[1][1] == {0: slice(0, 2), 2: slice(2, 3)}
+    with pytest.raises(ShapeError, match="ranks"):
+        run_ranks(lambda c: Halo(np.array([], np.int64), RowPartition.by_rows(4, 3), c), 2)
+
+
+def test_partitions() -> None:
+    indptr = np.concatenate([[0], np.cumsum([1] * 50 + [1000] + [1] * 49)])
+    found = RowPartition.by_nnz(indptr, 4)
+    assert found.num_rows == 100
+    assert found.world_size == 4
+    assert sum(rows.stop - rows.start for rows in map(found.rows, range(4))) == 100
+    assert np.diff(indptr[list(found.row_bounds)]).max() <= 1000 + 100
+    even = RowPartition.by_nnz(np.arange(0, 801, 8), 4)
+    assert even.row_bounds == (0, 25, 50, 75, 100)
+    assert RowPartition.by_rows(3, 5).row_bounds == (0, 0, 1, 1, 2, 3)
+    assert RowPartition((0, 4, 4, 10)).owners(np.array([0, 3, 4, 9])).tolist() == [0, 0, 2, 2]
+    assert RowPartition.from_bounds(np.array([0, 2, 5]), 5).row_bounds == (0, 2, 5)
+    for bounds in ((1, 2), (0,), (0, 3, 2)):
+        with pytest.raises(ShapeError, match="bounds"):
+            RowPartition(bounds)
+    with pytest.raises(ShapeError, match="end at 5"):
+        RowPartition.from_bounds((0, 5), 6)

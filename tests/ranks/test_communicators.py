@@ -1,0 +1,241 @@
+"""Communicators: what they bring, in which order they add, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse.distributed import Communicator, LocalCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.errors import CommunicationError, RankLostError
+from tests.ranks.groups import GROUPS, SECRET, Processes, run_one, run_sockets
+
+Run = Callable[..., list[Any]]
+
+
+@pytest.fixture(params=GROUPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return GROUPS[request.param]
+
+
+def exchange_all(communicator: Communicator, size: int) -> list[float]:
+    """Send every other rank as many numbers as its rank says, times size."""
+    others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
+    sends = {peer: np.full(size * peer, communicator.rank + 0.5j) for peer in others}
+    receives = {peer: np.zeros(size * communicator.rank, complex) for peer in others}
+    communicator.exchange(sends, receives)()
+    assert all((values == peer + 0.5j).all() for peer, values in receives.items())
+    return [len(values) for values in receives.values()]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_exchange_brings_what_was_sent(run: Run, world_size: int, size: int) -> None:
+    found = run(exchange_all, world_size, size)
+    assert found == [[size * rank] * (world_size - 1) for rank in range(world_size)]
+
+
+def add(communicator: Communicator, size: int) -> tuple[bytes, int]:
+    values = np.random.default_rng(communicator.rank).standard_normal(size) * 10.0**communicator.rank
+    count = np.array([communicator.rank])
+    communicator.allreduce(values)
+    communicator.allreduce(count)
+    return values.tobytes(), int(count[0])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("size", [0, 3, 20_000])
+def test_allreduce_gives_every_rank_the_same_bits(run: Run, world_size: int, size: int) -> None:
+    found = run(add, world_size, size)
+    assert len(set(found)) == 1
+    assert found == run(add, world_size, size)
+    values = [np.random.default_rng(rank).standard_normal(size) * 10.0**rank for rank in range(world_size)]
+    np.testing.assert_allclose(np.frombuffer(found[0][0]), np.sum(values, 0), rtol=1e-12)
+    assert found[0][1] == world_size * (world_size - 1) // 2
+
+
+def test_one_rank_alone_needs_nobody() -> None:
+    assert run_one(add, 1, 3) == run_ranks(add, 1, 3)
+    assert run_one(exchange_all, 1, 5) == [[]]
+
+
+def test_calls_may_follow_each_other_in_any_order(run: Run) -> None:
+    def many(communicator: Communicator) -> float:
+        total = 0.0
+        for k in range(60):
+            if k % 3:
+                values = np.array([float(communicator.rank + k)])
+                communicator.allreduce(values)
+                total += values[0]
+            else:
+                exchange_all(communicator, 1 + 500 * (k % 7))
+        return total
+
+    assert len(set(run(many, 3))) == 1
+
+
+def fail(communicator: Communicator, at: int) -> None:
+    communicator.allreduce(np.zeros(1))
+    if communicator.rank == at:
+        raise ZeroDivisionError("planted")
+    communicator.allreduce(np.zeros(1))
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_an_error_of_one_rank_ends_all_and_is_the_one_that_is_told(run: Run, at: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        run(fail, 3, at)
+    assert time.monotonic() - began < 5
+
+
+def test_the_others_hear_why(run: Run) -> None:
+    heard: list[str] = []
+
+    def listening(communicator: Communicator) -> None:
+        if communicator.rank == 1:
+            communicator.abort("planted reason")
+            return
+        try:
+            communicator.allreduce(np.zeros(3))
+        except CommunicationError as error:
+            heard.append(str(error))
+
+    run(listening, 2)
+    assert heard == ["planted reason"]
+
+
+def test_ranks_that_disagree_are_told_so(run: Run) -> None:
+    def disagree(communicator: Communicator) -> None:
+        communicator.allreduce(np.zeros(2 + communicator.rank))
+
+    with pytest.raises(CommunicationError, match="disagree"):
+        run(disagree, 2)
+
+
+def test_other_sizes_and_other_calls_are_told_too(run: Run) -> None:
+    def disagree(communicator: Communicator) -> None:
+        other = 1 - communicator.rank
+        communicator.exchange({other: np.zeros(3)}, {other: np.zeros(3 + communicator.rank)})()
+
+    with pytest.raises(CommunicationError, match="disagree"):
+        run(disagree, 2)
+    if run is run_sockets:
+
+        def stop_early(communicator: Communicator) -> None:
+            if communicator.rank:
+                communicator.allreduce(np.zeros(3))
+            else:
+                communicator.exchange({1: np.zeros(3)}, {1: np.zeros(3)})()
+
+        with pytest.raises(CommunicationError, match="disagree"):
+            run(stop_early, 2)
+
+
+def test_silence_is_an_error_within_the_timeout(run: Run) -> None:
+    done = threading.Event()
+
+    def silent(communicator: Communicator) -> None:
+        if communicator.rank:
+            done.wait(5)
+            return
+        began = time.monotonic()
+        try:
+            communicator.exchange({}, {1: np.zeros(1)})()
+        finally:
+            assert time.monotonic() - began < 3
+            done.set()
+
+    with pytest.raises(CommunicationError, match=r"silent|nothing"):
+        run(silent, 2, timeout=0.5)
+
+
+def test_a_thread_that_never_comes_breaks_the_meeting() -> None:
+    ends = LocalCommunicator.group(2, timeout=0.2)
+    with pytest.raises(CommunicationError, match="not all ranks"):
+        ends[0].allreduce(np.zeros(1))
+
+
+# ------------------------------------------------------------------- processes
+
+
+def add_until_killed(communicator: Communicator) -> str:
+    values = np.zeros(1)
+    while True:
+        communicator.allreduce(values)
+
+
+def test_processes_add_and_exchange() -> None:
+    group = Processes(add, 3, 1000)
+    found = [group.result(rank) for rank in range(3)]
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_is_named_within_seconds(victim: int) -> None:
+    group = Processes(add_until_killed, 2)
+    time.sleep(2)
+    began = time.monotonic()
+    os.kill(group.processes[victim].pid, signal.SIGKILL)
+    error = group.result(1 - victim)
+    assert isinstance(error, RankLostError)
+    assert error.rank == victim
+    assert f"127.0.0.1:{error.address.rpartition(':')[2]}" == error.address
+    assert time.monotonic() - began < 5
+    assert group.result(victim) is None
+
+
+# ------------------------------------------------------------------- strangers
+
+
+def test_who_does_not_know_the_secret_is_refused() -> None:
+    listeners = [listen("127.0.0.1") for _ in range(2)]
+    addresses = [listener.getsockname() for listener in listeners]
+    errors: list[Exception] = []
+
+    def join(rank: int, secret: bytes) -> None:
+        try:
+            SocketCommunicator(rank, addresses, listeners[rank], secret, 2.0).close()
+        except CommunicationError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=join, args=item) for item in ((0, SECRET), (1, b"guessed"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert any("secret" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize("greeting", [b"", b"\x09\x00\x00\x00", b"\x01\x00\x00\x00" + bytes(64), os.urandom(200)])
+def test_noise_on_the_port_lets_nobody_in(greeting: bytes) -> None:
+    listener = listen("127.0.0.1")
+    address = listener.getsockname()
+    found: list[Exception] = []
+
+    def accept() -> None:
+        try:
+            SocketCommunicator(0, [address, ("127.0.0.1", 1)], listener, SECRET, 2.0)
+        except CommunicationError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    with socket.create_connection(address) as stranger:
+        stranger.sendall(greeting)
+        stranger.shutdown(socket.SHUT_WR)
+        thread.join(10)
+    assert not thread.is_alive()
+    assert len(found) == 1
+
+
+def test_a_rank_that_is_not_there_is_named() -> None:
+    with pytest.raises(CommunicationError, match=r"cannot reach ranks \[1\]"):
+        SocketCommunicator(0, [("127.0.0.1", 1), ("127.0.0.1", 1)], listen("127.0.0.1"), SECRET, 0.3)

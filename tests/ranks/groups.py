@@ -45,6 +45,7 @@ def _process(work: Any, rank: int, pipe: Any, args: tuple[Any, ...]) -> None:
     addresses = pipe.recv()
     try:
         with SocketCommunicator(rank, addresses, listener, SECRET, TIMEOUT) as communicator:
+            pipe.send("connected")
             found = work(communicator, *args)
     except Exception as error:
         found = error
@@ -52,7 +53,7 @@ def _process(work: Any, rank: int, pipe: Any, args: tuple[Any, ...]) -> None:
 
 
 class Processes:
-    """Ranks as processes, begun at once; `results` waits for them."""
+    """Ranks as processes, all connected; `result` waits for one."""
 
     def __init__(self, work: Callable[..., Any], world_size: int, *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -69,6 +70,7 @@ class Processes:
         addresses = [pipe.recv() for pipe in self.pipes]
         for pipe in self.pipes:
             pipe.send(addresses)
+        assert [pipe.recv() for pipe in self.pipes] == ["connected"] * world_size
 
     def result(self, rank: int) -> Any:
         """Give what a rank has returned or raised; None where it was killed."""

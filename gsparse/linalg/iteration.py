@@ -226,10 +226,10 @@ class Iteration:
     def _run_ahead(self, body: Sequence[Call], per_graph: int | None) -> None:
         """Keep one graph of iterations queued while the host looks at what the one before has come to."""
         queue(body)  # it compiles and allocates what none in a graph may
-        finished = self.device.timed(lambda: queue([] if per_graph else body))
+        finished = None if per_graph else self.device.timed(lambda: queue(body))
         if self._is_over(self.state.look()):
             return
-        seconds = finished() or 0.0
+        seconds = (finished() if finished else None) or 0.0
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
         launch = self.device.recorded(lambda: queue(body, count))
         looks: deque[Callable[[], npt.NDArray[Any]]] = deque()

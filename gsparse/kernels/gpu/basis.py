@@ -30,7 +30,7 @@ class Arnoldi(basis.Arnoldi):
         super().__init__(*args, **kwargs)
         device, state, m = self.device, self.state, self.restart
         wide = state.cells.dtype
-        most = self.columns * (m + 2) * _BLOCKS * device.multiprocessors
+        most = self.columns * (m + 2) * self._most_blocks
         self._of_u, self._of_w = device.empty(most, wide), device.empty(most, wide)
         # (struct Small, and what follows it, in arnoldi.cuh)
         self._sums = device.xp.zeros((2, self.columns * 2 * (m + 1)), wide)
@@ -61,10 +61,11 @@ class Arnoldi(basis.Arnoldi):
         return self._over_elements(kernel, j, self.vectors, self.w, self.u, *products, self._of_w)
 
     def settle(self, j: int) -> Call:
-        kernel, args = self._kernel("settle", self.w.dtype), (np.int32(j), self._of_w)
+        blocks = self._blocks(j) if self.reduce is None else 0  # (none: what they left has been added up)
+        args = (np.int32(j), self._of_w, np.int32(blocks), *self._small)
+        last = partial(self._kernel("settle", self.w.dtype), (1, self.columns), (_THREADS,), args)
         if self.reduce is None:
-            return partial(kernel, (1, self.columns), (_THREADS,), (*args, np.int32(self._blocks(j)), *self._small))
-        last = partial(kernel, (1, self.columns), (_THREADS,), (*args, np.int32(0), *self._small))
+            return last
         return partial(queue, [self._add_up(j, self._of_w, of_w=True), self._reduce(j + 1), last])
 
     def _add_up(self, j: int, partials: Array, *, of_w: bool) -> Call:

@@ -36,6 +36,9 @@ _PRODUCTS_PER_GRAPH = 10
 
 _NOTHING = nullcontext()
 
+# Returns once what it is given says that something is done.
+Wait = Callable[[Callable[[], bool]], None]
+
 
 class Device(ABC):
     """What every layer above asks of the place where arrays live.
@@ -157,8 +160,11 @@ class Device(ABC):
         """
         return call
 
-    def peek(self, array: Array) -> Callable[[], npt.NDArray[Any]]:
-        """Queue a copy of a small array to the host, and give a function that waits for it and gives the copy."""
+    def peek(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
+        """Queue a copy of a small array to the host, and give a function that waits for it and gives the copy.
+
+        Where `wait` is given, it is called to do the waiting, with what tells whether the copy has been made.
+        """
         copy = self.download(array)
         return lambda: copy
 
@@ -376,17 +382,19 @@ class GpuDevice(Device):
             graph = stream.end_capture()
         return lambda: graph.launch(stream)
 
-    def peek(self, array: Array) -> Callable[[], npt.NDArray[Any]]:
+    def peek(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
         memory = self.xp.cuda.alloc_pinned_memory(array.nbytes)
         copy: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
         array.get(out=copy, blocking=False)
         event = self.xp.cuda.get_current_stream().record()
 
-        def wait() -> npt.NDArray[Any]:
+        def finish() -> npt.NDArray[Any]:
+            if wait is not None:
+                wait(lambda: bool(event.done))
             event.synchronize()  # synchronizes
             return copy
 
-        return wait
+        return finish
 
 
 class _MemoryGuard:

@@ -7,15 +7,15 @@ ghosts, comes in one exchange a product.
 from gsparse.distributed.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.halo import Halo, RowBlock, split_columns
 from gsparse.distributed.local import LocalCommunicator, run_ranks
+from gsparse.distributed.operator import RankMatrix
 from gsparse.distributed.partition import RowPartition
-from gsparse.distributed.product import BlockProduct
 from gsparse.distributed.sockets import SocketCommunicator, listen
 
 __all__ = [
-    "BlockProduct",
     "Communicator",
     "Halo",
     "LocalCommunicator",
+    "RankMatrix",
     "RowBlock",
     "RowPartition",
     "SingleCommunicator",

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
-__all__ = ["Communicator", "SingleCommunicator"]
+from gsparse._typing import Array
+from gsparse.device import Device
+from gsparse.errors import CommunicationError
 
-Buffers = Mapping[int, npt.NDArray[Any]]
+__all__ = ["Communicator", "SingleCommunicator", "StagedCommunicator"]
+
+Buffers = Mapping[int, Array]
+
+# Seconds: between two looks whether all others are there, that a wait is busy, and that it sleeps then.
+_CHECK_EVERY, _SPIN, _NAP = 0.05, 2e-3, 5e-5
 
 
 class Communicator(ABC):
@@ -19,10 +26,42 @@ class Communicator(ABC):
     Attributes
     ----------
     rank, world_size : int
+    timeout : float
+        Seconds that another rank may be silent when something of it is waited for.
+    is_queued : bool
+        Whether calls with arrays of a GPU only queue work on its current stream, and so can be part of a CUDA graph.
     """
 
     rank: int
     world_size: int
+    timeout: float = 60.0
+    is_queued: bool = False
+
+    def on(self, device: Device) -> Communicator:
+        """Give a communicator of the same ranks that takes arrays of this device."""
+        return self if device.kind == "cpu" else StagedCommunicator(self, device)
+
+    def check(self) -> None:  # noqa: B027  (whoever can tell only when it waits has nothing to do)
+        """Raise where another rank is known to be gone, or to have called `abort`."""
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait for something on this rank's device that others may keep from ever being done.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        began = time.monotonic()
+        next_check = began + _CHECK_EVERY
+        while not is_done():
+            now = time.monotonic()
+            if now >= next_check:
+                self.check()
+                next_check = now + _CHECK_EVERY
+            if now - began > self.timeout:
+                raise CommunicationError(f"rank {self.rank} has waited for {self.timeout:g} s: another rank is silent")
+            if now - began > _SPIN:
+                time.sleep(_NAP)
 
     @abstractmethod
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
@@ -46,7 +85,7 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def allreduce(self, values: npt.NDArray[Any]) -> None:
+    def allreduce(self, values: Array) -> None:
         """Add an array up over all ranks, in place: the same bits on each, run after run.
 
         Raises
@@ -74,13 +113,16 @@ class Communicator(ABC):
 class SingleCommunicator(Communicator):
     """One rank alone."""
 
-    rank, world_size = 0, 1
+    rank, world_size, is_queued = 0, 1, True
+
+    def on(self, device: Device) -> Communicator:
+        return self
 
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
         assert not sends and not receives
         return lambda: None
 
-    def allreduce(self, values: npt.NDArray[Any]) -> None:
+    def allreduce(self, values: Array) -> None:
         pass
 
     def abort(self, reason: str) -> None:
@@ -88,3 +130,46 @@ class SingleCommunicator(Communicator):
 
     def close(self) -> None:
         pass
+
+
+class StagedCommunicator(Communicator):
+    """A communicator of host arrays for a GPU's: by way of the host, which waits for each call.
+
+    Parameters
+    ----------
+    communicator : Communicator
+    device : Device
+    """
+
+    def __init__(self, communicator: Communicator, device: Device) -> None:
+        self._inner, self._device = communicator, device
+        self.rank, self.world_size, self.timeout = communicator.rank, communicator.world_size, communicator.timeout
+
+    def on(self, device: Device) -> Communicator:
+        return self if device is self._device else self._inner.on(device)
+
+    def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
+        device = self._device
+        arrived = {peer: np.empty(target.shape, target.dtype) for peer, target in receives.items()}
+        wait_for = self._inner.exchange({peer: device.download(values) for peer, values in sends.items()}, arrived)
+
+        def wait() -> None:
+            wait_for()
+            for peer, target in receives.items():
+                target[...] = device.upload(arrived[peer])
+
+        return wait
+
+    def allreduce(self, values: Array) -> None:
+        on_host = self._device.download(values)
+        self._inner.allreduce(on_host)
+        values[...] = self._device.upload(on_host)
+
+    def check(self) -> None:
+        self._inner.check()
+
+    def abort(self, reason: str) -> None:
+        self._inner.abort(reason)
+
+    def close(self) -> None:
+        self._inner.close()

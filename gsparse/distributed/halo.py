@@ -7,7 +7,7 @@ S. Balay et al., "PETSc/TAO users manual", ANL-21/39, Argonne National Laborator
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from gsparse._typing import Array
+from gsparse.device import Device
 from gsparse.distributed.communicator import Communicator
 from gsparse.distributed.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["Halo", "RowBlock", "split_columns"]
+__all__ = ["Halo", "HaloExchange", "RowBlock", "split_columns"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +33,16 @@ class RowBlock:
     diagonal : csr_array
         Entries in the rank's own columns, numbered from its first.
     off_diagonal : csr_array
-        All others, in columns numbered by `ghosts`.
+        All others: of the rows that have any, in columns numbered by `ghosts`.
+    boundary : array of int64
+        Which rows those are.
     ghosts : array of int64
         Columns of other ranks that have entries here, sorted.
     """
 
     diagonal: sp.csr_array
     off_diagonal: sp.csr_array
+    boundary: npt.NDArray[np.int64]
     ghosts: npt.NDArray[np.int64]
 
 
@@ -61,9 +66,12 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
         arrays = block.data[mask], indices.astype(dtype), indptr.astype(dtype)
         return sp.csr_array(arrays, shape=(block.shape[0], width))
 
-    return RowBlock(
-        part(is_own, own, columns.stop - columns.start), part(~is_own, places, ghosts.size), ghosts.astype(np.int64)
-    )
+    diagonal, others = part(is_own, own, columns.stop - columns.start), part(~is_own, places, ghosts.size)
+    boundary = np.flatnonzero(np.diff(others.indptr))
+    indptr = np.append(others.indptr[:-1][boundary], others.indptr[-1])
+    shape = (boundary.size, ghosts.size)
+    off_diagonal = sp.csr_array((others.data, others.indices, indptr), shape=shape)
+    return RowBlock(diagonal, off_diagonal, boundary, ghosts.astype(np.int64))
 
 
 class Halo:
@@ -85,6 +93,8 @@ class Halo:
         Local numbers of the entries that each other rank needs, sorted.
     receives : dict of rank to slice
         Where its entries stand among the ghosts.
+    size, num_ghosts : int
+        Entries that the rank owns, and ghosts.
     """
 
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:
@@ -103,28 +113,80 @@ class Halo:
         communicator.exchange({p: ghosts[part] for p, part in self.receives.items()}, asked)()
         self.sends = {p: numbers - first for p, numbers in asked.items()}
         self.num_ghosts = ghosts.size
-        self._communicator = communicator
+        self.size = columns.row_bounds[rank + 1] - first
 
-    def gather(self, x: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
+
+class HaloExchange:
+    """A halo with buffers for vectors of one dtype, `columns` at a time, on the communicator's device.
+
+    What goes to or comes from one rank is contiguous, column after column.
+
+    Parameters
+    ----------
+    halo : Halo
+    communicator : Communicator
+        That takes arrays of the device.
+    device : Device
+    dtype : dtype
+    columns : int
+    """
+
+    def __init__(
+        self, halo: Halo, communicator: Communicator, device: Device, dtype: np.dtype[Any], columns: int
+    ) -> None:
+        self._communicator, self._device = communicator, device
+        ghosts = {peer: np.arange(part.start, part.stop) for peer, part in halo.receives.items()}
+        self._inner = _Peers(device, halo.sends, halo.size, dtype, columns)
+        self._outer = _Peers(device, ghosts, halo.num_ghosts, dtype, columns)
+        # Received column after column for one rank after the other, which is the order of ghosts where there is one.
+        self._order = device.upload(np.argsort(device.download(self._outer.numbers))) if columns > 1 else None
+        self._ghosts = self._outer.buffer if columns == 1 else device.empty(columns * halo.num_ghosts, dtype)
+
+    def gather(self, x: Array) -> Callable[[], Array]:
         """Begin to send others what they need of x; give what waits for the ghosts."""
-        ghosts = np.empty(self.num_ghosts, x.dtype)
-        packed = {peer: x[numbers] for peer, numbers in self.sends.items()}
-        wait = self._communicator.exchange(packed, {peer: ghosts[part] for peer, part in self.receives.items()})
+        kernels, inner, outer = self._device.kernels, self._inner, self._outer
+        kernels.gather(self._device, x, inner.numbers, inner.buffer)
+        wait = self._communicator.exchange(inner.parts, outer.parts)
 
-        def finish() -> npt.NDArray[Any]:
+        def finish() -> Array:
             wait()
-            return ghosts
+            if self._order is not None:
+                kernels.gather(self._device, outer.buffer, self._order, self._ghosts)
+            return self._ghosts
 
         return finish
 
-    def scatter_add(self, ghosts: npt.NDArray[Any]) -> Callable[[npt.NDArray[Any]], None]:
+    def scatter_add(self, ghosts: Array) -> Callable[[Array], None]:
         """Begin to send ghosts back to their owners; give what adds those that come to a vector, rank after rank."""
-        parts = {peer: np.empty(numbers.size, ghosts.dtype) for peer, numbers in self.sends.items()}
-        wait = self._communicator.exchange({peer: ghosts[part] for peer, part in self.receives.items()}, parts)
+        kernels, inner, outer = self._device.kernels, self._inner, self._outer
+        kernels.gather(self._device, ghosts, outer.numbers, outer.buffer)
+        wait = self._communicator.exchange(outer.parts, inner.parts)
 
-        def add_to(y: npt.NDArray[Any]) -> None:
+        def add_to(y: Array) -> None:
             wait()
-            for peer in sorted(parts):
-                y[self.sends[peer]] += parts[peer]
+            for peer in sorted(inner.parts):
+                kernels.scatter_add(self._device, inner.parts[peer], inner.numbers_of[peer], y)
 
         return add_to
+
+
+class _Peers:
+    """Entries of a vector that belong to several ranks, by rank, and a buffer for them."""
+
+    def __init__(
+        self,
+        device: Device,
+        numbers: Mapping[int, npt.NDArray[np.int64]],
+        size: int,
+        dtype: np.dtype[Any],
+        columns: int,
+    ) -> None:
+        kind = np.int32 if columns * size < 2**31 else np.int64
+        offsets = size * np.arange(columns)[:, None]
+        found = [(offsets + numbers[peer]).astype(kind).reshape(-1) for peer in sorted(numbers)]
+        ends = np.cumsum([len(part) for part in found])
+        slices = {p: slice(e - len(part), e) for p, part, e in zip(sorted(numbers), found, ends.tolist(), strict=True)}
+        self.numbers = device.upload(np.concatenate([np.empty(0, kind), *found]))
+        self.buffer = device.empty(self.numbers.size, dtype)
+        self.parts = {peer: self.buffer[part] for peer, part in slices.items()}
+        self.numbers_of = {peer: self.numbers[part] for peer, part in slices.items()}

@@ -46,7 +46,7 @@ class LocalCommunicator(Communicator):
     """
 
     def __init__(self, group: _Group, rank: int, world_size: int) -> None:
-        self._group, self.rank, self.world_size = group, rank, world_size
+        self._group, self.rank, self.world_size, self.timeout = group, rank, world_size, group.timeout
 
     @classmethod
     def group(cls, world_size: int, timeout: float = _TIMEOUT) -> list[LocalCommunicator]:
@@ -88,6 +88,10 @@ class LocalCommunicator(Communicator):
         if total is None:
             raise CommunicationError(f"ranks disagree on what to add up: {sorted(map(str, shapes))}")
         values[...] = total
+
+    def check(self) -> None:
+        if self._group.reason:
+            raise CommunicationError(self._group.reason)
 
     def abort(self, reason: str) -> None:
         group = self._group

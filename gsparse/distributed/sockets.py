@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -70,7 +71,7 @@ class SocketCommunicator(Communicator):
         timeout: float = _TIMEOUT,
     ) -> None:
         self.rank, self.world_size = rank, len(addresses)
-        self._addresses, self._secret, self._timeout = tuple(addresses), secret, timeout
+        self._addresses, self._secret, self.timeout = tuple(addresses), secret, timeout
         self._number = 0
         self._peers: dict[int, socket.socket] = {}
         self._senders: list[threading.Thread] = []
@@ -93,7 +94,7 @@ class SocketCommunicator(Communicator):
     # ------------------------------------------------------------- connections
 
     def _connect(self, peer: int) -> socket.socket:
-        connection = socket.create_connection(self._addresses[peer], self._timeout)
+        connection = socket.create_connection(self._addresses[peer], self.timeout)
         with _closed_on_error(connection):
             self._set_up(connection)
             connection.sendall(_HELLO.pack(self.rank))
@@ -111,7 +112,7 @@ class SocketCommunicator(Communicator):
         return peer, connection
 
     def _set_up(self, connection: socket.socket) -> None:
-        connection.settimeout(self._timeout)
+        connection.settimeout(self.timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _AT_ONCE)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _AT_ONCE)
@@ -165,6 +166,18 @@ class SocketCommunicator(Communicator):
             if self.rank + step < self.world_size:
                 self._send(self.rank + step, _REDUCE, number, own)
 
+    def check(self) -> None:
+        for connection in select.select(list(self._peers.values()), [], [], 0)[0]:
+            peer = next(peer for peer, known in self._peers.items() if known is connection)
+            try:
+                header = connection.recv(_HEADER.size, socket.MSG_PEEK)
+            except OSError as error:
+                raise self._lost(peer, error) from error
+            if not header:
+                raise self._lost(peer, ConnectionResetError("the connection was closed"))
+            if header[0] == _ABORT:
+                self._receive(peer, _ABORT, 0, memoryview(b""))
+
     def abort(self, reason: str) -> None:
         text = reason.encode()[:_LONGEST_REASON]
         for connection in self._peers.values():
@@ -178,7 +191,7 @@ class SocketCommunicator(Communicator):
                 connection.shutdown(socket.SHUT_WR)
             connection.close()
         for sender in self._senders:
-            sender.join(self._timeout)
+            sender.join(self.timeout)
 
     # ------------------------------------------------------------------- frames
 
@@ -242,7 +255,7 @@ class SocketCommunicator(Communicator):
     def _lost(self, peer: int, error: OSError) -> CommunicationError:
         host, port = self._addresses[peer][:2]
         if isinstance(error, TimeoutError):
-            return CommunicationError(f"rank {peer} at {host}:{port} has been silent for {self._timeout:g} s")
+            return CommunicationError(f"rank {peer} at {host}:{port} has been silent for {self.timeout:g} s")
         return RankLostError(peer, f"{host}:{port}", str(error))
 
 

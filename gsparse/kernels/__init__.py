@@ -80,6 +80,12 @@ Triangular factors
     N in CSR (lower, or upper where `upper` is true), for `columns` vectors, one after the other, apart from each other.
 ``order_levels(indptr, indices, upper)`` → `Levels` of such an N: on the CPU only, for it goes from row to row.
 
+Halos
+-----
+``gather(device, x, numbers, out)``: out = x[numbers].
+``scatter_add(device, values, numbers, y)``: y[numbers] += values, all numbers distinct. A GPU's takes ``x, dots`` too:
+    then it also leaves ``num_scatter_dots(values.size)`` partial sums of conj(x[numbers])·values in `dots`.
+
 Constants of a backend: `SORTING_SCOPE` (rows), `CHUNK_SIZE` (entries of a chunk of a long row), `LONG_LENGTH` (entries
 above which a row is better kept apart from slices), `SCALAR_LENGTH` and `VECTOR_LENGTH` (the same for `csr_scalar`,
 and for each thread a row of `csr_vector`; `NO_LIMIT` where no row ever is), `BLOCK_WORK` (entries plus rows of a row

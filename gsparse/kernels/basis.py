@@ -27,7 +27,6 @@ here it comes with the pass that makes w, so that the residual is known an itera
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,8 @@ class Arnoldi(ABC):
     ----------
     device : Device
     state : State
-        Of a program that has `ARNOLDI_CELLS`.
+        Of a program that has `ARNOLDI_CELLS`. Its `reduce` adds sums up over all ranks that share the vectors: once an
+        iteration where the backend settles late.
     w, u : array, shape (columns * n,)
         See the module's docstring.
     restart : int
@@ -64,8 +64,6 @@ class Arnoldi(ABC):
     dtype : dtype
         What the basis is stored in: that of w, or half of it.
     flexible : bool
-    reduce : callable, optional
-        Adds up sums, in place, over all that share the vectors: once an iteration where the backend settles late.
 
     Attributes
     ----------
@@ -85,10 +83,9 @@ class Arnoldi(ABC):
         dtype: np.dtype[Any],
         *,
         flexible: bool = False,
-        reduce: Callable[[Array], None] | None = None,
     ) -> None:
         self.device, self.state, self.w, self.u = device, state, w, u
-        self.restart, self.flexible, self.reduce = restart, flexible, reduce
+        self.restart, self.flexible, self.reduce = restart, flexible, state.reduce
         self.columns, self.size = state.columns, w.size // state.columns
         self.vectors = device.xp.zeros((restart, self.columns, self.size), dtype)  # (passes may read ahead of `stop`)
         self.preconditioned = device.empty((restart if flexible else 0, w.size), w.dtype)

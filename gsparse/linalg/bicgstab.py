@@ -157,7 +157,7 @@ def bicgstab(
 
 
 def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Watch) -> SolveResult:
-    maxiter = 10 * system.A.shape[0] if maxiter is None else maxiter
+    maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"p_hat": 0, "s_hat": 0} if system.M is None else {}
     it = Iteration(system, PROGRAM, maxiter, sizes=unused, watch=watch)
     tiny = float(np.finfo(system.dtype).eps) ** 2

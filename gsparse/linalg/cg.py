@@ -140,7 +140,7 @@ def cg(
 
 
 def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Watch) -> SolveResult:
-    maxiter = 10 * system.A.shape[0] if maxiter is None else maxiter
+    maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     it = Iteration(system, PROGRAM, maxiter, watch=watch)
     it.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, rho=np.inf)
     begin = [it.apply(system.A, "x", "q"), it.step("start")]

@@ -174,7 +174,7 @@ def chebyshev(
 def _solve(
     system: System, low: float, high: float, rtol: float, atol: float, maxiter: int | None, watch: Watch
 ) -> SolveResult:
-    maxiter = 10 * system.A.shape[0] if maxiter is None else maxiter
+    maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     it = Iteration(system, PROGRAM, maxiter, sizes={"z": 0} if system.M is None else {}, watch=watch)
     center, spread = (high + low) / 2, (high - low) / 2
     tolerance = system.tolerances(rtol, atol)

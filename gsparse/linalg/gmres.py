@@ -183,7 +183,7 @@ def gmres(
     if restart is not None and restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")
     system = make_system(A, b, x0, M)
-    size = system.A.shape[0]
+    size = system.A.whole_shape[0]
     maxiter = 10 * size if maxiter is None else maxiter
     restart = max(1, min(20 if restart is None else restart, size))
     stored = _stored(system.dtype, basis_dtype)

@@ -20,7 +20,7 @@ from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import SYSTEM_CELLS, Program
-from gsparse.linalg.operators import Apply
+from gsparse.linalg.operators import Apply, Ranks
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import CONVERGED, MAXITER, SolveResult, describe
 from gsparse.linalg.system import System
@@ -48,6 +48,8 @@ class State:
     columns : int
     capacity : int
         Residuals kept: a ring, by iteration.
+    ranks : Ranks, optional
+        Those that share the vectors: what passes sum is summed over all of them, so that scalars are the same on each.
     pending : dict
         Partial sums by name, as the backend leaves them.
     """
@@ -57,6 +59,7 @@ class State:
     dtype: np.dtype[Any]
     columns: int
     capacity: int = _HISTORY
+    ranks: Ranks | None = None
     buffer: Array = field(init=False, repr=False)
     pending: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -75,6 +78,11 @@ class State:
     def history(self) -> Array:
         return self.buffer[self._num_cells :]
 
+    @property
+    def reduce(self) -> Callable[[Array], None] | None:
+        """Adds sums up over all ranks, in place; None where there is but one."""
+        return None if self.ranks is None else self.ranks.allreduce
+
     def set(self, **scalars: Any) -> None:
         """Write scalars from the host; one value, or one a right-hand side. Synchronizes, but for the first time."""
         buffer = np.zeros(self.buffer.size) if self._is_fresh else self.device.download(self.buffer)
@@ -88,7 +96,12 @@ class State:
 
     def look(self) -> Snapshot:
         """Read all scalars. Synchronizes."""
-        return self.snapshot(self.device.download(self.buffer))
+        return self.peek()()
+
+    def peek(self) -> Callable[[], Snapshot]:
+        """Queue a copy of all scalars, and give a function that waits for it."""
+        copied = self.device.peek(self.buffer, None if self.ranks is None else self.ranks.wait)
+        return lambda: self.snapshot(copied())
 
     def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
         """Read a copy of the buffer."""
@@ -150,7 +163,7 @@ class Iteration:
             if name not in self.vectors:
                 size = (sizes or {}).get(name, system.A.shape[1])
                 self.vectors[name] = self.device.xp.zeros(system.columns * size, system.dtype)
-        self.state = State(self.device, program, system.dtype, system.columns, history)
+        self.state = State(self.device, program, system.dtype, system.columns, history, system.A.ranks)
         self._program = program
         self._steps = {step.name: step for step in program.steps}
         self._residuals: list[npt.NDArray[np.float64]] = []
@@ -229,19 +242,24 @@ class Iteration:
         finished = None if per_graph else self.device.timed(lambda: queue(body))
         if self._is_over(self.state.look()):
             return
-        seconds = (finished() if finished else None) or 0.0
+        seconds = self._agreed((finished() if finished else None) or 0.0)
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
         launch = self.device.recorded(lambda: queue(body, count))
-        looks: deque[Callable[[], npt.NDArray[Any]]] = deque()
+        looks: deque[Callable[[], Snapshot]] = deque()
         began, ahead = time.perf_counter(), 0
         while True:
             launch()
-            looks.append(self.device.peek(self.state.buffer))
+            looks.append(self.state.peek())
             if len(looks) > ahead:
-                if self._is_over(self.state.snapshot(looks.popleft()())):
+                if self._is_over(looks.popleft()()):
                     return
                 if not looks:
-                    ahead = int(time.perf_counter() - began <= _LONGEST_AHEAD)
+                    ahead = int(self._agreed(time.perf_counter() - began) <= _LONGEST_AHEAD)
+
+    def _agreed(self, seconds: float) -> float:
+        """Give the mean of a time over all ranks, which all have to decide alike."""
+        total = self.system.total(np.array([seconds, 1.0]))
+        return float(total[0] / total[1])
 
     def _is_over(self, snapshot: Snapshot) -> bool:
         self._keep(snapshot)

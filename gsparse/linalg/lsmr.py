@@ -159,7 +159,7 @@ def lsmr(
     """
     system = make_system(A, b, x0, square=False)
     with system.solving():
-        limit = min(system.A.shape) if maxiter is None else maxiter
+        limit = min(system.A.whole_shape) if maxiter is None else maxiter
         it = bidiagonalize(
             system, PROGRAM, damp, atol, btol, conlim, limit, progress,
             rhobar=1, cbar=1, rhodold=1, minrbar=1e100, acond=1,

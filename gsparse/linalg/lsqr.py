@@ -164,7 +164,7 @@ def lsqr(
     """
     system = make_system(A, b, x0, square=False)
     with system.solving():
-        limit = 2 * system.A.shape[1] if iter_lim is None else iter_lim
+        limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
         it = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, progress, cs2=-1.0, variance=calc_var)
         found = result_of(it)
         variance = system.deliver(it.vectors["var"]).real

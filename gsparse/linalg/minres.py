@@ -210,7 +210,7 @@ def minres(
 
 
 def _solve(system: Any, rtol: float, shift: float, maxiter: int | None, check: bool, watch: Watch) -> SolveResult:
-    maxiter = 5 * system.A.shape[0] if maxiter is None else maxiter
+    maxiter = 5 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"y": 0, "v": 0} if system.M is None and not check else {}
     it = Iteration(system, PROGRAM, maxiter, sizes=unused, watch=watch)
     info = np.finfo(system.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,10 +15,22 @@ from gsparse.errors import DeviceError, ShapeError
 from gsparse.kernels import Launch
 from gsparse.matrix import DeviceMatrix, GpuSparseMatrix
 
-__all__ = ["Apply", "Operator", "as_operator", "device_for"]
+__all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
 
 # ``apply(x, y)``: y becomes the product; both are flat, one column after the other.
 Apply = Callable[[Array, Array], None]
+
+
+class Ranks(Protocol):
+    """What a solver needs of the ranks that share its vectors. All call the same in the same order."""
+
+    def allreduce(self, values: Array) -> None:
+        """Add an array of the device up over all ranks, in place and in the stream's order: the same bits on each."""
+        ...
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait for what has been queued; raise where another rank is lost."""
+        ...
 
 
 class Operator(ABC):
@@ -30,11 +42,19 @@ class Operator(ABC):
     dtype : dtype
     is_resident : bool
         Whether a product stays on the device, neither waits nor allocates, and so can be part of a CUDA graph.
+    ranks : Ranks or None
+        Those that have the other rows, where this is one rank's part of an operator; vectors are parts then too.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     is_resident: bool = True
+    ranks: Ranks | None = None
+
+    @property
+    def whole_shape(self) -> tuple[int, int]:
+        """The shape of what this is one rank's rows of; else its own."""
+        return self.shape
 
     @abstractmethod
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:

@@ -100,7 +100,7 @@ def refined(
     narrow = _narrow_dtype(inner_dtype, system.dtype)
     if narrow == system.dtype:
         return solve(system, rtol, atol, maxiter, watch)
-    maxiter = 10 * system.A.shape[0] if maxiter is None else maxiter
+    maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     it = Iteration(system, PROGRAM, maxiter, watch=watch)
     it.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter)
     correction = _Correction(solve, system, narrow, it.state, maxiter)
@@ -144,7 +144,9 @@ class _Correction(Operator):
         left = self._maxiter - int(before.iterations.max())
         with np.errstate(over="ignore", invalid="ignore"):  # numbers too large for the narrow dtype
             found = self._solve(inner, max(_INNER_RTOL, wanted), 0.0, left, Watch())
-        z[...] = inner.x if bool(inner.device.xp.isfinite(inner.x).all()) else 0
+        # (all ranks keep the correction, or none)
+        is_finite = inner.total(np.array([0.0 if inner.device.xp.isfinite(inner.x).all() else 1.0]))[0] == 0
+        z[...] = inner.x if is_finite else 0
         self._state.set(count=self.add(found.residuals, np.where(goes_on, norms, np.nan)))
 
     def add(self, residuals: npt.NDArray[np.float64], norms: Any = 1.0) -> list[int]:

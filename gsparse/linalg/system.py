@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -64,10 +63,20 @@ class System:
         """Give the residual norm to reach for each right-hand side; where b is 0, x is, and any residual will do."""
         if not isinstance(atol, float | int | np.number) or atol < 0:
             raise ValueError(f"atol must be a real, non-negative number, got {atol!r}")
-        norms = np.array([sqrt(float(self.device.xp.vdot(v, v).real)) for v in self.b.reshape(self.columns, -1)])
+        squares = np.array([float(self.device.xp.vdot(v, v).real) for v in self.b.reshape(self.columns, -1)])
+        norms = np.sqrt(self.total(squares))
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0
         return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
+
+    def total(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add numbers of the host up over all ranks that share the vectors. Synchronizes."""
+        ranks = self.A.ranks
+        if ranks is None:
+            return values
+        on_device = self.device.xp.array(values)
+        ranks.allreduce(on_device)
+        return self.device.peek(on_device, ranks.wait)()
 
     def deliver(self, x: Array) -> Array:
         """Give flat columns to the caller: NumPy where b was, a vector where there is one right-hand side."""

@@ -10,6 +10,7 @@ import numpy as np
 from gsparse.kernels import NO_LIMIT
 from gsparse.kernels.cpu.basis import Arnoldi
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
+from gsparse.kernels.cpu.halo import gather, scatter_add
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
@@ -49,6 +50,7 @@ __all__ = [
     "encode_columns",
     "encode_keys",
     "factorize_ilu0",
+    "gather",
     "gather_rows",
     "is_symmetric",
     "lay_out",
@@ -60,6 +62,7 @@ __all__ = [
     "row_pattern",
     "rows_follow",
     "run_span",
+    "scatter_add",
     "survey",
     "survives_halving",
     "tiles",

@@ -197,6 +197,8 @@ def bind_step(
         for column in range(columns):
             run_parts(pass_over, cost, size, cells[column], partials, *arrays[column])
             module.total(partials, sums[column])
+        if num_sums and state.reduce is not None:
+            state.reduce(sums)
         for column in range(columns):
             after(sums[column], cells[column], history[column])
 

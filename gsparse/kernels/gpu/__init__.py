@@ -13,6 +13,7 @@ from gsparse.kernels.gpu.encode import (
     run_span,
     survives_halving,
 )
+from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.spmm import csr_spmm
 from gsparse.kernels.gpu.spmv import (
@@ -62,15 +63,18 @@ __all__ = [
     "encode_columns",
     "encode_keys",
     "factorize_ilu0",
+    "gather",
     "gather_rows",
     "is_symmetric",
     "lay_out",
     "lay_out_ellpack",
     "long_rows",
+    "num_scatter_dots",
     "row_blocks",
     "row_keys",
     "rows_follow",
     "run_span",
+    "scatter_add",
     "survey",
     "survives_halving",
     "tiles",

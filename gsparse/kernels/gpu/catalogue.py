@@ -59,7 +59,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
     products = _products(lanes)
     with_dots = ((file.replace(".cu", "_dots.cu"), name) for file, name in products if file in _WITH_DOTS)
-    return [*products, *with_dots, *_set_up(), *_triangular(), *_basis()]
+    return [*products, *with_dots, *_set_up(), *_triangular(), *_basis(), *_halo()]
 
 
 def _products(lanes: int) -> list[tuple[str, str]]:
@@ -108,6 +108,11 @@ def _set_up() -> list[tuple[str, str]]:
 def _triangular() -> list[tuple[str, str]]:
     types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
     return [("triangular.cu", expression(name, *pair)) for pair in types for name in ("ilu0_levels", "solve_levels")]
+
+
+def _halo() -> list[tuple[str, str]]:
+    types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
+    return [("halo.cu", expression(name, *pair)) for pair in types for name in ("gather", "scatter_add")]
 
 
 def _basis() -> list[tuple[str, str]]:

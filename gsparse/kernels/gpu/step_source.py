@@ -3,7 +3,8 @@
 A kernel a step. Sums that the step's own `after` reads are added up by the last of its blocks to arrive. All others are
 left as partial sums, one a block: whoever reads them adds them up first, each block on its own and in the same order,
 which costs less than waiting for the last block where vectors are short. An `after` that needs no sum of its own step
-is done by the first block at once.
+is done by the first block at once. Where sums have to be added up over several ranks in between, a step of the first
+kind is two kernels: one that leaves all its sums, and its `after`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
-__all__ = ["finished_sums", "pending_read", "step_names", "step_source"]
+__all__ = ["finished_sums", "is_split", "pending_read", "step_names", "step_source"]
 
 # Elements that a thread has in flight.
 _ELEMENTS = 2
@@ -42,6 +43,11 @@ def finished_sums(step: Step) -> bool:
     return own or ("stop" in step.targets("after") and not step.loose)
 
 
+def is_split(step: Step) -> bool:
+    """Tell whether a step whose sums are added up over ranks needs a kernel for its `after`."""
+    return bool(step.targets("sums")) and finished_sums(step)
+
+
 @cache
 def step_source(program: Program) -> str:
     """Write all steps of a program, a kernel each."""
@@ -52,7 +58,8 @@ def step_source(program: Program) -> str:
 
 def step_names(program: Program, dtype: np.dtype[np.generic]) -> list[str]:
     """Give the name expressions of all kernels of a program for vectors of a dtype."""
-    return [expression(f"{program.name}_{step.name}", dtype) for step in program.steps]
+    kinds = ((step, kind) for step in program.steps for kind in (("", "_leave", "_after") if is_split(step) else ("",)))
+    return [expression(f"{program.name}_{step.name}{kind}", dtype) for step, kind in kinds]
 
 
 class _Writer:
@@ -86,6 +93,7 @@ class _Writer:
 
 
 _CELLS = "C *cells, int num_cells, double *history, int capacity"
+_WIDE = "typename Wide<T>::type *"
 
 
 def _kernels(program: Program, step: Step) -> str:
@@ -111,7 +119,7 @@ __device__ __forceinline__ void gs_{name}_after(const C *sum{"".join(f", C c_{n}
                                                 double *history, int capacity) {{
 {_after(program, step, pending)}}}
 
-template <class T, class C>
+template <class T, bool IS_SPLIT, class C>
 __device__ __forceinline__ void gs_{name}(long long n{arguments}, unsigned *arrivals, {_CELLS}, C *shared,
                                           int *is_last) {{
   cells += blockIdx.y * num_cells;
@@ -129,14 +137,44 @@ __device__ __forceinline__ void gs_{name}(long long n{arguments}, unsigned *arri
 {index}{_element(step, vectors, reads, written, spelt)}    }}
   }}
 {_ending(step, name, given, outputs)}}}
+{"".join(_entry(name, kind, arguments, _passed(vectors, pending, sums), num_sums) for kind in _kinds(step))}
+{_after_kernel(name, sums, pending, given) if is_split(step) else ""}"""
 
+
+def _kinds(step: Step) -> tuple[str, ...]:
+    return ("", "_leave") if is_split(step) else ("",)
+
+
+def _entry(name: str, kind: str, arguments: str, passed: str, num_sums: int) -> str:
+    """Write the kernel of a pass."""
+    return f"""
 template <class T>
-GS_KERNEL_OF(256) {name}(long long n{arguments.replace("C *", "typename Wide<T>::type *")}, unsigned *arrivals,
-  {_CELLS.replace("C *", "typename Wide<T>::type *")}) {{
+GS_KERNEL_OF(256) {name}{kind}(long long n{arguments.replace("C *", _WIDE)}, unsigned *arrivals,
+  {_CELLS.replace("C *", _WIDE)}) {{
   GS_SHARED(typename Wide<T>::type, shared, {num_sums} * GS_MAX_WARPS);
   GS_SHARED(int, is_last, 1);
-  gs_{name}<T>(n{_passed(vectors, pending, sums)}, arrivals, cells, num_cells, history, capacity, shared,
+  gs_{name}<T, {"true" if kind else "false"}>(n{passed}, arrivals, cells, num_cells, history, capacity, shared,
                       is_last);
+}}
+"""
+
+
+def _after_kernel(name: str, sums: Iterable[str], pending: Iterable[str], given: str) -> str:
+    """Write the kernel of a step's `after`: a block a right-hand side, which adds up the sums that it is given."""
+    read = [*sums, *(n for n in pending if n not in sums)]
+    arguments = "".join(f"const C *p_{n}, int n_{n}, " for n in read)
+    totals = "".join(f"  const C c_{n} = gs_total(p_{n}, n_{n}, shared);\n" for n in read)
+    own = ", ".join(f"c_{n}" for n in sums)
+    return f"""
+template <class T>
+GS_KERNEL_OF(256) {name}_after({arguments.replace("C *", _WIDE)}{_CELLS.replace("C *", _WIDE)}) {{
+  typedef typename Wide<T>::type C;
+  GS_SHARED(C, shared, GS_MAX_WARPS);
+  cells += blockIdx.y * num_cells;
+  history += static_cast<long long>(blockIdx.y) * capacity;
+  if (gs_real(cells[0]) != 0) return;
+{totals}  const C sum[] = {{{own}}};
+  if (threadIdx.x == 0) gs_{name}_after<T>(sum{given}, cells, history, capacity);
 }}
 """
 
@@ -158,6 +196,8 @@ def _ending(step: Step, name: str, given: str, outputs: str) -> str:
     count = max(num_sums, 1)
     pointers = outputs if num_sums else ""
     text += f"  C *const outputs[{count}] = {{{pointers}}};\n"
+    if num_sums:
+        text += f"  if (IS_SPLIT) {{\n    gs_leave_sums<{num_sums}>(sum, outputs, shared);\n    return;\n  }}\n"
     return text + f"  if (gs_finish_sums<{num_sums}>(sum, outputs, arrivals, shared, is_last)) {after}\n"
 
 

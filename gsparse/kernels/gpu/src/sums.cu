@@ -1,9 +1,11 @@
 // sums.cu - many partial sums (those that large products leave) to few, which passes then add up.
 #include "sums.cuh"
 
-// Block b adds up an equal share of them, its threads always the same ones.
+// Block b adds up an equal share of them, its threads always the same ones; blocks along y have a set of them each.
 template <class C> GS_KERNEL_OF(256) sum_partials(long long count, const C *__restrict__ partials, C *__restrict__ sums) {
   GS_SHARED(C, shared, GS_MAX_WARPS);
+  partials += blockIdx.y * count;
+  sums += blockIdx.y * gridDim.x;
   const long long share = (count + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
   const long long end = begin + share < count ? begin + share : count;
   C sum = Scalar<C>::zero();

@@ -1,0 +1,178 @@
+"""The solvers, as they are, on rows that several ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse.linalg as gla
+from gsparse import GpuSparseMatrix
+from gsparse.device import Device
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, SingleCommunicator, run_ranks
+from gsparse.errors import CommunicationError
+from tests.linalg.problems import convection, indefinite, laplacian, rectangular, residual, right_hand_side
+from tests.ranks.groups import GROUPS
+from tests.support import host, on_device
+
+# What each may differ by from the same on one rank: sums are added up in another order.
+CLOSE = 1e-8
+
+SOLVES: dict[str, Callable[..., Any]] = {
+    "cg": lambda A, b, **o: gla.cg(A, b, rtol=1e-10, full_output=True, **o),
+    "cg, refined": lambda A, b, **o: gla.cg(A, b, rtol=1e-10, inner_dtype=np.float32, full_output=True, **o),
+    "bicgstab": lambda A, b, **o: gla.bicgstab(A, b, rtol=1e-10, full_output=True, **o),
+    "gmres": lambda A, b, **o: gla.gmres(A, b, rtol=1e-10, restart=25, full_output=True, **o),
+    "fgmres": lambda A, b, **o: gla.fgmres(A, b, rtol=1e-10, restart=25, full_output=True, **o),
+    "minres": lambda A, b, **o: gla.minres(A, b, rtol=1e-12, check=True, full_output=True, **o),
+    "chebyshev": lambda A, b, **o: gla.chebyshev(A, b, rtol=1e-10, bounds=(0.05, 8), full_output=True, **o),
+}
+LEAST_SQUARES: dict[str, Callable[..., Any]] = {
+    "lsqr": lambda A, b: gla.lsqr(A, b, atol=1e-12, btol=1e-12, full_output=True),
+    "lsmr": lambda A, b: gla.lsmr(A, b, atol=1e-12, btol=1e-12, full_output=True),
+}
+MATRICES = {"minres": indefinite, "gmres": convection, "fgmres": convection, "bicgstab": convection}
+
+
+def shared(run: Callable[..., Any], world_size: int, S: sp.csr_array, b: Any, solve: Callable[..., Any]) -> list[Any]:
+    """Solve on ranks; give what each has found."""
+    rows, columns = RowPartition.by_nnz(S.indptr, world_size), RowPartition.by_rows(S.shape[1], world_size)
+    columns = rows if S.shape[0] == S.shape[1] else columns
+
+    def work(communicator: Communicator) -> Any:
+        own = rows.rows(communicator.rank)
+        return solve(RankMatrix(S[own], rows, columns, communicator, device="cpu"), b[own])
+
+    return run(work, world_size)
+
+
+def check(found: list[Any], alone: Any, close: float = CLOSE) -> Any:
+    """Hold what ranks have found against one rank's result; give the whole solution."""
+    first = found[0]
+    for other in found[1:]:
+        assert (other.info, other.iterations, other.reason) == (first.info, first.iterations, first.reason)
+        np.testing.assert_array_equal(other.residuals, first.residuals)
+    assert first.info == alone.info
+    assert abs(first.iterations - alone.iterations) <= max(2, alone.iterations // 10)
+    x = np.concatenate([part.x for part in found])
+    np.testing.assert_allclose(x, alone.x, rtol=0, atol=close * abs(alone.x).max())
+    return x
+
+
+@pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("name", SOLVES)
+def test_solvers_find_what_one_rank_finds(run: Callable[..., Any], name: str) -> None:
+    S = MATRICES.get(name, laplacian)(12)
+    b, solve = right_hand_side(S), SOLVES[name]
+    alone = solve(GpuSparseMatrix(S, device="cpu"), b)
+    for world_size in (2, 3):
+        x = check(shared(run, world_size, S, b, solve), alone)
+        assert residual(S, x, b) < 1e-8
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_complex_systems_and_several_right_hand_sides(name: str) -> None:
+    S = MATRICES.get(name, laplacian)(7, complex)
+    b, solve = right_hand_side(S, 3), SOLVES[name]
+    alone = solve(GpuSparseMatrix(S, device="cpu"), b)
+    check(shared(run_ranks, 4, S, b, solve), alone)
+
+
+@pytest.mark.parametrize("name", LEAST_SQUARES)
+@pytest.mark.parametrize("shape", [(90, 40), (40, 90)])
+def test_least_squares_with_rows_and_columns_shared(name: str, shape: tuple[int, int]) -> None:
+    S = rectangular(*shape)
+    b, solve = right_hand_side(S), LEAST_SQUARES[name]
+    check(shared(run_ranks, 3, S, b, solve), solve(GpuSparseMatrix(S, device="cpu"), b), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["cg", "gmres", "minres"])
+def test_fewer_rows_than_ranks(name: str) -> None:
+    S = laplacian(12)[:3, :3]
+    b = right_hand_side(S)
+    found = shared(run_ranks, 5, S, b, SOLVES[name])
+    np.testing.assert_allclose(np.concatenate([part.x for part in found]), np.linalg.solve(S.toarray(), b), atol=1e-8)
+
+
+def test_blocks_precondition_their_own_rows() -> None:
+    S = laplacian(16)
+    b = right_hand_side(S)
+
+    def solve(A: RankMatrix, own: Any) -> Any:
+        return gla.cg(A, own, rtol=1e-10, M=gla.ic0(A.diagonal), full_output=True)
+
+    plain, found = shared(run_ranks, 3, S, b, SOLVES["cg"]), shared(run_ranks, 3, S, b, solve)
+    assert residual(S, np.concatenate([part.x for part in found]), b) < 1e-8
+    assert found[0].iterations < 0.7 * plain[0].iterations
+
+
+def test_callbacks_see_each_rank_part() -> None:
+    S = laplacian(8)
+    b = right_hand_side(S)
+
+    def solve(A: RankMatrix, own: Any) -> Any:
+        seen: list[Any] = []
+        found = gla.cg(A, own, rtol=1e-10, callback=lambda x: seen.append(x.copy()), full_output=True)
+        return found, seen
+
+    found = shared(run_ranks, 3, S, b, solve)
+    counts = {len(seen) for _, seen in found}
+    assert len(counts) == 1
+    np.testing.assert_array_equal(found[1][1][-1], found[1][0].x)
+
+
+def test_an_error_in_one_rank_ends_the_solve_of_all() -> None:
+    S = laplacian(8)
+
+    def stop(x: Any) -> None:
+        raise ZeroDivisionError
+
+    def solve(A: RankMatrix, own: Any) -> Any:
+        return gla.cg(A, own, rtol=1e-10, callback=stop if A.communicator.rank == 1 else lambda x: None)
+
+    with pytest.raises(ZeroDivisionError):
+        shared(run_ranks, 3, S, right_hand_side(S), solve)
+
+
+def test_a_rank_that_never_comes_is_an_error_within_the_timeout() -> None:
+    S = laplacian(8)
+
+    def solve(A: RankMatrix, own: Any) -> Any:
+        if A.communicator.rank != 1:
+            return gla.cg(A, own)
+        return None
+
+    def quick(work: Callable[..., Any], world_size: int) -> Any:
+        return run_ranks(work, world_size, timeout=0.5)
+
+    with pytest.raises(CommunicationError, match="0.5 s"):
+        shared(quick, 3, S, right_hand_side(S), solve)
+
+
+class Counting(SingleCommunicator):
+    """One rank alone, whose sums leave the device as if there were others."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def allreduce(self, values: Any) -> None:
+        self.calls += 1
+
+
+@pytest.mark.parametrize("name", [*SOLVES, *LEAST_SQUARES])
+def test_sums_that_leave_the_device_in_between(device: Device, name: str) -> None:
+    # On GPUs passes are split there; with nobody else to add anything, all comes out the same.
+    S = rectangular(45, 20) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(6)
+    b, solve = right_hand_side(S, 2), {**SOLVES, **LEAST_SQUARES}[name]
+    alone = solve(GpuSparseMatrix(S, device=device), on_device(device, b))
+    rows, columns = (RowPartition((0, size)) for size in S.shape)
+    communicator = Counting()
+    A = RankMatrix(S, rows, columns, communicator, device=device)
+    found = solve(A, on_device(device, b))
+    assert found.info == alone.info
+    assert abs(found.iterations - alone.iterations) <= 1
+    np.testing.assert_allclose(host(found.x), host(alone.x), atol=1e-9 * abs(host(alone.x)).max())
+    assert communicator.calls >= found.iterations

@@ -19,6 +19,9 @@ __all__ = ["NcclCommunicator"]
 # Seconds that NCCL may take to let go. After a rank has died inside a CUDA graph `abort` has been seen not to return.
 _LET_GO = 5.0
 
+# Bytes of ncclUniqueId.
+_IDENTITY_SIZE = 128
+
 
 class NcclCommunicator(Communicator):
     """One rank's end: arrays of its GPU go over NCCL on the current stream, arrays of the host over `control`.
@@ -53,16 +56,18 @@ class NcclCommunicator(Communicator):
         self._nccl = nccl = import_module("cupy.cuda.nccl")
         if not nccl.available:
             raise CommunicationError("CuPy finds no NCCL: pip install nvidia-nccl-cu13 (or cu12)")
-        identity = np.zeros(nccl.NCCL_UNIQUE_ID_BYTES, np.int64)
+        identity = np.zeros(_IDENTITY_SIZE, np.int64)
         if self.rank == 0:
-            identity[:] = nccl.get_unique_id()
+            identity[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
         control.allreduce(identity)
         self._types = {"float32": (1, nccl.NCCL_FLOAT32), "float64": (1, nccl.NCCL_FLOAT64)}
         self._types |= {"complex64": (2, nccl.NCCL_FLOAT32), "complex128": (2, nccl.NCCL_FLOAT64)}
         self._types |= {"int32": (1, nccl.NCCL_INT32), "int64": (1, nccl.NCCL_INT64)}
         with device.active():
             try:
-                self._nccl_comm: Any = nccl.NcclCommunicator(self.world_size, tuple(identity.tolist()), self.rank)
+                self._nccl_comm: Any = nccl.NcclCommunicator(
+                    self.world_size, identity.astype(np.uint8).tobytes(), self.rank
+                )
             except nccl.NcclError as error:
                 raise CommunicationError(f"NCCL does not connect rank {self.rank}: {error}") from error
             # Above all else, so that what others wait for does not queue behind a product.

@@ -10,9 +10,11 @@ import hmac
 import secrets
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,6 +27,7 @@ from gsparse.errors import CommunicationError, RankLostError
 __all__ = ["SocketCommunicator", "listen"]
 
 Address = tuple[str, int]
+Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
@@ -34,6 +37,8 @@ _LONGEST_REASON = 4096
 # Up to so many bytes, all of what a call sends, the system's buffers take without anyone having to read.
 _AT_ONCE = 1 << 16
 _TIMEOUT = 60.0
+# Seconds for who connects to prove that it is one of the group: others wait for their turn.
+_STRANGER_TIMEOUT = 5.0
 
 
 def listen(host: str) -> socket.socket:
@@ -42,7 +47,10 @@ def listen(host: str) -> socket.socket:
 
 
 class SocketCommunicator(Communicator):
-    """One process's end. All ranks make theirs at the same time; each pair is connected once.
+    """One process's end. All ranks make theirs at the same time.
+
+    Each rank connects to each other one: what it sends goes over its own connection, what it receives over the other's.
+    So a thread that sends and one that receives never touch the same connection, which TLS would not bear.
 
     Parameters
     ----------
@@ -55,6 +63,8 @@ class SocketCommunicator(Communicator):
         The same for all ranks, known to nobody else.
     timeout : float
         Seconds that another rank may be silent when something of it is waited for.
+    tls : (SSLContext, SSLContext), optional
+        For accepted connections and for those that this rank makes; without, what is sent can be read on the way.
 
     Raises
     ------
@@ -69,24 +79,34 @@ class SocketCommunicator(Communicator):
         listener: socket.socket,
         secret: bytes,
         timeout: float = _TIMEOUT,
+        tls: Contexts = (None, None),
     ) -> None:
-        self.rank, self.world_size = rank, len(addresses)
-        self._addresses, self._secret, self.timeout = tuple(addresses), secret, timeout
+        self.rank, self.world_size, self.timeout = rank, len(addresses), timeout
+        self._addresses, self._secret = tuple(addresses), secret
+        self._serve_tls, self._connect_tls = tls
+        self._refused = ""
         self._number = 0
-        self._peers: dict[int, socket.socket] = {}
+        self._outgoing: dict[int, socket.socket] = {}
+        self._incoming: dict[int, socket.socket] = {}
+        self._headers: dict[int, bytes] = {}  # read before anyone asked for them
         self._senders: list[threading.Thread] = []
+        others = [peer for peer in range(self.world_size) if peer != rank]
         try:
-            with listener:
-                listener.settimeout(timeout)
-                for peer in range(rank):
-                    self._peers[peer] = self._connect(peer)
-                while len(self._peers) < self.world_size - 1:
-                    peer, connection = self._accept(listener)
-                    self._peers[peer] = connection
+            with listener, ThreadPoolExecutor(1) as pool:
+                accepted = pool.submit(self._accept_all, listener)
+                try:
+                    for peer in others:
+                        self._outgoing[peer] = self._connect(peer)
+                except BaseException:
+                    with suppress(OSError):
+                        listener.shutdown(socket.SHUT_RDWR)  # (ends a wait for who may never come)
+                    raise
+                accepted.result()
         except OSError as error:
             self.close()
-            missing = sorted({*range(self.world_size)} - {rank, *self._peers})
-            raise CommunicationError(f"rank {rank} cannot reach ranks {missing} in {timeout:g} s: {error}") from error
+            missing = sorted({*others} - ({*self._outgoing} & {*self._incoming}))
+            text = f"rank {rank} cannot reach ranks {missing} in {timeout:g} s: {error}{self._refused}"
+            raise CommunicationError(text) from error
         except BaseException:
             self.close()
             raise
@@ -96,38 +116,39 @@ class SocketCommunicator(Communicator):
     def _connect(self, peer: int) -> socket.socket:
         connection = socket.create_connection(self._addresses[peer], self.timeout)
         with _closed_on_error(connection):
-            self._set_up(connection)
+            connection = self._set_up(connection, self._connect_tls, self._addresses[peer][0])
             connection.sendall(_HELLO.pack(self.rank))
-            self._prove(connection, peer)
+            prove(connection, self._secret, self.rank, peer)
         return connection
 
-    def _accept(self, listener: socket.socket) -> tuple[int, socket.socket]:
-        connection, _ = listener.accept()
-        with _closed_on_error(connection):
-            self._set_up(connection)
-            (peer,) = _HELLO.unpack(_read(connection, _HELLO.size))
-            if not self.rank < peer < self.world_size or peer in self._peers:
-                raise CommunicationError(f"a stranger called itself rank {peer}")
-            self._prove(connection, peer)
-        return peer, connection
+    def _accept_all(self, listener: socket.socket) -> None:
+        """Accept all others; who cannot prove to be one of them is sent away."""
+        listener.settimeout(self.timeout)
+        while len(self._incoming) < self.world_size - 1:
+            connection, _ = listener.accept()
+            try:
+                with _closed_on_error(connection):
+                    connection.settimeout(min(self.timeout, _STRANGER_TIMEOUT))
+                    connection = self._set_up(connection, self._serve_tls)
+                    (peer,) = _HELLO.unpack(_read(connection, _HELLO.size))
+                    if not 0 <= peer < self.world_size or peer == self.rank or peer in self._incoming:
+                        raise CommunicationError(f"it called itself rank {peer}")
+                    prove(connection, self._secret, self.rank, peer)
+                    connection.settimeout(self.timeout)
+            except (OSError, CommunicationError) as error:
+                self._refused = f" (a stranger was refused: {error})"
+                continue
+            self._incoming[peer] = connection
 
-    def _set_up(self, connection: socket.socket) -> None:
-        connection.settimeout(self.timeout)
+    def _set_up(self, connection: socket.socket, tls: ssl.SSLContext | None, host: str | None = None) -> socket.socket:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _AT_ONCE)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _AT_ONCE)
-
-    def _prove(self, connection: socket.socket, peer: int) -> None:
-        """Have each side answer the other's challenge; an answer serves for this pair of ranks and direction only."""
-        nonce = secrets.token_bytes(_NONCE)
-        connection.sendall(nonce)
-        theirs = _read(connection, _NONCE)
-        connection.sendall(self._answer(theirs, self.rank, peer))
-        if not hmac.compare_digest(_read(connection, _NONCE), self._answer(nonce, peer, self.rank)):
-            raise CommunicationError(f"what calls itself rank {peer} does not know this group's secret")
-
-    def _answer(self, nonce: bytes, of: int, to: int) -> bytes:
-        return hmac.digest(self._secret, struct.pack("<II", of, to) + nonce, "sha256")
+        if tls is None:
+            return connection
+        return tls.wrap_socket(
+            connection, server_side=host is None, server_hostname=host if tls.check_hostname else None
+        )
 
     # -------------------------------------------------------------- the contract
 
@@ -167,26 +188,25 @@ class SocketCommunicator(Communicator):
                 self._send(self.rank + step, _REDUCE, number, own)
 
     def check(self) -> None:
-        for connection in select.select(list(self._peers.values()), [], [], 0)[0]:
-            peer = next(peer for peer, known in self._peers.items() if known is connection)
+        waiting = {peer: c for peer, c in self._incoming.items() if peer not in self._headers}
+        readable = select.select(list(waiting.values()), [], [], 0)[0]
+        for peer in [peer for peer, connection in waiting.items() if connection in readable]:
             try:
-                header = connection.recv(_HEADER.size, socket.MSG_PEEK)
+                self._headers[peer] = _read(waiting[peer], _HEADER.size)
             except OSError as error:
                 raise self._lost(peer, error) from error
-            if not header:
-                raise self._lost(peer, ConnectionResetError("the connection was closed"))
-            if header[0] == _ABORT:
+            if self._headers[peer][0] == _ABORT:
                 self._receive(peer, _ABORT, 0, memoryview(b""))
 
     def abort(self, reason: str) -> None:
         text = reason.encode()[:_LONGEST_REASON]
-        for connection in self._peers.values():
+        for connection in self._outgoing.values():
             with suppress(OSError):
                 connection.settimeout(1.0)
                 connection.sendall(_HEADER.pack(_ABORT, 0, len(text)) + text)
 
     def close(self) -> None:
-        for connection in self._peers.values():
+        for connection in (*self._outgoing.values(), *self._incoming.values()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
             connection.close()
@@ -226,7 +246,7 @@ class SocketCommunicator(Communicator):
         return wait
 
     def _send(self, peer: int, kind: int, number: int, frame: memoryview) -> None:
-        connection, header = self._peers[peer], _HEADER.pack(kind, number, len(frame))
+        connection, header = self._outgoing[peer], _HEADER.pack(kind, number, len(frame))
         try:
             if len(frame) <= _AT_ONCE:
                 connection.sendall(header + frame)
@@ -237,9 +257,10 @@ class SocketCommunicator(Communicator):
             raise self._lost(peer, error) from error
 
     def _receive(self, peer: int, kind: int, number: int, target: memoryview) -> None:
-        connection = self._peers[peer]
+        connection = self._incoming[peer]
         try:
-            got, got_number, size = _HEADER.unpack(_read(connection, _HEADER.size))
+            header = self._headers.pop(peer, None) or _read(connection, _HEADER.size)
+            got, got_number, size = _HEADER.unpack(header)
             if got == _ABORT:
                 raise CommunicationError(_read(connection, min(size, _LONGEST_REASON)).decode(errors="replace"))
             if (got, got_number, size) != (kind, number, len(target)):
@@ -260,6 +281,26 @@ class SocketCommunicator(Communicator):
 
 
 _NAMES = {_EXCHANGE: "exchange", _REDUCE: "allreduce"}
+
+
+def prove(connection: socket.socket, secret: bytes, own: int, peer: int) -> None:
+    """Have each side answer the other's challenge; an answer serves for this pair of numbers and direction only.
+
+    Raises
+    ------
+    CommunicationError
+        Where the other side does not know the secret.
+    """
+
+    def answer(nonce: bytes, of: int, to: int) -> bytes:
+        return hmac.digest(secret, struct.pack("<II", of, to) + nonce, "sha256")
+
+    nonce = secrets.token_bytes(_NONCE)
+    connection.sendall(nonce)
+    theirs = _read(connection, _NONCE)
+    connection.sendall(answer(theirs, own, peer))
+    if not hmac.compare_digest(_read(connection, _NONCE), answer(nonce, peer, own)):
+        raise CommunicationError(f"what calls itself rank {peer} does not know this group's secret")
 
 
 @contextmanager

@@ -14,7 +14,9 @@ SECRET = b"known to this group only"
 TIMEOUT = 10.0
 
 
-def run_sockets(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
+def run_sockets(
+    work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT, **options: Any
+) -> list[Any]:
     """Run ranks as threads that talk over sockets; raise what the first has raised by itself."""
     listeners = [listen("127.0.0.1") for _ in range(world_size)]
     addresses = [listener.getsockname() for listener in listeners]
@@ -22,7 +24,7 @@ def run_sockets(work: Callable[..., Any], world_size: int, *args: Any, timeout: 
 
     def run(rank: int) -> None:
         try:
-            with SocketCommunicator(rank, addresses, listeners[rank], SECRET, timeout) as communicator:
+            with SocketCommunicator(rank, addresses, listeners[rank], SECRET, timeout, **options) as communicator:
                 results[rank] = work(communicator, *args)
         except Exception as error:
             results[rank] = error

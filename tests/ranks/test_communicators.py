@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -216,26 +218,78 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
 
 
 @pytest.mark.parametrize("greeting", [b"", b"\x09\x00\x00\x00", b"\x01\x00\x00\x00" + bytes(64), os.urandom(200)])
-def test_noise_on_the_port_lets_nobody_in(greeting: bytes) -> None:
-    listener = listen("127.0.0.1")
-    address = listener.getsockname()
-    found: list[Exception] = []
-
-    def accept() -> None:
-        try:
-            SocketCommunicator(0, [address, ("127.0.0.1", 1)], listener, SECRET, 2.0)
-        except CommunicationError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    with socket.create_connection(address) as stranger:
+def test_noise_on_the_port_lets_nobody_in_and_keeps_nobody_out(greeting: bytes) -> None:
+    listeners = [listen("127.0.0.1") for _ in range(2)]
+    addresses = [listener.getsockname() for listener in listeners]
+    strangers = [socket.create_connection(address) for address in addresses]
+    for stranger in strangers:
         stranger.sendall(greeting)
-        with suppress(OSError):  # (it may have been refused already)
-            stranger.shutdown(socket.SHUT_WR)
-        thread.join(10)
-    assert not thread.is_alive()
-    assert len(found) == 1
+        stranger.shutdown(socket.SHUT_WR)
+    found = []
+
+    def add(rank: int) -> None:
+        with SocketCommunicator(rank, addresses, listeners[rank], SECRET, 5.0) as communicator:
+            values = np.ones(1)
+            communicator.allreduce(values)
+            found.append(values[0])
+
+    threads = [threading.Thread(target=add, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [2, 2]
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts that trust one certificate, made for this test."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 -subj /CN=gsparse"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context in (server, client):
+        context.check_hostname = False
+        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        context.load_verify_locations(folder / "cert.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return server, client
+
+
+@pytest.mark.parametrize("size", [3, 300_000])
+def test_what_goes_over_tls_arrives(tls: tuple[ssl.SSLContext, ssl.SSLContext], size: int) -> None:
+    def work(communicator: Communicator) -> tuple[float, float]:
+        peer = 1 - communicator.rank
+        got, values = np.empty(size), np.full(size, communicator.rank + 1.0)
+        communicator.exchange({peer: values}, {peer: got})()
+        communicator.check()
+        communicator.allreduce(values)
+        return got[-1], values[-1]
+
+    assert run_sockets(work, 2, tls=tls) == [(2, 3), (1, 3)]
+
+
+def test_who_speaks_no_tls_is_refused(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    listeners = [listen("127.0.0.1") for _ in range(2)]
+    addresses = [listener.getsockname() for listener in listeners]
+    errors: list[str] = []
+
+    def join(rank: int, **options: Any) -> None:
+        try:
+            SocketCommunicator(rank, addresses, listeners[rank], SECRET, 1.0, **options).close()
+        except CommunicationError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=join, args=(0,), kwargs={"tls": tls}), threading.Thread(target=join, args=(1,))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(errors) == 2
 
 
 def test_a_rank_that_is_not_there_is_named() -> None:

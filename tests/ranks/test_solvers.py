@@ -148,7 +148,7 @@ def test_a_rank_that_never_comes_is_an_error_within_the_timeout() -> None:
     def quick(work: Callable[..., Any], world_size: int) -> Any:
         return run_ranks(work, world_size, timeout=0.5)
 
-    with pytest.raises(CommunicationError, match="0.5 s"):
+    with pytest.raises(CommunicationError, match=r"0\.5 s"):
         shared(quick, 3, S, right_hand_side(S), solve)
 
 

@@ -35,6 +35,11 @@ class RowSources:
     shape : (int, int)
         Of the whole matrix.
 
+    Attributes
+    ----------
+    dtype : numpy dtype or None
+        What the values of all files fit into, and all rows are given in; None for a callable, which decides by itself.
+
     Raises
     ------
     ShapeError
@@ -58,6 +63,8 @@ class RowSources:
         if wrong or self._bounds[-1] != self.shape[0]:
             found = ", ".join(str(reader.shape) for reader in self._readers)
             raise ShapeError(f"the sources must make up a matrix of shape {self.shape} together, theirs are {found}")
+        dtypes = [reader.dtype for reader in self._readers if reader.dtype is not None]
+        self.dtype = np.result_type(*dtypes) if dtypes else None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         """Read rows lo to hi.
@@ -65,7 +72,6 @@ class RowSources:
         Returns
         -------
         csr_array, shape (hi - lo, columns of the matrix)
-            Of the dtype that the sources read have in common.
 
         Raises
         ------
@@ -77,7 +83,8 @@ class RowSources:
             Where a file is truncated or malformed.
         """
         parts = [reader.rows(first, last) for reader, first, last in self._covering(lo, hi)]
-        return parts[0] if len(parts) == 1 else sp.vstack(parts, format="csr")
+        found = parts[0] if len(parts) == 1 else sp.vstack(parts, format="csr")
+        return found.astype(found.dtype if self.dtype is None else self.dtype, copy=False)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         """Give how many entries each of the rows lo to hi holds; None where that takes reading them.
@@ -114,6 +121,7 @@ class _Called:
 
     source: Callable[[int, int], Any]
     shape: tuple[int, int]
+    dtype: None = None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         expected = (hi - lo, self.shape[1])

@@ -35,6 +35,11 @@ class Reader(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...
 
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Give that of the values, None where only rows tell."""
+        ...
+
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         """Give rows lo to hi, with checked indices."""
         ...
@@ -82,13 +87,16 @@ class _Npz:
     path: Path
     shape: tuple[int, int]
     format: str
+    dtype: np.dtype[Any]
 
     @classmethod
     def open(cls, path: Path) -> Self:
         shape, kind = (_whole(path, name) for name in ("shape", "format"))
-        num_rows, num_cols = shape.tolist()
+        num_rows, num_cols = map(int, shape.tolist())
         name = kind.item()
-        return cls(path, (int(num_rows), int(num_cols)), name.decode() if isinstance(name, bytes) else str(name))
+        with _member(path, "data.npy") as (stream, _):
+            _, dtype = _array_header(stream)
+        return cls(path, (num_rows, num_cols), name.decode() if isinstance(name, bytes) else str(name), dtype)
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         with _reading(self.path):
@@ -126,11 +134,16 @@ def _whole(path: Path, name: str) -> npt.NDArray[Any]:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
+def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    shape, _, dtype = _ARRAY_HEADERS[np.lib.format.read_magic(stream)](stream)
+    return shape, dtype
+
+
 def _part(path: Path, name: str, start: int, stop: int) -> npt.NDArray[Any]:
     """Read part of a vector, of what stands before it as little as can be."""
     with _member(path, f"{name}.npy") as (stream, size):
         begin = stream.tell()
-        shape, _, dtype = _ARRAY_HEADERS[np.lib.format.read_magic(stream)](stream)
+        shape, dtype = _array_header(stream)
         if len(shape) != 1 or stop > shape[0] or dtype.hasobject:
             raise ValueError(f"{name} must be a vector of {stop} numbers or more, got {dtype} of shape {shape}")
         if stream.tell() - begin + shape[0] * dtype.itemsize != size:
@@ -192,6 +205,10 @@ class _MatrixMarket:
         if layout == "array" and symmetry != "general":  # packed: the lower triangle
             count = num_rows * (num_rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
         return cls(path, (num_rows, num_cols), count, layout, field, symmetry)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._entries(0, 0, b"").dtype  # type: ignore[no-any-return]
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         return None

@@ -323,6 +323,17 @@ def test_files_stand_one_below_the_other(stacked: tuple[list[Path], sp.csr_array
     assert sources.row_lengths(3, 3).size == 0
 
 
+def test_rows_have_the_dtype_of_all_files_whichever_are_read(tmp_path: Path) -> None:
+    for name, dtype in (("a.npz", np.float32), ("b.npz", np.int64)):
+        sp.save_npz(tmp_path / name, sp.eye_array(3, dtype=dtype, format="dia"))
+    (tmp_path / "c.mtx").write_text("%%MatrixMarket matrix coordinate complex general\n3 3 0\n")
+    sources = RowSources([tmp_path / name for name in ("a.npz", "b.npz")], (6, 3))
+    assert sources.dtype == np.float64
+    assert [sources.rows(*rows).dtype for rows in ((0, 2), (2, 2), (2, 5), (5, 6))] == [np.float64] * 4
+    assert RowSources([tmp_path / name for name in ("a.npz", "c.mtx")], (6, 3)).rows(0, 1).dtype == np.complex128
+    assert RowSources([lambda lo, hi: sp.eye_array(hi - lo, 3, dtype=np.int8)], (6, 3)).dtype is None
+
+
 def test_only_headers_are_read_before_rows_are_asked_for(stacked: tuple[list[Path], sp.csr_array]) -> None:
     paths, whole = stacked
     paths[2].write_text("\n".join(paths[2].read_text().splitlines()[:4]))

@@ -241,6 +241,7 @@ class GpuDevice(Device):
         self.lanes = int(properties["warpSize"])
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.description = properties["name"].decode()
+        self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
         # The default streams are numbers, not addresses; the last of them, one a thread, has the same for all threads.
         self._current_stream, self._last_named_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread

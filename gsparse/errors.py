@@ -16,6 +16,7 @@ __all__ = [
     "RankLostError",
     "ShapeError",
     "StructureError",
+    "WorkerLost",
 ]
 
 
@@ -77,6 +78,27 @@ class RankLostError(CommunicationError):
 
     def __str__(self) -> str:
         return f"rank {self.rank} at {self.address} is gone: {self.why}"
+
+
+class WorkerLost(CommunicationError):  # noqa: N818  (as Python's own KeyboardInterrupt: something has happened)
+    """A worker of a cluster that held rows of a distributed matrix is gone, and its rows with it.
+
+    Attributes
+    ----------
+    rank : int
+    address : str
+        Dask's, of the worker.
+    """
+
+    def __init__(self, rank: int, address: str) -> None:
+        super().__init__(rank, address)  # (what it is pickled by)
+        self.rank, self.address = rank, address
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} on {self.address} is gone, and its rows with it: A.repartition() makes them again on "
+            "the workers that are left; on_failure='resume' does that within a solve"
+        )
 
 
 class HostFallbackError(GsparseError, RuntimeError):

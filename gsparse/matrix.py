@@ -257,6 +257,20 @@ class DeviceMatrix(ElementwiseOperations):
             raise DtypeError(f"{values.dtype} has no device arithmetic: use astype(float)")
         return cast(Self, self._with_values(values if home is not None else self.device.upload(values)))
 
+    def distribute(self, **options: Any) -> Any:
+        """Spread this matrix over the workers of a dask cluster.
+
+        Parameters
+        ----------
+        **options
+            Of `gsparse.distributed.distribute`.
+
+        Returns
+        -------
+        gsparse.distributed.DistributedMatrix
+        """
+        return import_module("gsparse.distributed").distribute(self, **options)
+
     def as_linear_operator(self) -> LinearOperator:
         """Give a `scipy.sparse.linalg.LinearOperator` whose products run on the device."""
         products = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}

@@ -4,6 +4,9 @@ A rank owns consecutive rows, and the entries of vectors that belong to them. Wh
 ghosts, comes in one exchange a product.
 """
 
+from importlib import import_module
+from typing import Any
+
 from gsparse.distributed.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.halo import Halo, RowBlock, split_columns
 from gsparse.distributed.local import LocalCommunicator, run_ranks
@@ -24,3 +27,27 @@ __all__ = [
     "run_ranks",
     "split_columns",
 ]
+
+# Those that need dask, imported when they are asked for.
+_OF_DASK = {
+    "DistributedMatrix": "matrix",
+    "LocalGpuCluster": "cluster",
+    "distribute": "spread",
+    "from_dask_array": "spread",
+    "from_loaders": "spread",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_DASK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_OF_DASK[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
+            raise
+        raise ImportError(f"{name} needs dask: pip install 'gsparse[dask]'") from error
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_OF_DASK])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gsparse.device import Device, get_device
 from gsparse.distributed.communicator import Communicator
 from gsparse.distributed.halo import Halo, HaloExchange, RowBlock, split_columns
 from gsparse.distributed.partition import RowPartition
+from gsparse.linalg.iteration import Iteration
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.matrix import GpuSparseMatrix
 
@@ -43,6 +45,10 @@ class RankMatrix(Operator):
         Of the rank's part: its rows, and the columns that it owns.
     whole_shape : (int, int)
         (M, N).
+    column_sizes : list of int
+        How many columns each rank owns.
+    observer : callable or None
+        Called with the `Iteration` whenever a solve has looked at its scalars; what it raises ends the solve.
 
     Examples
     --------
@@ -75,19 +81,46 @@ class RankMatrix(Operator):
         self.off_diagonal = GpuSparseMatrix(parts.off_diagonal, device=self.device)
         self.boundary, self.ghosts = parts.boundary, parts.ghosts
         self.shape, self.dtype = parts.diagonal.shape, np.dtype(parts.diagonal.dtype)
+        self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own.start
         self._whole_shape = rows.num_rows, columns.num_rows
+        self.observer: Callable[[Iteration], None] | None = None
         self.halo = Halo(parts.ghosts, columns, communicator)
         self.connect(communicator)
 
     def connect(self, communicator: Communicator) -> None:
         """Go on with another communicator between the same ranks."""
-        self.ranks = self.communicator = communicator.on(self.device)
+        self.communicator = communicator.on(self.device)
         self.is_resident = self.device.kind == "cpu" or self.communicator.is_queued
         self._bound: dict[Any, Apply] = {}
+
+    def rows_on_host(self) -> sp.csr_array:
+        """Give the rank's rows as they were, columns rising in each, on the host."""
+        inner, outer = self.diagonal.tocoo(), self.off_diagonal.tocoo()
+        rows = np.concatenate([inner.coords[0], self.boundary[outer.coords[0]]])
+        columns = np.concatenate([inner.coords[1] + self._first_column, self.ghosts[outer.coords[1]]])
+        data = np.concatenate([inner.data, outer.data])
+        return sp.csr_array((data, (rows, columns)), shape=(self.shape[0], self.whole_shape[1]))
 
     @property
     def whole_shape(self) -> tuple[int, int]:
         return self._whole_shape
+
+    @property
+    def ranks(self) -> RankMatrix:
+        return self
+
+    def allreduce(self, values: Array) -> None:
+        """See `gsparse.linalg.operators.Ranks`."""
+        self.communicator.allreduce(values)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """See `gsparse.linalg.operators.Ranks`."""
+        self.communicator.wait(is_done)
+
+    def look(self, iteration: Iteration) -> None:
+        """See `gsparse.linalg.operators.Ranks`: `observer` is called."""
+        if self.observer is not None:
+            self.observer(iteration)
 
     def home(self) -> Device:
         return self.device

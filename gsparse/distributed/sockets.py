@@ -31,6 +31,7 @@ Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
+_ARRAY = struct.Struct("<8sQQ")  # dtype, rows, columns (0: a vector)
 _HELLO = struct.Struct("<I")  # rank
 _NONCE = 32
 _LONGEST_REASON = 4096
@@ -130,7 +131,7 @@ class SocketCommunicator(Communicator):
                 with _closed_on_error(connection):
                     connection.settimeout(min(self.timeout, _STRANGER_TIMEOUT))
                     connection = self._set_up(connection, self._serve_tls)
-                    (peer,) = _HELLO.unpack(_read(connection, _HELLO.size))
+                    (peer,) = _HELLO.unpack(read(connection, _HELLO.size))
                     if not 0 <= peer < self.world_size or peer == self.rank or peer in self._incoming:
                         raise CommunicationError(f"it called itself rank {peer}")
                     prove(connection, self._secret, self.rank, peer)
@@ -192,7 +193,7 @@ class SocketCommunicator(Communicator):
         readable = select.select(list(waiting.values()), [], [], 0)[0]
         for peer in [peer for peer, connection in waiting.items() if connection in readable]:
             try:
-                self._headers[peer] = _read(waiting[peer], _HEADER.size)
+                self._headers[peer] = read(waiting[peer], _HEADER.size)
             except OSError as error:
                 raise self._lost(peer, error) from error
             if self._headers[peer][0] == _ABORT:
@@ -259,17 +260,17 @@ class SocketCommunicator(Communicator):
     def _receive(self, peer: int, kind: int, number: int, target: memoryview) -> None:
         connection = self._incoming[peer]
         try:
-            header = self._headers.pop(peer, None) or _read(connection, _HEADER.size)
+            header = self._headers.pop(peer, None) or read(connection, _HEADER.size)
             got, got_number, size = _HEADER.unpack(header)
             if got == _ABORT:
-                raise CommunicationError(_read(connection, min(size, _LONGEST_REASON)).decode(errors="replace"))
+                raise CommunicationError(read(connection, min(size, _LONGEST_REASON)).decode(errors="replace"))
             if (got, got_number, size) != (kind, number, len(target)):
                 expected = f"{_NAMES[kind]} {number} of {len(target)} bytes"
                 sent = f"{_NAMES.get(got, 'noise')} {got_number} of {size} bytes"
                 raise CommunicationError(
                     f"ranks disagree: rank {self.rank} expects {expected}, rank {peer} sent {sent}"
                 )
-            _read_into(connection, target)
+            read_into(connection, target)
         except OSError as error:
             raise self._lost(peer, error) from error
 
@@ -297,9 +298,9 @@ def prove(connection: socket.socket, secret: bytes, own: int, peer: int) -> None
 
     nonce = secrets.token_bytes(_NONCE)
     connection.sendall(nonce)
-    theirs = _read(connection, _NONCE)
+    theirs = read(connection, _NONCE)
     connection.sendall(answer(theirs, own, peer))
-    if not hmac.compare_digest(_read(connection, _NONCE), answer(nonce, peer, own)):
+    if not hmac.compare_digest(read(connection, _NONCE), answer(nonce, peer, own)):
         raise CommunicationError(f"what calls itself rank {peer} does not know this group's secret")
 
 
@@ -316,13 +317,33 @@ def _bytes(values: npt.NDArray[Any]) -> memoryview:
     return values.reshape(-1).view(np.uint8).data
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
+def read(connection: socket.socket, size: int) -> bytes:
+    """Read so many bytes; `ConnectionResetError` where the connection ends before."""
     found = bytearray(size)
-    _read_into(connection, memoryview(found))
+    read_into(connection, memoryview(found))
     return bytes(found)
 
 
-def _read_into(connection: socket.socket, target: memoryview) -> None:
+def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
+    """Send an array of numbers: a header of its dtype and shape, and its bytes."""
+    values = np.ascontiguousarray(values)
+    rows, columns = (values.size, 0) if values.ndim == 1 else values.shape
+    connection.sendall(_ARRAY.pack(values.dtype.str.encode(), rows, columns))
+    connection.sendall(_bytes(values))
+
+
+def take_array(connection: socket.socket) -> npt.NDArray[Any]:
+    """Receive what `send_array` sends; `CommunicationError` where it is no array of numbers."""
+    kind, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
+    dtype = np.dtype(kind.rstrip(b"\0").decode())
+    if dtype.kind not in "biufc":
+        raise CommunicationError(f"an array of numbers was expected, got {dtype}")
+    found = np.empty((rows, columns) if columns else rows, dtype)
+    read_into(connection, _bytes(found))
+    return found
+
+
+def read_into(connection: socket.socket, target: memoryview) -> None:
     while target:
         count = connection.recv_into(target)
         if not count:

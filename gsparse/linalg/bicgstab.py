@@ -9,6 +9,7 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.iteration import Iteration
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import SolveResult
@@ -86,6 +87,7 @@ _REASONS = {
 _ADVICE = dict.fromkeys(_REASONS, "Begin elsewhere (x0), or use gmres.")
 
 
+@handed_over
 def bicgstab(
     A: Any,
     b: Array,

@@ -10,6 +10,7 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.iteration import Iteration
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.refinement import refined
@@ -65,6 +66,7 @@ PROGRAM = Program(
 )
 
 
+@handed_over
 def cg(
     A: Any,
     b: Array,

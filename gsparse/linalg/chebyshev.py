@@ -9,6 +9,7 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.iteration import Iteration
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import BREAKDOWN, CONVERGED, SolveResult
@@ -92,6 +93,7 @@ _MARGINS = 0.3, 1.05
 _EXACT_MARGINS = 0.99, 1.01
 
 
+@handed_over
 def chebyshev(
     A: Any,
     b: Array,

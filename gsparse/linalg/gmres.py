@@ -13,6 +13,7 @@ from gsparse._typing import Array
 from gsparse.errors import DtypeError
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.iteration import Iteration, Snapshot
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
@@ -88,6 +89,7 @@ _ADVICE = {
 }
 
 
+@handed_over
 def gmres(
     A: Any,
     b: Array,
@@ -194,6 +196,7 @@ def gmres(
     return found if full_output else (found.x, found.info)
 
 
+@handed_over
 def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> Any:
     """Solve A·x = b by flexible GMRES: the preconditioner M may differ from iteration to iteration.
 

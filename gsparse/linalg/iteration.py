@@ -220,7 +220,7 @@ class Iteration:
         """
         queue(begin)
         self.last = self.state.look()
-        self._keep(self.last)
+        self._see(self.last)
         if self.last.stop.all():
             return
         with self.watch.showing(self.maxiter):
@@ -262,9 +262,15 @@ class Iteration:
         return float(total[0] / total[1])
 
     def _is_over(self, snapshot: Snapshot) -> bool:
-        self._keep(snapshot)
+        self._see(snapshot)
         self.watch.step(snapshot, self)
         return bool(snapshot.stop.all())
+
+    def _see(self, snapshot: Snapshot) -> None:
+        self._keep(snapshot)
+        self.iterations = int(snapshot.iterations.max())
+        if self.state.ranks is not None:
+            self.state.ranks.look(self)
 
     def _keep(self, snapshot: Snapshot) -> None:
         """Take the residuals that are new out of the ring."""

@@ -7,6 +7,7 @@ from typing import Any
 from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.bidiagonal import FIRST, LEFT, RIGHT, START, TESTS, bidiagonalize, result_of, statistics
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.system import make_system
 
 __all__ = ["PROGRAM", "lsmr"]
@@ -100,6 +101,7 @@ PROGRAM = Program(
 _NORMS = ("rnorm", "arnorm", "anorm", "acond", "xnorm")
 
 
+@handed_over
 def lsmr(
     A: Any,
     b: Array,

@@ -9,6 +9,7 @@ import numpy as np
 from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.bidiagonal import FIRST, LEFT, RIGHT, START, TESTS, bidiagonalize, result_of, statistics
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.system import make_system
 
 __all__ = ["PROGRAM", "lsqr"]
@@ -78,6 +79,7 @@ PROGRAM = Program(
 _NORMS = ("anorm", "acond", "arnorm", "xnorm")
 
 
+@handed_over
 def lsqr(
     A: Any,
     b: Array,

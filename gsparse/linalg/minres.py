@@ -9,6 +9,7 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.iteration import Iteration
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import SolveResult
@@ -127,6 +128,7 @@ _REASONS = {
 }
 
 
+@handed_over
 def minres(
     A: Any,
     b: Array,

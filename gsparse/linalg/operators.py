@@ -32,6 +32,10 @@ class Ranks(Protocol):
         """Wait for what has been queued; raise where another rank is lost."""
         ...
 
+    def look(self, iteration: Any) -> None:
+        """See an `Iteration` as it is now, whenever the host has looked at its scalars; raise where it is to end."""
+        ...
+
 
 class Operator(ABC):
     """A linear map between resident vectors. Preconditioners are operators; SciPy takes them as `M` too.
@@ -42,14 +46,16 @@ class Operator(ABC):
     dtype : dtype
     is_resident : bool
         Whether a product stays on the device, neither waits nor allocates, and so can be part of a CUDA graph.
-    ranks : Ranks or None
-        Those that have the other rows, where this is one rank's part of an operator; vectors are parts then too.
     """
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     is_resident: bool = True
-    ranks: Ranks | None = None
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """Those that have the other rows, where this is one rank's part of an operator; vectors are parts then too."""
+        return None
 
     @property
     def whole_shape(self) -> tuple[int, int]:

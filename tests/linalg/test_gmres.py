@@ -118,6 +118,9 @@ class Ranks:
     def wait(self, is_done: object) -> None:
         pass
 
+    def look(self, iteration: object) -> None:
+        pass
+
 
 def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run some iterations of Arnoldi's process with a diagonal matrix; give the basis and the scalars."""

@@ -12,6 +12,7 @@ from gsparse.device import Device
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, solve_each
@@ -60,6 +61,7 @@ class ProductPreconditioner(Preconditioner):
         return build
 
 
+@handed_over
 def jacobi(A: Any) -> Preconditioner:
     """Precondition with the inverse of the diagonal.
 
@@ -94,6 +96,7 @@ def jacobi(A: Any) -> Preconditioner:
         return DiagonalPreconditioner(matrix.device, matrix.inverse_diagonal("jacobi"))
 
 
+@handed_over
 def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     """Precondition with the inverses of dense blocks on the diagonal.
 

@@ -11,6 +11,7 @@ from gsparse.device import Device
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.calls import Call
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, select
 from gsparse.linalg.preconditioners.triangle import SOLVES, Solve, Triangle, levels_of
@@ -50,6 +51,7 @@ class FactoredPreconditioner(Preconditioner):
         return build
 
 
+@handed_over
 def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
     """Precondition with the incomplete LU factors that have entries where A has: ILU(0), for gmres and bicgstab.
 
@@ -113,6 +115,7 @@ def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float =
         return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False))
 
 
+@handed_over
 def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
     """Precondition with the incomplete Cholesky factors that have entries where A has: IC(0), for cg and minres.
 

@@ -15,6 +15,7 @@ from gsparse._typing import Array
 from gsparse.device import Device, get_device
 from gsparse.errors import FactorizationError
 from gsparse.kernels.calls import Call
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.relaxation import BoundRelaxation, Relaxation
@@ -138,6 +139,7 @@ def _inner_dtype(inner: np.dtype[Any], outer: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.result_type(inner, np.complex64)) if outer.kind == "c" else inner
 
 
+@handed_over
 def amg(
     ml: Any,
     *,

@@ -7,6 +7,7 @@ from typing import Any
 from gsparse._typing import Array
 from gsparse.errors import FactorizationError
 from gsparse.kernels.calls import Call
+from gsparse.linalg.handover import handed_over
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.relaxation import (
     BoundRelaxation,
@@ -38,6 +39,7 @@ class PolynomialPreconditioner(Preconditioner):
         return build
 
 
+@handed_over
 def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> Preconditioner:
     """Precondition with the polynomial in D⁻¹A that is nearest to its inverse between two eigenvalues; D the diagonal.
 

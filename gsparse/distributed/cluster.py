@@ -1,0 +1,65 @@
+"""A cluster of this machine: one dask worker a GPU, or several for its processors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import distributed
+
+from gsparse.device import get_device
+from gsparse.errors import DeviceError
+from gsparse.threads import available_cpus
+
+__all__ = ["LocalGpuCluster"]
+
+
+def LocalGpuCluster(n_workers: int | None = None, *, device: str = "auto", **options: Any) -> distributed.SpecCluster:
+    """Start a dask cluster on this machine with a worker for each GPU; where there is none, for its processors.
+
+    Any other cluster serves as well: `dask_cuda.LocalCUDACluster`, dask-jobqueue's, workers started by hand. Each
+    worker then takes the GPU that CuPy finds there.
+
+    Parameters
+    ----------
+    n_workers : int, optional
+        All GPUs by default; 2 without any.
+    device : {"auto", "cpu", "gpu"}, optional
+    **options
+        Of `distributed.SpecCluster`.
+
+    Returns
+    -------
+    distributed.SpecCluster
+        A context manager. Each worker is a process with a nanny, which starts it again where it dies.
+
+    Raises
+    ------
+    DeviceError
+        Where GPUs are asked for that are not there.
+    """
+    num_gpus = _num_gpus(device)
+    n_workers = n_workers or num_gpus or 2
+    if num_gpus and n_workers > num_gpus:
+        raise DeviceError(f"{n_workers} workers for {num_gpus} GPUs: ask for fewer, or for device='cpu'")
+    threads = str(max(1, available_cpus() // n_workers))
+    workers = {}
+    for number in range(n_workers):
+        env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
+        if num_gpus:
+            # (HIP reads this too, where its own variable is not set)
+            env["CUDA_VISIBLE_DEVICES"] = str(number)
+        workers[number] = {"cls": distributed.Nanny, "options": {"nthreads": 1, "env": env}}
+    scheduler = {"cls": distributed.Scheduler, "options": {"port": 0, "dashboard_address": ":0"}}
+    return distributed.SpecCluster(workers, scheduler, **{"silence_logs": logging.WARNING, **options})
+
+
+def _num_gpus(device: str) -> int:
+    if device == "cpu":
+        return 0
+    try:
+        return int(get_device("gpu:0").xp.cuda.runtime.getDeviceCount())
+    except DeviceError:
+        if device != "auto":
+            raise
+        return 0

@@ -1,0 +1,130 @@
+"""Distributed matrices out of what there is: a matrix here, files, dask arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import distributed
+import scipy.sparse as sp
+
+from gsparse.distributed.loaders import RowSources, Source
+from gsparse.distributed.matrix import TIMEOUT, DistributedMatrix
+from gsparse.distributed.sources import Blocks, Here, Loaded, Partition
+from gsparse.errors import ShapeError
+from gsparse.matrix import GpuSparseMatrix
+
+__all__ = ["distribute", "from_dask_array", "from_loaders"]
+
+
+def distribute(
+    S: Any,
+    *,
+    client: distributed.Client | None = None,
+    partition: Partition = "nnz",
+    reorder: str | None = None,
+    workers: Sequence[str] | None = None,
+    device: str = "auto",
+    timeout: float = TIMEOUT,
+    **options: Any,
+) -> DistributedMatrix:
+    """Spread a matrix of this process over the workers of a dask cluster.
+
+    Parameters
+    ----------
+    S : sparse array or GpuSparseMatrix, shape (M, N)
+        It is kept here too, to be spread again where a worker is lost: CSR as it is, anything else as a copy.
+    client : distributed.Client, optional
+        The current one by default.
+    partition : {"nnz", "rows", "metis"} or sequence of int, optional
+        Rows with about as many entries a worker (default), as many rows, what METIS finds to have few ghosts (square
+        matrices; it needs pymetis and permutes rows and columns), or the bounds themselves.
+    reorder : {"rcm"}, optional
+        Reverse Cuthill–McKee first: few ghosts without METIS.
+    workers : sequence of str, optional
+        Dask's addresses; all of the cluster's by default, one rank each.
+    device : str, optional
+        On each worker; "auto" is its GPU where it has one.
+    timeout : float, optional
+        Seconds that a rank may be silent, before the others give up.
+    **options
+        Of `GpuSparseMatrix`, for the diagonal blocks.
+
+    Returns
+    -------
+    DistributedMatrix
+
+    Raises
+    ------
+    ShapeError, CommunicationError, WorkerLost
+    """
+    # (a copy of what would be on loan, so that the device's matrix is free again)
+    csr = sp.csr_array(S, copy=isinstance(S, GpuSparseMatrix))
+    return DistributedMatrix.made(Here(csr), client, workers, partition, reorder, device, timeout, options)
+
+
+def from_loaders(
+    sources: Sequence[Source],
+    shape: tuple[int, int],
+    *,
+    client: distributed.Client | None = None,
+    partition: Partition = "nnz",
+    workers: Sequence[str] | None = None,
+    device: str = "auto",
+    timeout: float = TIMEOUT,
+    **options: Any,
+) -> DistributedMatrix:
+    """Have each worker read its rows, so that the matrix never exists in one place.
+
+    Parameters
+    ----------
+    sources : list of path, or of one callable
+        Files that workers can read, one below the other: SciPy's `.npz` or Matrix Market. Or ``callable(lo, hi)``,
+        which gives these rows as anything that SciPy makes a sparse array of, in all N columns.
+    shape : (int, int)
+    client, partition, workers, device, timeout, **options
+        As in `distribute`, but for METIS. By entries only where headers tell them.
+
+    Returns
+    -------
+    DistributedMatrix
+
+    Raises
+    ------
+    ShapeError, FileFormatError, CommunicationError, WorkerLost
+    """
+    return DistributedMatrix.made(
+        Loaded(RowSources(sources, shape)), client, workers, partition, None, device, timeout, options
+    )
+
+
+def from_dask_array(
+    X: Any,
+    *,
+    client: distributed.Client | None = None,
+    partition: Partition = "rows",
+    workers: Sequence[str] | None = None,
+    device: str = "auto",
+    timeout: float = TIMEOUT,
+    **options: Any,
+) -> DistributedMatrix:
+    """Take over a dask array whose chunks are blocks of rows, each a sparse array (or dense).
+
+    Parameters
+    ----------
+    X : dask.array.Array, shape (M, N)
+        Chunked by rows only.
+    client, partition, workers, device, timeout, **options
+        As in `distribute`; bounds are at ends of chunks.
+
+    Returns
+    -------
+    DistributedMatrix
+
+    Raises
+    ------
+    ShapeError, CommunicationError, WorkerLost
+    """
+    if X.ndim != 2 or X.numblocks[1] != 1:
+        raise ShapeError(f"a dask array in chunks of whole rows is needed, got chunks {X.chunks}: X.rechunk((n, -1))")
+    return DistributedMatrix.made(Blocks(X), client, workers, partition, None, device, timeout, options)

@@ -1,0 +1,300 @@
+"""Distributed matrices on a dask cluster of real worker processes: what a user does with them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+import gsparse.linalg as gla
+from gsparse import GpuSparseMatrix
+from gsparse.errors import CommunicationError, ShapeError
+from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
+from tests.ranks.test_blocks import matrices
+from tests.support import random_values
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+da = pytest.importorskip("dask.array")
+
+from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with LocalGpuCluster(4, device="cpu") as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture
+def workers(client: Any) -> list[str]:
+    client.wait_for_workers(4)
+    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_products_are_scipys(client: Any, workers: list[str], world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(world_size)
+    found = matrices(dtype)
+    names = list(found) if world_size in (1, 4) else ["square", "fewer rows than ranks"]
+    for name in names:
+        S = found[name]
+        x, z = random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)
+        with distribute(S, client=client, workers=workers[:world_size], timeout=20) as A:
+            assert (A.shape, A.dtype, A.nnz) == (S.shape, S.dtype, S.nnz)
+            for got, expected in (
+                (A @ x, S @ x), (A.T @ z, S.T @ z), (A.H @ z, S.conj().T @ z), (A.rmatvec(z), S.conj().T @ z),
+                (A @ np.stack([x, 2 * x], axis=1), S @ np.stack([x, 2 * x], axis=1)),
+                (A.T @ np.stack([z, z, z], axis=1), S.T @ np.stack([z, z, z], axis=1)),
+                (A @ np.ones(S.shape[1], int), S @ np.ones(S.shape[1], int)),
+            ):  # fmt: skip
+                np.testing.assert_allclose(got, expected, atol=1e-12)
+                assert got.dtype == expected.dtype
+
+
+def test_dask_arrays_give_dask_arrays_in_chunks_of_the_rows(client: Any, workers: list[str]) -> None:
+    S = matrices("float64")["square"]
+    x = np.random.default_rng(0).standard_normal(101)
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        lazy = A @ da.from_array(x, chunks=17)
+        assert isinstance(lazy, da.Array)
+        assert lazy.chunks == (tuple(np.diff(A.row_bounds).tolist()),)
+        np.testing.assert_allclose(lazy.compute(), S @ x, atol=1e-12)
+        np.testing.assert_allclose((A.T @ da.from_array(x, chunks=50)).compute(), S.T @ x, atol=1e-12)
+        X = da.from_array(np.stack([x, x + 1], axis=1), chunks=(30, 1))
+        np.testing.assert_allclose((A @ X).compute(), S @ X.compute(), atol=1e-12)
+        np.testing.assert_allclose((A @ (A @ da.from_array(x, chunks=20))).compute(), S @ (S @ x), atol=1e-12)
+        with pytest.raises(ShapeError, match="101"):
+            A @ da.ones(7)
+
+
+def test_scipys_solvers_take_it_as_it_is(client: Any, workers: list[str]) -> None:
+    S = laplacian(12)
+    b = right_hand_side(S)
+    with GpuSparseMatrix(S, device="cpu").distribute(client=client, workers=workers[:2]) as A:
+        for solve in (la.cg, la.gmres):
+            x, info = solve(A, b, rtol=1e-8)
+            assert info == 0
+            assert residual(S, x, b) < 1e-7
+        assert la.eigsh(A, 1, return_eigenvectors=False)[0] == pytest.approx(la.eigsh(S, 1)[0][0])
+
+
+SOLVES: dict[str, Callable[..., Any]] = {
+    "cg": gla.cg, "bicgstab": gla.bicgstab, "gmres": gla.gmres, "fgmres": gla.fgmres, "minres": gla.minres,
+    "chebyshev": lambda A, b, **o: gla.chebyshev(A, b, bounds=(0.05, 8), **o),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_our_solvers_run_on_the_workers(client: Any, workers: list[str], name: str) -> None:
+    S = convection(11) if name in ("gmres", "fgmres", "bicgstab") else laplacian(11)
+    b, solve = right_hand_side(S), SOLVES[name]
+    alone = solve(GpuSparseMatrix(S, device="cpu"), b, rtol=1e-10, full_output=True)
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        found = solve(A, b, rtol=1e-10, full_output=True)
+        assert type(found.x) is np.ndarray
+        assert (found.info, found.reason) == (alone.info, alone.reason)
+        np.testing.assert_allclose(found.x, alone.x, atol=1e-7)
+        assert abs(found.iterations - alone.iterations) <= 2
+        x, info = solve(A, da.from_array(b, chunks=40), rtol=1e-10)
+        assert isinstance(x, da.Array)
+        assert x.chunks == (tuple(np.diff(A.row_bounds).tolist()),)
+        assert info == 0
+        np.testing.assert_allclose(x.compute(), found.x, atol=1e-12)
+        guess = solve(A, b, x0=found.x, rtol=1e-8, full_output=True)
+        assert guess.iterations <= 1
+
+
+@pytest.mark.parametrize("name", ["lsqr", "lsmr"])
+def test_least_squares(client: Any, workers: list[str], name: str) -> None:
+    S = rectangular(80, 33)
+    b, solve = right_hand_side(S), getattr(gla, name)
+    expected = solve(GpuSparseMatrix(S, device="cpu"), b)
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        found = solve(A, b)
+        assert len(found) == len(expected)
+        assert found[1] == expected[1]
+        np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+        x = solve(A, da.from_array(b, chunks=30))[0]
+        np.testing.assert_allclose(x.compute(), found[0], atol=1e-12)
+
+
+def test_several_right_hand_sides_complex_values_and_more_workers_than_rows(client: Any, workers: list[str]) -> None:
+    S = laplacian(9, complex)
+    b = right_hand_side(S, 3)
+    with distribute(S, client=client, workers=workers) as A:
+        X, info = gla.cg(A, b, rtol=1e-10)
+        assert (X.shape, info) == (b.shape, 0)
+        assert residual(S, X, b).max() < 1e-9
+    tiny = laplacian(2)[:3, :3]
+    with distribute(tiny, client=client, workers=workers, partition="rows") as A:
+        assert min(np.diff(A.row_bounds)) == 0
+        np.testing.assert_allclose(gla.cg(A, np.ones(3), rtol=1e-12)[0], np.linalg.solve(tiny.toarray(), np.ones(3)))
+
+
+def test_preconditioners_are_made_of_each_ranks_block(client: Any, workers: list[str]) -> None:
+    S = laplacian(20)
+    b = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        plain = gla.cg(A, b, rtol=1e-10, full_output=True)
+        for M in (gla.ic0(A), gla.amg(A), gla.jacobi(A)):
+            found = gla.cg(A, b, rtol=1e-10, M=M, full_output=True)
+            assert found.info == 0
+            assert residual(S, found.x, b) < 1e-9
+            assert found.iterations <= plain.iterations + 1
+        assert gla.cg(A, b, rtol=1e-10, M=gla.ic0(A), full_output=True).iterations < 0.7 * plain.iterations
+        with pytest.raises(TypeError, match="made of the distributed matrix"):
+            gla.cg(A, b, M=sp.eye_array(S.shape[0]))
+
+
+def test_other_functions_take_it_as_an_operator(client: Any, workers: list[str]) -> None:
+    S = laplacian(10)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        found = gla.lobpcg(A, np.random.default_rng(0).standard_normal((100, 3)), maxiter=60)
+        np.testing.assert_allclose(found[0], la.eigsh(S, 3, return_eigenvectors=False)[::-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("partition", "reorder"), [("rows", None), ("nnz", "rcm"), ("metis", None), ("metis", "rcm")])
+def test_orders_and_partitions_leave_results_as_they_are(
+    client: Any, workers: list[str], partition: str, reorder: str | None
+) -> None:
+    if partition == "metis":
+        pytest.importorskip("pymetis", reason="needs pymetis")
+    S = laplacian(12)
+    shuffled = np.random.default_rng(1).permutation(S.shape[0])
+    S = sp.csr_array(S[shuffled][:, shuffled])
+    b = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:3], partition=partition, reorder=reorder) as A:
+        np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
+        np.testing.assert_allclose(A.T @ b, S.T @ b, atol=1e-12)
+        np.testing.assert_allclose((A @ da.from_array(b, chunks=40)).compute(), S @ b, atol=1e-12)
+        assert residual(S, gla.cg(A, b, rtol=1e-10)[0], b) < 1e-9
+        assert residual(S, gla.cg(A, da.from_array(b, chunks=60), rtol=1e-10)[0].compute(), b) < 1e-9
+        if (partition, reorder) != ("rows", None):
+            with distribute(S, client=client, workers=workers[:3]) as plain:
+                assert sum(A.ghosts_per_worker) < sum(plain.ghosts_per_worker)
+
+
+def rows_of_laplacian(lo: int, hi: int) -> Any:
+    return laplacian(12)[lo:hi]
+
+
+def test_matrices_that_only_workers_ever_read(client: Any, workers: list[str], tmp_path: Path) -> None:
+    S = laplacian(12)
+    b = right_hand_side(S)
+    sp.save_npz(tmp_path / "top.npz", S[:60])
+    sp.save_npz(tmp_path / "bottom.npz", S[60:])
+    for sources in ([rows_of_laplacian], [tmp_path / "top.npz", tmp_path / "bottom.npz"]):
+        with from_loaders(sources, S.shape, client=client, workers=workers[:3]) as A:
+            np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
+            assert residual(S, gla.cg(A, b, rtol=1e-10)[0], b) < 1e-9
+            files = A.checkpoint(tmp_path)
+        with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
+            np.testing.assert_allclose(again @ b, S @ b, atol=1e-12)
+
+
+def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
+    S = laplacian(12)
+    chunks = (20, 50, 4, 70)
+    ends = np.cumsum((0, *chunks))
+    blocks = [
+        da.from_delayed(client.submit(operator.getitem, S, slice(a, b), pure=False), (b - a, S.shape[1]), dtype=float)
+        for a, b in pairwise(ends.tolist())
+    ]
+    X = da.concatenate(blocks)
+    x = right_hand_side(S)
+    with from_dask_array(X, client=client, workers=workers[:2]) as A:
+        assert set(A.row_bounds) <= set(ends.tolist())
+        np.testing.assert_allclose(A @ x, S @ x, atol=1e-12)
+    with from_dask_array(X, client=client, workers=workers[:2], partition=(0, 74, 144)) as A:
+        assert A.row_bounds == (0, 74, 144)
+    with pytest.raises(ShapeError, match="between chunks"):
+        from_dask_array(X, client=client, workers=workers[:2], partition=(0, 75, 144))
+    with pytest.raises(ShapeError, match="whole rows"):
+        from_dask_array(da.ones((4, 4), chunks=2), client=client)
+
+
+def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str]) -> None:
+    S = laplacian(10)
+    x = right_hand_side(S)
+    A = distribute(S, client=client, workers=workers[:2], partition=(0, 30, 100))
+    assert A.row_bounds == (0, 30, 100)
+    assert A.workers == tuple(workers[:2])
+    assert sum(A.nnz_per_worker) == S.nnz
+    assert A.ghosts_per_worker == [10, 10]
+    text = str(A)
+    assert all(address in text for address in A.workers)
+    with A.repartition(workers=workers, reorder="rcm") as B:
+        assert len(B.workers) == 4
+        np.testing.assert_allclose(B @ x, S @ x, atol=1e-12)
+        with pytest.raises(CommunicationError, match="closed"):
+            A @ x
+    assert "closed" in repr(B)
+    with pytest.raises(CommunicationError, match="no workers"):
+        distribute(S, client=client, workers=["tcp://nobody:1"])
+    with pytest.raises(ShapeError, match="row bounds"):
+        distribute(S, client=client, workers=workers[:2], partition=(0, 1, 2, 100))
+
+
+def test_nothing_is_left_on_workers_that_are_let_go(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    before = client.run(kept_here)
+    A = distribute(S, client=client)
+    gla.cg(A, np.ones(36))
+    A @ np.ones(36)
+    assert all(
+        count == n + 1 for (count, _), (n, _) in zip(client.run(kept_here).values(), before.values(), strict=True)
+    )
+    A.close()
+    A.close()
+    assert client.run(kept_here) == before
+
+
+def kept_here() -> tuple[int, int]:
+    """Give how many matrices this worker has, and how many threads of ours."""
+    import threading
+
+    from gsparse.distributed import resident
+
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse products")]
+    return len(resident._residents) + len(resident._listeners), len(ours)
+
+
+def test_callbacks_and_progress(client: Any, workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    S = laplacian(8)
+    b = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:2], reorder="rcm") as A:
+        seen: list[Any] = []
+        x, _ = gla.cg(A, b, rtol=1e-6, callback=seen.append)
+        np.testing.assert_array_equal(seen[-1], x)
+        norms: list[Any] = []
+        gla.gmres(A, b, rtol=1e-6, callback=norms.append, callback_type="pr_norm")
+        assert norms[-1] < norms[0]
+        with pytest.raises(ZeroDivisionError):
+            gla.cg(A, b, callback=lambda x: 1 / 0)
+        assert gla.cg(A, b, progress=True)[1] == 0
+    assert "residual" in capsys.readouterr().err
+
+
+def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        with pytest.raises(ValueError, match="atol"):
+            gla.cg(A, np.ones(36), atol=-1)
+        with pytest.raises(ShapeError, match="does not fit"):
+            gla.cg(A, np.ones(35))
+        with pytest.raises(ValueError, match="on_failure"):
+            gla.cg(A, np.ones(36), on_failure="ignore")
+        assert gla.cg(A, np.ones(36))[1] == 0
+    A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
+    with A, pytest.raises(ShapeError, match="square"):
+        gla.cg(A, np.ones(20))

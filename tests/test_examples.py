@@ -13,12 +13,26 @@ FOLDER = Path(__file__).resolve().parents[1] / "examples"
 
 # What each prints, small enough for a test; a list that lacks an example fails.
 EXAMPLES = {
+    "cluster_across_hosts.py": (
+        ["--n", "5000"],
+        r"on 2 workers.*\nconverged .*residual \d\.\de-(09|1\d).* 100\.0",
+    ),
     "convection_diffusion.py": (["--n", "40"], r"GMRES\(30\) with ILU\(0\).* converged .*down the wind"),
     "eigenvalues.py": (["--n", "31"], r"tones: 9\.\d+ 15\.\d+ 19\.\d+ 29\.\d+"),
+    "many_gpus_poisson.py": (["--n", "16"], r"on 2 workers.*AMG +converged .*centre: 0\.05.* info 0, 2 chunks"),
     "pagerank.py": (["--graph", "R-MAT 15"], r"the ranks differ by \d\.\de-(09|1\d).*1\. page"),
+    "partitioned_files.py": (["--n", "8"], r"rows-3\.mtx: converged.* one worker: converged.* function: converged"),
     "poisson_amg.py": (["--n", "16"], r"CG with AMG +converged after \d iterations"),
     "poisson_cg.py": (["--n", "16"], r"GpuSparseMatrix +4096 unknowns.*u at the centre 0\.05"),
     "thousand_gpus.py": ([], r"measured µs .*weak scaling.*\n 1024 +\d+%.*a billion rows.*\n 1024 +\d+%"),
+}
+
+# What they need besides gsparse.
+NEEDED = {
+    "cluster_across_hosts.py": ["distributed"],
+    "many_gpus_poisson.py": ["distributed", "pyamg"],
+    "partitioned_files.py": ["distributed"],
+    "poisson_amg.py": ["pyamg"],
 }
 
 
@@ -28,8 +42,8 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name: str) -> None:
-    if name == "poisson_amg.py":
-        pytest.importorskip("pyamg")
+    for package in NEEDED.get(name, []):
+        pytest.importorskip(package, reason=f"needs {package}")
     arguments, expected = EXAMPLES[name]
     device = [] if name == "thousand_gpus.py" else ["--device", "cpu"]  # (which computes nothing on any)
     command = [sys.executable, "-W", "error", str(FOLDER / name), *arguments, *device]

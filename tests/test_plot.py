@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,25 @@ def test_row_lengths_count_every_row(ax: Any) -> None:
     S = sp.csr_array((np.ones(lengths.sum()), np.zeros(lengths.sum(), int), np.concatenate([[0], np.cumsum(lengths)])))
     plot.row_lengths(S, ax)
     assert sum(bar.get_height() for bar in ax.patches) == lengths.size
+
+
+def test_a_distribution_shows_entries_rows_and_ghosts_of_each_worker(ax: Any) -> None:
+    A = SimpleNamespace(nnz_per_worker=[90, 70, 0], ghosts_per_worker=[4, 0, 0], row_bounds=(0, 10, 18, 18))
+    assert plot.distribution(A, ax) is ax
+    left, right = ax.figure.axes
+    entries, (rows, ghosts) = left.containers[0], right.containers
+    drawn = [[bar.get_height() for bar in bars] for bars in (entries, rows, ghosts)]
+    assert drawn == [[90, 70, 0], [10, 8, 0], [4, 0, 0]]
+    assert [bar.get_y() for bar in ghosts] == [10, 8, 0]
+    assert [round(bar.get_x() + bar.get_width() / 2) for bar in [*entries, *rows]] == [0, 1, 2] * 2
+    texts = [text.get_text() for text in left.get_legend().get_texts()]
+    assert texts == ["entries (most: 1.69 times the mean)", "rows", "ghosts (in all 0.22 a row)"]
+    ax.figure.canvas.draw()
+
+
+def test_a_distribution_of_nothing_is_drawn(ax: Any) -> None:
+    plot.distribution(SimpleNamespace(nnz_per_worker=[0], ghosts_per_worker=[0], row_bounds=(0, 0)), ax)
+    ax.figure.canvas.draw()
 
 
 def test_times_are_scaled_by_the_vendors(ax: Any) -> None:

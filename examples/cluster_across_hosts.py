@@ -3,13 +3,16 @@
 A matrix goes to whatever cluster dask's client is connected to. Without an address this script starts workers on this
 machine. The same versions of Python, dask and gsparse have to be on all hosts. Needs pip install '.[dask]'.
 
-By hand. A scheduler on one host, and on each host a worker for each of its GPUs, with one thread and a fair part of the
-host's memory (by default a worker with one thread gets what one processor of many is worth, and is ended beyond that):
+By hand. A scheduler on one host, and on each host a worker for each of its GPUs. A worker takes the first GPU that it
+sees, and sees the others after it, without which they could not reach each other directly. It has one thread and a fair
+part of the host's memory (by default a worker gets what its one thread is of the host's, and is ended beyond that):
 
     head$   dask scheduler --interface ib0 --scheduler-file /shared/scheduler.json
-    node1$  for gpu in 0 1 2 3 4 5 6 7; do
-                CUDA_VISIBLE_DEVICES=$gpu NCCL_SOCKET_IFNAME=ib0 dask worker --scheduler-file /shared/scheduler.json \\
-                    --interface ib0 --nthreads 1 --memory-limit 0.11 --local-directory /tmp &
+    node1$  export NCCL_SOCKET_IFNAME=ib0 visible=0,1,2,3,4,5,6,7
+            for gpu in 0 1 2 3 4 5 6 7; do
+                CUDA_VISIBLE_DEVICES=$visible dask worker --scheduler-file /shared/scheduler.json --interface ib0 \\
+                    --nthreads 1 --memory-limit 0.11 --local-directory /tmp &
+                visible=${visible#*,},${visible%%,*}
             done
     head$   python examples/cluster_across_hosts.py --scheduler-file /shared/scheduler.json
 
@@ -30,7 +33,9 @@ sends is not, in any case. --protocol tls, and the same three files for all:
     node1$  dask worker tls://head:8786 --protocol tls --tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem ...
     head$   python examples/cluster_across_hosts.py --address tls://head:8786 --tls ca.pem cert.pem key.pem
 
-Under Slurm, dask-jobqueue starts the workers as jobs, here each with a GPU to itself:
+Under Slurm, dask-jobqueue starts the workers as jobs, here each with a GPU to itself and blind to the others of its
+host. Where several GPUs of a host are wanted, have `srun --ntasks-per-node=1 --gpus-per-node=8` run the loop above and
+`wait` instead:
 
     from dask_jobqueue import SLURMCluster
     from distributed import Client

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 # The scheduler and the client are on the first host, a worker on each of the others.
 HOSTS = 3
 SCHEDULER = "tcp://10.77.0.1:8786"
-# Seconds of silence until a rank gives up, and then as many as `DistributedMatrix` gives the other one to say why.
-SOONEST = 3 + 15
+# Seconds that the error may take: those of silence, a while for the other rank to say why, and a busy machine.
+SOON = 30
 
 # Dask gives up on who is silent after this: well after gsparse has.
 PATIENCE = {
@@ -149,4 +149,4 @@ def test_a_cable_pulled_out_during_a_solve_is_an_error_and_the_next_solve_works(
     assert seen["product"] < 1e-12
     assert max(seen["before"], seen["after"]) < 1e-9
     assert "CommunicationError" in seen["error"], seen
-    assert seen["seconds"] < SOONEST + 15, seen
+    assert seen["seconds"] < SOON, seen

@@ -112,7 +112,9 @@ def _triangular() -> list[tuple[str, str]]:
 
 def _halo() -> list[tuple[str, str]]:
     types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
-    return [("halo.cu", expression(name, *pair)) for pair in types for name in ("gather", "scatter_add")]
+    return [
+        ("halo.cu", expression(name, *pair)) for pair in types for name in ("gather", "scatter_add", "scatter_add_dots")
+    ]
 
 
 def _basis() -> list[tuple[str, str]]:

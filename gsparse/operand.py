@@ -15,10 +15,11 @@ import numpy as np
 
 from gsparse._typing import INDEX_DTYPES, Array
 from gsparse.build import Entries
+from gsparse.columns_plan import ColumnsPlan, plan_columns
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
-from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
+from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, Panel
 from gsparse.machine import CPU_MODEL, GPU_MODEL, MachineModel
 from gsparse.plan import EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
 from gsparse.structure import Structure
@@ -93,7 +94,7 @@ class Operand:
     _products: dict[Types, Product] = field(default_factory=dict, repr=False)
     _entries: dict[Types, Entries] = field(default_factory=dict, repr=False)
     _plans: dict[Types, Plan] = field(default_factory=dict, repr=False)
-    _columns: dict[np.dtype[Any], Csr] = field(default_factory=dict, repr=False)
+    _columns: dict[Types, Any] = field(default_factory=dict, repr=False)
     _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
 
@@ -209,14 +210,24 @@ class Operand:
         if storage == compute == self.csr.dtype:
             self.own_product = product
 
-    def columns(self, storage: np.dtype[Any]) -> Csr:
-        """Give the CSR arrays for products with several columns; values of another dtype are cast once."""
-        found = self._columns.get(storage)
+    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Any:
+        """Give ``multiply(x, y, alpha, beta, conjugate)`` for several columns, see `gsparse.kernels`."""
+        found = self._columns.get((storage, compute))
         if found is None:
-            with self._lock, self.device.active():
-                found = self._columns[storage] = self.values_as(storage)
+            with self._lock, self.device.active(), self.device.memory_guard():
+                choose = partial(self._launch_of, compute)
+                found = self.device.kernels.csr_spmm(self.device, self.values_as(storage), compute, choose)
+                self._columns[storage, compute] = found
                 self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
         return found
+
+    def _launch_of(self, compute: np.dtype[Any], panel: Panel) -> Any:
+        return self.columns_plan(panel, compute).launch
+
+    def columns_plan(self, panel: Panel, compute: np.dtype[Any]) -> ColumnsPlan:
+        """Choose how an X like this is multiplied on a GPU."""
+        threads, lanes = self.request.threads_per_block, self.device.lanes
+        return plan_columns(self.stats, panel, lanes=lanes, value_bytes=compute.itemsize, threads_per_block=threads)
 
     def transposed(self) -> tuple[Operand, bool]:
         """Give the operand of the transposed matrix, and whether its values stand for their conjugates.

@@ -16,7 +16,6 @@ import numpy as np
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
-from gsparse.kernels import Launch
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
@@ -201,8 +200,7 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
         product = operand.product(types.storage, compute)
         product.multiply(device_x, y, *scalars, conjugate)
     else:
-        launch = Launch(operand.request.threads_per_block)
-        device.kernels.csr_spmm(device, operand.columns(types.storage), device_x, y, *scalars, conjugate, launch)
+        operand.columns(types.storage, compute)(device_x, y, *scalars, conjugate)
     if y is out:
         return out
     if compute != types.result:

@@ -1,0 +1,156 @@
+"""The choice of a schedule for k dense columns: row statistics and X's layout → a launch with its reason (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, STRIDED_COLUMNS, Panel, PanelLaunch
+from gsparse.plan import RowStats
+
+__all__ = ["ColumnsPlan", "plan_columns"]
+
+# Lanes that share the entries of a row of a column-major X at most: more columns would scatter each read further.
+_STRIDED_LANES = 4
+# Columns that lanes may own in vain, over those there are.
+_MAX_IDLE = 1.25
+# Entries that a lane should have at least, and threads that fill a device (as for csr_vector, `gsparse.plan`).
+_ENTRIES_PER_LANE = 6.0
+_FILL = 2**17
+# Entries of a row, in the mean, from which on a whole warp reads them together.
+_CACHED_LENGTH = 16.0
+# Entries and row ends of a group's share.
+_SHARE = 32
+_SHARES_PER_LANE = 8
+# Bytes of X that the cache gives a second, and seconds until a batch of entries is there: an H200.
+_GATHERED = 5e12
+_LATENCY = 0.7e-6
+_BATCH = 4
+# Equal parts beat whole rows where lanes would idle so many times as long as they work, or where the longest row takes
+# such a share of the product's time.
+_MAX_WASTE = 1.75
+_MAX_PATH = 0.5
+_FIXED = 3e-6
+
+
+@dataclass(frozen=True)
+class ColumnsPlan:
+    """How a product with k dense columns runs on a GPU, and why.
+
+    Attributes
+    ----------
+    launch : PanelLaunch
+    reason : str
+    panel : Panel
+    stats : RowStats
+    waste : float
+        Time of a warp over what its lanes would need, were all rows of one length.
+    path : float
+        Predicted share of the longest row's time in the product's, by whole rows.
+    """
+
+    launch: PanelLaunch
+    reason: str
+    panel: Panel
+    stats: RowStats
+    waste: float
+    path: float
+
+    def __str__(self) -> str:
+        panel, launch = self.panel, self.launch
+        layout = "column-major" if panel.by_columns else "row-major"
+        shared = (
+            f"{launch.entry_lanes} entry lanes{', cached' if launch.cached else ''}"
+            if launch.schedule == "rows"
+            else f"{launch.share} entries and row ends a group"
+        )
+        return (
+            f"{launch.schedule} for {panel.num_columns} columns, {layout}: {self.reason}\n"
+            f"{launch.column_lanes} lanes of {launch.columns_per_lane} columns, {shared}; "
+            f"waste {self.waste:.2f}, longest row {self.path:.2f} of the product"
+        )
+
+
+def plan_columns(
+    stats: RowStats,
+    panel: Panel,
+    *,
+    lanes: int,
+    value_bytes: int,
+    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK,
+    schedule: str = "auto",
+) -> ColumnsPlan:
+    """Choose how to multiply a matrix with these rows by such an X.
+
+    Parameters
+    ----------
+    stats : RowStats
+    panel : Panel
+    lanes : int
+        Threads of a warp.
+    value_bytes : int
+        Size of an element of X and Y.
+    threads_per_block : {128, 256, 512}
+    schedule : {"auto", "rows", "split"}
+
+    Examples
+    --------
+    >>> even = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
+    >>> print(plan_columns(even, Panel(64, 4), lanes=32, value_bytes=4))
+    rows for 64 columns, row-major: rows are even enough
+    16 lanes of 4 columns, 1 entry lanes; waste 1.00, longest row 0.00 of the product
+    """
+    per_lane = STRIDED_COLUMNS if panel.by_columns else panel.pack
+    column_lanes = _column_lanes(-(-panel.num_columns // per_lane), _STRIDED_LANES if panel.by_columns else lanes)
+    tiles = -(-panel.num_columns // (per_lane * column_lanes))
+    entry_lanes = _entry_lanes(stats, column_lanes, tiles, lanes)
+    waste, path = (
+        _waste(stats, lanes // (column_lanes * entry_lanes), lanes),
+        _path(stats, panel, value_bytes, entry_lanes),
+    )
+    if schedule == "auto":
+        schedule, reason = _schedule(waste, path)
+    else:
+        reason = "asked for"
+    share = min(_SHARE, _SHARES_PER_LANE * column_lanes)
+    cached = column_lanes * entry_lanes == lanes and stats.typical_length >= _CACHED_LENGTH
+    launch = (
+        PanelLaunch("rows", per_lane, column_lanes, entry_lanes, cached, threads_per_block=threads_per_block)
+        if schedule == "rows"
+        else PanelLaunch("split", per_lane, column_lanes, share=share)
+    )
+    return ColumnsPlan(launch, reason, panel, stats, waste, path)
+
+
+def _schedule(waste: float, path: float) -> tuple[str, str]:
+    if waste > _MAX_WASTE:
+        return "split", f"lanes would idle, {waste:.1f} times the work"
+    if path > _MAX_PATH:
+        return "split", f"the longest row alone would take {path:.1f} of the time"
+    return "rows", "rows are even enough"
+
+
+def _column_lanes(wanted: int, most: int) -> int:
+    """Give the lanes for so many groups of columns: as many as a tile may have, unless too many would idle."""
+    found = min(1 << (wanted - 1).bit_length(), most)
+    while found > 1 and -(-wanted // found) * found > _MAX_IDLE * wanted:
+        found //= 2
+    return found
+
+
+def _entry_lanes(stats: RowStats, column_lanes: int, tiles: int, lanes: int) -> int:
+    """Give the lanes that share a row's entries: enough for its length, more where rows are too few for the device."""
+    length = stats.typical_length
+    filling = min(length, _FILL / max(stats.num_rows * column_lanes * tiles, 1))
+    wanted = int(max(length / _ENTRIES_PER_LANE / column_lanes, filling))
+    return min(max(1, 1 << wanted.bit_length() >> 1), lanes // column_lanes)
+
+
+def _waste(stats: RowStats, rows_a_warp: int, lanes: int) -> float:
+    """Estimate what padding to the longest of a warp's rows costs, between that of `lanes` rows and that of one."""
+    return 1 + (1 / max(stats.efficiency, 1e-3) - 1) * log2(rows_a_warp) / log2(lanes)
+
+
+def _path(stats: RowStats, panel: Panel, value_bytes: int, entry_lanes: int) -> float:
+    whole = _FIXED + stats.nnz * panel.num_columns * value_bytes / _GATHERED
+    return _LATENCY * stats.max_length / entry_lanes / _BATCH / whole

@@ -1,0 +1,185 @@
+"""Products with several dense columns on a GPU: every way of sharing them out, every layout, the choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse import GpuSparseMatrix
+from gsparse.columns_plan import plan_columns
+from gsparse.device import Device
+from gsparse.kernels import STRIDED_COLUMNS, Panel, PanelLaunch
+from tests.support import (
+    DTYPES,
+    INDEX_DTYPES,
+    STRUCTURES,
+    assert_product,
+    from_lengths,
+    host,
+    on_device,
+    random_values,
+    with_types,
+)
+
+LAYOUTS = {
+    "row_major": lambda xp, shape, dtype: xp.empty(shape, dtype),
+    "column_major": lambda xp, shape, dtype: xp.empty(shape, dtype, order="F"),
+    "strided": lambda xp, shape, dtype: xp.empty((2 * shape[0], 3 * shape[1]), dtype)[::2, ::-3],
+    "unaligned": lambda xp, shape, dtype: xp.empty((shape[0], shape[1] + 1), dtype)[:, 1:],
+}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+@pytest.fixture
+def gpu(device: Device) -> Device:
+    if device.kind != "gpu":
+        pytest.skip("the CPU shares columns out in one way")
+    return device
+
+
+def launches(lanes: int) -> list[PanelLaunch]:
+    """Give launches of every kind; `columns_per_lane` is as X has it."""
+    rows = [
+        PanelLaunch("rows", 1, columns, entries, cached, threads_per_block=128)
+        for columns, entries in ((1, 1), (1, lanes), (4, 2), (8, lanes // 8), (lanes, 1), (2, 1))
+        for cached in ((False, True) if columns * entries == lanes else (False,))
+    ]
+    split = [
+        PanelLaunch("split", 1, columns, share=share)
+        for columns, share in ((1, 8), (2, 16), (4, 3), (8, 32), (lanes, 1), (lanes, 40))
+    ]
+    return rows + split
+
+
+class Multiplier:
+    """Products of one matrix by any launch."""
+
+    def __init__(self, device: Device, S: Any) -> None:
+        self.device, self.operand = device, GpuSparseMatrix(S, device=device).operand()[0]
+
+    def __call__(
+        self, launch: PanelLaunch, X: Any, Y: Any, layouts: tuple[str, str] = ("row_major",) * 2, **scalars: Any
+    ) -> Any:
+        """Give alpha·A·X + beta·Y as a new array of the host; X and Y have these layouts on the device."""
+
+        def choose(panel: Panel) -> PanelLaunch:
+            return replace(launch, columns_per_lane=STRIDED_COLUMNS if panel.by_columns else panel.pack)
+
+        multiply = self.device.kernels.csr_spmm(self.device, self.operand.csr, X.dtype, choose)
+        device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
+        alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))
+        multiply(device_x, device_y, alpha, beta, scalars.get("conjugate", False))
+        return host(device_y)
+
+    def _laid_out(self, values: Any, layout: str) -> Any:
+        found = LAYOUTS[layout](self.device.xp, values.shape, values.dtype)
+        found[...] = on_device(self.device, values)
+        return found
+
+
+@pytest.mark.parametrize("layout", ["row_major", "column_major"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_launch_is_right_for_structures_that_hurt(
+    gpu: Device, structure: str, layout: str, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    multiply = Multiplier(gpu, S)
+    X, Y = random_values(rng, (S.shape[1], 6), float), np.full((S.shape[0], 6), np.nan)
+    for launch in launches(gpu.lanes):
+        assert_product(multiply(launch, X, Y, (layout, layout)), S, X)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 31, 132, 260])
+@pytest.mark.parametrize("schedule", ["rows", "split"])
+def test_any_number_of_columns_is_right(gpu: Device, schedule: str, k: int, rng: np.random.Generator) -> None:
+    for dtype in (np.float32, np.float64):
+        S = with_types(STRUCTURES["one dense row"](rng), dtype, np.int32, rng)
+        multiply = Multiplier(gpu, S)
+        X, Y = random_values(rng, (S.shape[1], k), dtype), np.full((S.shape[0], k), np.nan, dtype)
+        for layout in ("row_major", "column_major"):
+            panel = Panel(k, by_columns=layout == "column_major")
+            plan = plan_columns(
+                multiply.operand.stats, panel, lanes=gpu.lanes, value_bytes=X.itemsize, schedule=schedule
+            )
+            assert_product(multiply(plan.launch, X, Y, (layout, layout)), S, X)
+
+
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("stored", DTYPES, ids=str)
+@pytest.mark.parametrize("launch", [PanelLaunch("rows", 1, 2, 2), PanelLaunch("split", 1, 2, share=5)], ids=str)
+def test_every_type_scales_adds_and_conjugates(
+    gpu: Device, launch: PanelLaunch, stored: Any, index: Any, rng: np.random.Generator
+) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), stored, index, rng)
+    multiply = Multiplier(gpu, S)
+    for dtype in (d for d in DTYPES if np.can_cast(stored, d)):
+        X, Y = (random_values(rng, (n, 4), dtype) for n in S.shape[::-1])
+        for layout in LAYOUTS:
+            got = multiply(launch, X, Y, (layout, layout), alpha=-2, beta=0.5, conjugate=True)
+            np.testing.assert_allclose(got, -2 * (S.conj() @ X) + Y / 2, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("x_layout", LAYOUTS)
+@pytest.mark.parametrize("y_layout", LAYOUTS)
+def test_x_and_y_may_be_laid_out_differently(
+    gpu: Device, x_layout: str, y_layout: str, rng: np.random.Generator
+) -> None:
+    for dtype, k in ((np.float32, 12), (np.float32, 6), (np.float64, 5), (np.complex128, 3)):
+        S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int32, rng)
+        X, Y = (random_values(rng, (n, k), dtype) for n in S.shape[::-1])
+        for launch in (PanelLaunch("rows", 1, 2, 4), PanelLaunch("split", 1, 2, share=4)):
+            got = Multiplier(gpu, S)(launch, X, Y, (x_layout, y_layout), beta=1)
+            np.testing.assert_allclose(got, S @ X + Y, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_inf_reach_only_the_rows_and_columns_that_read_them(
+    gpu: Device, dtype: Any, rng: np.random.Generator
+) -> None:
+    S = with_types(from_lengths(rng.integers(0, 9, 203), 50, rng), dtype, np.int32, rng)
+    X = random_values(rng, (50, 8), dtype)
+    X[[0, 7, 11], [3, 0, 7]] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = S @ X
+    multiply = Multiplier(gpu, S)
+    for launch in launches(gpu.lanes):
+        got = multiply(launch, X, np.full((203, 8), np.nan, dtype))
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+        finite = np.isfinite(expected)
+        np.testing.assert_allclose(got[finite], expected[finite], rtol=1e-4, atol=1e-4)
+
+
+def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["one dense row"](rng)
+    X = random_values(rng, (S.shape[1], 12), float)
+    for launch in launches(gpu.lanes):
+        first, second = (Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 12), np.nan)) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("launch", [PanelLaunch("rows", 1, 2), PanelLaunch("split", 1, 2)], ids=str)
+def test_more_columns_than_a_launch_takes_come_slab_by_slab(
+    gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gsparse.kernels.gpu import spmm as module
+
+    monkeypatch.setattr(module, "MAX_GRID_Y", 3)
+    monkeypatch.setattr(module, "MAX_CARRY_BYTES", 100)
+    S = STRUCTURES["long rows"](rng)
+    X, Y = random_values(rng, (S.shape[1], 70), float), np.full((S.shape[0], 70), np.nan)
+    for layout in ("row_major", "column_major"):
+        assert_product(Multiplier(gpu, S)(launch, X, Y, (layout, layout)), S, X)
+
+
+def test_integers_wrap_as_numpys(gpu: Device, rng: np.random.Generator) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), np.int64, np.int32, rng)
+    X = rng.integers(-(2**62), 2**62, (S.shape[1], 6))
+    for launch in launches(gpu.lanes)[::3]:
+        np.testing.assert_array_equal(Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)

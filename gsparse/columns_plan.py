@@ -17,8 +17,8 @@ _MAX_IDLE = 1.25
 # Entries that a lane should have at least, and threads that fill a device (as for csr_vector, `gsparse.plan`).
 _ENTRIES_PER_LANE = 6.0
 _FILL = 2**17
-# Entries of a row, in the mean, from which on a whole warp reads them together.
-_CACHED_LENGTH = 16.0
+# Lanes of a row that read its entries together from so many on: each entry is read once instead of once a lane.
+_CACHING_LANES = 4
 # Entries and row ends of a group's share.
 _SHARE = 32
 _SHARES_PER_LANE = 8
@@ -60,13 +60,14 @@ class ColumnsPlan:
         panel, launch = self.panel, self.launch
         layout = "column-major" if panel.by_columns else "row-major"
         shared = (
-            f"{launch.entry_lanes} entry lanes{', cached' if launch.cached else ''}"
+            f"{launch.entry_lanes} entry lanes"
             if launch.schedule == "rows"
             else f"{launch.share} entries and row ends a group"
         )
+        cached = "cached, " if launch.cached else ""
         return (
             f"{launch.schedule} for {panel.num_columns} columns, {layout}: {self.reason}\n"
-            f"{launch.column_lanes} lanes of {launch.columns_per_lane} columns, {shared}; "
+            f"{launch.column_lanes} lanes of {launch.columns_per_lane} columns, {cached}{shared}; "
             f"waste {self.waste:.2f}, longest row {self.path:.2f} of the product"
         )
 
@@ -98,9 +99,9 @@ def plan_columns(
     >>> even = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
     >>> print(plan_columns(even, Panel(64, 4), lanes=32, value_bytes=4))
     rows for 64 columns, row-major: rows are even enough
-    16 lanes of 4 columns, 1 entry lanes; waste 1.00, longest row 0.00 of the product
+    16 lanes of 4 columns, cached, 1 entry lanes; waste 1.00, longest row 0.00 of the product
     """
-    per_lane = STRIDED_COLUMNS if panel.by_columns else panel.pack
+    per_lane = STRIDED_COLUMNS[value_bytes] if panel.by_columns else panel.pack
     column_lanes = _column_lanes(-(-panel.num_columns // per_lane), _STRIDED_LANES if panel.by_columns else lanes)
     tiles = -(-panel.num_columns // (per_lane * column_lanes))
     entry_lanes = _entry_lanes(stats, column_lanes, tiles, lanes)
@@ -113,11 +114,11 @@ def plan_columns(
     else:
         reason = "asked for"
     share = min(_SHARE, _SHARES_PER_LANE * column_lanes)
-    cached = column_lanes * entry_lanes == lanes and stats.typical_length >= _CACHED_LENGTH
+    cached = column_lanes >= _CACHING_LANES
     launch = (
         PanelLaunch("rows", per_lane, column_lanes, entry_lanes, cached, threads_per_block=threads_per_block)
         if schedule == "rows"
-        else PanelLaunch("split", per_lane, column_lanes, share=share)
+        else PanelLaunch("split", per_lane, column_lanes, cached=cached, share=share)
     )
     return ColumnsPlan(launch, reason, panel, stats, waste, path)
 

@@ -46,14 +46,20 @@ def gpu(device: Device) -> Device:
 
 def launches(lanes: int) -> list[PanelLaunch]:
     """Give launches of every kind; `columns_per_lane` is as X has it."""
+    shapes = ((1, 1), (1, lanes), (2, 1), (4, 1), (4, 2), (8, lanes // 8), (lanes, 1))
+    parts = ((1, 8), (2, 16), (4, 3), (4, 32), (8, 32), (lanes, 1), (lanes, 40))
+    ways = ((False, 1), (True, 4))  # the latter wants four lanes of columns
     rows = [
         PanelLaunch("rows", 1, columns, entries, cached, threads_per_block=128)
-        for columns, entries in ((1, 1), (1, lanes), (4, 2), (8, lanes // 8), (lanes, 1), (2, 1))
-        for cached in ((False, True) if columns * entries == lanes else (False,))
+        for columns, entries in shapes
+        for cached, least in ways
+        if columns >= least
     ]
     split = [
-        PanelLaunch("split", 1, columns, share=share)
-        for columns, share in ((1, 8), (2, 16), (4, 3), (8, 32), (lanes, 1), (lanes, 40))
+        PanelLaunch("split", 1, columns, cached=cached, share=share)
+        for columns, share in parts
+        for cached, least in ways
+        if columns >= least
     ]
     return rows + split
 
@@ -70,7 +76,7 @@ class Multiplier:
         """Give alpha·A·X + beta·Y as a new array of the host; X and Y have these layouts on the device."""
 
         def choose(panel: Panel) -> PanelLaunch:
-            return replace(launch, columns_per_lane=STRIDED_COLUMNS if panel.by_columns else panel.pack)
+            return replace(launch, columns_per_lane=STRIDED_COLUMNS[X.itemsize] if panel.by_columns else panel.pack)
 
         multiply = self.device.kernels.csr_spmm(self.device, self.operand.csr, X.dtype, choose)
         device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))

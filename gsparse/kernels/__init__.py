@@ -111,8 +111,9 @@ THREADS_PER_BLOCK = (128, 256, 512)
 # (python -m gsparse bench --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
 DEFAULT_THREADS_PER_BLOCK = 256
 
-# Columns of X that a GPU thread reads one by one where they are not side by side (`PanelLaunch.columns_per_lane`).
-STRIDED_COLUMNS = 4
+# Columns of X that a GPU thread reads one by one where they are not side by side, by their elements' size in bytes
+# (`PanelLaunch.columns_per_lane`): as many as its registers hold.
+STRIDED_COLUMNS = {4: 4, 8: 4, 16: 2}
 
 # As `long_length`: no row is long.
 NO_LIMIT = 2**62
@@ -169,7 +170,7 @@ class PanelLaunch:
     entry_lanes : int
         "rows": lanes that take turns at the entries of a row; times `column_lanes` a warp at most.
     cached : bool
-        "rows", with a whole warp a row: entries are read once by the warp and passed round by shuffles.
+        Entries are read once by their group of lanes and passed round by shuffles; wants four `column_lanes`.
     share : int
         "split": entries and row ends of one group of `column_lanes` lanes, at most 8 · `column_lanes`.
     threads_per_block : {128, 256, 512}

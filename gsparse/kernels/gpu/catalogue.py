@@ -117,7 +117,7 @@ def _columns() -> list[tuple[str, str]]:
     for index in INDEX_DTYPES:
         found += [("spmm_split.cu", expression("csr_spmm_carry", compute, index)) for compute in COMPUTE_DTYPES]
         for stored, compute in _plain_types():
-            for shape in (*((n, 1) for n in packs(compute.itemsize)), (1, 0), (STRIDED_COLUMNS, 0)):
+            for shape in (*((n, 1) for n in packs(compute.itemsize)), (1, 0), (STRIDED_COLUMNS[compute.itemsize], 0)):
                 for file, name in (("spmm_csr.cu", "csr_spmm"), ("spmm_split.cu", "csr_spmm_split")):
                     found.append((file, expression(name, stored, compute, index, *shape)))
     return found

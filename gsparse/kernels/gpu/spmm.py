@@ -111,17 +111,18 @@ class _Product:
         num_parts = self._num_parts(launch)
         check_grid("csr_spmm_split", num_parts)
         first_rows, (carries,) = self._first_rows(work, num_parts), self._scratch(num_parts * num_columns).get()
-        sizes = np.int64(matrix.nnz), np.int64(num_columns), _bits(launch.column_lanes), np.int32(launch.share)
+        shape = _bits(launch.column_lanes), np.int32(launch.share), np.int32(launch.cached)
         panels = _panels(launch, x, y)
         vectors = (*panels, alpha, beta, np.int32(beta != 0), conjugate)
         kernel = self._kernel("spmm_split.cu", "csr_spmm_split", launch, is_packed)
-        shape = (num_parts, _tiles(launch, x)), (SPLIT_THREADS,)
-        kernel(*shape, (*sizes, first_rows, carries, *self._csr, *vectors))
+        sizes = np.int64(matrix.nnz), np.int64(num_columns), *shape
+        grid = num_parts, _tiles(launch, x)
+        kernel(grid, (SPLIT_THREADS,), (*sizes, first_rows, carries, *self._csr, *vectors))
         lanes = min(CARRY_LANES, 1 << (num_columns - 1).bit_length())
-        sizes = np.int64(num_parts), np.int64(num_columns), np.int32(work), np.int32(lanes)
+        parts = np.int64(num_parts), np.int64(num_columns), np.int32(work), np.int32(lanes)
         carry = self._device.kernel("spmm_split.cu", expression("csr_spmm_carry", self._dtype, matrix.indptr.dtype))
         blocks = -(-num_parts * self._device.lanes // SPLIT_THREADS)
-        args = (*sizes, first_rows, matrix.indptr, carries, *panels[3:6], alpha)
+        args = (*parts, first_rows, matrix.indptr, carries, *panels[3:6], alpha)
         carry((blocks, -(-num_columns // lanes)), (SPLIT_THREADS,), args)
 
     def _kernel(self, source: str, name: str, launch: PanelLaunch, is_packed: bool) -> Callable[..., None]:

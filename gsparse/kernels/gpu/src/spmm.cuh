@@ -9,10 +9,11 @@
 #define GS_PANELS                                                                                                      \
   const T *__restrict__ x, long long x_row_stride, long long x_column_stride, T *__restrict__ y,                      \
       long long y_row_stride, long long y_column_stride, int packed_y, T alpha, T beta, int read_y, int conjugate
-// What a lane that owns the columns from `column` on reads with.
-#define GS_GATHER                                                                                                      \
-  const Gather<Stored, T, Index, V, PACKED> gather = {indices, data, x + column * x_column_stride, x_row_stride,       \
-                                                      x_column_stride, int(num_columns - column), conjugate}
+// What a lane that owns the columns from `column` on reads with: entries from position `begin` on.
+#define GS_GATHER(begin, lanes, turns)                                                                                        \
+  typedef Gather<Stored, T, Index, V, PACKED> Reader;                                                                  \
+  Reader gather(indices + begin, data + begin, x + column * x_column_stride, x_row_stride, x_column_stride,            \
+                int(num_columns - column), conjugate, lanes, turns, cached)
 
 template <class T, int V> struct alignas(sizeof(T) * V) Pack { T at[V]; };
 
@@ -31,99 +32,88 @@ template <class T, int V> __device__ __forceinline__ Pack<T, V> gs_load_pack(con
 #endif
 }
 
-// ---- a value of another lane, its parts one by one
-template <class R> __device__ __forceinline__ R gs_lane_value(R v, int source) { return gs_shfl(v, source, GS_WARP); }
-template <class R> __device__ __forceinline__ Complex<R> gs_lane_value(Complex<R> v, int source) {
-  return {gs_lane_value(v.re, source), gs_lane_value(v.im, source)};
+// ---- a value of another lane of a group of `width`
+template <class R> __device__ __forceinline__ R gs_lane_value(R v, int source, int width) {
+  return gs_shfl(v, source, width);
+}
+template <class R> __device__ __forceinline__ Complex<R> gs_lane_value(Complex<R> v, int source, int width) {
+  return {gs_lane_value(v.re, source, width), gs_lane_value(v.im, source, width)};
 }
 template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) { return gs_shfl_down(v, d, width); }
 template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R> v, int d, int width) {
   return {gs_lane_after(v.re, d, width), gs_lane_after(v.im, d, width)};
 }
 
-// The entries of A and one lane's columns of X.
+// The entries of A and one lane's columns of X, for a group of `width` lanes in `places`: lanes of one place own different
+// columns and take the same entries, every `places`-th of a run.
 template <class Stored, class T, class Index, int V, int PACKED> struct Gather {
-  // Entries in flight at once: first their columns and values are asked for, then the elements of X, then it is added.
-  enum { BATCH = PACKED || V == 1 ? (sizeof(T) > 8 ? 2 : 4) : 2 };
+  // Entries in flight at once: first their columns and values are asked for, then the elements of X, then it is added. As
+  // many as registers allow without fewer warps.
+  enum { BATCH = PACKED ? (sizeof(Index) > 4 ? 2 : 4) : V == 1 ? (sizeof(T) > 8 ? 2 : 4) : 2 };
   const Index *indices;
   const Stored *data;
-  const T *x;
+  const T *x;  // of this lane's first column
   long long row_stride, column_stride;
-  int left;  // columns there are
+  int left;  // columns there are from that one on
   int conjugate;
+  int width, places, cached;
+  T a[BATCH], element[BATCH][V];
+  Index own_row;
+  T own_a;
 
-  __device__ __forceinline__ void read(Index row, T *element) const {
+  __device__ __forceinline__ Gather(const Index *indices, const Stored *data, const T *x, long long row_stride,
+                                    long long column_stride, int left, int conjugate, int width, int places, int cached)
+      : indices(indices), data(data), x(x), row_stride(row_stride), column_stride(column_stride), left(left),
+        conjugate(conjugate), width(width), places(places), cached(cached), own_row(0), own_a(Scalar<T>::zero()) {}
+  __device__ __forceinline__ void read(Index row, T *into) const {
     const T *at = x + row * row_stride;
     if (PACKED) {
       const Pack<T, V> pack = gs_load_pack<T, V>(at);
 #pragma unroll
-      for (int v = 0; v < V; ++v) element[v] = pack.at[v];
+      for (int v = 0; v < V; ++v) into[v] = pack.at[v];
     } else {
 #pragma unroll
-      for (int v = 0; v < V; ++v) element[v] = v < left ? gs_load(at + v * column_stride) : Scalar<T>::zero();
+      for (int v = 0; v < V; ++v) into[v] = v < left ? gs_load(at + v * column_stride) : Scalar<T>::zero();
     }
   }
-  __device__ __forceinline__ T value(Stored stored) const {
-    const T a = Widen<T>::from(stored);
-    return conjugate ? Scalar<T>::conjugate(a) : a;
+  template <class P> __device__ __forceinline__ T value(P k) const {
+    const T stored = Widen<T>::from(gs_load(data + k));
+    return conjugate ? Scalar<T>::conjugate(stored) : stored;
   }
 
-  // Reads the batch of entries `first`, `first + stride` …, the first `count` of them.
-  __device__ __forceinline__ void read_batch(Index first, int stride, Index count, T *a, T (*element)[V]) const {
+  // Asks for the lane's next entries out of `count`: BATCH from j + place on, where j grows by BATCH * places from call to
+  // call; a lane that is not `active` has no columns. Where entries are `cached` each lane reads one of the next `width`
+  // (BATCH * places at least), coalesced, and they are passed round by shuffles: then all lanes of a warp have to come,
+  // and come equally often.
+  template <class P> __device__ __forceinline__ void fetch(P j, P count, int lane, int place, bool active) {
     Index row[BATCH];
+    if (cached) {
+      const int from = int(j & (width - 1));
+      if (from == 0 && j + lane < count) {
+        own_row = gs_load(indices + j + lane);
+        own_a = value(j + lane);
+      }
 #pragma unroll
-    for (int i = 0; i < BATCH; ++i) {
-      const Index k = first + (i < count ? i * stride : 0);
-      row[i] = gs_load(indices + k);
-      a[i] = value(gs_load(data + k));
+      for (int i = 0; i < BATCH; ++i) {
+        row[i] = gs_lane_value(own_row, from + i * places + place, width);
+        a[i] = gs_lane_value(own_a, from + i * places + place, width);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const P at = j + i * places + place;
+        if (at >= count) continue;
+        row[i] = gs_load(indices + at);
+        a[i] = value(at);
+      }
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i)
-      if (i < count) read(row[i], element[i]);
+      if (active && j + i * places + place < count) read(row[i], element[i]);
   }
-
-  // sums += `count` entries at `first`, `first + stride` …; lanes of a warp may have different counts.
-  __device__ __forceinline__ void add(Index first, int stride, Index count, T *sums) const {
-    T a[BATCH], element[BATCH][V];
-    for (Index j = 0; j < count; j += BATCH) {
-      read_batch(first + j * stride, stride, count - j, a, element);
+  __device__ __forceinline__ void add(int i, T *sums) const {
 #pragma unroll
-      for (int i = 0; i < BATCH; ++i)
-        if (j + i < count) add_one(a[i], element[i], sums);
-    }
-  }
-  __device__ __forceinline__ void add_one(T a, const T *element, T *sums) const {
-#pragma unroll
-    for (int v = 0; v < V; ++v) sums[v] = gs_fma(a, element[v], sums[v]);
-  }
-
-  // The same for a row that a whole warp owns: it reads GS_WARP entries at once, coalesced, and passes them round; lanes of
-  // one place out of `places` take the same entries. All lanes come.
-  __device__ __forceinline__ void add_cached(Index begin, Index length, int place, int places, bool active,
-                                             T *sums) const {
-    const int lane = threadIdx.x % GS_WARP;
-    for (Index j = 0; j < length; j += GS_WARP) {
-      const int here = length - j < GS_WARP ? int(length - j) : GS_WARP;
-      Index row = 0;
-      T a = Scalar<T>::zero();
-      if (lane < here) {
-        row = gs_load(indices + begin + j + lane);
-        a = value(gs_load(data + begin + j + lane));
-      }
-      for (int first = 0; first < here; first += places * BATCH) {
-        T passed[BATCH], element[BATCH][V];
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i) {
-          const int source = first + i * places + place;
-          const Index wanted = gs_lane_value(row, source % GS_WARP);
-          passed[i] = gs_lane_value(a, source % GS_WARP);
-          if (active && source < here) read(wanted, element[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i)
-          if (active && first + i * places + place < here) add_one(passed[i], element[i], sums);
-      }
-    }
+    for (int v = 0; v < V; ++v) sums[v] = gs_fma(a[i], element[i][v], sums[v]);
   }
 };
 

@@ -30,10 +30,8 @@ GS_KERNEL csr_spmm_parts(long long num_rows, long long nnz, int work, long long 
 
 template <class Stored, class T, class Index, int V, int PACKED>
 GS_KERNEL_OF(GS_SPLIT_THREADS) csr_spmm_split(long long nnz, long long num_columns, int column_bits, int share,
-                                              const Index *__restrict__ first_rows, T *__restrict__ carries, GS_CSR,
-                                              GS_PANELS) {
-  typedef Gather<Stored, T, Index, V, PACKED> Reader;
-  enum { BATCH = Reader::BATCH };
+                                              int cached, const Index *__restrict__ first_rows,
+                                              T *__restrict__ carries, GS_CSR, GS_PANELS) {
   GS_SHARED(unsigned short, ends, GS_SPLIT_WORK);                 // of rows, from the part's first entry on
   GS_SHARED(unsigned short, first_ends, GS_SPLIT_THREADS + 1);    // row ends before each group's share
   GS_SHARED(T, warp_sums, GS_SPLIT_THREADS * V);                  // what each warp leaves unfinished
@@ -67,34 +65,30 @@ GS_KERNEL_OF(GS_SPLIT_THREADS) csr_spmm_split(long long nnz, long long num_colum
   const int last_entry = ((group + 1) * share < total ? (group + 1) * share : total) - last_end;
 
   // Walk the share. The first row to end in it may have begun in an earlier group, and waits for what is carried.
-  GS_GATHER;
+  GS_GATHER(begin + entry, column_lanes, 1);
   T sums[V], head[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) sums[v] = head[v] = Scalar<T>::zero();
   T *target = y + (first + first_end) * y_row_stride + column * y_column_stride;
   int row = first_end;
-  if (active) {
-    int end = row < last_end ? ends[row] : 0;
-    T a[BATCH], element[BATCH][V];
-    for (int k = entry;; k += BATCH) {
-      if (k < last_entry) gather.read_batch(Index(begin + k), 1, last_entry - k, a, element);
+  int end = row < last_end ? ends[row] : 0;
+  for (int j = 0; j <= share; j += Reader::BATCH) {
+    gather.fetch(j, last_entry - entry, column_lane, 0, active);
 #pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        while (row < last_end && end <= k + i) {
-          if (row == first_end) {
+    for (int i = 0; i < Reader::BATCH; ++i) {
+      while (active && row < last_end && end <= entry + j + i) {
+        if (row == first_end) {
 #pragma unroll
-            for (int v = 0; v < V; ++v) head[v] = sums[v];
-          } else {
-            gs_store_columns<T, V>(target + (row - first_end) * y_row_stride, y_column_stride, packed_y, gather.left,
-                                   sums, alpha, beta, read_y);
-          }
-#pragma unroll
-          for (int v = 0; v < V; ++v) sums[v] = Scalar<T>::zero();
-          end = ++row < last_end ? ends[row] : 0;
+          for (int v = 0; v < V; ++v) head[v] = sums[v];
+        } else {
+          gs_store_columns<T, V>(target + (row - first_end) * y_row_stride, y_column_stride, packed_y, gather.left, sums,
+                                 alpha, beta, read_y);
         }
-        if (k + i < last_entry) gather.add_one(a[i], element[i], sums);
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums[v] = Scalar<T>::zero();
+        end = ++row < last_end ? ends[row] : 0;
       }
-      if (k + BATCH > last_entry) break;
+      if (active && entry + j + i < last_entry) gather.add(i, sums);
     }
   }
 

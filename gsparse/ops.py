@@ -197,8 +197,10 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
         y[...] = _compute_array(device, out, compute)
     scalars = _kernel_scalar(alpha, types), _kernel_scalar(beta, types)
     if x.ndim == 1:
-        product = operand.product(types.storage, compute)
-        product.multiply(device_x, y, *scalars, conjugate)
+        operand.product(types.storage, compute).multiply(device_x, y, *scalars, conjugate)
+    elif x.shape[1] == 1 and device_x.flags.c_contiguous and y.flags.c_contiguous:
+        vectors = device_x.reshape(-1), y.reshape(-1)
+        operand.product(types.storage, compute).multiply(*vectors, *scalars, conjugate)
     else:
         operand.columns(types.storage, compute)(device_x, y, *scalars, conjugate)
     if y is out:

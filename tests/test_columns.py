@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse import GpuSparseMatrix
+from gsparse import GpuSparseMatrix, spmm
 from gsparse.columns_plan import plan_columns
 from gsparse.device import Device
 from gsparse.kernels import STRIDED_COLUMNS, Panel, PanelLaunch
+from gsparse.kernels.gpu.spmm import panel_of
+from gsparse.plan import RowStats
 from tests.support import (
     DTYPES,
     INDEX_DTYPES,
@@ -189,3 +191,101 @@ def test_integers_wrap_as_numpys(gpu: Device, rng: np.random.Generator) -> None:
     X = rng.integers(-(2**62), 2**62, (S.shape[1], 6))
     for launch in launches(gpu.lanes)[::3]:
         np.testing.assert_array_equal(Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_matrix_chooses_for_itself_and_is_right(
+    device: Device, structure: str, order: Any, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    A = GpuSparseMatrix(S, device=device)
+    for k in (1, 5, 16):
+        X, Z = (np.asarray(random_values(rng, (n, k), float), order=order) for n in S.shape[::-1])
+        assert_product(spmm(A, X, out=np.full((S.shape[0], k), np.nan, order=order)), S, X)
+        assert_product(A.rmatmat(Z), S.conj().T, Z)
+
+
+def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A = GpuSparseMatrix(S, device=device, format="ellpack")
+    x, y = random_values(rng, (S.shape[1], 1), float), random_values(rng, (S.shape[0], 1), float)
+    np.testing.assert_array_equal(spmm(A, x), (A @ x[:, 0])[:, None])
+    np.testing.assert_allclose(spmm(A, x, 2, -1, out=y.copy()), 2 * (S @ x) - y, atol=1e-10)
+    wide = np.asfortranarray(random_values(rng, (S.shape[1], 3), float))
+    np.testing.assert_allclose(spmm(A, wide.T.copy().T[:, 1:2]), S @ wide[:, 1:2], atol=1e-10)
+
+
+# ------------------------------------------------------------------- the choice
+
+EVEN = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
+LONG = replace(EVEN, num_rows=4000, nnz=1_600_000, max_length=420, mean_length=400.0, blocked_stored=1_650_000)
+# Of a web graph: most rows short, few of a hundred thousand entries.
+SKEWED = replace(EVEN, max_length=200_000, std_length=900.0, num_empty=300_000, blocked_stored=80 * 10**6)
+OUTLIER = replace(EVEN, max_length=100_000, blocked_stored=7_400_000)
+EVERY_PANEL = [
+    Panel(k, pack, by_columns)
+    for k in (1, 2, 3, 4, 7, 8, 16, 33, 64, 100, 128, 1000, 10_000)
+    for pack, by_columns in ((1, False), (2, False), (4, False), (1, True))
+    if k % pack == 0
+]
+
+
+@pytest.mark.parametrize("lanes", [32, 64])
+@pytest.mark.parametrize("stats", [EVEN, LONG, SKEWED, OUTLIER, replace(EVEN, nnz=0)])
+def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
+    for panel in EVERY_PANEL:
+        for value_bytes in (4, 8, 16):
+            launch = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
+            for power in (launch.column_lanes, launch.entry_lanes):
+                assert power & (power - 1) == 0 < power
+            assert launch.column_lanes * launch.entry_lanes <= lanes
+            assert launch.share <= 8 * launch.column_lanes
+            assert not launch.cached or launch.column_lanes >= 4
+            idle = launch.column_lanes * launch.columns_per_lane - panel.num_columns
+            assert idle < launch.column_lanes * launch.columns_per_lane
+
+
+def test_skewed_rows_go_in_equal_parts_and_even_ones_by_rows() -> None:
+    for panel in EVERY_PANEL:
+        chosen = {
+            name: plan_columns(stats, panel, lanes=32, value_bytes=8)
+            for name, stats in (("even", EVEN), ("skewed", SKEWED), ("outlier", OUTLIER))
+        }
+        assert chosen["even"].launch.schedule == "rows"
+        assert panel.num_columns > 1000 or chosen["skewed"].launch.schedule == "split"
+    assert "lanes would idle" in plan_columns(SKEWED, Panel(4, 2), lanes=32, value_bytes=8).reason
+    outlier = plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8)
+    assert outlier.launch.schedule == "split"
+    assert "the longest row alone" in str(outlier)
+
+
+@pytest.mark.parametrize(
+    ("stats", "panel", "lanes_of"),
+    [
+        (EVEN, Panel(1), (1, 1)),
+        (EVEN, Panel(2, 2), (1, 1)),
+        (EVEN, Panel(8, 2), (4, 1)),
+        (EVEN, Panel(256, 2), (32, 1)),
+        (EVEN, Panel(33), (8, 1)),
+        (EVEN, Panel(64, 1, True), (4, 1)),
+        (LONG, Panel(2, 2), (1, 32)),
+        (LONG, Panel(16, 2), (8, 4)),
+    ],
+)
+def test_lanes_go_to_columns_first_and_to_entries_where_rows_are_long(
+    stats: RowStats, panel: Panel, lanes_of: tuple[int, int]
+) -> None:
+    launch = plan_columns(stats, panel, lanes=32, value_bytes=8).launch
+    assert (launch.column_lanes, launch.entry_lanes) == lanes_of
+
+
+def test_a_layout_is_told_from_strides_and_alignment() -> None:
+    X = np.zeros((6, 12), np.float32)
+    assert panel_of(X) == Panel(12, 4)
+    assert panel_of(X[:, 2:8]) == Panel(6, 2)
+    assert panel_of(X[:, 1:9]) == Panel(8, 1)
+    assert panel_of(X[:, ::2]) == Panel(6, 1)
+    assert panel_of(np.asfortranarray(X)) == Panel(12, 1, True)
+    assert panel_of(X.astype(np.complex128)) == Panel(12, 1)
+    assert panel_of(X[:, :1]) == Panel(1, 1)

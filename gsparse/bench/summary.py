@@ -97,8 +97,25 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
             lines.append(f"{name}: A @ x over CuPy's A @ x, a call: {calls}")
     if plans:
         worst = min(plans, key=lambda r: r.speedup or math.inf)
-        lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}, as {worst.format}")
+        chosen = f", as {worst.format}" if worst.format else ""
+        lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}{chosen}")
+    lines += column_lines(records)
     return lines + setup_lines(records) + choice_lines(choices(records)) + _trouble_lines(records)
+
+
+def column_lines(records: Sequence[Record]) -> list[str]:
+    """Say for each count of columns and type how much faster the plan is than the reference and than CuPy's call."""
+    lines = []
+    for columns, dtype in sorted({(r.columns, r.dtype) for r in records if r.columns is not None}):
+        inside = [r for r in records if (r.columns, r.dtype) == (columns, dtype)]
+        over = spread(r.speedup for r in inside if r.kind == "plan" and r.speedup)
+        calls = spread(ratio for _, ratio in speedups_over(inside, "CuPy"))
+        if over is not None:
+            reference = next(r.reference for r in inside if r.reference)
+            lines.append(f"{columns} columns, {dtype}: the plan's speed over {reference}: {over}")
+        if calls is not None:
+            lines.append(f"{columns} columns, {dtype}: a call over CuPy's: {calls}")
+    return lines
 
 
 def setup_lines(records: Sequence[Record]) -> list[str]:

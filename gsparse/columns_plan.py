@@ -27,10 +27,13 @@ _GATHERED = 5e12
 _LATENCY = 0.7e-6
 _BATCH = 4
 # Equal parts beat whole rows where lanes would idle so many times as long as they work, or where the longest row takes
-# such a share of the product's time.
+# such a share of the product's time and is so much longer than others, or rows are too few for the device.
 _MAX_WASTE = 1.75
 _MAX_PATH = 0.5
-_FIXED = 3e-6
+_MAX_OUTLIER = 2.0
+_FEW_THREADS = _FILL // 4
+# Seconds that equal parts take more, however small the matrix, and any product.
+_FIXED = 6e-6
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def plan_columns(
         _path(stats, panel, value_bytes, entry_lanes),
     )
     if schedule == "auto":
-        schedule, reason = _schedule(waste, path)
+        threads = stats.num_rows * column_lanes * entry_lanes * tiles
+        schedule, reason = _schedule(stats, threads, waste, path)
     else:
         reason = "asked for"
     share = min(_SHARE, _SHARES_PER_LANE * column_lanes)
@@ -123,10 +127,11 @@ def plan_columns(
     return ColumnsPlan(launch, reason, panel, stats, waste, path)
 
 
-def _schedule(waste: float, path: float) -> tuple[str, str]:
+def _schedule(stats: RowStats, threads: int, waste: float, path: float) -> tuple[str, str]:
     if waste > _MAX_WASTE:
-        return "split", f"lanes would idle, {waste:.1f} times the work"
-    if path > _MAX_PATH:
+        return "split", f"by rows lanes would take {waste:.1f} times as long as they work"
+    stands_out = stats.max_length > _MAX_OUTLIER * stats.typical_length or threads < _FEW_THREADS
+    if path > _MAX_PATH and stands_out:
         return "split", f"the longest row alone would take {path:.1f} of the time"
     return "rows", "rows are even enough"
 

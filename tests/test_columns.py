@@ -222,6 +222,7 @@ EVEN = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
 LONG = replace(EVEN, num_rows=4000, nnz=1_600_000, max_length=420, mean_length=400.0, blocked_stored=1_650_000)
 # Of a web graph: most rows short, few of a hundred thousand entries.
 SKEWED = replace(EVEN, max_length=200_000, std_length=900.0, num_empty=300_000, blocked_stored=80 * 10**6)
+FEW = replace(EVEN, num_rows=36, nnz=612_000, max_length=17_000, mean_length=17_000.0, blocked_stored=612_000)
 OUTLIER = replace(EVEN, max_length=100_000, blocked_stored=7_400_000)
 EVERY_PANEL = [
     Panel(k, pack, by_columns)
@@ -232,7 +233,7 @@ EVERY_PANEL = [
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
-@pytest.mark.parametrize("stats", [EVEN, LONG, SKEWED, OUTLIER, replace(EVEN, nnz=0)])
+@pytest.mark.parametrize("stats", [EVEN, LONG, FEW, SKEWED, OUTLIER, replace(EVEN, nnz=0)])
 def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
     for panel in EVERY_PANEL:
         for value_bytes in (4, 8, 16):
@@ -254,10 +255,12 @@ def test_skewed_rows_go_in_equal_parts_and_even_ones_by_rows() -> None:
         }
         assert chosen["even"].launch.schedule == "rows"
         assert panel.num_columns > 1000 or chosen["skewed"].launch.schedule == "split"
-    assert "lanes would idle" in plan_columns(SKEWED, Panel(4, 2), lanes=32, value_bytes=8).reason
+    assert "lanes would take" in plan_columns(SKEWED, Panel(4, 2), lanes=32, value_bytes=8).reason
     outlier = plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8)
     assert outlier.launch.schedule == "split"
     assert "the longest row alone" in str(outlier)
+    assert plan_columns(FEW, Panel(8, 2), lanes=32, value_bytes=8).launch.schedule == "split"
+    assert plan_columns(LONG, Panel(8, 2), lanes=32, value_bytes=8).launch.schedule == "rows"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from gsparse._typing import INDEX_DTYPES, Array
-from gsparse.build import Entries
+from gsparse.build import Entries, halved
 from gsparse.columns_plan import ColumnsPlan, plan_columns
 from gsparse.device import Device
 from gsparse.errors import StructureError
@@ -216,10 +216,17 @@ class Operand:
         if found is None:
             with self._lock, self.device.active(), self.device.memory_guard():
                 choose = partial(self._launch_of, compute)
-                found = self.device.kernels.csr_spmm(self.device, self.values_as(storage), compute, choose)
+                found = self.device.kernels.csr_spmm(self.device, self.columns_csr(storage), compute, choose)
                 self._columns[storage, compute] = found
                 self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
         return found
+
+    def columns_csr(self, storage: np.dtype[Any]) -> Csr:
+        """Give the CSR arrays that products with several columns read. Synchronizes."""
+        csr = self.values_as(storage)
+        if self.device.kind == "gpu" and self.request.compress and self._is_worth_examining:
+            return csr.with_data(halved(self.device, csr.data))
+        return csr
 
     def _launch_of(self, compute: np.dtype[Any], panel: Panel) -> Any:
         return self.columns_plan(panel, compute).launch

@@ -206,6 +206,29 @@ def test_a_matrix_chooses_for_itself_and_is_right(
         assert_product(A.rmatmat(Z), S.conj().T, Z)
 
 
+@pytest.mark.parametrize("survives", [True, False])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_values_that_float32_holds_are_read_so(
+    gpu: Device, dtype: Any, survives: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
+    if survives:
+        S.data = S.data.astype(np.complex64 if S.dtype.kind == "c" else np.float32).astype(dtype)
+    read: list[Any] = []
+    csr_spmm = gpu.kernels.csr_spmm
+
+    def spy(device: Device, csr: Any, *rest: Any) -> Any:
+        read.append(csr.dtype)
+        return csr_spmm(device, csr, *rest)
+
+    monkeypatch.setattr(gpu.kernels, "csr_spmm", spy)
+    X = random_values(rng, (S.shape[1], 6), dtype)
+    assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6) @ X, S, X)
+    assert read[0].itemsize == S.dtype.itemsize // (2 if survives else 1)
+    assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6, compress=False) @ X, S, X)
+    assert read[1] == S.dtype
+
+
 def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Generator) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     A = GpuSparseMatrix(S, device=device, format="ellpack")

@@ -11,6 +11,7 @@ import gsparse
 from gsparse._typing import Array
 from gsparse.bench.peers import SEED, Loaded, Peer, Prepared
 from gsparse.columns_plan import plan_columns
+from gsparse.formats import Csr
 from gsparse.kernels import Panel, PanelLaunch
 from gsparse.kernels.gpu.spmm import panel_of
 from gsparse.plan import RowStats
@@ -48,10 +49,10 @@ def column_peers(loaded: Loaded, all_launches: bool) -> Iterator[Peer]:
         yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
         if not all_launches or loaded.device.kind != "gpu":
             continue
-        panel = panel_of(X)
+        panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype)
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
             label = {"columns": loaded.columns, "format": launch.schedule}
-            prepare = partial(_prepare_launch, loaded, A, X, Y, launch)
+            prepare = partial(_prepare_launch, loaded, csr, X, Y, launch)
             yield Peer(name_of(launch, layout), "layout" if layout else "format", prepare, label)
 
 
@@ -95,8 +96,8 @@ def _prepare_choice(loaded: Loaded, A: Any, X: Array, Y: Array) -> Prepared:
     return Prepared(lambda: A @ X, loaded.csr_bytes, launch, result=launch, label=label)
 
 
-def _prepare_launch(loaded: Loaded, A: Any, X: Array, Y: Array, launch: PanelLaunch) -> Prepared:
-    device, csr, dtype = loaded.device, A.operand()[0].csr, loaded.dtype
+def _prepare_launch(loaded: Loaded, csr: Csr, X: Array, Y: Array, launch: PanelLaunch) -> Prepared:
+    device, dtype = loaded.device, loaded.dtype
     multiply = device.kernels.csr_spmm(device, csr, dtype, lambda panel: launch)
     one, zero = dtype.type(1), dtype.type(0)
 

@@ -22,7 +22,7 @@ MAX_GRID_Y = 65_535
 # Threads of a block of csr_spmm_split, and its most entries and row ends (GS_SPLIT_THREADS, GS_SPLIT_WORK).
 SPLIT_THREADS, SPLIT_WORK = 256, 2048
 # What parts leave unfinished may take so many bytes: more columns are multiplied one slab after the other.
-MAX_CARRY_BYTES = 1 << 28
+MAX_CARRY_BYTES = 1 << 27
 # Columns that neighbouring lanes of csr_spmm_carry own; the others take turns at the parts of a row.
 CARRY_LANES = 8
 

@@ -709,6 +709,35 @@ def test_on_a_gpu_everybody_is_measured_and_right() -> None:
     }
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_columns_are_measured_and_right() -> None:
+    pytest.importorskip("cupy")
+    try:
+        device = get_device("gpu")
+    except gsparse.GsparseError as error:
+        pytest.skip(str(error))
+    problem = Problem("uniform", lambda xp: problems.uniform(3000, 20, xp=xp))
+    settings = Settings(device, ("float32", "float64"), repeats=2, check=True, columns=(1, 2, 6, 64), all_launches=True)
+    found = run([problem], settings)
+    assert not found.errors
+    ours = [r for r in found.records if r.kind in ("plan", "layout", "format")]
+    assert not [(r.what, r.note) for r in ours if r.status == "failed"]
+    assert not [(r.matrix, r.what) for r in found.records if r.correct is False]
+    assert {"cuSPARSE CSR_ALG2 by rows", "CuPy A @ X", "plan"} <= {r.what for r in found.records if r.kernel_us}
+
+
+def test_where_the_plan_takes_longer_the_best_launch_is_named() -> None:
+    tried = [
+        record("plan", 3.0, kind="plan", columns=8, format="rows 4x1"),
+        record("rows 2x2", 2.0, columns=8),
+        record("split 4/32", 4.0, columns=8),
+        record("plan by columns", 2.0, kind="layout", columns=8),
+        record("rows 2x2, by columns", 2.0, kind="layout", columns=8),
+    ]
+    lines = [line for line in summary_lines(tried) if "times as long" in line]
+    assert lines == ["m, float64: plan 3.0 µs (rows 4x1), rows 2x2 2.0: 1.50 times as long"]
+
+
 def test_gpu_peers_name_every_algorithm() -> None:
     names = [peer.what for peer in gpu_peers.library_peers(load(tiny(), CPU, "float64"))]
     assert names[:5] == ["cuSPARSE default", "cuSPARSE CSR_ALG1", "cuSPARSE CSR_ALG2", "cuSPARSE SELL", "CuPy A @ x"]

@@ -115,6 +115,23 @@ def column_lines(records: Sequence[Record]) -> list[str]:
             lines.append(f"{columns} columns, {dtype}: the plan's speed over {reference}: {over}")
         if calls is not None:
             lines.append(f"{columns} columns, {dtype}: a call over CuPy's: {calls}")
+    return lines + _launch_lines(records)
+
+
+def _launch_lines(records: Sequence[Record]) -> list[str]:
+    """Name the launch that was best wherever the plan chose another that took longer."""
+    lines = []
+    for (matrix, dtype, _), rows in by_matrix(r for r in records if r.columns is not None).items():
+        for chosen, tried in (("plan", "format"), ("plan by columns", "layout")):
+            plan = next((r for r in rows if r.what == chosen and r.us), None)
+            launches = [r for r in rows if r.kind == tried and r.what != chosen and r.us]
+            best = min(launches, key=lambda r: r.us or math.inf, default=None)
+            if plan is None or best is None or not plan.us or not best.us or plan.us <= NEAR * best.us:
+                continue
+            lines.append(
+                f"{matrix}, {dtype}: {chosen} {plan.us:.1f} µs ({plan.format}), {best.what} {best.us:.1f}: "
+                f"{plan.us / best.us:.2f} times as long"
+            )
     return lines
 
 

@@ -216,14 +216,15 @@ class Operand:
         if found is None:
             with self._lock, self.device.active(), self.device.memory_guard():
                 choose = partial(self._launch_of, compute)
-                found = self.device.kernels.csr_spmm(self.device, self.columns_csr(storage), compute, choose)
+                found = self.device.kernels.csr_spmm(self.device, self.columns_csr(storage, compute), compute, choose)
                 self._columns[storage, compute] = found
                 self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
         return found
 
-    def columns_csr(self, storage: np.dtype[Any]) -> Csr:
+    def columns_csr(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr:
         """Give the CSR arrays that products with several columns read. Synchronizes."""
-        csr = self.values_as(storage)
+        # Real values are made complex once: they have few kernels to themselves, and X takes as many bytes.
+        csr = self.values_as(np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
         if self.device.kind == "gpu" and self.request.compress and self._is_worth_examining:
             return csr.with_data(halved(self.device, csr.data))
         return csr

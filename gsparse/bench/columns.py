@@ -49,7 +49,7 @@ def column_peers(loaded: Loaded, all_launches: bool) -> Iterator[Peer]:
         yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
         if not all_launches or loaded.device.kind != "gpu":
             continue
-        panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype)
+        panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype, loaded.dtype)
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
             label = {"columns": loaded.columns, "format": launch.schedule}
             prepare = partial(_prepare_launch, loaded, csr, X, Y, launch)

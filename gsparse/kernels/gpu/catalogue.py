@@ -116,7 +116,7 @@ def _columns() -> list[tuple[str, str]]:
     found = [("spmm_split.cu", expression("csr_spmm_parts", index)) for index in INDEX_DTYPES]
     for index in INDEX_DTYPES:
         found += [("spmm_split.cu", expression("csr_spmm_carry", compute, index)) for compute in COMPUTE_DTYPES]
-        for stored, compute in _plain_types():
+        for stored, compute in (types for types in _plain_types() if types[0].kind == types[1].kind):
             for shape in (*((n, 1) for n in packs(compute.itemsize)), (1, 0), (STRIDED_COLUMNS[compute.itemsize], 0)):
                 for file, name in (("spmm_csr.cu", "csr_spmm"), ("spmm_split.cu", "csr_spmm_split")):
                     found.append((file, expression(name, stored, compute, index, *shape)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2
+from typing import Any
 
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, STRIDED_COLUMNS, Panel, PanelLaunch
 from gsparse.plan import RowStats
 
-__all__ = ["ColumnsPlan", "plan_columns"]
+__all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
 
 # Lanes that share the entries of a row of a column-major X at most: more columns would scatter each read further.
 _STRIDED_LANES = 4
@@ -125,6 +126,11 @@ def plan_columns(
         else PanelLaunch("split", per_lane, column_lanes, cached=cached, share=share)
     )
     return ColumnsPlan(launch, reason, panel, stats, waste, path)
+
+
+def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
+    """Give the launch that `plan_columns` chooses."""
+    return plan_columns(stats, panel, **options).launch
 
 
 def _schedule(stats: RowStats, threads: int, waste: float, path: float) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gsparse._typing import INDEX_DTYPES, Array
 from gsparse.build import Entries, halved
-from gsparse.columns_plan import ColumnsPlan, plan_columns
+from gsparse.columns_plan import ColumnsPlan, launch_for, plan_columns
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
@@ -215,7 +215,8 @@ class Operand:
         found = self._columns.get((storage, compute))
         if found is None:
             with self._lock, self.device.active(), self.device.memory_guard():
-                choose = partial(self._launch_of, compute)
+                # (Does not hold this operand, which holds the product.)
+                choose = partial(launch_for, self.stats, **self._panel_options(compute))
                 found = self.device.kernels.csr_spmm(self.device, self.columns_csr(storage, compute), compute, choose)
                 self._columns[storage, compute] = found
                 self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
@@ -229,13 +230,13 @@ class Operand:
             return csr.with_data(halved(self.device, csr.data))
         return csr
 
-    def _launch_of(self, compute: np.dtype[Any], panel: Panel) -> Any:
-        return self.columns_plan(panel, compute).launch
-
     def columns_plan(self, panel: Panel, compute: np.dtype[Any]) -> ColumnsPlan:
-        """Choose how an X like this is multiplied on a GPU."""
+        """Choose how an X like this is multiplied on a GPU. Synchronizes the first time."""
+        return plan_columns(self.stats, panel, **self._panel_options(compute))
+
+    def _panel_options(self, compute: np.dtype[Any]) -> dict[str, Any]:
         threads, lanes = self.request.threads_per_block, self.device.lanes
-        return plan_columns(self.stats, panel, lanes=lanes, value_bytes=compute.itemsize, threads_per_block=threads)
+        return {"lanes": lanes, "value_bytes": compute.itemsize, "threads_per_block": threads}
 
     def transposed(self) -> tuple[Operand, bool]:
         """Give the operand of the transposed matrix, and whether its values stand for their conjugates.

@@ -24,10 +24,10 @@ place, row by row,
 `alpha`, `beta`
     NumPy scalars of `dtype`. Where ``beta == 0``, y is never read: NaN there does not survive.
 
-``csr_spmm(device, csr, dtype, choose)`` gives the same for `x` of shape (num_cols, k) and `y` of shape (num_rows, k), both
-of any strides, neither copied, and a `Csr` with values of `dtype` or of one of its kind that widens to it.
+``csr_spmm(device, csr, dtype, choose)`` gives the same for `x` of shape (num_cols, k) and `y` of shape (num_rows, k),
+both of any strides, neither copied, and a `Csr` with values of `dtype` or of one of its kind that widens to it.
 ``choose(panel)`` gives the `PanelLaunch` for an x like that `Panel` (the CPU has no use for it). Bytes moved:
-``csr.nbytes`` once a tile of columns, x and y once; nnz · k elements of x are gathered, from the cache as far as it goes.
+``csr.nbytes`` once a tile of columns, x and y once; nnz · k elements of x are gathered, most from the cache.
 
 Where ``multiply.num_dots`` is not 0, ``multiply(x, y, alpha, beta, conjugate, dots)`` for a square matrix also leaves
 so many partial sums of conj(x)·y in `dots`, in double precision.

@@ -9,7 +9,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from gsparse.bench.cpu_peers import torch_csr
-from gsparse.bench.cusparse import ALGORITHMS, COLUMN_ALGORITHMS, SLICE_SIZE, CusparseProduct, to_sliced_ell
+from gsparse.bench.cusparse import (
+    ALGORITHMS,
+    COLUMN_ALGORITHMS,
+    SLICE_SIZE,
+    CusparseError,
+    CusparseProduct,
+    to_sliced_ell,
+)
 from gsparse.bench.peers import MAX_PADDING, Loaded, Peer, Prepared, SkippedError
 from gsparse.bench.timing import PRODUCTS_PER_GRAPH, Sampler, once
 
@@ -41,7 +48,11 @@ def _prepare_columns(loaded: Loaded, algorithm: str, by_columns: bool) -> Prepar
     xp, arrays = loaded.device.xp, loaded.arrays[:3]
     X = xp.asfortranarray(loaded.x) if by_columns else loaded.x
     Y = xp.zeros((loaded.shape[0], loaded.columns), loaded.dtype, order="F" if by_columns else "C")
-    product = CusparseProduct(arrays, loaded.shape, loaded.nnz, algorithm, X, Y)
+    make = partial(CusparseProduct, arrays, loaded.shape, loaded.nnz, algorithm, X, Y)
+    try:
+        product = make()
+    except CusparseError:  # (not every algorithm can be preprocessed in every version; what else is wrong shows again)
+        product = make(preprocess=False)
     product.launch()  # loads its kernels, and refuses here what it does not support
     loaded.device.synchronize()
     return Prepared(product.launch, loaded.csr_bytes, product.launch, result=product.result)
@@ -116,9 +127,10 @@ def _torch_sampler(torch: Any, call: Callable[[], Any]) -> Sampler:
     torch.cuda.synchronize()
     try:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = [call() for _ in range(PRODUCTS_PER_GRAPH)]
-        sample = _torch_events(torch, lambda: (graph.replay(), kept))
+        with torch.cuda.graph(graph):  # (with memory of its own, where each result takes the last one's place)
+            for _ in range(PRODUCTS_PER_GRAPH):
+                call()
+        sample = _torch_events(torch, graph.replay)
         sample()
         return Sampler(sample)
     except Exception as error:

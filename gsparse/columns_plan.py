@@ -13,8 +13,9 @@ __all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
 
 # Lanes that share the entries of a row of a column-major X at most: more columns would scatter each read further.
 _STRIDED_LANES = 4
-# Columns that lanes may own in vain, over those there are.
-_MAX_IDLE = 1.25
+# A tile has fewer lanes than it could, down to so many, where else more than a quarter of all would have no columns.
+_FEWEST_LANES = 8
+_MAX_IDLE = 1.34
 # Entries that a lane should have at least, and threads that fill a device (as for csr_vector, `gsparse.plan`).
 _ENTRIES_PER_LANE = 6.0
 _FILL = 2**17
@@ -145,7 +146,7 @@ def _schedule(stats: RowStats, threads: int, waste: float, path: float) -> tuple
 def _column_lanes(wanted: int, most: int) -> int:
     """Give the lanes for so many groups of columns: as many as a tile may have, unless too many would idle."""
     found = min(1 << (wanted - 1).bit_length(), most)
-    while found > 1 and -(-wanted // found) * found > _MAX_IDLE * wanted:
+    while found > _FEWEST_LANES and -(-wanted // found) * found > _MAX_IDLE * wanted:
         found //= 2
     return found
 

@@ -303,6 +303,8 @@ def test_skewed_rows_go_in_equal_parts_and_even_ones_by_rows() -> None:
         (EVEN, Panel(2, 2), (1, 1)),
         (EVEN, Panel(8, 2), (4, 1)),
         (EVEN, Panel(256, 2), (32, 1)),
+        (EVEN, Panel(3), (4, 1)),
+        (EVEN, Panel(12), (16, 1)),
         (EVEN, Panel(33), (8, 1)),
         (EVEN, Panel(64, 1, True), (4, 1)),
         (LONG, Panel(2, 2), (1, 32)),

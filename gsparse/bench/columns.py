@@ -57,12 +57,13 @@ def column_peers(loaded: Loaded, all_launches: bool) -> Iterator[Peer]:
 
 
 def launches(panel: Panel, lanes: int, value_bytes: int) -> Iterator[PanelLaunch]:
-    """Give the launches that may be best for such an X: as many lanes for its columns as there is use for, or fewer."""
+    """Give the launches that may be best for such an X: few lanes for columns, or as many as there is use for."""
     stats = RowStats(1, 1, 0, 0, 0, 0.0, 0.0, 0, 0)
     chosen = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
     groups = -(-panel.num_columns // chosen.columns_per_lane)
     widest = min(1 << (groups - 1).bit_length(), lanes)
-    for columns in (c for c in (widest, widest // 2, widest // 4) if c):
+    tried = (1, 2, 4, 8) if panel.by_columns else (widest, widest // 2, widest // 4, widest // 8)
+    for columns in (c for c in tried if 0 < c <= widest):
         ways = (False, True) if columns >= 4 else (False,)
         for cached in ways:
             for entries in (e for e in (1, 2, 4, 8) if e * columns <= lanes):

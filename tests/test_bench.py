@@ -321,7 +321,7 @@ def test_the_command_prints_a_table_and_writes_json(
         (("x.npz", "--formats", "csr_v2"), "no format csr_v2; there are auto"),
         (("R-MAT 15", "--threads-per-block", "100"), "out of 128, 256, 512"),
         (("R-MAT 15", "--repeats", "0"), "at least 1"),
-        (("R-MAT 15", "--launches"), "--launches goes with --columns"),
+        (("R-MAT 15", "--launches", "row-major"), "--launches goes with --columns"),
         (("R-MAT 15", "--columns", "8", "--formats", "auto"), "--columns goes with none of"),
         (("R-MAT 15", "--device", "abacus"), "unknown device 'abacus'"),
         (("R-MAT 15", "--json", "/no/such/folder/a.json"), "there is no folder"),
@@ -634,7 +634,7 @@ def test_the_gpus_side_runs_and_absent_libraries_are_recorded(fake_gpu: FakeGpu)
 
 
 def test_columns_are_measured_for_every_count_layout_and_launch(fake_gpu: FakeGpu) -> None:
-    settings = Settings(fake_gpu, ("float32",), repeats=1, check=True, columns=(1, 8), all_launches=True)
+    settings = Settings(fake_gpu, ("float32",), repeats=1, check=True, columns=(1, 8), launches=columns.LAYOUTS)
     found = run([tiny()], settings)
     assert not found.errors
     assert {r.matrix for r in found.records} == {"tiny × 1", "tiny × 8"}

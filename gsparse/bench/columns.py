@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,10 @@ from gsparse.kernels import Panel, PanelLaunch
 from gsparse.kernels.gpu.spmm import panel_of
 from gsparse.plan import RowStats
 
-__all__ = ["column_peers", "launches", "with_columns"]
+__all__ = ["LAYOUTS", "column_peers", "launches", "with_columns"]
+
+# Of X and Y.
+LAYOUTS = ("row-major", "column-major")
 
 # Entries and row ends of a group's share that are tried.
 SHARES = (16, 32, 64)
@@ -29,25 +32,26 @@ def with_columns(loaded: Loaded, columns: int) -> Loaded:
     return replace(loaded, name=f"{loaded.name} × {columns}", x=X)
 
 
-def column_peers(loaded: Loaded, all_launches: bool) -> Iterator[Peer]:
-    """Give gsparse's choice for a row-major X, for a column-major one, and where asked every launch there is for both.
+def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterator[Peer]:
+    """Give gsparse's choice for a row-major X and for a column-major one, and where asked every launch beside it.
 
     Parameters
     ----------
     loaded : Loaded
         With columns.
-    all_launches : bool
+    with_launches : collection of str
+        Out of `LAYOUTS`.
     """
     A = gsparse.GpuSparseMatrix(loaded.arrays[:3], shape=loaded.shape, device=loaded.device)
     xp, shape = loaded.device.xp, (loaded.shape[0], loaded.columns)
-    layouts: tuple[tuple[str, str, Array, Array], ...] = (
+    panels: tuple[tuple[str, str, Array, Array], ...] = (
         ("", "plan", loaded.x, xp.empty(shape, loaded.dtype)),
         ("by columns", "layout", xp.asfortranarray(loaded.x), xp.empty(shape, loaded.dtype, order="F")),
     )
-    for layout, kind, X, Y in layouts:
+    for name, (layout, kind, X, Y) in zip(LAYOUTS, panels, strict=True):
         prepare = partial(_prepare_choice, loaded, A, X, Y)
         yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
-        if not all_launches or loaded.device.kind != "gpu":
+        if name not in with_launches or loaded.device.kind != "gpu":
             continue
         panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype, loaded.dtype)
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):

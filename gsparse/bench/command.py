@@ -13,6 +13,7 @@ from typing import Any
 
 import gsparse
 from gsparse.bench import report, scaling
+from gsparse.bench.columns import LAYOUTS
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
 from gsparse.bench.records import Run
 from gsparse.bench.runner import Listener, Settings
@@ -32,7 +33,7 @@ examples:
   python -m gsparse bench --cpu-scaling --plot out  the CPU over sizes and threads, drawn
   python -m gsparse bench G3_circuit --threads-per-block 128,256,512
   python -m gsparse bench --all --columns 1,2,4,8,16,32,64,128,256 --dtype float32 --dtype float64
-  python -m gsparse bench "R-MAT 15" --columns 8,64 --launches   every way of sharing columns out
+  python -m gsparse bench "R-MAT 15" --columns 8,64 --launches row-major   every way of sharing columns out
 
 exit code: 0; 1 where a product was wrong or a matrix could not be measured; 2 where the command makes no sense here
 """
@@ -70,7 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--columns", type=_counts, metavar="N,N", help="of a dense X, such as 1,8,64: A @ X (default: A @ x)"
     )
-    how.add_argument("--launches", action="store_true", help="with --columns on a GPU: time every launch there is")
+    how.add_argument(
+        "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
+    )
     how.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... as there are)")
     how.add_argument("--repeats", type=int, default=15, metavar="N", help="samples of a median (default: 15)")
     how.add_argument("--check", action="store_true", help="compare each product with extended precision, row by row")
@@ -149,7 +152,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         repeats=options.repeats,
         check=options.check,
         columns=options.columns or (),
-        all_launches=options.launches,
+        launches=tuple(options.launches or ()),
     )
 
 

@@ -50,8 +50,8 @@ class Settings:
         Whether to compare each product with one in extended precision.
     columns : tuple of int
         Of X, one count after the other; where empty x is a vector.
-    all_launches : bool
-        With columns, on a GPU: whether to time every launch that the plan chooses among.
+    launches : tuple of str
+        With columns, on a GPU: the layouts of X for which every launch is timed that the plan chooses among.
     """
 
     device: Device
@@ -62,7 +62,7 @@ class Settings:
     repeats: int = 15
     check: bool = False
     columns: tuple[int, ...] = ()
-    all_launches: bool = False
+    launches: tuple[str, ...] = ()
 
 
 class Listener:
@@ -153,7 +153,7 @@ def measure(
     exact = Exact(loaded) if settings.check else None
     libraries = gpu_peers if loaded.device.kind == "gpu" else cpu_peers
     if settings.columns:
-        peers = [*column_peers(loaded, settings.all_launches), *libraries.library_column_peers(loaded)]
+        peers = [*column_peers(loaded, settings.launches), *libraries.library_column_peers(loaded)]
     else:
         formats = format_peers(loaded, settings.formats, settings.threads_per_block)
         peers = [*formats, *libraries.library_peers(loaded)]

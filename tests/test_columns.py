@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 from gsparse import GpuSparseMatrix, spmm
+from gsparse.bench.check import Exact
+from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
+from gsparse.bench.columns import column_peers, with_columns
+from gsparse.bench.peers import load
+from gsparse.bench.problems import Problem, stencil
 from gsparse.columns_plan import plan_columns
 from gsparse.device import Device
 from gsparse.kernels import STRIDED_COLUMNS, Panel, PanelLaunch
@@ -247,6 +252,17 @@ def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Ge
     np.testing.assert_allclose(spmm(A, x, 2, -1, out=y.copy()), 2 * (S @ x) - y, atol=1e-10)
     wide = np.asfortranarray(random_values(rng, (S.shape[1], 3), float))
     np.testing.assert_allclose(spmm(A, wide.T.copy().T[:, 1:2]), S @ wide[:, 1:2], atol=1e-10)
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(1, "float64"), (6, "float32"), (64, "float32"), (33, "float64")])
+def test_every_launch_that_the_benchmark_tries_is_right(gpu: Device, columns: int, dtype: str) -> None:
+    loaded = with_columns(load(Problem("stencil", lambda xp: stencil(5, 27, xp=xp)), gpu, dtype), columns)
+    exact = Exact(loaded)
+    peers = list(column_peers(loaded, LAYOUTS_OF_X))
+    assert len({peer.what for peer in peers}) == len(peers) > 8
+    for peer in peers:
+        prepared = peer.prepare()
+        assert exact.compare(prepared.result and prepared.result())[1], peer.what
 
 
 # ------------------------------------------------------------------- the choice

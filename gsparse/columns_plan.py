@@ -21,9 +21,12 @@ _ENTRIES_PER_LANE = 6.0
 _FILL = 2**17
 # Lanes of a row that read its entries together from so many on: each entry is read once instead of once a lane.
 _CACHING_LANES = 4
-# Entries and row ends of a group's share.
-_SHARE = 32
+# Entries and row ends of a group's share: the more, the less it takes to find where they begin; but parts have to fill
+# the device a few times over.
+_SHARES = (64, 32)
 _SHARES_PER_LANE = 8
+_MANY_PARTS = 2048
+_SPLIT_THREADS = 256
 # Bytes of X that the cache gives a second, and seconds until a batch of entries is there: an H200.
 _GATHERED = 5e12
 _LATENCY = 0.7e-6
@@ -119,7 +122,7 @@ def plan_columns(
         schedule, reason = _schedule(stats, threads, waste, path)
     else:
         reason = "asked for"
-    share = min(_SHARE, _SHARES_PER_LANE * column_lanes)
+    share = _share(stats, column_lanes, tiles)
     cached = column_lanes >= _CACHING_LANES
     launch = (
         PanelLaunch("rows", per_lane, column_lanes, entry_lanes, cached, threads_per_block=threads_per_block)
@@ -157,6 +160,11 @@ def _entry_lanes(stats: RowStats, column_lanes: int, tiles: int, lanes: int) -> 
     filling = min(length, _FILL / max(stats.num_rows * column_lanes * tiles, 1))
     wanted = int(max(length / _ENTRIES_PER_LANE / column_lanes, filling))
     return min(max(1, 1 << wanted.bit_length() >> 1), lanes // column_lanes)
+
+
+def _share(stats: RowStats, column_lanes: int, tiles: int) -> int:
+    work = (stats.nnz + stats.num_rows) * column_lanes * tiles / _SPLIT_THREADS
+    return min(next((n for n in _SHARES if work / n >= _MANY_PARTS), _SHARES[-1]), _SHARES_PER_LANE * column_lanes)
 
 
 def _waste(stats: RowStats, rows_a_warp: int, lanes: int) -> float:

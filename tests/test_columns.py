@@ -334,6 +334,13 @@ def test_lanes_go_to_columns_first_and_to_entries_where_rows_are_long(
     assert (launch.column_lanes, launch.entry_lanes) == lanes_of
 
 
+def test_shares_are_long_where_there_are_parts_enough() -> None:
+    few = replace(SKEWED, num_rows=10**4, num_empty=0, nnz=10**5, blocked_stored=10**6)
+    for stats, expected in ((SKEWED, [8, 64, 64]), (few, [8, 32, 32])):
+        plans = [plan_columns(stats, Panel(k, 2), lanes=32, value_bytes=8) for k in (2, 16, 64)]
+        assert [plan.launch.share for plan in plans] == expected
+
+
 def test_a_layout_is_told_from_strides_and_alignment() -> None:
     X = np.zeros((6, 12), np.float32)
     assert panel_of(X) == Panel(12, 4)

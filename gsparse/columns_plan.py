@@ -13,8 +13,8 @@ __all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
 
 # What follows is reasoned, from times of throw-away kernels on an H200, and not yet fitted to times of these:
 # python -m gsparse bench --columns 8,64 --launches row-major.
-# Lanes with columns of their own that a row has at most under a column-major X: with fewer rows a warp, each read of X and
-# each write of Y would be scattered further.
+# Lanes with columns of their own that a row has at most under a column-major X: with fewer rows a warp, reads of X and
+# writes of Y would be scattered further.
 _STRIDED_LANES = 4
 # A tile has fewer lanes than it could, down to so many, where else more than a quarter of all would have no columns.
 _FEWEST_LANES = 8

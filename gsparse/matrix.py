@@ -21,7 +21,7 @@ from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
-from gsparse.kernels.__init__ import Panel
+from gsparse.kernels import Panel
 from gsparse.operand import Request
 from gsparse.plan import Plan, check_request
 from gsparse.stats import Stats

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse import set_num_threads
+from gsparse import GpuSparseMatrix, set_num_threads
 from gsparse.device import get_device
 from gsparse.distributed import RankMatrix, RowBlock, RowPartition, SingleCommunicator, SocketCommunicator, listen
 from gsparse.distributed.nccl import NcclCommunicator
@@ -50,7 +50,7 @@ def slab(shape: tuple[int, int, int], first: int, last: int, device: Any, variab
     kept = columns >= 0
     values = xp.broadcast_to(xp.asarray([6.0 if d == 0 else -1.0 for d in offsets]), columns.shape)[kept]
     if variable:  # (symmetric: by the sum of row and column)
-        values = values * (1 + 0.1 * xp.sin((here[:, None] + columns)[kept] % 1009))
+        values = values * (1 + 0.1 * xp.sin((here[:, None] + columns + 2 * first * plane)[kept] % 1009))
     indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(kept.sum(axis=1))])
     indptr = indptr if int(indptr[-1]) >= 2**31 else indptr.astype(np.int32)
     kind = sp.csr_array if device.kind == "cpu" else __import__("cupyx.scipy.sparse").scipy.sparse.csr_matrix
@@ -61,7 +61,7 @@ def slab(shape: tuple[int, int, int], first: int, last: int, device: Any, variab
     )
     ghosts = np.concatenate([np.empty(0, np.int64), *(np.arange(g, g + plane) for is_there, _, g in edges if is_there)])
     if variable:
-        coupled = -1 - 0.1 * np.sin((boundary + ghosts - first * plane) % 1009)
+        coupled = -1 - 0.1 * np.sin((boundary + first * plane + ghosts) % 1009)
     else:
         coupled = np.full(boundary.size, -1.0)
     off_diagonal = sp.csr_array(
@@ -245,8 +245,9 @@ def multiply_large(communicator: Any, device: Any, pipe: Any, rows: int, width: 
         data[there][outside] = 0
         indices[there] = xp.clip(local, 0, rows - 1).reshape(-1)
     indptr = xp.arange(0, rows * width + 1, width, dtype=np.int64)
-    csr = __import__("cupyx.scipy.sparse").scipy.sparse.csr_matrix
-    diagonal = csr((data, indices, indptr), shape=(rows, rows))
+    arrays = data, indices, indptr
+    diagonal = GpuSparseMatrix(arrays, shape=(rows, rows), device=device, format="csr_vector", compress=False)
+    del data, indices, indptr, arrays
     edges = []
     for rows_there in (np.arange(0, half), np.arange(rows - half, rows)):
         r = first + rows_there[:, None]
@@ -258,10 +259,7 @@ def multiply_large(communicator: Any, device: Any, pipe: Any, rows: int, width: 
     boundary, at = np.unique(r - first, return_inverse=True)
     off = sp.csr_array((((r * 31 + c * 17) % 1021) / 1024.0, (at, places)), shape=(boundary.size, ghosts.size))
     partition = RowPartition(tuple(rows * k for k in range(world + 1)))
-    A = RankMatrix(
-        RowBlock(diagonal, off, boundary, ghosts), partition, partition, communicator, device,
-        format="csr_vector", compress=False,
-    )  # fmt: skip
+    A = RankMatrix(RowBlock(diagonal, off, boundary, ghosts), partition, partition, communicator, device)
     y = A.matvec(xp.ones(rows))
     worst = 0.0
     for begin in range(0, rows, step):

@@ -33,7 +33,7 @@ from gsparse.formats import (
 from gsparse.plan import FORMATS, MAX_PADDING, Storage, fits
 from gsparse.structure import MAX_PATTERNS, Patterns, Structure, find_patterns, find_row_dictionary
 
-__all__ = ["MAX_VALUES", "Entries"]
+__all__ = ["MAX_VALUES", "Entries", "halved"]
 
 # Distinct values that pay at most: their table has to stay in the first cache.
 MAX_VALUES = 4096
@@ -260,9 +260,16 @@ def compressed(device: Device, data: Array, compute: np.dtype[Any]) -> Values:
     narrow = _HALVES.get(data.dtype)
     if narrow is None or (found is not None and (found.codes is None or device.kernels.LOOKS_UP)):
         return found or Values(data)
-    if device.kernels.survives_halving(device, data):
-        return Values(data.astype(narrow))
-    return found or Values(data)
+    values = halved(device, data)
+    return Values(values) if values is not data else found or Values(data)
+
+
+def halved(device: Device, data: Array) -> Array:
+    """Give values in half the precision where every one comes back from it, else as they are. Synchronizes."""
+    narrow = _HALVES.get(data.dtype)
+    if narrow is None or not data.size or not device.kernels.survives_halving(device, data):
+        return data
+    return data.astype(narrow)
 
 
 _HALVES = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.complex64)}

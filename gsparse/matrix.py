@@ -15,11 +15,13 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse import ops
 from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array
 from gsparse.arrays import initialize, mirrors_of
+from gsparse.columns_plan import ColumnsPlan
 from gsparse.construct import check_dtype, check_index_kinds, device_arrays, device_of_source, read_file
 from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
+from gsparse.kernels import Panel
 from gsparse.operand import Request
 from gsparse.plan import Plan, check_request
 from gsparse.stats import Stats
@@ -306,6 +308,12 @@ class DeviceMatrix(ElementwiseOperations):
     def plan(self) -> Plan:
         """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table."""
         return self.operand()[0].plan(*self._own_types())
+
+    def plan_for(self, columns: int) -> ColumnsPlan:
+        """Tell how ``A @ X`` with a row-major X of so many columns is computed on a GPU, and why; prints as a table."""
+        dtype = self._own_types()[1]
+        pack = next((n for n in (4, 2) if n * dtype.itemsize <= 16 and columns % n == 0), 1)
+        return self.operand()[0].columns_plan(Panel(columns, pack), dtype)
 
     @property
     def stored(self) -> Stored:

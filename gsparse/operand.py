@@ -14,11 +14,12 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from gsparse._typing import INDEX_DTYPES, Array
-from gsparse.build import Entries
+from gsparse.build import Entries, halved
+from gsparse.columns_plan import ColumnsPlan, launch_for, plan_columns
 from gsparse.device import Device
 from gsparse.errors import StructureError
 from gsparse.formats import Csr, Stored
-from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
+from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, Panel
 from gsparse.machine import CPU_MODEL, GPU_MODEL, MachineModel
 from gsparse.plan import EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
 from gsparse.structure import Structure
@@ -93,7 +94,7 @@ class Operand:
     _products: dict[Types, Product] = field(default_factory=dict, repr=False)
     _entries: dict[Types, Entries] = field(default_factory=dict, repr=False)
     _plans: dict[Types, Plan] = field(default_factory=dict, repr=False)
-    _columns: dict[np.dtype[Any], Csr] = field(default_factory=dict, repr=False)
+    _columns: dict[Types, Any] = field(default_factory=dict, repr=False)
     _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
 
@@ -209,14 +210,33 @@ class Operand:
         if storage == compute == self.csr.dtype:
             self.own_product = product
 
-    def columns(self, storage: np.dtype[Any]) -> Csr:
-        """Give the CSR arrays for products with several columns; values of another dtype are cast once."""
-        found = self._columns.get(storage)
+    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Any:
+        """Give ``multiply(x, y, alpha, beta, conjugate)`` for several columns, see `gsparse.kernels`."""
+        found = self._columns.get((storage, compute))
         if found is None:
-            with self._lock, self.device.active():
-                found = self._columns[storage] = self.values_as(storage)
+            with self._lock, self.device.active(), self.device.memory_guard():
+                # (Does not hold this operand, which holds the product.)
+                choose = partial(launch_for, self.stats, **self._panel_options(compute))
+                found = self.device.kernels.csr_spmm(self.device, self.columns_csr(storage, compute), compute, choose)
+                self._columns[storage, compute] = found
                 self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
         return found
+
+    def columns_csr(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr:
+        """Give the CSR arrays that products with several columns read. Synchronizes."""
+        # Real values are made complex once: they have few kernels to themselves, and X takes as many bytes.
+        csr = self.values_as(np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
+        if self.device.kind == "gpu" and self.request.compress and self._is_worth_examining:
+            return csr.with_data(halved(self.device, csr.data))
+        return csr
+
+    def columns_plan(self, panel: Panel, compute: np.dtype[Any]) -> ColumnsPlan:
+        """Choose how an X like this is multiplied on a GPU. Synchronizes the first time."""
+        return plan_columns(self.stats, panel, **self._panel_options(compute))
+
+    def _panel_options(self, compute: np.dtype[Any]) -> dict[str, Any]:
+        threads, lanes = self.request.threads_per_block, self.device.lanes
+        return {"lanes": lanes, "value_bytes": compute.itemsize, "threads_per_block": threads}
 
     def transposed(self) -> tuple[Operand, bool]:
         """Give the operand of the transposed matrix, and whether its values stand for their conjugates.

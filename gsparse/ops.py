@@ -16,7 +16,6 @@ import numpy as np
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
-from gsparse.kernels import Launch
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
@@ -198,11 +197,12 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
         y[...] = _compute_array(device, out, compute)
     scalars = _kernel_scalar(alpha, types), _kernel_scalar(beta, types)
     if x.ndim == 1:
-        product = operand.product(types.storage, compute)
-        product.multiply(device_x, y, *scalars, conjugate)
+        operand.product(types.storage, compute).multiply(device_x, y, *scalars, conjugate)
+    elif x.shape[1] == 1 and device_x.flags.c_contiguous and y.flags.c_contiguous:
+        vectors = device_x.reshape(-1), y.reshape(-1)
+        operand.product(types.storage, compute).multiply(*vectors, *scalars, conjugate)
     else:
-        launch = Launch(operand.request.threads_per_block)
-        device.kernels.csr_spmm(device, operand.columns(types.storage), device_x, y, *scalars, conjugate, launch)
+        operand.columns(types.storage, compute)(device_x, y, *scalars, conjugate)
     if y is out:
         return out
     if compute != types.result:

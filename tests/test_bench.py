@@ -26,7 +26,7 @@ import scipy.sparse.linalg
 
 import gsparse
 from gsparse import cli
-from gsparse.bench import Settings, claims, cpu_peers, cusparse, gpu_peers, measure, problems, report, run
+from gsparse.bench import Settings, claims, columns, cpu_peers, cusparse, gpu_peers, measure, problems, report, run
 from gsparse.bench import check as check_module
 from gsparse.bench import peers as peers_module
 from gsparse.bench.peers import Peer, Prepared, SkippedError, load
@@ -321,6 +321,8 @@ def test_the_command_prints_a_table_and_writes_json(
         (("x.npz", "--formats", "csr_v2"), "no format csr_v2; there are auto"),
         (("R-MAT 15", "--threads-per-block", "100"), "out of 128, 256, 512"),
         (("R-MAT 15", "--repeats", "0"), "at least 1"),
+        (("R-MAT 15", "--launches", "row-major"), "--launches goes with --columns"),
+        (("R-MAT 15", "--columns", "8", "--formats", "auto"), "--columns goes with none of"),
         (("R-MAT 15", "--device", "abacus"), "unknown device 'abacus'"),
         (("R-MAT 15", "--json", "/no/such/folder/a.json"), "there is no folder"),
     ],
@@ -342,6 +344,15 @@ def test_a_wrong_product_or_a_broken_file_exits_with_1(
     monkeypatch.setattr(check_module.Exact, "compare", lambda self, got: (99.0, False))
     assert bench(matrix_file, *options, "--check") == 1
     assert "WRONG: plan on m" in capsys.readouterr().out
+
+
+def test_the_command_measures_columns(matrix_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--check", "--columns", "1,5")
+    assert bench(matrix_file, *options) == 0
+    text = capsys.readouterr().out
+    assert "m × 5: 216 x 216" in text
+    assert "plan by columns" in text
+    assert "5 columns, float64: the plan's speed over SciPy" in text
 
 
 def test_list_names_every_model_problem(capsys: pytest.CaptureFixture[str]) -> None:
@@ -411,6 +422,35 @@ int cusparseSpMV(void *h, int op, void *a, Mat *A, Vec *x, void *b, Vec *y, int 
     s = GET(a, 0) * s + (GET(b, 0) ? GET(b, 0) * GET(y->values, r) : 0);
     if (t) ((double *)y->values)[r] = s; else ((float *)y->values)[r] = s;
   }
+  return buffer ? 0 : 3;
+}
+typedef struct { int64_t rows, cols, down, right; void *values; int type; } Dense;
+int cusparseCreateDnMat(void **d, int64_t r, int64_t c, int64_t ld, void *v, int t, int order) {
+  if (order != 1 && order != 2) return 3;
+  if (ld < (order == 1 ? r : c)) return 3;
+  Dense *p = malloc(sizeof *p);
+  *p = (Dense){r, c, order == 1 ? 1 : ld, order == 1 ? ld : 1, v, t}; *d = p; ++created; return 0;
+}
+int cusparseDestroyDnMat(void *d) { free(d); ++destroyed; return 0; }
+int cusparseSpMM_bufferSize(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, Dense *y, int t, int alg,
+                            size_t *size) {
+  if (alg != 4 && alg != 6 && alg != 12) return 3;
+  *size = 64; return opA || opX || A->cols != x->rows || A->rows != y->rows || x->cols != y->cols || t != x->type;
+}
+int cusparseSpMM_preprocess(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, Dense *y, int t, int alg,
+                            void *buffer) {
+  ++preprocessed; return buffer ? 0 : 3;
+}
+int cusparseSpMM(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, Dense *y, int t, int alg,
+                 void *buffer) {
+  int *o = A->offsets, *c = A->columns;
+  for (int64_t r = 0; r < A->rows; ++r)
+    for (int64_t j = 0; j < x->cols; ++j) {
+      double s = 0;
+      for (int64_t k = o[r]; k < o[r + 1]; ++k) s += GET(A->values, k) * GET(x->values, c[k] * x->down + j * x->right);
+      if (t) ((double *)y->values)[r * y->down + j * y->right] = s;
+      else ((float *)y->values)[r * y->down + j * y->right] = s;
+    }
   return buffer ? 0 : 3;
 }
 """
@@ -532,6 +572,19 @@ def test_cusparse_is_called_as_its_prototypes_say(context: Any, algorithm: str, 
     assert alive[0].value - alive[1].value == before - 3
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("algorithm", cusparse.COLUMN_ALGORITHMS)
+def test_cusparse_multiplies_columns_as_its_prototypes_say(context: Any, algorithm: str, order: Any) -> None:
+    arrays = problems.from_lengths(np.array([0, 3, 40, 1] * 17), 50)
+    X = np.asarray(np.random.default_rng().random((50, 6)), order=order)
+    Y = np.full((68, 6), np.nan, order=order)
+    product = cusparse.CusparseProduct(arrays[:3], arrays.shape, arrays.data.size, algorithm, X, Y)
+    assert product.preprocessed
+    np.testing.assert_allclose(product.result(), as_matrix(arrays) @ X, rtol=1e-10)
+    with pytest.raises(cusparse.CusparseError, match="contiguous"):
+        cusparse.CusparseProduct(arrays[:3], arrays.shape, arrays.data.size, algorithm, X[:, ::2], Y[:, ::2])
+
+
 def test_cusparse_says_what_went_wrong(context: Any) -> None:
     arrays = problems.stencil(3, 7)
     x, y = np.zeros(5), np.zeros(27)
@@ -578,6 +631,31 @@ def test_the_gpus_side_runs_and_absent_libraries_are_recorded(fake_gpu: FakeGpu)
     assert rows["plan"].reference == "cuSPARSE best-of"
     assert set(found.copy_gbytes_per_second) == {"gpu"}
     assert "kernel µs" in report.matrix_table(found.records, found)
+
+
+def test_columns_are_measured_for_every_count_layout_and_launch(fake_gpu: FakeGpu) -> None:
+    settings = Settings(fake_gpu, ("float32",), repeats=1, check=True, columns=(1, 8), launches=columns.LAYOUTS)
+    found = run([tiny()], settings)
+    assert not found.errors
+    assert {r.matrix for r in found.records} == {"tiny × 1", "tiny × 8"}
+    rows = {r.what: r for r in found.records if r.columns == 8}
+    layouts = [f"{name} by {side}" for name in cusparse.COLUMN_ALGORITHMS for side in ("rows", "columns")]
+    for name in ("plan", "plan by columns", "rows 2x8", "split 2/16, by columns", *(f"cuSPARSE {n}" for n in layouts)):
+        assert rows[name].status == "measured", rows[name]
+        assert rows[name].correct
+    assert rows["plan"].nbytes == 1296 * 8 + 217 * 4 + 2 * 216 * 8 * 4
+    text = "\n".join(summary_lines(found.records))
+    assert "8 columns, float32: the plan's speed over cuSPARSE best-of: " in text
+
+
+def test_a_wrong_column_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = columns.with_columns(load(tiny(), CPU, "float32"), 6)
+    exact = check_module.Exact(loaded)
+    right = as_matrix(loaded.arrays) @ loaded.x
+    assert exact.compare(right)[1]
+    assert not exact.compare(right[:, [0, 2, 1, 3, 4, 5]])[1]
+    right[7, 3] *= 1 + 1e-3
+    assert not exact.compare(right)[1]
 
 
 def test_one_matrix_after_the_other_where_memory_is_short(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -629,6 +707,35 @@ def test_on_a_gpu_everybody_is_measured_and_right() -> None:
     assert {"cuSPARSE SELL", "cuSPARSE CSR_ALG2", "CuPy A @ x", "plan"} <= {
         r.what for r in found.records if r.kernel_us
     }
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_columns_are_measured_and_right() -> None:
+    pytest.importorskip("cupy")
+    try:
+        device = get_device("gpu")
+    except gsparse.GsparseError as error:
+        pytest.skip(str(error))
+    problem = Problem("uniform", lambda xp: problems.uniform(3000, 20, xp=xp))
+    settings = Settings(device, ("float32", "float64"), repeats=2, check=True, columns=(1, 2, 6, 64), all_launches=True)
+    found = run([problem], settings)
+    assert not found.errors
+    ours = [r for r in found.records if r.kind in ("plan", "layout", "format")]
+    assert not [(r.what, r.note) for r in ours if r.status == "failed"]
+    assert not [(r.matrix, r.what) for r in found.records if r.correct is False]
+    assert {"cuSPARSE CSR_ALG2 by rows", "CuPy A @ X", "plan"} <= {r.what for r in found.records if r.kernel_us}
+
+
+def test_where_the_plan_takes_longer_the_best_launch_is_named() -> None:
+    tried = [
+        record("plan", 3.0, kind="plan", columns=8, format="rows 4x1"),
+        record("rows 2x2", 2.0, columns=8),
+        record("split 4/32", 4.0, columns=8),
+        record("plan by columns", 2.0, kind="layout", columns=8),
+        record("rows 2x2, by columns", 2.0, kind="layout", columns=8),
+    ]
+    lines = [line for line in summary_lines(tried) if "times as long" in line]
+    assert lines == ["m, float64: plan 3.0 µs (rows 4x1), rows 2x2 2.0: 1.50 times as long"]
 
 
 def test_gpu_peers_name_every_algorithm() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import gsparse
 from gsparse.bench import report, scaling
+from gsparse.bench.columns import LAYOUTS
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
 from gsparse.bench.records import Run
 from gsparse.bench.runner import Listener, Settings
@@ -31,6 +32,8 @@ examples:
   python -m gsparse bench --all --json all.json     everything there is, with the published claims beside it
   python -m gsparse bench --cpu-scaling --plot out  the CPU over sizes and threads, drawn
   python -m gsparse bench G3_circuit --threads-per-block 128,256,512
+  python -m gsparse bench --all --columns 1,2,4,8,16,32,64,128,256 --dtype float32 --dtype float64
+  python -m gsparse bench "R-MAT 15" --columns 8,64 --launches row-major   every way of sharing columns out
 
 exit code: 0; 1 where a product was wrong or a matrix could not be measured; 2 where the command makes no sense here
 """
@@ -65,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dtype", action="append", choices=DTYPES, help="may be given twice (default: float64)")
     how.add_argument("--formats", metavar="NAME,NAME", help=f"out of {', '.join(gsparse.FORMATS)} (default: all)")
     how.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="such as 128,256,512")
+    how.add_argument(
+        "--columns", type=_counts, metavar="N,N", help="of a dense X, such as 1,8,64: A @ X (default: A @ x)"
+    )
+    how.add_argument(
+        "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
+    )
     how.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... as there are)")
     how.add_argument("--repeats", type=int, default=15, metavar="N", help="samples of a median (default: 15)")
     how.add_argument("--check", action="store_true", help="compare each product with extended precision, row by row")
@@ -87,10 +96,10 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
         return None
     check_outputs(options)
     settings, problems = settings_of(options), list(problems_of(options))
-    progress = Progress(len(problems) * len(settings.dtypes))
+    progress = Progress(len(problems) * len(settings.dtypes) * max(1, len(settings.columns)))
     found = run_all(problems, settings, progress)
     progress.close()
-    print("\n" + report.summary(found, claims=options.all))
+    print("\n" + report.summary(found, claims=options.all and not settings.columns))
     if options.json:
         found.write(options.json)
     return found, problems
@@ -127,6 +136,10 @@ def settings_of(options: argparse.Namespace) -> Settings:
     shapes = options.threads_per_block or ()
     if not set(shapes) <= set(THREADS_PER_BLOCK):
         raise UsageError(f"--threads-per-block: out of {', '.join(map(str, THREADS_PER_BLOCK))}, got {shapes}")
+    if options.columns and (formats or shapes or options.plot):
+        raise UsageError("--columns goes with none of --formats, --threads-per-block and --plot")
+    if options.launches and not options.columns:
+        raise UsageError("--launches goes with --columns")
     if options.repeats < 1:
         raise UsageError(f"--repeats: at least 1, got {options.repeats}")
     device = get_device("cpu" if options.cpu_scaling else options.device)
@@ -138,6 +151,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
         threads=options.threads or default_threads(scaling.THREADS),
         repeats=options.repeats,
         check=options.check,
+        columns=options.columns or (),
+        launches=tuple(options.launches or ()),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ import scipy.sparse as sp
 
 from gsparse.bench.peers import Loaded, Peer, Prepared, SkippedError
 
-__all__ = ["library_peers", "torch_csr"]
+__all__ = ["library_column_peers", "library_peers", "torch_csr"]
 
 # OpenMP's threads spin for 0.2 s after their work (KMP_BLOCKTIME), on the cores of whoever is timed next.
 OPENMP_REST = 0.25
@@ -26,6 +27,11 @@ def library_peers(loaded: Loaded) -> Iterator[Peer]:
         yield Peer("MKL (sparse_dot_mkl)", "vendor", lambda: _prepare_mkl(loaded), {}, _set_mkl_threads)
     if find_spec("torch"):
         yield Peer("MKL (PyTorch)", "vendor", lambda: _prepare_torch(loaded), {}, _set_torch_threads)
+
+
+def library_column_peers(loaded: Loaded) -> Iterator[Peer]:
+    """Give the same for several columns."""
+    yield from (replace(peer, label={"columns": loaded.columns}) for peer in library_peers(loaded))
 
 
 def scipy_matrix(loaded: Loaded) -> Any:
@@ -67,7 +73,7 @@ def _prepare_torch(loaded: Loaded) -> Prepared:
     torch, matrix, x = torch_csr(loaded)
     if not torch.backends.mkl.is_available():
         raise SkippedError("this PyTorch is built without MKL")
-    product = partial(torch.mv, matrix, x)
+    product = partial(torch.matmul, matrix, x)
     return Prepared(product, loaded.csr_bytes, result=lambda: product().numpy(), rest=OPENMP_REST)
 
 

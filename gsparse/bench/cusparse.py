@@ -25,10 +25,21 @@ import numpy as np
 
 from gsparse._typing import Array
 
-__all__ = ["ALGORITHMS", "SLICE_SIZE", "CusparseError", "CusparseProduct", "load_library", "to_sliced_ell"]
+__all__ = [
+    "ALGORITHMS",
+    "COLUMN_ALGORITHMS",
+    "SLICE_SIZE",
+    "CusparseError",
+    "CusparseProduct",
+    "load_library",
+    "to_sliced_ell",
+]
 
 # cusparseSpMVAlg_t: the same numbers in CUDA 12 and 13.
 ALGORITHMS = {"default": 0, "CSR_ALG1": 2, "CSR_ALG2": 3, "SELL": 5}
+# cusparseSpMMAlg_t, and cusparseOrder_t.
+COLUMN_ALGORITHMS = {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
+COLUMN_MAJOR, ROW_MAJOR = 1, 2
 
 # Rows of a slice: a warp's, so that its threads, a row each, read side by side.
 SLICE_SIZE = 32
@@ -47,6 +58,7 @@ WHEEL_FOLDERS = ("cu13/lib", "cusparse/lib", "cu12/lib")
 
 _P, _I64, _INT = c_void_p, c_int64, c_int
 _SPMV = (_P, _INT, _P, _P, _P, _P, _P, _INT, _INT)
+_SPMM = (_P, _INT, _INT, _P, _P, _P, _P, _P, _INT, _INT)
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseCreate": (POINTER(_P),),
     "cusparseDestroy": (_P,),
@@ -57,15 +69,22 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     # descriptor, rows, cols, nnz, stored, slice size, offsets, columns, values, and the types as above
     "cusparseCreateSlicedEll": (POINTER(_P), _I64, _I64, _I64, _I64, _I64, _P, _P, _P, _INT, _INT, _INT, _INT),
     "cusparseCreateDnVec": (POINTER(_P), _I64, _P, _INT),
+    # descriptor, rows, cols, leading dimension, values, value type, order
+    "cusparseCreateDnMat": (POINTER(_P), _I64, _I64, _I64, _P, _INT, _INT),
     "cusparseDestroySpMat": (_P,),
     "cusparseDestroyDnVec": (_P,),
+    "cusparseDestroyDnMat": (_P,),
     # handle, operation, alpha, A, x, beta, y, compute type, algorithm, then the buffer('s size)
     "cusparseSpMV_bufferSize": (*_SPMV, POINTER(c_size_t)),
     "cusparseSpMV_preprocess": (*_SPMV, _P),
     "cusparseSpMV": (*_SPMV, _P),
+    # The same with an operation for X too.
+    "cusparseSpMM_bufferSize": (*_SPMM, POINTER(c_size_t)),
+    "cusparseSpMM_preprocess": (*_SPMM, _P),
+    "cusparseSpMM": (*_SPMM, _P),
 }
 # From CUDA 12.1 and 12.4 on; older libraries do without.
-OPTIONAL = ("cusparseCreateSlicedEll", "cusparseSpMV_preprocess")
+OPTIONAL = ("cusparseCreateSlicedEll", "cusparseSpMV_preprocess", "cusparseSpMM_preprocess")
 
 
 class CusparseError(RuntimeError):
@@ -174,7 +193,7 @@ def address(array: Array) -> int:
 
 
 class CusparseProduct:
-    """One matrix, one algorithm, one pair of vectors: everything kept that can be, ready to be launched.
+    """One matrix, one algorithm, one x and y: everything kept that can be, ready to be launched.
 
     Parameters
     ----------
@@ -183,11 +202,11 @@ class CusparseProduct:
     shape : (int, int)
     nnz : int
     algorithm : str
-        A name out of `ALGORITHMS`.
+        A name out of `ALGORITHMS`, for several columns out of `COLUMN_ALGORITHMS`.
     x, y : CuPy arrays
-        Read and written by each product.
+        Read and written by each product: vectors, or dense columns, both row-major or both column-major.
     preprocess : bool
-        Whether to call cusparseSpMV_preprocess, where the library has it for this format.
+        Whether to call the preprocessing step, where the library has it for this format.
     context : Context, optional
         That of CuPy's current device by default.
     """
@@ -216,14 +235,16 @@ class CusparseProduct:
         self._finalizer = weakref.finalize(self, _destroy, self._library, self._descriptors)
         self._finalizer.atexit = False  # by then the driver may be gone
         matrix = self._create_matrix(arrays, shape, nnz, value_type, algorithm)
-        vectors = [self._create("DnVec", v.size, address(v), value_type) for v in (x, y)]
-        pointers = (byref(self._alpha), matrix, vectors[0], byref(self._beta), vectors[1])
+        self._name, algorithms = ("cusparseSpMV", ALGORITHMS) if x.ndim == 1 else ("cusparseSpMM", COLUMN_ALGORITHMS)
+        dense = [self._create_dense(array, value_type) for array in (x, y)]
+        pointers = (byref(self._alpha), matrix, dense[0], byref(self._beta), dense[1])
+        operations = (NON_TRANSPOSE,) * x.ndim
         self._arguments: tuple[Any, ...] = (
             self._context.handle,
-            NON_TRANSPOSE,
+            *operations,
             *pointers,
             value_type,
-            ALGORITHMS[algorithm],
+            algorithms[algorithm],
         )
         self.preprocessed = False
         self._buffer = self._make_buffer(data)
@@ -233,9 +254,9 @@ class CusparseProduct:
     def launch(self) -> None:
         """Queue y = A·x on CuPy's current stream."""
         self._context.bind()
-        status = self._spmv(*self._arguments)
+        status = self._product(*self._arguments)
         if status != SUCCESS:
-            check(self._library, "cusparseSpMV", *self._arguments)
+            check(self._library, self._name, *self._arguments)
 
     def result(self) -> Any:
         """Launch, and give y on the host."""
@@ -252,29 +273,41 @@ class CusparseProduct:
             return self._create("SlicedEll", *shape, nnz, data.size, SLICE_SIZE, *addresses, *types)
         return self._create("Csr", *shape, nnz, *addresses, *types)
 
+    def _create_dense(self, array: Array, value_type: int) -> c_void_p:
+        if array.ndim == 1:
+            return self._create("DnVec", array.size, address(array), value_type)
+        by_rows = bool(array.flags.c_contiguous)
+        if not (by_rows or array.flags.f_contiguous):
+            raise CusparseError("only contiguous columns are measured")
+        leading = array.shape[1] if by_rows else array.shape[0]
+        order = ROW_MAJOR if by_rows else COLUMN_MAJOR
+        return self._create("DnMat", *array.shape, leading, address(array), value_type, order)
+
     def _create(self, kind: str, *args: Any) -> c_void_p:
         descriptor = c_void_p()
         if not hasattr(self._library, f"cusparseCreate{kind}"):
             raise CusparseError(f"this libcusparse has no cusparseCreate{kind}: it came with CUDA 12.1")
         check(self._library, f"cusparseCreate{kind}", byref(descriptor), *args)
-        self._descriptors.append(("cusparseDestroyDnVec" if kind == "DnVec" else "cusparseDestroySpMat", descriptor))
+        destroyed = kind if kind.startswith("Dn") else "SpMat"
+        self._descriptors.append((f"cusparseDestroy{destroyed}", descriptor))
         return descriptor
 
     def _make_buffer(self, like: Array) -> Any:
         size = c_size_t()
         self._context.bind()
-        check(self._library, "cusparseSpMV_bufferSize", *self._arguments, byref(size))
+        check(self._library, f"{self._name}_bufferSize", *self._arguments, byref(size))
         # Never of size 0: an address that is not null, as the preprocessing step wants one.
         buffer = self._context.cupy.empty(max(size.value, 16), np.uint8)
         self._arguments = (*self._arguments, address(buffer))
-        self._spmv: Callable[..., int] = self._library.cusparseSpMV
+        self._product: Callable[..., int] = getattr(self._library, self._name)
         return buffer
 
     def _preprocess(self) -> None:
-        function = getattr(self._library, "cusparseSpMV_preprocess", None)
+        name = f"{self._name}_preprocess"
+        function = getattr(self._library, name, None)
         status = NOT_SUPPORTED if function is None else function(*self._arguments)
         if status not in (SUCCESS, NOT_SUPPORTED):
-            check(self._library, "cusparseSpMV_preprocess", *self._arguments)
+            check(self._library, name, *self._arguments)
         self.preprocessed = status == SUCCESS
 
 

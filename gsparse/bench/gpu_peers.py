@@ -9,11 +9,18 @@ from importlib.util import find_spec
 from typing import Any
 
 from gsparse.bench.cpu_peers import torch_csr
-from gsparse.bench.cusparse import ALGORITHMS, SLICE_SIZE, CusparseProduct, to_sliced_ell
+from gsparse.bench.cusparse import (
+    ALGORITHMS,
+    COLUMN_ALGORITHMS,
+    SLICE_SIZE,
+    CusparseError,
+    CusparseProduct,
+    to_sliced_ell,
+)
 from gsparse.bench.peers import MAX_PADDING, Loaded, Peer, Prepared, SkippedError
 from gsparse.bench.timing import PRODUCTS_PER_GRAPH, Sampler, once
 
-__all__ = ["library_peers"]
+__all__ = ["library_column_peers", "library_peers"]
 
 
 def library_peers(loaded: Loaded) -> Iterator[Peer]:
@@ -23,6 +30,32 @@ def library_peers(loaded: Loaded) -> Iterator[Peer]:
     yield Peer("CuPy A @ x", "library", lambda: _prepare_cupy(loaded), {})
     if find_spec("torch"):
         yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), {})
+
+
+def library_column_peers(loaded: Loaded) -> Iterator[Peer]:
+    """Give the same for several columns: cuSPARSE's algorithms for X and Y by rows and by columns."""
+    label = {"columns": loaded.columns}
+    for algorithm in COLUMN_ALGORITHMS:
+        for layout in ("by rows", "by columns"):
+            prepare = partial(_prepare_columns, loaded, algorithm, layout == "by columns")
+            yield Peer(f"cuSPARSE {algorithm} {layout}", "vendor", prepare, label)
+    yield Peer("CuPy A @ X", "library", lambda: _prepare_cupy(loaded), label)
+    if find_spec("torch"):
+        yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), label)
+
+
+def _prepare_columns(loaded: Loaded, algorithm: str, by_columns: bool) -> Prepared:
+    xp, arrays = loaded.device.xp, loaded.arrays[:3]
+    X = xp.asfortranarray(loaded.x) if by_columns else loaded.x
+    Y = xp.zeros((loaded.shape[0], loaded.columns), loaded.dtype, order="F" if by_columns else "C")
+    make = partial(CusparseProduct, arrays, loaded.shape, loaded.nnz, algorithm, X, Y)
+    try:
+        product = make()
+    except CusparseError:  # (not every algorithm can be preprocessed in every version; what else is wrong shows again)
+        product = make(preprocess=False)
+    product.launch()  # loads its kernels, and refuses here what it does not support
+    loaded.device.synchronize()
+    return Prepared(product.launch, loaded.csr_bytes, product.launch, result=product.result)
 
 
 def _cusparse(loaded: Loaded, algorithm: str) -> Callable[[], Prepared]:
@@ -79,7 +112,7 @@ def _prepare_cupy(loaded: Loaded) -> Prepared:
 
 def _prepare_torch(loaded: Loaded) -> Prepared:
     torch, matrix, x = torch_csr(loaded)
-    call = partial(torch.mv, matrix, x)
+    call = partial(torch.matmul, matrix, x)
     return Prepared(
         call=call,
         nbytes=loaded.csr_bytes,
@@ -94,9 +127,10 @@ def _torch_sampler(torch: Any, call: Callable[[], Any]) -> Sampler:
     torch.cuda.synchronize()
     try:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = [call() for _ in range(PRODUCTS_PER_GRAPH)]
-        sample = _torch_events(torch, lambda: (graph.replay(), kept))
+        with torch.cuda.graph(graph):  # (with memory of its own, where each result takes the last one's place)
+            for _ in range(PRODUCTS_PER_GRAPH):
+                call()
+        sample = _torch_events(torch, graph.replay)
         sample()
         return Sampler(sample)
     except Exception as error:

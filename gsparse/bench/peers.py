@@ -39,7 +39,7 @@ class Loaded:
     name : str
     arrays : Arrays
         Of the device, values of the measured type.
-    x : array, shape (num_cols,)
+    x : array, shape (num_cols,) or (num_cols, k)
     device : Device
     longest : int
         Entries of the longest row.
@@ -65,9 +65,14 @@ class Loaded:
         return dtype
 
     @property
+    def columns(self) -> int:
+        """Columns of x."""
+        return 1 if self.x.ndim == 1 else int(self.x.shape[1])
+
+    @property
     def vector_bytes(self) -> int:
         """Bytes of x and y once."""
-        return sum(self.shape) * self.dtype.itemsize
+        return sum(self.shape) * self.columns * self.dtype.itemsize
 
     @property
     def csr_bytes(self) -> int:

@@ -23,10 +23,13 @@ class Record:
         The matrix's shape, entries, and entries of its longest row.
     what : str
         As the table names it.
-    kind : {"format", "plan", "vendor", "library"}
-        A format asked for by name, the plan's own choice, the vendor's library, or another library.
+    kind : {"format", "plan", "layout", "vendor", "library"}
+        A format (for several columns a schedule) asked for by name, the plan's own choice, the same for a column-major
+        X, the vendor's library, or another library.
     format : str
-        gsparse's format; empty for others.
+        gsparse's format or schedule; empty for others.
+    columns : int or None
+        Of X, where it is no vector.
     threads : int or None
         CPU threads.
     threads_per_block : int or None
@@ -67,6 +70,7 @@ class Record:
     what: str
     kind: str
     format: str = ""
+    columns: int | None = None
     threads: int | None = None
     threads_per_block: int | None = None
     compressed: bool | None = None

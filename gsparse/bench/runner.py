@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import gsparse
 from gsparse.bench import cpu_peers, gpu_peers
 from gsparse.bench.check import Exact
+from gsparse.bench.columns import column_peers, with_columns
 from gsparse.bench.peers import Loaded, Peer, Prepared, SkippedError, format_peers, load
 from gsparse.bench.problems import Problem
 from gsparse.bench.records import Record, Run, with_reference
@@ -23,7 +25,8 @@ from gsparse.device import Device
 
 __all__ = ["Listener", "Settings", "measure", "run"]
 
-# Up to this many entries everybody is kept at once and takes turns; above, one after the other, to spare memory.
+# Up to this many entries, and elements of further columns, everybody is kept at once and takes turns; above, one after
+# the other, to spare memory.
 MAX_ENTRIES_TOGETHER = {"gpu": 5_000_000, "cpu": 20_000_000}
 
 
@@ -45,6 +48,10 @@ class Settings:
         Samples of each figure.
     check : bool
         Whether to compare each product with one in extended precision.
+    columns : tuple of int
+        Of X, one count after the other; where empty x is a vector.
+    launches : tuple of str
+        With columns, on a GPU: the layouts of X for which every launch is timed that the plan chooses among.
     """
 
     device: Device
@@ -54,6 +61,8 @@ class Settings:
     threads: tuple[int, ...] = (1,)
     repeats: int = 15
     check: bool = False
+    columns: tuple[int, ...] = ()
+    launches: tuple[str, ...] = ()
 
 
 class Listener:
@@ -89,22 +98,39 @@ def run(problems: Iterable[Problem], settings: Settings, listener: Listener | No
         found = Run(environment(device), copy_bandwidths(settings, clock), ())
         listener.start(found)
         for problem in problems:
-            for dtype in settings.dtypes:
-                part = _part(found, problem, dtype, settings, clock, listener)
+            for name, make in (part for dtype in settings.dtypes for part in _parts(problem, dtype, settings)):
+                part = _part(found, name, make, settings, clock, listener)
                 found = replace(found, records=found.records + part.records, errors=found.errors | part.errors)
                 listener.show(problem.name, part)
     return found
 
 
+def _parts(problem: Problem, dtype: str, settings: Settings) -> Iterator[tuple[str, Callable[[], Loaded]]]:
+    """Give what is measured of a problem in one type, by name: once for each count of columns, but loaded once."""
+    load_once = cache(partial(load, problem, settings.device, dtype))
+    if not settings.columns:
+        yield f"{problem.name}, {dtype}", load_once
+    for columns in settings.columns:
+        yield f"{problem.name} × {columns}, {dtype}", partial(_with_columns, load_once, columns)
+
+
+def _with_columns(load_once: Callable[[], Loaded], columns: int) -> Loaded:
+    return with_columns(load_once(), columns)
+
+
 def _part(
-    whole: Run, problem: Problem, dtype: str, settings: Settings, clock: GpuClock | None, listener: Listener
+    whole: Run,
+    name: str,
+    make: Callable[[], Loaded],
+    settings: Settings,
+    clock: GpuClock | None,
+    listener: Listener,
 ) -> Run:
-    listener.step(f"{problem.name}, {dtype}")
+    listener.step(name)
     try:
-        records = measure(load(problem, settings.device, dtype), settings, clock, listener)
-        return replace(whole, records=tuple(records), errors={})
+        return replace(whole, records=tuple(measure(make(), settings, clock, listener)), errors={})
     except Exception as error:  # the next matrix may fare better
-        return replace(whole, records=(), errors={f"{problem.name}, {dtype}": describe(error)})
+        return replace(whole, records=(), errors={name: describe(error)})
     finally:
         if clock is not None:
             gc.collect()  # a matrix in a reference cycle would keep its device memory
@@ -126,8 +152,12 @@ def measure(
     """
     exact = Exact(loaded) if settings.check else None
     libraries = gpu_peers if loaded.device.kind == "gpu" else cpu_peers
-    peers = [*format_peers(loaded, settings.formats, settings.threads_per_block), *libraries.library_peers(loaded)]
-    together = loaded.nnz <= MAX_ENTRIES_TOGETHER[loaded.device.kind]
+    if settings.columns:
+        peers = [*column_peers(loaded, settings.launches), *libraries.library_column_peers(loaded)]
+    else:
+        formats = format_peers(loaded, settings.formats, settings.threads_per_block)
+        peers = [*formats, *libraries.library_peers(loaded)]
+    together = loaded.nnz + (loaded.columns - 1) * sum(loaded.shape) <= MAX_ENTRIES_TOGETHER[loaded.device.kind]
     records: list[Record] = []
     for group in [peers] if together else [[peer] for peer in peers]:
         if listener is not None:

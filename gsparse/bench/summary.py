@@ -97,8 +97,42 @@ def summary_lines(records: Sequence[Record]) -> list[str]:
             lines.append(f"{name}: A @ x over CuPy's A @ x, a call: {calls}")
     if plans:
         worst = min(plans, key=lambda r: r.speedup or math.inf)
-        lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}, as {worst.format}")
+        chosen = f", as {worst.format}" if worst.format else ""
+        lines.append(f"worst: {worst.speedup:.2f} of {worst.reference} on {worst.matrix}{chosen}")
+    lines += column_lines(records)
     return lines + setup_lines(records) + choice_lines(choices(records)) + _trouble_lines(records)
+
+
+def column_lines(records: Sequence[Record]) -> list[str]:
+    """Say for each count of columns and type how much faster the plan is than the reference and than CuPy's call."""
+    lines = []
+    for columns, dtype in sorted({(r.columns, r.dtype) for r in records if r.columns is not None}):
+        inside = [r for r in records if (r.columns, r.dtype) == (columns, dtype)]
+        over = spread(r.speedup for r in inside if r.kind == "plan" and r.speedup)
+        calls = spread(ratio for _, ratio in speedups_over(inside, "CuPy"))
+        if over is not None:
+            reference = next(r.reference for r in inside if r.reference)
+            lines.append(f"{columns} columns, {dtype}: the plan's speed over {reference}: {over}")
+        if calls is not None:
+            lines.append(f"{columns} columns, {dtype}: a call over CuPy's: {calls}")
+    return lines + _launch_lines(records)
+
+
+def _launch_lines(records: Sequence[Record]) -> list[str]:
+    """Name the launch that was best wherever the plan chose another that took longer."""
+    lines = []
+    for (matrix, dtype, _), rows in by_matrix(r for r in records if r.columns is not None).items():
+        for chosen, tried in (("plan", "format"), ("plan by columns", "layout")):
+            plan = next((r for r in rows if r.what == chosen and r.us), None)
+            launches = [r for r in rows if r.kind == tried and r.what != chosen and r.us]
+            best = min(launches, key=lambda r: r.us or math.inf, default=None)
+            if plan is None or best is None or not plan.us or not best.us or plan.us <= NEAR * best.us:
+                continue
+            lines.append(
+                f"{matrix}, {dtype}: {chosen} {plan.us:.1f} µs ({plan.format}), {best.what} {best.us:.1f}: "
+                f"{plan.us / best.us:.2f} times as long"
+            )
+    return lines
 
 
 def setup_lines(records: Sequence[Record]) -> list[str]:

@@ -47,8 +47,9 @@ def LocalGpuCluster(n_workers: int | None = None, *, device: str = "auto", **opt
     for number in range(n_workers):
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
         if num_gpus:
-            # (HIP reads this too, where its own variable is not set)
-            env["CUDA_VISIBLE_DEVICES"] = str(number)
+            # All of them, the own one first: GPUs reach each other only where processes see both. (HIP reads this too,
+            # where its own variable is not set.)
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
         workers[number] = {"cls": distributed.Nanny, "options": {"nthreads": 1, "env": env}}
     scheduler = {"cls": distributed.Scheduler, "options": {"port": 0, "dashboard_address": ":0"}}
     return distributed.SpecCluster(workers, scheduler, **{"silence_logs": logging.WARNING, **options})

@@ -31,7 +31,7 @@ class RowBlock:
     Attributes
     ----------
     diagonal : csr_array
-        Entries in the rank's own columns, numbered from its first.
+        Entries in the rank's own columns, numbered from its first; of SciPy, or a `GpuSparseMatrix` as it is.
     off_diagonal : csr_array
         All others: of the rows that have any, in columns numbered by `ghosts`.
     boundary : array of int64

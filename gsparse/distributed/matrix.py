@@ -8,6 +8,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ Host = npt.NDArray[Any]
 
 TIMEOUT = 60.0
 # Seconds between two looks whether all workers of a gang are there, and that other ranks have to end when one failed.
-_LOOK_EVERY, _GRACE = 0.5, 15.0
+_LOOK_EVERY, _GRACE = 0.5, 3.0
 _PRECONDITIONERS = ("amg", "block_jacobi", "chebyshev_polynomial", "ic0", "ilu0", "isai", "jacobi")
 _CHECKPOINT_EVERY = 50
 
@@ -120,6 +121,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         missing = [address for address in workers if address not in known]
         if missing or not workers:
             raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {sorted(known)}")
+        workers = _started_again(client, workers)
         ordered, permutation, rows = source.ordered(partition, reorder, len(workers))
         columns = rows if source.shape[0] == source.shape[1] else RowPartition.by_rows(source.shape[1], len(workers))
         made = cls(ordered, client, workers, rows, columns, permutation, device, timeout, options)
@@ -239,9 +241,14 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
                     held.append(lock)
                 yield
             finally:
-                for lock in held:
-                    with suppress(Exception):  # (the scheduler may be gone)
+                for lock in held if self._has_scheduler else ():
+                    with suppress(Exception):
                         lock.release()
+
+    @property
+    def _has_scheduler(self) -> bool:
+        """Whether the scheduler answers: all that asks it waits half a minute for one that is gone."""
+        return bool(self.client.status == "running")
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -256,10 +263,10 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     ) -> list[Any]:
         """Wait for a gang; where a rank fails, end the others and raise what has gone wrong."""
         next_look = time.monotonic() + _LOOK_EVERY
-        failed_at = None
+        failed_at, lost = None, None
         try:
             while True:
-                with suppress(TimeoutError):
+                with suppress(TimeoutError, CancelledError):
                     distributed.wait(tasks, timeout=0.01 if meanwhile else 0.1)
                 if meanwhile is not None:
                     meanwhile()
@@ -272,25 +279,28 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
                     failed_at = failed_at or now
                     if all(state != "pending" for state in states) or now - failed_at > _GRACE:
                         raise self._error(tasks)
-                if now >= next_look:
+                if now >= next_look and lost is None:
                     next_look = now + _LOOK_EVERY
-                    self._look_for_workers(tasks)
+                    lost = self._lost_worker(tasks)
+                if lost is not None:
+                    failed_at = failed_at or now
+                    others = [task for rank, task in enumerate(tasks) if rank != lost.rank]
+                    if all(task.status != "pending" for task in others) or now - failed_at > _GRACE:
+                        raise lost
         except BaseException:
             self._is_connected = False
-            with suppress(Exception):
-                self.client.cancel(tasks, force=True)
+            if self._has_scheduler:
+                with suppress(Exception):
+                    self.client.cancel(tasks, force=True)
             raise
 
-    def _look_for_workers(self, tasks: list[distributed.Future]) -> None:
-        if self.client.status != "running":
-            raise CommunicationError(f"the scheduler is gone: the client is {self.client.status}")
-        try:
-            known = self.client.scheduler_info(n_workers=-1)["workers"]
-        except OSError as error:
-            raise CommunicationError(f"the scheduler is gone: {error}") from error
-        lost = [rank for rank in self._ranks if self.workers[rank] not in known and tasks[rank].status == "pending"]
-        if lost:
-            raise WorkerLost(lost[0], self.workers[lost[0]])
+    def _lost_worker(self, tasks: list[distributed.Future]) -> WorkerLost | None:
+        """Look whether all workers that are waited for are there."""
+        known = self._known_workers()
+        for rank, address in enumerate(self.workers):
+            if address not in known and tasks[rank].status == "pending":
+                return WorkerLost(rank, address)
+        return None
 
     def _error(self, tasks: list[distributed.Future]) -> Any:
         """Give what has gone wrong first: not what others have only heard of."""
@@ -301,10 +311,23 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         for error in found:
             if isinstance(error, RankLostError):
                 return WorkerLost(error.rank, self.workers[error.rank])
-        for task, address in zip(tasks, self.workers, strict=True):
-            if task.status in ("cancelled", "lost"):
-                return WorkerLost(tasks.index(task), address)
-        return found[0] if found else CommunicationError("the gang was cancelled")
+        known = self._known_workers()
+        for rank, address in enumerate(self.workers):
+            if address not in known:
+                return WorkerLost(rank, address)
+        return found[0] if found else CommunicationError("cancelled, or the cluster has been restarted")
+
+    def _known_workers(self) -> Any:
+        """Give the workers that the scheduler knows.
+
+        Raises
+        ------
+        CommunicationError
+            Where there is no scheduler.
+        """
+        if not self._has_scheduler:
+            raise CommunicationError(f"the scheduler is gone: the client is {self.client.status}")
+        return self.client.scheduler_info(n_workers=-1)["workers"]
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | None = None, reorder: str | None = None
@@ -343,9 +366,15 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         self._is_open = False
         if self._products is not None:
             self._products.close()
-        with suppress(Exception):  # (workers or the scheduler may be gone; then so is what they held)
-            self.client.run(resident.release, self._key, workers=list(self.workers), on_error="ignore")
+        self._release()
         self._anchors = []
+
+    def _release(self) -> None:
+        """Have the workers that are left let go: dask would wait half a minute for one that is gone."""
+        with suppress(Exception):
+            known = self._known_workers()
+            left = [address for address in self.workers if address in known]
+            self.client.run(resident.release, self._key, workers=left, on_error="ignore")
 
     def __enter__(self) -> DistributedMatrix:
         return self
@@ -406,7 +435,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             except CommunicationError as error:
                 direct.close()
                 self._products = None
-                known = self.client.scheduler_info(n_workers=-1)["workers"]
+                known = self._known_workers()
                 for rank, address in enumerate(self.workers):
                     if address not in known:
                         raise WorkerLost(rank, address) from error
@@ -625,15 +654,15 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
     def _resumed(self, x0: Any) -> Any:
         """Make the matrix again on the workers that are left, and give what ranks have kept of x."""
-        known = self.client.scheduler_info(n_workers=-1)["workers"]
+        known = self._known_workers()
         left = [address for address in self.workers if address in known]
         if not left:
             raise CommunicationError("no worker of this matrix is left to go on with")
         kept = self.client.run(resident.last_checkpoint, self._key, workers=left, on_error="return")
         by_rank = {self.workers.index(a): found for a, found in kept.items() if isinstance(found, tuple)}
         x = self._assembled(by_rank)
-        with suppress(Exception):
-            self.client.run(resident.release, self._key, workers=left, on_error="ignore")
+        left = _started_again(self.client, left)
+        self._release()
         if self._products is not None:
             self._products.close()
         self._products, self._is_reachable = None, True
@@ -660,6 +689,18 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
                 x = self._joined([part.reshape(columns, -1).T for part in found])
                 return x[:, 0] if columns == 1 else x
         return None
+
+
+def _started_again(client: distributed.Client, workers: Sequence[str]) -> list[str]:
+    """Start workers again that NCCL has left something in, where a nanny can; give the addresses that are good now."""
+    worn = [a for a, is_worn in client.run(resident.is_worn_out, workers=list(workers)).items() if is_worn]
+    if not worn:
+        return list(workers)
+    names = {address: found["name"] for address, found in client.scheduler_info(n_workers=-1)["workers"].items()}
+    with suppress(ValueError):  # (no nanny: it has to do as it is)
+        client.restart_workers(worn, raise_for_error=False)
+    now = {found["name"]: a for a, found in client.scheduler_info(n_workers=-1)["workers"].items()}
+    return [now[names[address]] for address in workers if names[address] in now]
 
 
 class _Turned(LinearOperator):  # type: ignore[misc]

@@ -17,7 +17,7 @@ from gsparse.errors import CommunicationError
 __all__ = ["NcclCommunicator"]
 
 # Seconds that NCCL may take to let go. After a rank has died inside a CUDA graph `abort` has been seen not to return.
-_LET_GO = 5.0
+_LET_GO = 2.0
 
 # Bytes of ncclUniqueId.
 _IDENTITY_SIZE = 128

@@ -77,7 +77,8 @@ class RankMatrix(Operator):
         own = columns.rows(communicator.rank)
         parts = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own)
         self.device = get_device(device)
-        self.diagonal = GpuSparseMatrix(parts.diagonal, device=self.device, **options)
+        given = isinstance(parts.diagonal, GpuSparseMatrix)
+        self.diagonal = parts.diagonal if given else GpuSparseMatrix(parts.diagonal, device=self.device, **options)
         self.off_diagonal = GpuSparseMatrix(parts.off_diagonal, device=self.device)
         self.boundary, self.ghosts = parts.boundary, parts.ghosts
         self.shape, self.dtype = parts.diagonal.shape, np.dtype(parts.diagonal.dtype)

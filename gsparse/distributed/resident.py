@@ -38,8 +38,6 @@ Host = npt.NDArray[Any]
 
 # Seconds between two looks whether the solve is still wanted, and between two reports of how it goes.
 _HEED_EVERY, _REPORT_EVERY = 0.1, 0.2
-# Seconds that a task has to give its error to dask before a process that NCCL does not let go of ends itself.
-_LAST_WORDS = 2.0
 # Seconds between two looks whether the client's callback has answered.
 _ANSWER_NAP = 5e-3
 # Seconds that a rank may take for a product that another worker asks for.
@@ -365,14 +363,23 @@ def _have_gpus_apart(control: Communicator, device: GpuDevice) -> bool:
 
 @contextmanager
 def _aborting(communicator: Communicator) -> Iterator[None]:
-    """Tell the others where this rank fails; where NCCL does not let go, end the process once that is told."""
+    """Tell the others where this rank fails."""
     try:
         yield
     except BaseException as error:
         communicator.abort(f"rank {communicator.rank}: {type(error).__name__}: {error}")
         if getattr(communicator, "is_stuck", False):
-            threading.Timer(_LAST_WORDS, os._exit, (1,)).start()
+            _worn_out.set()
         raise
+
+
+# Set where NCCL has not let go of something: the GPU goes on working, but only the end of the process frees it all.
+_worn_out = threading.Event()
+
+
+def is_worn_out() -> bool:
+    """Tell whether this process is better started again before it gets another matrix."""
+    return _worn_out.is_set()
 
 
 def open_rank(

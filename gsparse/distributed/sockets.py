@@ -207,9 +207,11 @@ class SocketCommunicator(Communicator):
                 connection.sendall(_HEADER.pack(_ABORT, 0, len(text)) + text)
 
     def close(self) -> None:
-        for connection in (*self._outgoing.values(), *self._incoming.values()):
+        # (shut down before: a thread that still waits for one of them is woken)
+        ends = [(c, socket.SHUT_WR) for c in self._outgoing.values()]
+        for connection, way in [*ends, *((c, socket.SHUT_RD) for c in self._incoming.values())]:
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_WR)
+                connection.shutdown(way)
             connection.close()
         for sender in self._senders:
             sender.join(self.timeout)

@@ -24,8 +24,10 @@ place, row by row,
 `alpha`, `beta`
     NumPy scalars of `dtype`. Where ``beta == 0``, y is never read: NaN there does not survive.
 
-``csr_spmm(device, csr, x, y, alpha, beta, conjugate, launch)`` does the same with a `Csr`, `x` of shape (num_cols, k)
-and `y` of shape (num_rows, k), both of any strides.
+``csr_spmm(device, csr, dtype, choose)`` gives the same for `x` of shape (num_cols, k) and `y` of shape (num_rows, k),
+both of any strides, neither copied, and a `Csr` with values of `dtype` or of one of its kind that widens to it.
+``choose(panel)`` gives the `PanelLaunch` for an x like that `Panel` (the CPU has no use for it). Bytes moved:
+``csr.nbytes`` once a tile of columns, x and y once; nnz · k elements of x are gathered, most from the cache.
 
 Where ``multiply.num_dots`` is not 0, ``multiply(x, y, alpha, beta, conjugate, dots)`` for a square matrix also leaves
 so many partial sums of conj(x)·y in `dots`, in double precision.
@@ -98,13 +100,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DEFAULT_THREADS_PER_BLOCK", "NO_LIMIT", "THREADS_PER_BLOCK", "Launch", "Survey"]
+__all__ = [
+    "DEFAULT_THREADS_PER_BLOCK",
+    "NO_LIMIT",
+    "STRIDED_COLUMNS",
+    "THREADS_PER_BLOCK",
+    "Launch",
+    "Panel",
+    "PanelLaunch",
+    "Survey",
+]
 
 # Launch shapes that may be asked for.
 THREADS_PER_BLOCK = (128, 256, 512)
 # The default. An H200 runs 128 up to 3 % faster on stencils and 14 % slower on banded matrices, and 512 1 to 3 % slower
 # (python -m gsparse bench --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
 DEFAULT_THREADS_PER_BLOCK = 256
+
+# Columns of X that a GPU thread reads one by one where they are not side by side, by their elements' size in bytes
+# (`PanelLaunch.columns_per_lane`): as many as its registers hold.
+STRIDED_COLUMNS = {4: 4, 8: 4, 16: 2}
 
 # As `long_length`: no row is long.
 NO_LIMIT = 2**62
@@ -125,6 +140,56 @@ class Launch:
 
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
     threads_per_row: int = 1
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a product with k dense columns can make of X's memory.
+
+    Attributes
+    ----------
+    num_columns : int
+        k.
+    pack : int
+        Elements of a row that one load reads together: 1, or 2 or 4 where they are side by side and aligned.
+    by_columns : bool
+        Whether neighbours in memory belong to one column (column-major) instead of one row.
+    """
+
+    num_columns: int
+    pack: int = 1
+    by_columns: bool = False
+
+
+@dataclass(frozen=True)
+class PanelLaunch:
+    """How a product with k dense columns is shared out on a GPU; lanes are powers of two.
+
+    Attributes
+    ----------
+    schedule : {"rows", "split"}
+        By rows, or in equal parts of entries and row ends.
+    columns_per_lane : int
+        `Panel.pack`, or for a column-major X `STRIDED_COLUMNS`.
+    column_lanes : int
+        Lanes that own neighbouring columns; a tile has `column_lanes` · `columns_per_lane` columns.
+    entry_lanes : int
+        "rows": lanes that take turns at the entries of a row; times `column_lanes` a warp at most.
+    cached : bool
+        Entries are read once by their group of lanes and passed round by shuffles; wants four `column_lanes`.
+    share : int
+        "split": entries and row ends of one group of `column_lanes` lanes, at most 8 · `column_lanes`.
+    threads_per_block : {128, 256, 512}
+        "rows".
+    """
+
+    schedule: str
+    columns_per_lane: int
+    column_lanes: int
+    entry_lanes: int = 1
+    cached: bool = False
+    share: int = 8
+    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
 
 
 @dataclass(frozen=True, eq=False)

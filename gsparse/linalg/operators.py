@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
 from gsparse.device import Device, device_of, get_device
 from gsparse.errors import DeviceError, ShapeError
-from gsparse.kernels import Launch
 from gsparse.matrix import DeviceMatrix, GpuSparseMatrix
 
 __all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
@@ -153,11 +152,11 @@ class MatrixOperator(Operator):
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
             return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate)
-        csr, launch = operand.columns(storage), Launch(operand.request.threads_per_block)
+        multiply = operand.columns(storage, dtype)
 
         def apply(x: Array, y: Array) -> None:
             X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T
-            device.kernels.csr_spmm(device, csr, X, Y, *scalars, conjugate, launch)
+            multiply(X, Y, *scalars, conjugate)
 
         return apply
 

@@ -245,7 +245,7 @@ def test_a_callback_that_raises_ends_the_solve_everywhere(client: Any) -> None:
 def test_a_solve_resumes_on_the_workers_that_are_left(client: Any) -> None:
     with distribute(S, client=client) as A:
         victim = pids(client)[A.workers[1]]
-        solve = begun(client, A, on_failure="resume", checkpoint_every=20, maxiter=40_000)
+        solve = begun(client, A, on_failure="resume", checkpoint_every=20, maxiter=8_000)
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
         x, _ = solve.found

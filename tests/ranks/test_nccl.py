@@ -55,7 +55,9 @@ def test_solvers_on_several_gpus(name: str, staged: bool, dtype: type) -> None:
     S = rectangular(90, 40, dtype) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(12, dtype)
     b, solve = right_hand_side(S, 2 if dtype is complex else None), {**SOLVES, **LEAST_SQUARES}[name]
     alone = solve(GpuSparseMatrix(S, device="gpu:0"), b)
-    check(on_gpus(S, b, solve, staged), alone, 1e-6 if name in LEAST_SQUARES else 1e-8)
+    # (a residual that just misses the tolerance costs a refinement as many iterations again as it has corrections)
+    slack = 0.7 if name == "cg, refined" else 0.1
+    check(on_gpus(S, b, solve, staged), alone, 1e-6 if name in LEAST_SQUARES else 1e-8, slack)
 
 
 def test_products_and_adjoints_on_several_gpus() -> None:

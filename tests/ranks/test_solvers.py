@@ -49,14 +49,14 @@ def shared(run: Callable[..., Any], world_size: int, S: sp.csr_array, b: Any, so
     return run(work, world_size)
 
 
-def check(found: list[Any], alone: Any, close: float = CLOSE) -> Any:
+def check(found: list[Any], alone: Any, close: float = CLOSE, slack: float = 0.1) -> Any:
     """Hold what ranks have found against one rank's result; give the whole solution."""
     first = found[0]
     for other in found[1:]:
         assert (other.info, other.iterations, other.reason) == (first.info, first.iterations, first.reason)
         np.testing.assert_array_equal(other.residuals, first.residuals)
     assert first.info == alone.info
-    assert abs(first.iterations - alone.iterations) <= max(2, alone.iterations // 10)
+    assert abs(first.iterations - alone.iterations) <= max(2, slack * alone.iterations)
     x = np.concatenate([part.x for part in found])
     np.testing.assert_allclose(x, alone.x, rtol=0, atol=close * abs(alone.x).max())
     return x
@@ -175,4 +175,4 @@ def test_sums_that_leave_the_device_in_between(device: Device, name: str) -> Non
     assert found.info == alone.info
     assert abs(found.iterations - alone.iterations) <= 1
     np.testing.assert_allclose(host(found.x), host(alone.x), atol=1e-9 * abs(host(alone.x)).max())
-    assert communicator.calls >= found.iterations
+    assert communicator.calls >= (found.iterations if device.kind == "cpu" else 1)  # (a CUDA graph holds several)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gsparse._typing import Array
 from gsparse.formats import Csr
-from gsparse.kernels import Launch
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row, write
 from gsparse.threads import run_parts
@@ -25,9 +26,13 @@ _MIN_ROW_COLUMNS = 16
 
 
 def csr_spmm(
-    device: object, matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
-    """CSR times the columns of `x`, whose strides may be any; the bits of each column are those of `csr_scalar`."""
+    device: object, matrix: Csr, dtype: np.dtype[Any], choose: object
+) -> Callable[[Array, Array, Any, Any, bool], None]:
+    """Multiply columns of any strides; the bits of each are those of `csr_scalar`."""
+    return partial(_multiply, matrix)
+
+
+def _multiply(matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     num_columns = x.shape[1]
     if num_columns == 0:
         return

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from gsparse._typing import COMPUTE_DTYPES, INDEX_DTYPES, storage_dtype
+from gsparse.kernels import STRIDED_COLUMNS
 
-__all__ = ["CPP_TYPES", "PATTERN_ROWS", "SPLIT_SHAPES", "expression", "instantiations", "threads_per_row_choices"]
+__all__ = [
+    "CPP_TYPES",
+    "PATTERN_ROWS",
+    "SPLIT_SHAPES",
+    "expression",
+    "instantiations",
+    "packs",
+    "threads_per_row_choices",
+]
 
 CPP_TYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.uint8): "unsigned char",
@@ -29,6 +38,8 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 SPLIT_SHAPES = ((256, 8),)
 # row_pattern_values: rows a thread, of few rows and of many.
 PATTERN_ROWS = (1, 3)
+# csr_spmm, csr_spmm_split: bytes of neighbouring columns that one access takes.
+_PACK_BYTES = 16
 
 # Files of products whose kernels there are once more, with dots.
 _WITH_DOTS = tuple(f"spmv_{name}.cu" for name in ("csr", "adaptive", "ellpack", "pattern"))
@@ -55,17 +66,33 @@ def threads_per_row_choices(lanes: int) -> tuple[int, ...]:
     return tuple(2**power for power in range(1, lanes.bit_length()))
 
 
+def packs(itemsize: int) -> tuple[int, ...]:
+    """Give how many elements of this size one access can take together, the most first; 1 aside.
+
+    Examples
+    --------
+    >>> [packs(itemsize) for itemsize in (4, 8, 16)]
+    [(4, 2), (2,), ()]
+    """
+    return tuple(n for n in (4, 2) if n * itemsize <= _PACK_BYTES)
+
+
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
     products = _products(lanes)
     with_dots = ((file.replace(".cu", "_dots.cu"), name) for file, name in products if file in _WITH_DOTS)
-    return [*products, *with_dots, *_set_up(), *_triangular(), *_basis(), *_halo()]
+    return [*products, *with_dots, *_columns(), *_set_up(), *_triangular(), *_basis(), *_halo()]
+
+
+def _plain_types() -> list[tuple[Any, np.dtype[Any]]]:
+    """Give the dtypes that values may be stored in, with those that products compute in."""
+    return [(s, c) for s, c in product(COMPUTE_DTYPES, COMPUTE_DTYPES) if storage_dtype(s, c) == s]
 
 
 def _products(lanes: int) -> list[tuple[str, str]]:
-    plain = [(s, c) for s, c in product(COMPUTE_DTYPES, COMPUTE_DTYPES) if storage_dtype(s, c) == s]
+    plain = _plain_types()
     coded = list(product((*_NARROW, "Same"), COMPUTE_DTYPES))
-    found = [("spmm_csr.cu", expression("csr_spmm", *types, index)) for types in plain for index in INDEX_DTYPES]
+    found = []
     for value, compute in plain + coded:
         for column, index in (*((i, i) for i in INDEX_DTYPES), *product(_NARROW[1:], INDEX_DTYPES)):
             types = (value, column, compute, index)
@@ -82,6 +109,17 @@ def _products(lanes: int) -> list[tuple[str, str]]:
         found += [("spmv_split.cu", expression("csr_split_carry", compute, n)) for n in (1, lanes)]
         for code, rows in product(_NARROW, PATTERN_ROWS):
             found.append(("spmv_pattern.cu", expression("row_pattern_values", code, compute, rows)))
+    return found
+
+
+def _columns() -> list[tuple[str, str]]:
+    found = [("spmm_split.cu", expression("csr_spmm_parts", index)) for index in INDEX_DTYPES]
+    for index in INDEX_DTYPES:
+        found += [("spmm_split.cu", expression("csr_spmm_carry", compute, index)) for compute in COMPUTE_DTYPES]
+        for stored, compute in (types for types in _plain_types() if types[0].kind == types[1].kind):
+            for shape in (*((n, 1) for n in packs(compute.itemsize)), (1, 0), (STRIDED_COLUMNS[compute.itemsize], 0)):
+                for file, name in (("spmm_csr.cu", "csr_spmm"), ("spmm_split.cu", "csr_spmm_split")):
+                    found.append((file, expression(name, stored, compute, index, *shape)))
     return found
 
 
@@ -112,7 +150,9 @@ def _triangular() -> list[tuple[str, str]]:
 
 def _halo() -> list[tuple[str, str]]:
     types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
-    return [("halo.cu", expression(name, *pair)) for pair in types for name in ("gather", "scatter_add")]
+    return [
+        ("halo.cu", expression(name, *pair)) for pair in types for name in ("gather", "scatter_add", "scatter_add_dots")
+    ]
 
 
 def _basis() -> list[tuple[str, str]]:

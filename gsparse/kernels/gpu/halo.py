@@ -31,9 +31,11 @@ def num_scatter_dots(count: int) -> int:
 def scatter_add(
     device: Device, values: Array, numbers: Array, y: Array, x: Array | None = None, dots: Array | None = None
 ) -> None:
-    """Launch few enough blocks that their partial sums are."""
-    if not values.size and dots is None:
-        return
-    kernel = device.kernel(_SOURCE, expression("scatter_add", y.dtype, numbers.dtype))
-    args = (np.int64(values.size), values, numbers, y, np.intp(0) if x is None else x)
-    kernel((num_scatter_dots(values.size),), (_THREADS,), (*args, np.intp(0) if dots is None else dots))
+    """Launch one thread an element; with sums, few enough blocks that there are few of them."""
+    args = np.int64(values.size), values, numbers, y
+    if dots is not None:
+        kernel = device.kernel(_SOURCE, expression("scatter_add_dots", y.dtype, numbers.dtype))
+        kernel((num_scatter_dots(values.size),), (_THREADS,), (*args, x, dots))
+    elif values.size:
+        kernel = device.kernel(_SOURCE, expression("scatter_add", y.dtype, numbers.dtype))
+        kernel((-(-values.size // _THREADS),), (_THREADS,), args)

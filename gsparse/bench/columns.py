@@ -1,0 +1,114 @@
+"""Products with k dense columns: gsparse's choice, for X by rows and by columns, and every launch it chooses among."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gsparse
+from gsparse._typing import Array
+from gsparse.bench.peers import SEED, Loaded, Peer, Prepared
+from gsparse.columns_plan import plan_columns
+from gsparse.formats import Csr
+from gsparse.kernels import Panel, PanelLaunch
+from gsparse.kernels.gpu.spmm import panel_of
+from gsparse.plan import RowStats
+
+__all__ = ["LAYOUTS", "column_peers", "launches", "with_columns"]
+
+# Of X and Y.
+LAYOUTS = ("row-major", "column-major")
+
+# Entries and row ends of a group's share that are tried.
+SHARES = (16, 32, 64)
+
+
+def with_columns(loaded: Loaded, columns: int) -> Loaded:
+    """Give a loaded matrix with a row-major X of so many columns."""
+    rng = loaded.device.xp.random.default_rng(SEED)
+    X = (rng.random((loaded.shape[1], columns)) - 0.5).astype(loaded.dtype)
+    return replace(loaded, name=f"{loaded.name} × {columns}", x=X)
+
+
+def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterator[Peer]:
+    """Give gsparse's choice for a row-major X and for a column-major one, and where asked every launch beside it.
+
+    Parameters
+    ----------
+    loaded : Loaded
+        With columns.
+    with_launches : collection of str
+        Out of `LAYOUTS`.
+    """
+    A = gsparse.GpuSparseMatrix(loaded.arrays[:3], shape=loaded.shape, device=loaded.device)
+    xp, shape = loaded.device.xp, (loaded.shape[0], loaded.columns)
+    panels: tuple[tuple[str, str, Array, Array], ...] = (
+        ("", "plan", loaded.x, xp.empty(shape, loaded.dtype)),
+        ("by columns", "layout", xp.asfortranarray(loaded.x), xp.empty(shape, loaded.dtype, order="F")),
+    )
+    for name, (layout, kind, X, Y) in zip(LAYOUTS, panels, strict=True):
+        prepare = partial(_prepare_choice, loaded, A, X, Y)
+        yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
+        if name not in with_launches or loaded.device.kind != "gpu":
+            continue
+        panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype, loaded.dtype)
+        for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
+            label = {"columns": loaded.columns, "format": launch.schedule}
+            prepare = partial(_prepare_launch, loaded, csr, X, Y, launch)
+            yield Peer(name_of(launch, layout), "layout" if layout else "format", prepare, label)
+
+
+def launches(panel: Panel, lanes: int, value_bytes: int) -> Iterator[PanelLaunch]:
+    """Give the launches that may be best for such an X: few lanes for columns, or as many as there is use for."""
+    stats = RowStats(1, 1, 0, 0, 0, 0.0, 0.0, 0, 0)
+    chosen = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
+    groups = -(-panel.num_columns // chosen.columns_per_lane)
+    widest = min(1 << (groups - 1).bit_length(), lanes)
+    tried = (1, 2, 4, 8) if panel.by_columns else (widest, widest // 2, widest // 4, widest // 8)
+    for columns in (c for c in tried if 0 < c <= widest):
+        ways = (False, True) if columns >= 4 else (False,)
+        for cached in ways:
+            for entries in (e for e in (1, 2, 4, 8) if e * columns <= lanes):
+                yield replace(chosen, schedule="rows", column_lanes=columns, entry_lanes=entries, cached=cached)
+            for share in (s for s in SHARES if s <= 8 * columns) if columns > 1 else (8,):
+                yield replace(chosen, schedule="split", column_lanes=columns, entry_lanes=1, cached=cached, share=share)
+
+
+def name_of(launch: PanelLaunch, layout: str) -> str:
+    """Name a launch for a table: lanes for columns × lanes for entries, or / entries and row ends of a share.
+
+    Examples
+    --------
+    >>> name_of(PanelLaunch("rows", 4, 8, 2, cached=True), "by columns")
+    'rows 8x2 cached, by columns'
+    """
+    rest = f"x{launch.entry_lanes}" if launch.schedule == "rows" else f"/{launch.share}"
+    name = f"{launch.schedule} {launch.column_lanes}{rest}" + (" cached" if launch.cached else "")
+    return f"{name}, {layout}" if layout else name
+
+
+def _prepare_choice(loaded: Loaded, A: Any, X: Array, Y: Array) -> Prepared:
+    def launch() -> Any:
+        return A.matmat(X, out=Y)
+
+    launch()
+    label = {}
+    if loaded.device.kind == "gpu" and loaded.columns > 1:
+        chosen = A.operand()[0].columns_plan(panel_of(X), loaded.dtype).launch
+        label = {"format": name_of(chosen, "")}
+    return Prepared(lambda: A @ X, loaded.csr_bytes, launch, result=launch, label=label)
+
+
+def _prepare_launch(loaded: Loaded, csr: Csr, X: Array, Y: Array, launch: PanelLaunch) -> Prepared:
+    device, dtype = loaded.device, loaded.dtype
+    multiply = device.kernels.csr_spmm(device, csr, dtype, lambda panel: launch)
+    one, zero = dtype.type(1), dtype.type(0)
+
+    def run() -> Any:
+        multiply(X, Y, one, zero, False)
+        return Y
+
+    run()
+    return Prepared(run, loaded.csr_bytes, run, result=run)

@@ -1,0 +1,352 @@
+"""Products with several dense columns on a GPU: every way of sharing them out, every layout, the choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse import GpuSparseMatrix, spmm
+from gsparse.bench.check import Exact
+from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
+from gsparse.bench.columns import column_peers, with_columns
+from gsparse.bench.peers import load
+from gsparse.bench.problems import Problem, stencil
+from gsparse.columns_plan import plan_columns
+from gsparse.device import Device
+from gsparse.kernels import STRIDED_COLUMNS, Panel, PanelLaunch
+from gsparse.kernels.gpu.spmm import panel_of
+from gsparse.plan import RowStats
+from tests.support import (
+    DTYPES,
+    INDEX_DTYPES,
+    STRUCTURES,
+    assert_product,
+    from_lengths,
+    host,
+    on_device,
+    random_values,
+    with_types,
+)
+
+LAYOUTS = {
+    "row_major": lambda xp, shape, dtype: xp.empty(shape, dtype),
+    "column_major": lambda xp, shape, dtype: xp.empty(shape, dtype, order="F"),
+    "strided": lambda xp, shape, dtype: xp.empty((2 * shape[0], 3 * shape[1]), dtype)[::2, ::-3],
+    "unaligned": lambda xp, shape, dtype: xp.empty((shape[0], shape[1] + 1), dtype)[:, 1:],
+}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+@pytest.fixture
+def gpu(device: Device) -> Device:
+    if device.kind != "gpu":
+        pytest.skip("the CPU shares columns out in one way")
+    return device
+
+
+def launches(lanes: int) -> list[PanelLaunch]:
+    """Give launches of every kind; `columns_per_lane` is as X has it."""
+    shapes = ((1, 1), (1, lanes), (2, 1), (4, 1), (4, 2), (8, lanes // 8), (lanes, 1))
+    parts = ((1, 8), (2, 16), (4, 3), (4, 32), (8, 32), (lanes, 1), (lanes, 40))
+    ways = ((False, 1), (True, 4))  # the latter wants four lanes of columns
+    rows = [
+        PanelLaunch("rows", 1, columns, entries, cached, threads_per_block=128)
+        for columns, entries in shapes
+        for cached, least in ways
+        if columns >= least
+    ]
+    split = [
+        PanelLaunch("split", 1, columns, cached=cached, share=share)
+        for columns, share in parts
+        for cached, least in ways
+        if columns >= least
+    ]
+    return rows + split
+
+
+class Multiplier:
+    """Products of one matrix by any launch."""
+
+    def __init__(self, device: Device, S: Any) -> None:
+        self.device, self.operand = device, GpuSparseMatrix(S, device=device).operand()[0]
+
+    def __call__(
+        self, launch: PanelLaunch, X: Any, Y: Any, layouts: tuple[str, str] = ("row_major",) * 2, **scalars: Any
+    ) -> Any:
+        """Give alpha·A·X + beta·Y as a new array of the host; X and Y have these layouts on the device."""
+
+        def choose(panel: Panel) -> PanelLaunch:
+            return replace(launch, columns_per_lane=STRIDED_COLUMNS[X.itemsize] if panel.by_columns else panel.pack)
+
+        multiply = self.device.kernels.csr_spmm(self.device, self.operand.csr, X.dtype, choose)
+        device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
+        alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))
+        multiply(device_x, device_y, alpha, beta, scalars.get("conjugate", False))
+        return host(device_y)
+
+    def _laid_out(self, values: Any, layout: str) -> Any:
+        found = LAYOUTS[layout](self.device.xp, values.shape, values.dtype)
+        found[...] = on_device(self.device, values)
+        return found
+
+
+@pytest.mark.parametrize("layout", ["row_major", "column_major"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_launch_is_right_for_structures_that_hurt(
+    gpu: Device, structure: str, layout: str, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    multiply = Multiplier(gpu, S)
+    X, Y = random_values(rng, (S.shape[1], 6), float), np.full((S.shape[0], 6), np.nan)
+    for launch in launches(gpu.lanes):
+        assert_product(multiply(launch, X, Y, (layout, layout)), S, X)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 31, 132, 260])
+@pytest.mark.parametrize("schedule", ["rows", "split"])
+def test_any_number_of_columns_is_right(gpu: Device, schedule: str, k: int, rng: np.random.Generator) -> None:
+    for dtype in (np.float32, np.float64):
+        S = with_types(STRUCTURES["one dense row"](rng), dtype, np.int32, rng)
+        multiply = Multiplier(gpu, S)
+        X, Y = random_values(rng, (S.shape[1], k), dtype), np.full((S.shape[0], k), np.nan, dtype)
+        for layout in ("row_major", "column_major"):
+            panel = Panel(k, by_columns=layout == "column_major")
+            plan = plan_columns(
+                multiply.operand.stats, panel, lanes=gpu.lanes, value_bytes=X.itemsize, schedule=schedule
+            )
+            assert_product(multiply(plan.launch, X, Y, (layout, layout)), S, X)
+
+
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("stored", DTYPES, ids=str)
+@pytest.mark.parametrize("launch", [PanelLaunch("rows", 1, 2, 2), PanelLaunch("split", 1, 2, share=5)], ids=str)
+def test_every_type_scales_adds_and_conjugates(
+    gpu: Device, launch: PanelLaunch, stored: Any, index: Any, rng: np.random.Generator
+) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), stored, index, rng)
+    multiply = Multiplier(gpu, S)
+    for dtype in (d for d in DTYPES if np.can_cast(stored, d) and d.kind == stored.kind):
+        X, Y = (random_values(rng, (n, 4), dtype) for n in S.shape[::-1])
+        for layout in LAYOUTS:
+            got = multiply(launch, X, Y, (layout, layout), alpha=-2, beta=0.5, conjugate=True)
+            np.testing.assert_allclose(got, -2 * (S.conj() @ X) + Y / 2, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("x_layout", LAYOUTS)
+@pytest.mark.parametrize("y_layout", LAYOUTS)
+def test_x_and_y_may_be_laid_out_differently(
+    gpu: Device, x_layout: str, y_layout: str, rng: np.random.Generator
+) -> None:
+    for dtype, k in ((np.float32, 12), (np.float32, 6), (np.float64, 5), (np.complex128, 3)):
+        S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int32, rng)
+        X, Y = (random_values(rng, (n, k), dtype) for n in S.shape[::-1])
+        for launch in (PanelLaunch("rows", 1, 2, 4), PanelLaunch("split", 1, 2, share=4)):
+            got = Multiplier(gpu, S)(launch, X, Y, (x_layout, y_layout), beta=1)
+            np.testing.assert_allclose(got, S @ X + Y, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_inf_reach_only_the_rows_and_columns_that_read_them(
+    gpu: Device, dtype: Any, rng: np.random.Generator
+) -> None:
+    S = with_types(from_lengths(rng.integers(0, 9, 203), 50, rng), dtype, np.int32, rng)
+    X = random_values(rng, (50, 8), dtype)
+    X[[0, 7, 11], [3, 0, 7]] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = S @ X
+    multiply = Multiplier(gpu, S)
+    for launch in launches(gpu.lanes):
+        got = multiply(launch, X, np.full((203, 8), np.nan, dtype))
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+        finite = np.isfinite(expected)
+        np.testing.assert_allclose(got[finite], expected[finite], rtol=1e-4, atol=1e-4)
+
+
+def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["one dense row"](rng)
+    X = random_values(rng, (S.shape[1], 12), float)
+    for launch in launches(gpu.lanes):
+        first, second = (Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 12), np.nan)) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("launch", [PanelLaunch("rows", 1, 2), PanelLaunch("split", 1, 2)], ids=str)
+def test_more_columns_than_a_launch_takes_come_slab_by_slab(
+    gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gsparse.kernels.gpu import spmm as module
+
+    monkeypatch.setattr(module, "MAX_GRID_Y", 3)
+    monkeypatch.setattr(module, "MAX_CARRY_BYTES", 100)
+    S = STRUCTURES["long rows"](rng)
+    X, Y = random_values(rng, (S.shape[1], 70), float), np.full((S.shape[0], 70), np.nan)
+    for layout in ("row_major", "column_major"):
+        assert_product(Multiplier(gpu, S)(launch, X, Y, (layout, layout)), S, X)
+
+
+def test_integers_wrap_as_numpys(gpu: Device, rng: np.random.Generator) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), np.int64, np.int32, rng)
+    X = rng.integers(-(2**62), 2**62, (S.shape[1], 6))
+    for launch in launches(gpu.lanes)[::3]:
+        np.testing.assert_array_equal(Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_matrix_chooses_for_itself_and_is_right(
+    device: Device, structure: str, order: Any, rng: np.random.Generator
+) -> None:
+    S = STRUCTURES[structure](rng)
+    A = GpuSparseMatrix(S, device=device)
+    for k in (1, 5, 16):
+        X, Z = (np.asarray(random_values(rng, (n, k), float), order=order) for n in S.shape[::-1])
+        assert_product(spmm(A, X, out=np.full((S.shape[0], k), np.nan, order=order)), S, X)
+        assert_product(A.rmatmat(Z), S.conj().T, Z)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_columns_of_any_type_promote_as_scipys(device: Device, dtype: Any, rng: np.random.Generator) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
+    A = GpuSparseMatrix(S, device=device)
+    for other in DTYPES:
+        X, Z = (random_values(rng, (n, 4), other) for n in S.shape[::-1])
+        assert_product(A @ X, S, X)
+        assert_product(A.rmatmat(Z), S.conj().T, Z)
+
+
+@pytest.mark.parametrize("survives", [True, False])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_values_that_float32_holds_are_read_so(
+    gpu: Device, dtype: Any, survives: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
+    if survives:
+        S.data = S.data.astype(np.complex64 if S.dtype.kind == "c" else np.float32).astype(dtype)
+    read: list[Any] = []
+    csr_spmm = gpu.kernels.csr_spmm
+
+    def spy(device: Device, csr: Any, *rest: Any) -> Any:
+        read.append(csr.dtype)
+        return csr_spmm(device, csr, *rest)
+
+    monkeypatch.setattr(gpu.kernels, "csr_spmm", spy)
+    X = random_values(rng, (S.shape[1], 6), dtype)
+    assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6) @ X, S, X)
+    assert read[0].itemsize == S.dtype.itemsize // (2 if survives else 1)
+    assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6, compress=False) @ X, S, X)
+    assert read[1] == S.dtype
+
+
+def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Generator) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A = GpuSparseMatrix(S, device=device, format="ellpack")
+    x, y = random_values(rng, (S.shape[1], 1), float), random_values(rng, (S.shape[0], 1), float)
+    np.testing.assert_array_equal(spmm(A, x), (A @ x[:, 0])[:, None])
+    np.testing.assert_allclose(spmm(A, x, 2, -1, out=y.copy()), 2 * (S @ x) - y, atol=1e-10)
+    wide = np.asfortranarray(random_values(rng, (S.shape[1], 3), float))
+    np.testing.assert_allclose(spmm(A, wide.T.copy().T[:, 1:2]), S @ wide[:, 1:2], atol=1e-10)
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(1, "float64"), (6, "float32"), (64, "float32"), (33, "float64")])
+def test_every_launch_that_the_benchmark_tries_is_right(gpu: Device, columns: int, dtype: str) -> None:
+    loaded = with_columns(load(Problem("stencil", lambda xp: stencil(5, 27, xp=xp)), gpu, dtype), columns)
+    exact = Exact(loaded)
+    peers = list(column_peers(loaded, LAYOUTS_OF_X))
+    assert len({peer.what for peer in peers}) == len(peers) > 8
+    for peer in peers:
+        prepared = peer.prepare()
+        assert exact.compare(prepared.result and prepared.result())[1], peer.what
+
+
+# ------------------------------------------------------------------- the choice
+
+EVEN = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
+LONG = replace(EVEN, num_rows=4000, nnz=1_600_000, max_length=420, mean_length=400.0, blocked_stored=1_650_000)
+# Of a web graph: most rows short, few of a hundred thousand entries.
+SKEWED = replace(EVEN, max_length=200_000, std_length=900.0, num_empty=300_000, blocked_stored=80 * 10**6)
+FEW = replace(EVEN, num_rows=36, nnz=612_000, max_length=17_000, mean_length=17_000.0, blocked_stored=612_000)
+OUTLIER = replace(EVEN, max_length=100_000, blocked_stored=7_400_000)
+EVERY_PANEL = [
+    Panel(k, pack, by_columns)
+    for k in (1, 2, 3, 4, 7, 8, 16, 33, 64, 100, 128, 1000, 10_000)
+    for pack, by_columns in ((1, False), (2, False), (4, False), (1, True))
+    if k % pack == 0
+]
+
+
+@pytest.mark.parametrize("lanes", [32, 64])
+@pytest.mark.parametrize("stats", [EVEN, LONG, FEW, SKEWED, OUTLIER, replace(EVEN, nnz=0)])
+def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
+    for panel in EVERY_PANEL:
+        for value_bytes in (4, 8, 16):
+            launch = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
+            for power in (launch.column_lanes, launch.entry_lanes):
+                assert power & (power - 1) == 0 < power
+            assert launch.column_lanes * launch.entry_lanes <= lanes
+            assert launch.share <= 8 * launch.column_lanes
+            assert not launch.cached or launch.column_lanes >= 4
+            idle = launch.column_lanes * launch.columns_per_lane - panel.num_columns
+            assert idle < launch.column_lanes * launch.columns_per_lane
+
+
+def test_skewed_rows_go_in_equal_parts_and_even_ones_by_rows() -> None:
+    for panel in EVERY_PANEL:
+        chosen = {
+            name: plan_columns(stats, panel, lanes=32, value_bytes=8)
+            for name, stats in (("even", EVEN), ("skewed", SKEWED), ("outlier", OUTLIER))
+        }
+        assert chosen["even"].launch.schedule == "rows"
+        assert panel.num_columns > 1000 or chosen["skewed"].launch.schedule == "split"
+    assert "lanes would take" in plan_columns(SKEWED, Panel(4, 2), lanes=32, value_bytes=8).reason
+    outlier = plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8)
+    assert outlier.launch.schedule == "split"
+    assert "the longest row alone" in str(outlier)
+    assert plan_columns(FEW, Panel(8, 2), lanes=32, value_bytes=8).launch.schedule == "split"
+    assert plan_columns(LONG, Panel(8, 2), lanes=32, value_bytes=8).launch.schedule == "rows"
+
+
+@pytest.mark.parametrize(
+    ("stats", "panel", "lanes_of"),
+    [
+        (EVEN, Panel(1), (1, 1)),
+        (EVEN, Panel(2, 2), (1, 1)),
+        (EVEN, Panel(8, 2), (4, 1)),
+        (EVEN, Panel(256, 2), (32, 1)),
+        (EVEN, Panel(3), (4, 1)),
+        (EVEN, Panel(12), (16, 1)),
+        (EVEN, Panel(33), (8, 1)),
+        (EVEN, Panel(64, 1, True), (4, 1)),
+        (LONG, Panel(2, 2), (1, 32)),
+        (LONG, Panel(16, 2), (8, 4)),
+    ],
+)
+def test_lanes_go_to_columns_first_and_to_entries_where_rows_are_long(
+    stats: RowStats, panel: Panel, lanes_of: tuple[int, int]
+) -> None:
+    launch = plan_columns(stats, panel, lanes=32, value_bytes=8).launch
+    assert (launch.column_lanes, launch.entry_lanes) == lanes_of
+
+
+def test_shares_are_long_where_there_are_parts_enough() -> None:
+    few = replace(SKEWED, num_rows=10**4, num_empty=0, nnz=10**5, blocked_stored=10**6)
+    for stats, expected in ((SKEWED, [8, 64, 64]), (few, [8, 32, 32])):
+        plans = [plan_columns(stats, Panel(k, 2), lanes=32, value_bytes=8) for k in (2, 16, 64)]
+        assert [plan.launch.share for plan in plans] == expected
+
+
+def test_a_layout_is_told_from_strides_and_alignment() -> None:
+    X = np.zeros((6, 12), np.float32)
+    assert panel_of(X) == Panel(12, 4)
+    assert panel_of(X[:, 2:8]) == Panel(6, 2)
+    assert panel_of(X[:, 1:9]) == Panel(8, 1)
+    assert panel_of(X[:, ::2]) == Panel(6, 1)
+    assert panel_of(np.asfortranarray(X)) == Panel(12, 1, True)
+    assert panel_of(X.astype(np.complex128)) == Panel(12, 1)
+    assert panel_of(X[:, :1]) == Panel(1, 1)

@@ -312,7 +312,7 @@ def main() -> None:
     given = parser.parse_args()
     records: list[dict[str, Any]] = []
     gpus = given.gpus
-    if not gpus and set(given.sections) - {"cpu"}:
+    if not gpus and set(given.sections) - {"cpu", "dask"}:
         gpus = get_device("gpu:0").xp.cuda.runtime.getDeviceCount()
     for section in given.sections:
         if section == "cpu":

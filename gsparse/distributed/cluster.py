@@ -6,15 +6,20 @@ import logging
 from typing import Any
 
 import distributed
+from distributed.system import MEMORY_LIMIT
 
 from gsparse.device import get_device
 from gsparse.errors import DeviceError
 from gsparse.threads import available_cpus
 
-__all__ = ["LocalGpuCluster"]
+__all__ = ["LocalGpuCluster", "known_workers"]
+
+_HOST = "127.0.0.1"
 
 
-def LocalGpuCluster(n_workers: int | None = None, *, device: str = "auto", **options: Any) -> distributed.SpecCluster:
+def LocalGpuCluster(
+    n_workers: int | None = None, *, device: str = "auto", security: Any = None, **options: Any
+) -> distributed.SpecCluster:
     """Start a dask cluster on this machine with a worker for each GPU; where there is none, for its processors.
 
     Any other cluster serves as well: `dask_cuda.LocalCUDACluster`, dask-jobqueue's, workers started by hand. Each
@@ -25,6 +30,9 @@ def LocalGpuCluster(n_workers: int | None = None, *, device: str = "auto", **opt
     n_workers : int, optional
         All GPUs by default; 2 without any.
     device : {"auto", "cpu", "gpu"}, optional
+    security : distributed.Security, optional
+        TLS, which the connections between ranks use too. Without it nobody but this machine can reach the cluster, but
+        all who have an account on it.
     **options
         Of `distributed.SpecCluster`.
 
@@ -42,6 +50,9 @@ def LocalGpuCluster(n_workers: int | None = None, *, device: str = "auto", **opt
     n_workers = n_workers or num_gpus or 2
     if num_gpus and n_workers > num_gpus:
         raise DeviceError(f"{n_workers} workers for {num_gpus} GPUs: ask for fewer, or for device='cpu'")
+    common: dict[str, Any] = {"host": _HOST, "security": security}
+    if security is not None and security.require_encryption:
+        common["protocol"] = "tls://"
     threads = str(max(1, available_cpus() // n_workers))
     workers = {}
     for number in range(n_workers):
@@ -50,9 +61,23 @@ def LocalGpuCluster(n_workers: int | None = None, *, device: str = "auto", **opt
             # All of them, the own one first: GPUs reach each other only where processes see both. (HIP reads this too,
             # where its own variable is not set.)
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
-        workers[number] = {"cls": distributed.Nanny, "options": {"nthreads": 1, "env": env}}
-    scheduler = {"cls": distributed.Scheduler, "options": {"port": 0, "dashboard_address": ":0"}}
-    return distributed.SpecCluster(workers, scheduler, **{"silence_logs": logging.WARNING, **options})
+        own = {"nthreads": 1, "env": env, "memory_limit": MEMORY_LIMIT // n_workers, "silence_logs": logging.WARNING}
+        workers[number] = {"cls": distributed.Nanny, "options": {**common, **own}}
+    scheduler = {**common, "port": 0, "dashboard_address": f"{_HOST}:0"}
+    return distributed.SpecCluster(
+        workers,
+        {"cls": distributed.Scheduler, "options": scheduler},
+        **{"silence_logs": logging.WARNING, "security": security, **options},
+    )
+
+
+def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
+    """Give the workers that the scheduler knows, by address.
+
+    (`Client.scheduler_info` gives what a periodic callback replaces meanwhile by an answer without workers.)
+    """
+    found: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return found
 
 
 def _num_gpus(device: str) -> int:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed import resident
+from gsparse.distributed.cluster import known_workers
 from gsparse.distributed.partition import RowPartition
 from gsparse.distributed.products import ProductClient
 from gsparse.distributed.sources import Partition, RowSource
@@ -116,7 +117,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     ) -> DistributedMatrix:
         """Choose workers and bounds, and make the matrix."""
         client = client or distributed.get_client()
-        known = client.scheduler_info(n_workers=-1)["workers"]
+        known = known_workers(client)
         workers = sorted(known) if workers is None else list(workers)
         missing = [address for address in workers if address not in known]
         if missing or not workers:
@@ -327,7 +328,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         """
         if not self._has_scheduler:
             raise CommunicationError(f"the scheduler is gone: the client is {self.client.status}")
-        return self.client.scheduler_info(n_workers=-1)["workers"]
+        return known_workers(self.client)
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | None = None, reorder: str | None = None
@@ -696,10 +697,10 @@ def _started_again(client: distributed.Client, workers: Sequence[str]) -> list[s
     worn = [a for a, is_worn in client.run(resident.is_worn_out, workers=list(workers)).items() if is_worn]
     if not worn:
         return list(workers)
-    names = {address: found["name"] for address, found in client.scheduler_info(n_workers=-1)["workers"].items()}
+    names = {address: found["name"] for address, found in known_workers(client).items()}
     with suppress(ValueError):  # (no nanny: it has to do as it is)
         client.restart_workers(worn, raise_for_error=False)
-    now = {found["name"]: a for a, found in client.scheduler_info(n_workers=-1)["workers"].items()}
+    now = {found["name"]: a for a, found in known_workers(client).items()}
     return [now[names[address]] for address in workers if names[address] in now]
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gsparse.distributed import SingleCommunicator, SocketCommunicator, listen, run_ranks
 from gsparse.errors import CommunicationError
@@ -86,6 +91,15 @@ class Processes:
 def run_one(work: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
     assert world_size == 1
     return [work(SingleCommunicator(), *args)]
+
+
+def make_certificate(folder: Path) -> dict[str, str]:
+    """Make a certificate that signs itself; give the files."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 -subj /CN=gsparse"
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return {kind: str(folder / f"{kind}.pem") for kind in ("cert", "key")}
 
 
 GROUPS = {"threads": run_ranks, "sockets": run_sockets}

@@ -17,6 +17,7 @@ import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
+from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
 from tests.support import random_values
 
@@ -24,6 +25,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed.cluster import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
 
@@ -37,7 +39,7 @@ def client() -> Iterator[Any]:
 @pytest.fixture
 def workers(client: Any) -> list[str]:
     client.wait_for_workers(4)
-    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+    return sorted(known_workers(client))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -298,3 +300,25 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
     A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
     with A, pytest.raises(ShapeError, match="square"):
         gla.cg(A, np.ones(20))
+
+
+def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    names = {
+        f"tls_{role}_{kind}": certificate[kind]
+        for role in ("client", "scheduler", "worker")
+        for kind in ("cert", "key")
+    }
+    security = distributed.Security(tls_ca_file=certificate["cert"], require_encryption=True, **names)
+    S = laplacian(8)
+    b = right_hand_side(S)
+    with (
+        LocalGpuCluster(2, device="cpu", security=security) as cluster,
+        distributed.Client(cluster, security=security) as client,
+        distribute(S, client=client) as A,
+    ):
+        assert all(address.startswith("tls://127.0.0.1") for address in A.workers)
+        np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
+        assert A._products is not None  # (over its own sockets, with the cluster's certificates)
+        assert gla.cg(A, b)[1] == 0
+        np.testing.assert_allclose((A @ da.from_array(b, chunks=20)).compute(), S @ b, atol=1e-12)

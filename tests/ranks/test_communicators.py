@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ import pytest
 
 from gsparse.distributed import Communicator, LocalCommunicator, SocketCommunicator, listen, run_ranks
 from gsparse.errors import CommunicationError, RankLostError
-from tests.ranks.groups import GROUPS, SECRET, Processes, run_one, run_sockets
+from tests.ranks.groups import GROUPS, SECRET, Processes, make_certificate, run_one, run_sockets
 
 Run = Callable[..., list[Any]]
 
@@ -246,16 +244,12 @@ def test_noise_on_the_port_lets_nobody_in_and_keeps_nobody_out(greeting: bytes) 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Contexts that trust one certificate, made for this test."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 -subj /CN=gsparse"
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    made = make_certificate(tmp_path_factory.mktemp("tls"))
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for context in (server, client):
         context.check_hostname = False
-        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-        context.load_verify_locations(folder / "cert.pem")
+        context.load_cert_chain(made["cert"], made["key"])
+        context.load_verify_locations(made["cert"])
         context.verify_mode = ssl.CERT_REQUIRED
     return server, client
 

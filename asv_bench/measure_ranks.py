@@ -1,7 +1,7 @@
-"""Time solves over several ranks: ``python asv_bench/measure_ranks.py [cpu] [weak] [strong] [large] [killed]``.
+"""Time solves over several ranks: ``python asv_bench/measure_ranks.py [cpu] [dask] [weak] [strong] [large] [killed]``.
 
-`cpu`: two processes of one thread each, over sockets; anywhere. The others on as many GPUs as there are, a process
-each, over NCCL: CG on the 7-point Laplacian in slabs, an iteration being a long minus a short solve. `large`: a matrix
+`cpu`: two processes of one thread each, over sockets; `dask`: a cluster of them, beside CG on dask arrays; both run
+anywhere. The others on as many GPUs as there are, a process each, over NCCL: CG on the 7-point Laplacian in slabs, an iteration being a long minus a short solve. `large`: a matrix
 larger than one GPU's memory, multiplied and checked by construction. `killed`: ``kill -9`` of a rank while others are
 in an all-reduce. ``--json FILE`` keeps all figures, as `gsparse.distributed.model` takes them.
 """
@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import operator
 import os
 import signal
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix, set_num_threads
+from gsparse.bench.problems import stencil
 from gsparse.device import get_device
 from gsparse.distributed import RankMatrix, RowBlock, RowPartition, SingleCommunicator, SocketCommunicator, listen
 from gsparse.distributed.nccl import NcclCommunicator
@@ -163,6 +166,57 @@ def time_cg(
         "ghosts": int(A.ghosts.size), "neighbours": len(A.halo.receives), "seconds_per_iteration": seconds,
         "residuals": found.residuals[:40].tolist(), "plan": A.diagonal.plan.chosen.format,
     }  # fmt: skip
+
+
+def dask_cg_seconds(client: Any, blocks: list[sp.csr_array], iterations: int) -> float:
+    """Give the seconds of an iteration of CG written with dask arrays: what one would do without this package."""
+    import dask
+    import dask.array as da
+
+    rows = [client.scatter(block, hash=False) for block in blocks]
+    sizes = tuple(block.shape[0] for block in blocks)
+    r = p = da.ones(sum(sizes), chunks=(sizes,)).persist()
+    x, rho = da.zeros_like(r).persist(), float(da.vdot(r, r).compute())
+    began = time.perf_counter()
+    for _ in range(iterations):
+        whole = p.rechunk(-1).to_delayed()[0]
+        parts = [dask.delayed(operator.matmul)(row, whole) for row in rows]
+        q = da.concatenate([da.from_delayed(y, (n,), dtype=float) for y, n in zip(parts, sizes, strict=True)]).persist()
+        alpha = rho / float(da.vdot(p, q).compute())
+        x, r = dask.persist(x + alpha * p, r - alpha * q)
+        rho, before = float(da.vdot(r, r).compute()), rho
+        p = (r + rho / before * p).persist()
+    x.compute()
+    return (time.perf_counter() - began) / iterations
+
+
+def beside_dask() -> list[dict[str, Any]]:
+    """Time CG on a cluster of two CPU workers of one thread each, beside CG on dask arrays."""
+    from distributed import Client
+
+    from gsparse.distributed import LocalGpuCluster, distribute
+
+    found = []
+    with LocalGpuCluster(2, device="cpu") as cluster, Client(cluster) as client:
+        for n, lengths, goal in ((10, (20, 420), 20.0), (100, (5, 45), 3.0)):
+            made = stencil(n, 7)
+            S = sp.csr_array((made.data, made.indices, made.indptr), shape=made.shape)
+            b = np.ones(S.shape[0])
+            with distribute(S, client=client) as A:
+                times = []
+                for maxiter in lengths:
+                    runs = [cg(A, b, rtol=0, maxiter=maxiter, full_output=True).seconds for _ in range(1 + REPEATS)]
+                    times.append(statistics.median(runs[1:]))
+                ours = (times[1] - times[0]) / (lengths[1] - lengths[0])
+                blocks = [S[first:last] for first, last in pairwise(A.row_bounds)]
+                theirs = dask_cg_seconds(client, blocks, 8)
+            verdict = "met" if theirs / ours >= goal else "MISSED"
+            say(
+                f"cluster, 2 workers, {S.shape[0]:,} rows: {1e3 * ours:.3f} ms an iteration, on dask arrays "
+                f"{1e3 * theirs:.1f} ms: x {theirs / ours:.1f} goal {goal} {verdict}"
+            )
+            found.append({"section": "dask", "rows": S.shape[0], "ours": ours, "dask": theirs})
+    return found
 
 
 class Timed:
@@ -322,6 +376,8 @@ def main() -> None:
                 say(f"cpu, 2 processes, CG, {name}: {found[name]:.3g} goal {goal} {verdict}")
             say(f"cpu, 1e6 rows: {1e3 * found['1e6 rows, s']:.2f} ms an iteration")
             records.append({"section": section, **found})
+        elif section == "dask":
+            records += beside_dask()
         elif section in ("weak", "strong"):
             scaling(section, gpus, records)
         elif section == "large":

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 S = laplacian(12)
 B = right_hand_side(S)
 # Seconds that an error may take, on a busy machine: connections tell at once, silence after TIMEOUT.
-SOON, TIMEOUT = 20.0, 3.0
+SOON, TIMEOUT = 40.0, 5.0
 # Seconds after which dask takes a lock from a client that is gone; 30 by default.
 LEASE = {
     "distributed.scheduler.locks.lease-timeout": "3s",
@@ -61,7 +61,7 @@ def shared() -> Iterator[Any]:
 
 @pytest.fixture
 def client(shared: Any) -> Any:
-    shared.wait_for_workers(3, timeout=60)
+    shared.wait_for_workers(3, timeout=120)
     return shared
 
 
@@ -128,7 +128,7 @@ def test_a_killed_worker_is_named(client: Any) -> None:
     error = solve.wait()
     assert isinstance(error, WorkerLost), repr(error)
     assert (error.rank, error.address) == (1, A.workers[1])
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SOON / 2
     with pytest.raises(CommunicationError):
         gla.cg(A, B)
     client.wait_for_workers(3, timeout=60)
@@ -176,9 +176,11 @@ def test_a_stopped_worker_is_an_error_within_the_timeout(client: Any) -> None:
 def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:
     with distribute(S, client=client) as A:
         solve = begun(client, A)
-        tasks = [future for key, future in list(client.futures.items()) if "gsparse-cg" in str(key)]
-        assert len(tasks) == 3
-        client.cancel([distributed.Future(key, client) for key in list(client.futures) if "gsparse-cg" in str(key)])
+        running = [
+            key for key, state in list(client.futures.items()) if "gsparse-cg" in str(key) and state.status == "pending"
+        ]
+        assert len(running) == 3
+        client.cancel([distributed.Future(key, client) for key in running])
         assert solve.wait() is not None
         wait_until(lambda: not any(client.run(is_solving).values()))
         check(client, A)
@@ -187,7 +189,8 @@ def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:
 def test_a_restart_of_the_cluster_during_a_solve(client: Any) -> None:
     A = distribute(S, client=client)
     solve = begun(client, A)
-    client.restart(timeout=60)
+    client.restart(wait_for_workers=False)
+    client.wait_for_workers(3, timeout=120)
     assert isinstance(solve.wait(), CommunicationError)
     with pytest.raises(CommunicationError):
         gla.cg(A, B)

@@ -19,6 +19,11 @@ from tests.ranks.test_solvers import LEAST_SQUARES, MATRICES, SOLVES, check, lap
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def _needs_a_gpu() -> None:
+    num_gpus()
+
+
 def num_gpus() -> int:
     try:
         return int(get_device("gpu:0").xp.cuda.runtime.getDeviceCount())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LaplacianNd
 
-from gsparse.distributed import BlockProduct, Communicator, RowPartition, run_ranks, split_columns
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks, split_columns
 from gsparse.distributed.ordering import order_rows
 from gsparse.errors import ShapeError
 
@@ -59,7 +59,7 @@ def test_a_permuted_matrix_multiplies_permuted_vectors(reorder: Any, partition: 
 
     def multiply(communicator: Communicator) -> Any:
         own = cut.rows(communicator.rank)
-        return BlockProduct(moved[own], cut, communicator, device="cpu").matvec(x[p][own])
+        return RankMatrix(moved[own], cut, cut, communicator, device="cpu").matvec(x[p][own])
 
     y = np.empty(60)
     y[p] = np.concatenate(run_ranks(multiply, 3))

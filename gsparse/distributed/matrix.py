@@ -309,8 +309,10 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         for error in found:
             if not isinstance(error, CommunicationError | distributed.KilledWorker):
                 return error
+        found.sort(key=lambda error: isinstance(error, RankLostError))
         for error in found:
-            if isinstance(error, RankLostError):
+            # (a rank that ended with an error of its own has closed its connections too)
+            if isinstance(error, RankLostError) and tasks[error.rank].status == "pending":
                 return WorkerLost(error.rank, self.workers[error.rank])
         known = self._known_workers()
         for rank, address in enumerate(self.workers):

@@ -101,7 +101,7 @@ class _Handler(socketserver.BaseRequestHandler):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.server.tls is not None:
             connection = self.server.tls.wrap_socket(connection, server_side=True)
-        prove(connection, self.server.secret, _SERVER, _CLIENT)
+        prove(connection, self.server.secret, _SERVER, _CLIENT, connects=False, purpose=b"products")
         connection.settimeout(None)
         with suppress(ConnectionError):
             while True:
@@ -151,7 +151,7 @@ class ProductClient:
                     connection = tls.wrap_socket(connection, server_hostname=host if tls.check_hostname else None)
                 self._connections.append(connection)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                prove(connection, secret, _CLIENT, _SERVER)
+                prove(connection, secret, _CLIENT, _SERVER, connects=True, purpose=b"products")
         except (OSError, CommunicationError) as error:
             self.close()
             raise CommunicationError(f"{host}:{port} cannot be reached from here: {error}") from error

@@ -123,7 +123,7 @@ class SocketCommunicator(Communicator):
         with _closed_on_error(connection):
             connection = self._set_up(connection, self._connect_tls, self._addresses[peer][0])
             connection.sendall(_HELLO.pack(self.rank))
-            prove(connection, self._secret, self.rank, peer)
+            prove(connection, self._secret, self.rank, peer, connects=True)
         return connection
 
     def _accept_all(self, listener: socket.socket) -> None:
@@ -138,7 +138,7 @@ class SocketCommunicator(Communicator):
                     (peer,) = _HELLO.unpack(read(connection, _HELLO.size))
                     if not 0 <= peer < self.world_size or peer == self.rank or peer in self._incoming:
                         raise CommunicationError(f"it called itself rank {peer}")
-                    prove(connection, self._secret, self.rank, peer)
+                    prove(connection, self._secret, self.rank, peer, connects=False)
                     connection.setblocking(False)
             except (OSError, CommunicationError) as error:
                 self._refused = f" (a stranger was refused: {error})"
@@ -296,8 +296,12 @@ class SocketCommunicator(Communicator):
 _NAMES = {_EXCHANGE: "exchange", _REDUCE: "allreduce"}
 
 
-def prove(connection: socket.socket, secret: bytes, own: int, peer: int) -> None:
-    """Have each side answer the other's challenge; an answer serves for this pair of numbers and direction only.
+def prove(
+    connection: socket.socket, secret: bytes, own: int, peer: int, *, connects: bool, purpose: bytes = b"ranks"
+) -> None:
+    """Have each side answer the other's challenge, first the one that connects: a listener tells strangers nothing.
+
+    An answer serves for these two challenges, numbers and roles only.
 
     Raises
     ------
@@ -305,15 +309,23 @@ def prove(connection: socket.socket, secret: bytes, own: int, peer: int) -> None
         Where the other side does not know the secret.
     """
 
-    def answer(nonce: bytes, of: int, to: int) -> bytes:
-        return hmac.digest(secret, struct.pack("<II", of, to) + nonce, "sha256")
+    def answer(role: bytes, of: int, to: int, challenges: bytes) -> bytes:
+        return hmac.digest(secret, b"%s %s %d %d " % (purpose, role, of, to) + challenges, "sha256")
 
-    nonce = secrets.token_bytes(_NONCE)
-    connection.sendall(nonce)
-    theirs = read(connection, _NONCE)
-    connection.sendall(answer(theirs, own, peer))
-    if not hmac.compare_digest(read(connection, _NONCE), answer(nonce, peer, own)):
+    challenge = secrets.token_bytes(_NONCE)
+    if connects:
+        connection.sendall(challenge)
+        both = challenge + read(connection, _NONCE)
+        connection.sendall(answer(b"connects", own, peer, both))
+        expected = answer(b"accepts", peer, own, both)
+    else:
+        both = read(connection, _NONCE) + challenge
+        connection.sendall(challenge)
+        expected = answer(b"connects", peer, own, both)
+    if not hmac.compare_digest(read(connection, len(expected)), expected):
         raise CommunicationError(f"what calls itself rank {peer} does not know this group's secret")
+    if not connects:
+        connection.sendall(answer(b"accepts", own, peer, both))
 
 
 @contextmanager

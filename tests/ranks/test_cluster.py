@@ -25,6 +25,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed import matrix as matrix_module  # noqa: E402
 from gsparse.distributed.cluster import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
@@ -300,6 +301,37 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
     A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
     with A, pytest.raises(ShapeError, match="square"):
         gla.cg(A, np.ones(20))
+
+
+def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise CommunicationError("no way there")
+
+    monkeypatch.setattr(matrix_module, "ProductClient", refuse)
+    S = matrices("float64")["square"]
+    x = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        with pytest.warns(UserWarning, match="slow: no way there"):
+            np.testing.assert_allclose(A @ x, S @ x, atol=1e-12)
+        np.testing.assert_allclose(A.T @ x, S.T @ x, atol=1e-12)
+        np.testing.assert_allclose(A @ np.stack([x, x], axis=1), S @ np.stack([x, x], axis=1), atol=1e-12)
+
+
+def wear_out() -> None:
+    from gsparse.distributed import resident
+
+    resident._worn_out.set()
+
+
+def test_workers_that_nccl_has_left_something_in_are_started_again(client: Any, workers: list[str]) -> None:
+    S = laplacian(8)
+    client.run(wear_out, workers=workers[1:2])
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        assert (A.workers[0], A.workers[2]) == (workers[0], workers[2])
+        assert A.workers[1] not in workers
+        np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
 
 
 def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:

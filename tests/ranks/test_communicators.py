@@ -215,6 +215,31 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
     assert any("secret" in str(error) for error in errors)
 
 
+def test_a_listener_answers_no_challenge_of_a_stranger() -> None:
+    # Its answer would serve the stranger to pass for this rank elsewhere.
+    listener = listen("127.0.0.1")
+    address = listener.getsockname()
+    thread = threading.Thread(target=lambda: join_alone(listener, address))
+    thread.start()
+    with socket.create_connection(address) as stranger:
+        stranger.sendall((1).to_bytes(4, "little") + bytes(32))  # rank 1, and its challenge
+        stranger.settimeout(5)
+        heard = b""
+        while len(heard) < 32:
+            heard += stranger.recv(64)
+        assert len(heard) == 32  # (the listener's own challenge)
+        stranger.sendall(bytes(32))
+        assert stranger.recv(64) == b""
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def join_alone(listener: socket.socket, address: Any) -> None:
+    silent = listen("127.0.0.1")
+    with silent, pytest.raises(CommunicationError, match="stranger"):
+        SocketCommunicator(0, [address, silent.getsockname()], listener, SECRET, 2.0)
+
+
 @pytest.mark.parametrize("greeting", [b"", b"\x09\x00\x00\x00", b"\x01\x00\x00\x00" + bytes(64), os.urandom(200)])
 def test_noise_on_the_port_lets_nobody_in_and_keeps_nobody_out(greeting: bytes) -> None:
     listeners = [listen("127.0.0.1") for _ in range(2)]

@@ -152,6 +152,20 @@ def test_a_rank_that_never_comes_is_an_error_within_the_timeout() -> None:
         shared(quick, 3, S, right_hand_side(S), solve)
 
 
+@pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
+def test_ranks_that_disagree_on_stopping_are_told_so(run: Callable[..., Any]) -> None:
+    S = laplacian(8)
+
+    def solve(A: RankMatrix, own: Any) -> Any:
+        return gla.cg(A, own, rtol=1e-12, maxiter=5 + 20 * A.communicator.rank)
+
+    def quick(work: Callable[..., Any], world_size: int) -> Any:
+        return run(work, world_size, timeout=1.0)
+
+    with pytest.raises(CommunicationError):
+        shared(quick, 2, S, right_hand_side(S), solve)
+
+
 class Counting(SingleCommunicator):
     """One rank alone, whose sums leave the device as if there were others."""
 

@@ -30,12 +30,15 @@ class Communicator(ABC):
         Seconds that another rank may be silent when something of it is waited for.
     is_queued : bool
         Whether calls with arrays of a GPU only queue work on its current stream, and so can be part of a CUDA graph.
+    is_stuck : bool
+        Whether something has not let go in time. Only the end of the process frees what it holds then.
     """
 
     rank: int
     world_size: int
     timeout: float = 60.0
     is_queued: bool = False
+    is_stuck: bool = False
 
     def on(self, device: Device) -> Communicator:
         """Give a communicator of the same ranks that takes arrays of this device."""

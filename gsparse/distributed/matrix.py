@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -124,8 +124,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {sorted(known)}")
         workers = _started_again(client, workers)
         ordered, permutation, rows = source.ordered(partition, reorder, len(workers))
-        columns = rows if source.shape[0] == source.shape[1] else RowPartition.by_rows(source.shape[1], len(workers))
-        made = cls(ordered, client, workers, rows, columns, permutation, device, timeout, options)
+        made = cls(ordered, client, workers, rows, _columns_of(source, rows), permutation, device, timeout, options)
         made._original = source
         return made
 
@@ -297,11 +296,13 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
     def _lost_worker(self, tasks: list[distributed.Future]) -> WorkerLost | None:
         """Look whether all workers that are waited for are there."""
+        return self._first_lost(rank for rank in self._ranks if tasks[rank].status == "pending")
+
+    def _first_lost(self, ranks: Iterable[int]) -> WorkerLost | None:
+        """Give the first of these ranks whose worker the scheduler does not know."""
         known = self._known_workers()
-        for rank, address in enumerate(self.workers):
-            if address not in known and tasks[rank].status == "pending":
-                return WorkerLost(rank, address)
-        return None
+        lost = (rank for rank in ranks if self.workers[rank] not in known)
+        return next((WorkerLost(rank, self.workers[rank]) for rank in lost), None)
 
     def _error(self, tasks: list[distributed.Future]) -> Any:
         """Give what has gone wrong first: not what others have only heard of."""
@@ -314,10 +315,9 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             # (a rank that ended with an error of its own has closed its connections too)
             if isinstance(error, RankLostError) and tasks[error.rank].status == "pending":
                 return WorkerLost(error.rank, self.workers[error.rank])
-        known = self._known_workers()
-        for rank, address in enumerate(self.workers):
-            if address not in known:
-                return WorkerLost(rank, address)
+        lost = self._first_lost(self._ranks)
+        if lost is not None:
+            return lost
         return found[0] if found else CommunicationError("cancelled, or the cluster has been restarted")
 
     def _known_workers(self) -> Any:
@@ -375,9 +375,12 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     def _release(self) -> None:
         """Have the workers that are left let go: dask would wait half a minute for one that is gone."""
         with suppress(Exception):
-            known = self._known_workers()
-            left = [address for address in self.workers if address in known]
-            self.client.run(resident.release, self._key, workers=left, on_error="ignore")
+            self.client.run(resident.release, self._key, workers=self._left(), on_error="ignore")
+
+    def _left(self) -> list[str]:
+        """Give the workers of this matrix that are still there."""
+        known = self._known_workers()
+        return [address for address in self.workers if address in known]
 
     def __enter__(self) -> DistributedMatrix:
         return self
@@ -418,7 +421,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         """Multiply on the workers; each is sent its part and the ghosts, so that they need not talk to each other."""
         self._check_open()
         plain = how == "plain"
-        x = x if self.permutation is None else x[self.permutation]
+        x = self._permuted(x)
         cut = self._columns if plain else self._rows
         parts = [(x[cut.rows(r)], x[stay.ghosts] if plain else x[:0]) for r, stay in enumerate(self._stays)]
         found = self._multiply(how, parts)
@@ -428,6 +431,14 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             y = np.concatenate([own for own, _ in found])
             for stay, (_, theirs) in zip(self._stays, found, strict=True):
                 y[stay.ghosts] += theirs
+        return self._in_order(y)  # type: ignore[no-any-return]
+
+    def _permuted(self, x: Any) -> Any:
+        """Give a vector, of NumPy or of dask, in the order of the blocks."""
+        return x if self.permutation is None else x[self.permutation]
+
+    def _in_order(self, y: Any) -> Any:
+        """Give a vector of the blocks in the order of the matrix."""
         return y if self._inverse is None else y[self._inverse]
 
     def _multiply(self, how: str, parts: list[tuple[Host, Host]]) -> list[Any]:
@@ -438,11 +449,10 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             except CommunicationError as error:
                 direct.close()
                 self._products = None
-                known = self._known_workers()
-                for rank, address in enumerate(self.workers):
-                    if address not in known:
-                        raise WorkerLost(rank, address) from error
-                raise
+                lost = self._first_lost(self._ranks)
+                if lost is None:
+                    raise
+                raise lost from error
         return self._wait([
             self._submit(resident.multiply, "product", rank, self._key, self.workers[rank], x, ghosts, how)
             for rank, (x, ghosts) in enumerate(parts)
@@ -486,8 +496,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             found = [self._with_contributions(found, rank) for rank in self._ranks]
         sizes = np.diff(targets.row_bounds).tolist()
         parts = [da.from_delayed(y, (n, *width), dtype=dtype) for y, n in zip(found, sizes, strict=True)]
-        y = da.concatenate(parts)
-        return y if self._inverse is None else y[self._inverse]
+        return self._in_order(da.concatenate(parts))
 
     def _with_contributions(self, found: list[Any], rank: int) -> Any:
         """Give a rank's part of a transposed product: its own, and what others have for it, rank after rank."""
@@ -518,7 +527,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
     def _chunks_of(self, x: Any, cut: RowPartition) -> list[Any]:
         """Give the parts of a dask array that belong to the ranks, as delayed objects."""
-        x = x if self.permutation is None else x[self.permutation]
+        x = self._permuted(x)
         sizes = tuple(np.diff(cut.row_bounds).tolist())
         x = x.rechunk((sizes, -1) if x.ndim == 2 else (sizes,))
         return list(x.to_delayed().reshape(-1))
@@ -599,14 +608,12 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
     def _parts(self, x: Any, cut: RowPartition, name: str) -> list[Any]:
         """Give the ranks' parts of a vector: arrays, or futures of a dask array's chunks."""
-        if _is_dask(x):
-            if x.shape[0] != cut.num_rows:
-                raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
-            return self._settled(self.client.compute(self._chunks_of(x, cut)))
-        x = np.asarray(x)
+        x = x if _is_dask(x) else np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[0] != cut.num_rows:
             raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
-        x = x if self.permutation is None else x[self.permutation]
+        if _is_dask(x):
+            return self._settled(self.client.compute(self._chunks_of(x, cut)))
+        x = self._permuted(x)
         return [x[cut.rows(rank)] for rank in self._ranks]
 
     def _brought_here(self, solutions: list[resident.Solution]) -> Any:
@@ -615,8 +622,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         return solutions[0].completed(vectors)
 
     def _joined(self, parts: Sequence[Host]) -> Host:
-        y: Host = np.concatenate(parts)
-        return y if self._inverse is None else y[self._inverse]
+        return self._in_order(np.concatenate(parts))  # type: ignore[no-any-return]
 
     def _kept_there(self, tasks: list[distributed.Future], b: Any) -> Any:
         """Give dask arrays of the ranks' parts, where they are."""
@@ -630,8 +636,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             chunks = [
                 da.from_delayed(part, (n, *b.shape[1:]), dtype=dtype) for part, n in zip(parts, sizes, strict=True)
             ]
-            y = da.concatenate(chunks)
-            vectors.append(y if self._inverse is None else y[self._inverse])
+            vectors.append(self._in_order(da.concatenate(chunks)))
         return rest.completed(vectors)
 
     @contextmanager
@@ -657,8 +662,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
     def _resumed(self, x0: Any) -> Any:
         """Make the matrix again on the workers that are left, and give what ranks have kept of x."""
-        known = self._known_workers()
-        left = [address for address in self.workers if address in known]
+        left = self._left()
         if not left:
             raise CommunicationError("no worker of this matrix is left to go on with")
         kept = self.client.run(resident.last_checkpoint, self._key, workers=left, on_error="return")
@@ -672,8 +676,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         self._key, self.workers = f"gsparse-{uuid.uuid4().hex}", tuple(left)
         self._epoch, self._is_connected = 0, False
         self._rows = self._source.partition("nnz", len(left))
-        is_square = self.shape[0] == self.shape[1]
-        self._columns = self._rows if is_square else RowPartition.by_rows(self.shape[1], len(left))
+        self._columns = _columns_of(self._source, self._rows)
         self._open()
         return x0 if x is None else x
 
@@ -692,6 +695,12 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
                 x = self._joined([part.reshape(columns, -1).T for part in found])
                 return x[:, 0] if columns == 1 else x
         return None
+
+
+def _columns_of(source: RowSource, rows: RowPartition) -> RowPartition:
+    """Give the owners of columns: a square matrix's are its rows'."""
+    num_rows, num_columns = source.shape
+    return rows if num_rows == num_columns else RowPartition.by_rows(num_columns, rows.world_size)
 
 
 def _started_again(client: distributed.Client, workers: Sequence[str]) -> list[str]:

@@ -36,11 +36,6 @@ class NcclCommunicator(Communicator):
     device : GpuDevice
         The rank's own.
 
-    Attributes
-    ----------
-    is_stuck : bool
-        Whether NCCL has not let go in time. Only the end of the process frees what it holds then.
-
     Raises
     ------
     CommunicationError
@@ -52,7 +47,6 @@ class NcclCommunicator(Communicator):
     def __init__(self, control: Communicator, device: GpuDevice) -> None:
         self.rank, self.world_size, self.timeout = control.rank, control.world_size, control.timeout
         self._control, self._device, self._cuda = control, device, device.xp.cuda
-        self.is_stuck = False
         self._nccl = nccl = import_module("cupy.cuda.nccl")
         if not nccl.available:
             raise CommunicationError("CuPy finds no NCCL: pip install nvidia-nccl-cu13 (or cu12)")

@@ -368,7 +368,7 @@ def _aborting(communicator: Communicator) -> Iterator[None]:
         yield
     except BaseException as error:
         communicator.abort(f"rank {communicator.rank}: {type(error).__name__}: {error}")
-        if getattr(communicator, "is_stuck", False):
+        if communicator.is_stuck:
             _worn_out.set()
         raise
 

@@ -268,7 +268,6 @@ class Iteration:
 
     def _see(self, snapshot: Snapshot) -> None:
         self._keep(snapshot)
-        self.iterations = int(snapshot.iterations.max())
         if self.state.ranks is not None:
             self.state.ranks.look(self)
 
@@ -285,6 +284,11 @@ class Iteration:
     def solution(self) -> Array:
         """Give x as it is now, as the caller gets it. Synchronizes where that is on the host."""
         return self.system.deliver(self.vectors["x"])
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that the host has seen, of the right-hand side with most."""
+        return max(self._num_residuals - 1, 0)  # (the first residual is from before)
 
     @property
     def residuals(self) -> npt.NDArray[np.float64]:

@@ -12,7 +12,7 @@ from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.catalogue import expression
-from gsparse.kernels.gpu.step_source import finished_sums, pending_read, step_source
+from gsparse.kernels.gpu.step_source import is_split, pending_read, step_source
 from gsparse.kernels.steps import Program, Step
 
 __all__ = ["bind_dots", "bind_step"]
@@ -40,7 +40,7 @@ def bind_step(
     size = arrays[0].size // columns if arrays else 0
     blocks = max(1, min(-(-size // _THREADS), _MAX_BLOCKS))
     is_shared = bool(sums) and state.reduce is not None
-    is_split = is_shared and finished_sums(step)
+    is_halved = is_shared and is_split(step)
     pending = [part for name in pending_read(program, step) for part in state.pending[name]]
     if is_shared:
         outputs = device.empty((len(sums), columns * blocks), state.cells.dtype)
@@ -49,13 +49,13 @@ def bind_step(
         outputs = [_output(device, state, name, blocks) for name in sums]
     arrivals = device.xp.zeros(columns, np.uint32)
     cells = (state.cells, np.int32(len(program.cells)), state.history, np.int32(state.capacity))
-    kernel = _kernel(device, program, step, state, "_leave" if is_split else "")
+    kernel = _kernel(device, program, step, state, "_leave" if is_halved else "")
     args = (np.int64(size), *arrays, *pending, *outputs, arrivals, *cells)
     run = partial(kernel, (blocks, columns), (_THREADS,), args)
     if not is_shared:
         return run
     calls: list[Call] = [run, *reduce]
-    if is_split:
+    if is_halved:
         totals = [part for name in sums for part in state.pending[name]]
         after = _kernel(device, program, step, state, "_after")
         calls.append(partial(after, (1, columns), (device.lanes,), (*totals, *pending, *cells)))

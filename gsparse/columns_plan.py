@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
 from typing import Any
 
-from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, STRIDED_COLUMNS, Panel, PanelLaunch
+from gsparse.kernels import LANE_BYTES, Panel, PanelLaunch
 from gsparse.plan import RowStats
 
 __all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
 
-# What follows is reasoned, from times of throw-away kernels on an H200, and not yet fitted to times of these:
-# python -m gsparse bench --columns 8,64 --launches row-major.
-# Lanes with columns of their own that a row has at most under a column-major X: with fewer rows a warp, reads of X and
-# writes of Y would be scattered further.
-_STRIDED_LANES = 4
-# A tile has fewer lanes than it could, down to so many, where else more than a quarter of all would have no columns.
+# Measured on an H200 (31 matrices of 1e5 to 8e6 entries, 2 to 128 columns, all launches of
+# `python -m gsparse bench --columns … --launches row-major`): within 3 % of the best launch in the mean, 26 % at worst.
+
+# Accesses to X of a tile at most: lanes for columns times accesses of a lane.
+_TILE = 64
+# A lane has two accesses where so many threads are left: half the lanes then read each entry. A tile of all lanes takes
+# fewer.
+_MANY_THREADS = 2**19
+_MANY_WIDE_THREADS = 2**18
+# A tile has fewer lanes, down to so many, where else more than a quarter of all would have no columns.
 _FEWEST_LANES = 8
 _MAX_IDLE = 1.34
-# Entries that a lane should have at least, and threads that fill a device (as for csr_vector, `gsparse.plan`).
-_ENTRIES_PER_LANE = 6.0
+# Under a column-major X a lane has as many accesses as it may, and few lanes have columns of their own: with fewer rows
+# a warp, reads of X and writes of Y would be scattered further.
+_STRIDED_LANES, _STRIDED_LOADS = 2, 4
+# Entries that a lane should have at least, lanes of a row at most, and threads that fill a device.
+_ENTRIES_PER_LANE = 4.0
+_MAX_ENTRY_LANES = 16
 _FILL = 2**17
-# Lanes of a row that read its entries together from so many on: each entry is read once instead of once a lane.
-_CACHING_LANES = 4
-# Entries and row ends of a group's share: the more, the less it takes to find where they begin; but parts have to fill
-# the device a few times over.
-_SHARES = (64, 32)
-_SHARES_PER_LANE = 8
-_MANY_PARTS = 2048
-_SPLIT_THREADS = 256
-# Bytes of X that the cache gives a second, and seconds until a batch of entries is there: an H200.
-_GATHERED = 5e12
-_LATENCY = 0.7e-6
-_BATCH = 4
-# Equal parts beat whole rows where lanes would idle so many times as long as they work, or where the longest row takes
-# such a share of the product's time and is so much longer than others, or rows are too few for the device.
-_MAX_WASTE = 1.75
-_MAX_PATH = 0.5
-_MAX_OUTLIER = 2.0
-_FEW_THREADS = _FILL // 4
-# Seconds that equal parts take more, however small the matrix, and any product.
-_FIXED = 6e-6
+# Rows are cut into chunks from these lengths on: one of their lanes walks a row alone, several share it, and all are so
+# much alike (against their typical length, which is not long) that none holds others up.
+_LONG_ALONE, _LONG_SHARED, _LONG_ALIKE = 32, 64, 1024
+_ALIKE = 2.0
+_TYPICAL = 128
 
 
 @dataclass(frozen=True)
@@ -54,44 +46,25 @@ class ColumnsPlan:
     reason : str
     panel : Panel
     stats : RowStats
-    waste : float
-        Time of a warp over what its lanes would need, were all rows of one length.
-    path : float
-        Predicted share of the longest row's time in the product's, by whole rows.
     """
 
     launch: PanelLaunch
     reason: str
     panel: Panel
     stats: RowStats
-    waste: float
-    path: float
 
     def __str__(self) -> str:
         panel, launch = self.panel, self.launch
         layout = "column-major" if panel.by_columns else "row-major"
-        shared = (
-            f"{launch.entry_lanes} entry lanes"
-            if launch.schedule == "rows"
-            else f"{launch.share} entries and row ends a group"
-        )
-        cached = "cached, " if launch.cached else ""
         return (
-            f"{launch.schedule} for {panel.num_columns} columns, {layout}: {self.reason}\n"
-            f"{launch.column_lanes} lanes of {launch.columns_per_lane} columns, {cached}{shared}; "
-            f"waste {self.waste:.2f}, longest row {self.path:.2f} of the product"
+            f"csr_spmm for {panel.num_columns} columns, {layout}: {self.reason}\n"
+            f"tiles of {launch.tile} columns: {launch.column_lanes} lanes with {launch.loads} accesses of "
+            f"{launch.columns_per_load}, {launch.entry_lanes} lanes share a row's entries, rows of more than "
+            f"{launch.long_length} entries are cut into chunks"
         )
 
 
-def plan_columns(
-    stats: RowStats,
-    panel: Panel,
-    *,
-    lanes: int,
-    value_bytes: int,
-    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK,
-    schedule: str = "auto",
-) -> ColumnsPlan:
+def plan_columns(stats: RowStats, panel: Panel, *, lanes: int, value_bytes: int) -> ColumnsPlan:
     """Choose how to multiply a matrix with these rows by such an X.
 
     Parameters
@@ -102,37 +75,29 @@ def plan_columns(
         Threads of a warp.
     value_bytes : int
         Size of an element of X and Y.
-    threads_per_block : {128, 256, 512}
-    schedule : {"auto", "rows", "split"}
 
     Examples
     --------
     >>> even = RowStats(10**6, 10**6, 7 * 10**6, 5, 7, 7.0, 0.2, 0, 7 * 10**6)
     >>> print(plan_columns(even, Panel(64, 4), lanes=32, value_bytes=4))
-    rows for 64 columns, row-major: rows are even enough
-    16 lanes of 4 columns, cached, 1 entry lanes; waste 1.00, longest row 0.00 of the product
+    csr_spmm for 64 columns, row-major: threads enough for two accesses each; rows are alike
+    tiles of 64 columns: 8 lanes with 2 accesses of 4, 1 lanes share a row's entries, rows of more than 1024 entries \
+are cut into chunks
     """
-    per_lane = STRIDED_COLUMNS[value_bytes] if panel.by_columns else panel.pack
-    column_lanes = _column_lanes(-(-panel.num_columns // per_lane), _STRIDED_LANES if panel.by_columns else lanes)
-    tiles = -(-panel.num_columns // (per_lane * column_lanes))
+    units = -(-panel.num_columns // panel.pack)
+    column_lanes, loads = (_strided_shape if panel.by_columns else _shape)(
+        stats, units, lanes, LANE_BYTES // (panel.pack * value_bytes)
+    )
+    tiles = -(-units // (column_lanes * loads))
     entry_lanes = _entry_lanes(stats, column_lanes, tiles, lanes)
-    waste, path = (
-        _waste(stats, lanes // (column_lanes * entry_lanes), lanes),
-        _path(stats, panel, value_bytes, entry_lanes),
+    is_even = stats.max_length <= _ALIKE * stats.typical_length and stats.typical_length <= _TYPICAL
+    alone = entry_lanes == 1 and lanes // column_lanes > 2
+    long_length = _LONG_ALIKE if is_even else _LONG_ALONE if alone else _LONG_SHARED
+    reason = (
+        f"{'threads enough for' if loads > 1 else 'more threads rather than'} two accesses each; "
+        f"{'rows are alike' if is_even else 'rows differ in length'}"
     )
-    if schedule == "auto":
-        threads = stats.num_rows * column_lanes * entry_lanes * tiles
-        schedule, reason = _schedule(stats, threads, waste, path)
-    else:
-        reason = "asked for"
-    share = _share(stats, column_lanes, tiles)
-    cached = column_lanes >= _CACHING_LANES
-    launch = (
-        PanelLaunch("rows", per_lane, column_lanes, entry_lanes, cached, threads_per_block=threads_per_block)
-        if schedule == "rows"
-        else PanelLaunch("split", per_lane, column_lanes, cached=cached, share=share)
-    )
-    return ColumnsPlan(launch, reason, panel, stats, waste, path)
+    return ColumnsPlan(PanelLaunch(panel.pack, loads, column_lanes, entry_lanes, long_length), reason, panel, stats)
 
 
 def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
@@ -140,21 +105,26 @@ def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
     return plan_columns(stats, panel, **options).launch
 
 
-def _schedule(stats: RowStats, threads: int, waste: float, path: float) -> tuple[str, str]:
-    if waste > _MAX_WASTE:
-        return "split", f"by rows lanes would take {waste:.1f} times as long as they work"
-    stands_out = stats.max_length > _MAX_OUTLIER * stats.typical_length or threads < _FEW_THREADS
-    if path > _MAX_PATH and stands_out:
-        return "split", f"the longest row alone would take {path:.1f} of the time"
-    return "rows", "rows are even enough"
+def _shape(stats: RowStats, units: int, lanes: int, most_loads: int) -> tuple[int, int]:
+    """Give the lanes for so many accesses to a row of X, and how many of them a lane has."""
+    width = min(_power_above(units), _TILE)
+    while width > _FEWEST_LANES and -(-units // width) * width > _MAX_IDLE * units:
+        width //= 2
+    threads = stats.num_rows * (width // 2) * -(-units // width)
+    enough = threads >= (_MANY_THREADS if width < _TILE else _MANY_WIDE_THREADS)
+    loads = 2 if enough and width >= 4 and most_loads > 1 else 1
+    return min(width // loads, lanes), loads
 
 
-def _column_lanes(wanted: int, most: int) -> int:
-    """Give the lanes for so many groups of columns: as many as a tile may have, unless too many would idle."""
-    found = min(1 << (wanted - 1).bit_length(), most)
-    while found > _FEWEST_LANES and -(-wanted // found) * found > _MAX_IDLE * wanted:
-        found //= 2
-    return found
+def _strided_shape(stats: RowStats, units: int, lanes: int, most_loads: int) -> tuple[int, int]:
+    """Give the same for a column-major X."""
+    width = _power_above(units)
+    loads = min(width, most_loads, _STRIDED_LOADS)
+    return min(width // loads, _STRIDED_LANES), loads
+
+
+def _power_above(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
 
 def _entry_lanes(stats: RowStats, column_lanes: int, tiles: int, lanes: int) -> int:
@@ -162,19 +132,4 @@ def _entry_lanes(stats: RowStats, column_lanes: int, tiles: int, lanes: int) -> 
     length = stats.typical_length
     filling = min(length, _FILL / max(stats.num_rows * column_lanes * tiles, 1))
     wanted = int(max(length / _ENTRIES_PER_LANE / column_lanes, filling))
-    return min(max(1, 1 << wanted.bit_length() >> 1), lanes // column_lanes)
-
-
-def _share(stats: RowStats, column_lanes: int, tiles: int) -> int:
-    work = (stats.nnz + stats.num_rows) * column_lanes * tiles / _SPLIT_THREADS
-    return min(next((n for n in _SHARES if work / n >= _MANY_PARTS), _SHARES[-1]), _SHARES_PER_LANE * column_lanes)
-
-
-def _waste(stats: RowStats, rows_a_warp: int, lanes: int) -> float:
-    """Estimate what padding to the longest of a warp's rows costs, between that of `lanes` rows and that of one."""
-    return 1 + (1 / max(stats.efficiency, 1e-3) - 1) * log2(rows_a_warp) / log2(lanes)
-
-
-def _path(stats: RowStats, panel: Panel, value_bytes: int, entry_lanes: int) -> float:
-    whole = _FIXED + stats.nnz * panel.num_columns * value_bytes / _GATHERED
-    return _LATENCY * stats.max_length / entry_lanes / _BATCH / whole
+    return min(max(1, 1 << wanted.bit_length() >> 1), lanes // column_lanes, _MAX_ENTRY_LANES)

@@ -217,7 +217,8 @@ class Operand:
             with self._lock, self.device.active(), self.device.memory_guard():
                 # (Does not hold this operand, which holds the product.)
                 choose = partial(launch_for, self.stats, **self._panel_options(compute))
-                found = self.device.kernels.csr_spmm(self.device, self.columns_csr(storage, compute), compute, choose)
+                csr, survey = self.columns_csr(storage, compute), self.structure.survey
+                found = self.device.kernels.csr_spmm(self.device, csr, compute, choose, survey)
                 self._columns[storage, compute] = found
                 self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
         return found
@@ -235,8 +236,7 @@ class Operand:
         return plan_columns(self.stats, panel, **self._panel_options(compute))
 
     def _panel_options(self, compute: np.dtype[Any]) -> dict[str, Any]:
-        threads, lanes = self.request.threads_per_block, self.device.lanes
-        return {"lanes": lanes, "value_bytes": compute.itemsize, "threads_per_block": threads}
+        return {"lanes": self.device.lanes, "value_bytes": compute.itemsize}
 
     def transposed(self) -> tuple[Operand, bool]:
         """Give the operand of the transposed matrix, and whether its values stand for their conjugates.

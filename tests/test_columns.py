@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from gsparse.bench.peers import load
 from gsparse.bench.problems import Problem, stencil
 from gsparse.columns_plan import plan_columns
 from gsparse.device import Device
-from gsparse.kernels import STRIDED_COLUMNS, Panel, PanelLaunch
+from gsparse.kernels import Panel, PanelLaunch
+from gsparse.kernels.gpu.catalogue import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
 from gsparse.plan import RowStats
 from tests.support import (
@@ -52,23 +54,13 @@ def gpu(device: Device) -> Device:
 
 
 def launches(lanes: int) -> list[PanelLaunch]:
-    """Give launches of every kind; `columns_per_lane` is as X has it."""
-    shapes = ((1, 1), (1, lanes), (2, 1), (4, 1), (4, 2), (8, lanes // 8), (lanes, 1))
-    parts = ((1, 8), (2, 16), (4, 3), (4, 32), (8, 32), (lanes, 1), (lanes, 40))
-    ways = ((False, 1), (True, 4))  # the latter wants four lanes of columns
-    rows = [
-        PanelLaunch("rows", 1, columns, entries, cached, threads_per_block=128)
+    """Give launches of every kind; `columns_per_load` is as X has it, and so may be `loads`."""
+    shapes = ((1, 1), (1, lanes), (2, 1), (4, 2), (8, 1), (8, lanes // 8), (lanes, 1))
+    return [
+        PanelLaunch(1, loads, columns, entries, limit)
         for columns, entries in shapes
-        for cached, least in ways
-        if columns >= least
+        for loads, limit in zip((1, 2, 4), (16, 64, 1024), strict=True)
     ]
-    split = [
-        PanelLaunch("split", 1, columns, cached=cached, share=share)
-        for columns, share in parts
-        for cached, least in ways
-        if columns >= least
-    ]
-    return rows + split
 
 
 class Multiplier:
@@ -83,9 +75,12 @@ class Multiplier:
         """Give alpha·A·X + beta·Y as a new array of the host; X and Y have these layouts on the device."""
 
         def choose(panel: Panel) -> PanelLaunch:
-            return replace(launch, columns_per_lane=STRIDED_COLUMNS[X.itemsize] if panel.by_columns else panel.pack)
+            return replace(
+                launch, columns_per_load=panel.pack, loads=min(launch.loads, loads_choices(X.itemsize, panel.pack)[-1])
+            )
 
-        multiply = self.device.kernels.csr_spmm(self.device, self.operand.csr, X.dtype, choose)
+        survey = self.operand.structure.survey
+        multiply = self.device.kernels.csr_spmm(self.device, self.operand.csr, X.dtype, choose, survey)
         device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
         alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))
         multiply(device_x, device_y, alpha, beta, scalars.get("conjugate", False))
@@ -110,23 +105,20 @@ def test_every_launch_is_right_for_structures_that_hurt(
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8, 31, 132, 260])
-@pytest.mark.parametrize("schedule", ["rows", "split"])
-def test_any_number_of_columns_is_right(gpu: Device, schedule: str, k: int, rng: np.random.Generator) -> None:
+def test_any_number_of_columns_is_right(gpu: Device, k: int, rng: np.random.Generator) -> None:
     for dtype in (np.float32, np.float64):
         S = with_types(STRUCTURES["one dense row"](rng), dtype, np.int32, rng)
         multiply = Multiplier(gpu, S)
         X, Y = random_values(rng, (S.shape[1], k), dtype), np.full((S.shape[0], k), np.nan, dtype)
         for layout in ("row_major", "column_major"):
             panel = Panel(k, by_columns=layout == "column_major")
-            plan = plan_columns(
-                multiply.operand.stats, panel, lanes=gpu.lanes, value_bytes=X.itemsize, schedule=schedule
-            )
+            plan = plan_columns(multiply.operand.stats, panel, lanes=gpu.lanes, value_bytes=X.itemsize)
             assert_product(multiply(plan.launch, X, Y, (layout, layout)), S, X)
 
 
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
 @pytest.mark.parametrize("stored", DTYPES, ids=str)
-@pytest.mark.parametrize("launch", [PanelLaunch("rows", 1, 2, 2), PanelLaunch("split", 1, 2, share=5)], ids=str)
+@pytest.mark.parametrize("launch", [PanelLaunch(1, 2, 2, 2), PanelLaunch(1, 1, 4, 1, 16)], ids=str)
 def test_every_type_scales_adds_and_conjugates(
     gpu: Device, launch: PanelLaunch, stored: Any, index: Any, rng: np.random.Generator
 ) -> None:
@@ -147,7 +139,7 @@ def test_x_and_y_may_be_laid_out_differently(
     for dtype, k in ((np.float32, 12), (np.float32, 6), (np.float64, 5), (np.complex128, 3)):
         S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int32, rng)
         X, Y = (random_values(rng, (n, k), dtype) for n in S.shape[::-1])
-        for launch in (PanelLaunch("rows", 1, 2, 4), PanelLaunch("split", 1, 2, share=4)):
+        for launch in (PanelLaunch(1, 1, 2, 4), PanelLaunch(1, 4, 2, 1, 16)):
             got = Multiplier(gpu, S)(launch, X, Y, (x_layout, y_layout), beta=1)
             np.testing.assert_allclose(got, S @ X + Y, rtol=1e-3, atol=1e-4)
 
@@ -177,14 +169,14 @@ def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Gene
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("launch", [PanelLaunch("rows", 1, 2), PanelLaunch("split", 1, 2)], ids=str)
+@pytest.mark.parametrize("launch", [PanelLaunch(1, 1, 2), PanelLaunch(1, 1, 2, 1, 32)], ids=str)
 def test_more_columns_than_a_launch_takes_come_slab_by_slab(
     gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gsparse.kernels.gpu import spmm as module
 
     monkeypatch.setattr(module, "MAX_GRID_Y", 3)
-    monkeypatch.setattr(module, "MAX_CARRY_BYTES", 100)
+    monkeypatch.setattr(module, "MAX_PARTIAL_BYTES", 100)
     S = STRUCTURES["long rows"](rng)
     X, Y = random_values(rng, (S.shape[1], 70), float), np.full((S.shape[0], 70), np.nan)
     for layout in ("row_major", "column_major"):
@@ -284,61 +276,52 @@ EVERY_PANEL = [
 @pytest.mark.parametrize("lanes", [32, 64])
 @pytest.mark.parametrize("stats", [EVEN, LONG, FEW, SKEWED, OUTLIER, replace(EVEN, nnz=0)])
 def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
-    for panel in EVERY_PANEL:
-        for value_bytes in (4, 8, 16):
-            launch = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
-            for power in (launch.column_lanes, launch.entry_lanes):
-                assert power & (power - 1) == 0 < power
-            assert launch.column_lanes * launch.entry_lanes <= lanes
-            assert launch.share <= 8 * launch.column_lanes
-            assert not launch.cached or launch.column_lanes >= 4
-            idle = launch.column_lanes * launch.columns_per_lane - panel.num_columns
-            assert idle < launch.column_lanes * launch.columns_per_lane
+    for panel, value_bytes in product(EVERY_PANEL, (4, 8, 16)):
+        if panel.pack * value_bytes > 16:
+            continue  # (no X is read so)
+        launch = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
+        for power in (launch.column_lanes, launch.entry_lanes):
+            assert power & (power - 1) == 0 < power
+        assert launch.column_lanes * launch.entry_lanes <= lanes
+        assert launch.loads in loads_choices(value_bytes, panel.pack)
+        assert launch.long_length in (32, 64, 1024)
+        assert launch.tile - panel.num_columns < launch.tile
 
 
-def test_skewed_rows_go_in_equal_parts_and_even_ones_by_rows() -> None:
+def test_rows_that_would_hold_others_up_are_cut_into_chunks() -> None:
     for panel in EVERY_PANEL:
-        chosen = {
-            name: plan_columns(stats, panel, lanes=32, value_bytes=8)
-            for name, stats in (("even", EVEN), ("skewed", SKEWED), ("outlier", OUTLIER))
+        limits = {
+            name: plan_columns(stats, panel, lanes=32, value_bytes=8).launch.long_length
+            for name, stats in (("even", EVEN), ("skewed", SKEWED), ("outlier", OUTLIER), ("few", FEW))
+            if panel.pack < 4
         }
-        assert chosen["even"].launch.schedule == "rows"
-        assert panel.num_columns > 1000 or chosen["skewed"].launch.schedule == "split"
-    assert "lanes would take" in plan_columns(SKEWED, Panel(4, 2), lanes=32, value_bytes=8).reason
-    outlier = plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8)
-    assert outlier.launch.schedule == "split"
-    assert "the longest row alone" in str(outlier)
-    assert plan_columns(FEW, Panel(8, 2), lanes=32, value_bytes=8).launch.schedule == "split"
-    assert plan_columns(LONG, Panel(8, 2), lanes=32, value_bytes=8).launch.schedule == "rows"
+        assert not limits or limits.pop("even") == 1024
+        assert all(limit <= 64 for limit in limits.values())
+    assert "rows differ in length" in str(plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8))
 
 
 @pytest.mark.parametrize(
-    ("stats", "panel", "lanes_of"),
+    ("stats", "panel", "shape"),
     [
-        (EVEN, Panel(1), (1, 1)),
-        (EVEN, Panel(2, 2), (1, 1)),
-        (EVEN, Panel(8, 2), (4, 1)),
-        (EVEN, Panel(256, 2), (32, 1)),
-        (EVEN, Panel(3), (4, 1)),
-        (EVEN, Panel(12), (16, 1)),
-        (EVEN, Panel(33), (8, 1)),
-        (EVEN, Panel(64, 1, True), (4, 1)),
-        (LONG, Panel(2, 2), (1, 32)),
-        (LONG, Panel(16, 2), (8, 4)),
+        (EVEN, Panel(1), (1, 1, 1)),
+        (EVEN, Panel(2, 2), (1, 1, 1)),
+        (EVEN, Panel(8, 2), (2, 2, 1)),
+        (EVEN, Panel(32, 2), (8, 2, 1)),
+        (EVEN, Panel(256, 2), (32, 2, 1)),
+        (EVEN, Panel(3), (2, 2, 1)),
+        (EVEN, Panel(12), (8, 2, 1)),
+        (EVEN, Panel(33), (4, 2, 1)),
+        (EVEN, Panel(64, 1, True), (2, 4, 1)),
+        (LONG, Panel(2, 2), (1, 1, 16)),
+        (LONG, Panel(16, 2), (8, 1, 4)),
+        (LONG, Panel(256, 2), (32, 1, 1)),
     ],
 )
 def test_lanes_go_to_columns_first_and_to_entries_where_rows_are_long(
-    stats: RowStats, panel: Panel, lanes_of: tuple[int, int]
+    stats: RowStats, panel: Panel, shape: tuple[int, int, int]
 ) -> None:
     launch = plan_columns(stats, panel, lanes=32, value_bytes=8).launch
-    assert (launch.column_lanes, launch.entry_lanes) == lanes_of
-
-
-def test_shares_are_long_where_there_are_parts_enough() -> None:
-    few = replace(SKEWED, num_rows=10**4, num_empty=0, nnz=10**5, blocked_stored=10**6)
-    for stats, expected in ((SKEWED, [8, 64, 64]), (few, [8, 32, 32])):
-        plans = [plan_columns(stats, Panel(k, 2), lanes=32, value_bytes=8) for k in (2, 16, 64)]
-        assert [plan.launch.share for plan in plans] == expected
+    assert (launch.column_lanes, launch.loads, launch.entry_lanes) == shape
 
 
 def test_a_layout_is_told_from_strides_and_alignment() -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import gsparse
 from gsparse._typing import Array
 from gsparse.bench.peers import SEED, Loaded, Peer, Prepared
-from gsparse.columns_plan import plan_columns
 from gsparse.formats import Csr
-from gsparse.kernels import Panel, PanelLaunch
+from gsparse.kernels import Panel, PanelLaunch, Survey
+from gsparse.kernels.gpu.catalogue import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
-from gsparse.plan import RowStats
 
 __all__ = ["LAYOUTS", "column_peers", "launches", "with_columns"]
 
 # Of X and Y.
 LAYOUTS = ("row-major", "column-major")
 
-# Entries and row ends of a group's share that are tried.
-SHARES = (16, 32, 64)
+# Lengths of rows that are cut into chunks, that are tried.
+LIMITS = (1024, 256, 64, 32)
 
 
 def with_columns(loaded: Loaded, columns: int) -> Loaded:
@@ -55,37 +55,31 @@ def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterato
             continue
         panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype, loaded.dtype)
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
-            label = {"columns": loaded.columns, "format": launch.schedule}
-            prepare = partial(_prepare_launch, loaded, csr, X, Y, launch)
+            label = {"columns": loaded.columns, "format": "csr_spmm"}
+            prepare = partial(_prepare_launch, loaded, csr, A.operand()[0].structure.survey, X, Y, launch)
             yield Peer(name_of(launch, layout), "layout" if layout else "format", prepare, label)
 
 
 def launches(panel: Panel, lanes: int, value_bytes: int) -> Iterator[PanelLaunch]:
-    """Give the launches that may be best for such an X: few lanes for columns, or as many as there is use for."""
-    stats = RowStats(1, 1, 0, 0, 0, 0.0, 0.0, 0, 0)
-    chosen = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
-    groups = -(-panel.num_columns // chosen.columns_per_lane)
-    widest = min(1 << (groups - 1).bit_length(), lanes)
-    tried = (1, 2, 4, 8) if panel.by_columns else (widest, widest // 2, widest // 4, widest // 8)
-    for columns in (c for c in tried if 0 < c <= widest):
-        ways = (False, True) if columns >= 4 else (False,)
-        for cached in ways:
-            for entries in (e for e in (1, 2, 4, 8) if e * columns <= lanes):
-                yield replace(chosen, schedule="rows", column_lanes=columns, entry_lanes=entries, cached=cached)
-            for share in (s for s in SHARES if s <= 8 * columns) if columns > 1 else (8,):
-                yield replace(chosen, schedule="split", column_lanes=columns, entry_lanes=1, cached=cached, share=share)
+    """Give the launches that may be best for such an X."""
+    units = -(-panel.num_columns // panel.pack)
+    widest = min(1 << (units - 1).bit_length(), 2 * lanes)
+    for loads, columns in product(loads_choices(value_bytes, panel.pack), (1, 2, 4, 8, 16, 32)):
+        if loads * columns not in (widest, widest // 2):
+            continue
+        for entries in (e for e in (1, 2, 4, 8, 16) if e * columns <= lanes):
+            yield from (PanelLaunch(panel.pack, loads, columns, entries, limit) for limit in LIMITS)
 
 
 def name_of(launch: PanelLaunch, layout: str) -> str:
-    """Name a launch for a table: lanes for columns × lanes for entries, or / entries and row ends of a share.
+    """Name a launch for a table: lanes for columns × their accesses × lanes for entries / where long rows begin.
 
     Examples
     --------
-    >>> name_of(PanelLaunch("rows", 4, 8, 2, cached=True), "by columns")
-    'rows 8x2 cached, by columns'
+    >>> name_of(PanelLaunch(4, 2, 8, 1, 256), "by columns")
+    '8x2x1/256, by columns'
     """
-    rest = f"x{launch.entry_lanes}" if launch.schedule == "rows" else f"/{launch.share}"
-    name = f"{launch.schedule} {launch.column_lanes}{rest}" + (" cached" if launch.cached else "")
+    name = f"{launch.column_lanes}x{launch.loads}x{launch.entry_lanes}/{launch.long_length}"
     return f"{name}, {layout}" if layout else name
 
 
@@ -101,9 +95,9 @@ def _prepare_choice(loaded: Loaded, A: Any, X: Array, Y: Array) -> Prepared:
     return Prepared(lambda: A @ X, loaded.csr_bytes, launch, result=launch, label=label)
 
 
-def _prepare_launch(loaded: Loaded, csr: Csr, X: Array, Y: Array, launch: PanelLaunch) -> Prepared:
+def _prepare_launch(loaded: Loaded, csr: Csr, survey: Survey, X: Array, Y: Array, launch: PanelLaunch) -> Prepared:
     device, dtype = loaded.device, loaded.dtype
-    multiply = device.kernels.csr_spmm(device, csr, dtype, lambda panel: launch)
+    multiply = device.kernels.csr_spmm(device, csr, dtype, lambda panel: launch, survey)
     one, zero = dtype.type(1), dtype.type(0)
 
     def run() -> Any:

@@ -24,10 +24,11 @@ place, row by row,
 `alpha`, `beta`
     NumPy scalars of `dtype`. Where ``beta == 0``, y is never read: NaN there does not survive.
 
-``csr_spmm(device, csr, dtype, choose)`` gives the same for `x` of shape (num_cols, k) and `y` of shape (num_rows, k),
-both of any strides, neither copied, and a `Csr` with values of `dtype` or of one of its kind that widens to it.
-``choose(panel)`` gives the `PanelLaunch` for an x like that `Panel` (the CPU has no use for it). Bytes moved:
-``csr.nbytes`` once a tile of columns, x and y once; nnz · k elements of x are gathered, most from the cache.
+``csr_spmm(device, csr, dtype, choose, survey)`` gives the same for `x` of shape (num_cols, k) and `y` of shape
+(num_rows, k), both of any strides, neither copied (but an x whose rows are 2 GiB apart), and a `Csr` with values of
+`dtype` or of one of its kind that widens to it. ``choose(panel)`` gives the `PanelLaunch` for an x like that `Panel`,
+`survey` is of this matrix (the CPU has no use for either). Bytes moved: ``csr.nbytes`` once a tile of columns, x and y
+once; nnz · k elements of x are gathered, most from the cache.
 
 Where ``multiply.num_dots`` is not 0, ``multiply(x, y, alpha, beta, conjugate, dots)`` for a square matrix also leaves
 so many partial sums of conj(x)·y in `dots`, in double precision.
@@ -102,8 +103,8 @@ from typing import Any
 
 __all__ = [
     "DEFAULT_THREADS_PER_BLOCK",
+    "LANE_BYTES",
     "NO_LIMIT",
-    "STRIDED_COLUMNS",
     "THREADS_PER_BLOCK",
     "Launch",
     "Panel",
@@ -117,9 +118,8 @@ THREADS_PER_BLOCK = (128, 256, 512)
 # (python -m gsparse bench --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
 DEFAULT_THREADS_PER_BLOCK = 256
 
-# Columns of X that a GPU thread reads one by one where they are not side by side, by their elements' size in bytes
-# (`PanelLaunch.columns_per_lane`): as many as its registers hold.
-STRIDED_COLUMNS = {4: 4, 8: 4, 16: 2}
+# Bytes of X that a GPU thread reads for an entry at most, in products with dense columns.
+LANE_BYTES = 32
 
 # As `long_length`: no row is long.
 NO_LIMIT = 2**62
@@ -167,29 +167,28 @@ class PanelLaunch:
 
     Attributes
     ----------
-    schedule : {"rows", "split"}
-        By rows, or in equal parts of entries and row ends.
-    columns_per_lane : int
-        `Panel.pack`, or for a column-major X `STRIDED_COLUMNS`.
+    columns_per_load : int
+        Neighbouring columns that one access takes: `Panel.pack`.
+    loads : {1, 2, 4}
+        Accesses of a lane for an entry, `LANE_BYTES` at most.
     column_lanes : int
-        Lanes that own neighbouring columns; a tile has `column_lanes` · `columns_per_lane` columns.
+        Lanes that own neighbouring columns.
     entry_lanes : int
-        "rows": lanes that take turns at the entries of a row; times `column_lanes` a warp at most.
-    cached : bool
-        Entries are read once by their group of lanes and passed round by shuffles; wants four `column_lanes`.
-    share : int
-        "split": entries and row ends of one group of `column_lanes` lanes, at most 8 · `column_lanes`.
-    threads_per_block : {128, 256, 512}
-        "rows".
+        Lanes that take turns at the entries of a row; times `column_lanes` a warp at most.
+    long_length : {16, 32, 64, 128, 256, 512, 1024}
+        Longer rows are cut into chunks, which warps or blocks take.
     """
 
-    schedule: str
-    columns_per_lane: int
+    columns_per_load: int
+    loads: int
     column_lanes: int
     entry_lanes: int = 1
-    cached: bool = False
-    share: int = 8
-    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
+    long_length: int = 1024
+
+    @property
+    def tile(self) -> int:
+        """Columns that a group of lanes owns."""
+        return self.column_lanes * self.loads * self.columns_per_load
 
 
 @dataclass(frozen=True, eq=False)

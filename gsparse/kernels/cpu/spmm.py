@@ -26,7 +26,7 @@ _MIN_ROW_COLUMNS = 16
 
 
 def csr_spmm(
-    device: object, matrix: Csr, dtype: np.dtype[Any], choose: object
+    device: object, matrix: Csr, dtype: np.dtype[Any], choose: object, survey: object
 ) -> Callable[[Array, Array, Any, Any, bool], None]:
     """Multiply columns of any strides; the bits of each are those of `csr_scalar`."""
     return partial(_multiply, matrix)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gsparse._typing import COMPUTE_DTYPES, INDEX_DTYPES, storage_dtype
-from gsparse.kernels import STRIDED_COLUMNS
+from gsparse.kernels import LANE_BYTES
 
 __all__ = [
     "CPP_TYPES",
@@ -17,6 +17,7 @@ __all__ = [
     "SPLIT_SHAPES",
     "expression",
     "instantiations",
+    "loads_choices",
     "packs",
     "threads_per_row_choices",
 ]
@@ -38,7 +39,7 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 SPLIT_SHAPES = ((256, 8),)
 # row_pattern_values: rows a thread, of few rows and of many.
 PATTERN_ROWS = (1, 3)
-# csr_spmm, csr_spmm_split: bytes of neighbouring columns that one access takes.
+# csr_spmm: bytes of neighbouring columns that one access takes.
 _PACK_BYTES = 16
 
 # Files of products whose kernels there are once more, with dots.
@@ -77,6 +78,17 @@ def packs(itemsize: int) -> tuple[int, ...]:
     return tuple(n for n in (4, 2) if n * itemsize <= _PACK_BYTES)
 
 
+def loads_choices(itemsize: int, columns_per_load: int) -> tuple[int, ...]:
+    """Give how many accesses of so many columns a lane can make for an entry.
+
+    Examples
+    --------
+    >>> loads_choices(8, 2), loads_choices(8, 1)
+    ((1, 2), (1, 2, 4))
+    """
+    return tuple(n for n in (1, 2, 4) if n * columns_per_load * itemsize <= LANE_BYTES)
+
+
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
     products = _products(lanes)
@@ -113,13 +125,12 @@ def _products(lanes: int) -> list[tuple[str, str]]:
 
 
 def _columns() -> list[tuple[str, str]]:
-    found = [("spmm_split.cu", expression("csr_spmm_parts", index)) for index in INDEX_DTYPES]
+    found = []
     for index in INDEX_DTYPES:
-        found += [("spmm_split.cu", expression("csr_spmm_carry", compute, index)) for compute in COMPUTE_DTYPES]
         for stored, compute in (types for types in _plain_types() if types[0].kind == types[1].kind):
-            for shape in (*((n, 1) for n in packs(compute.itemsize)), (1, 0), (STRIDED_COLUMNS[compute.itemsize], 0)):
-                for file, name in (("spmm_csr.cu", "csr_spmm"), ("spmm_split.cu", "csr_spmm_split")):
-                    found.append((file, expression(name, stored, compute, index, *shape)))
+            for each in (*packs(compute.itemsize), 1):
+                shapes = ((loads, each) for loads in loads_choices(compute.itemsize, each))
+                found += [("spmm_csr.cu", expression("csr_spmm", stored, compute, index, *shape)) for shape in shapes]
     return found
 
 

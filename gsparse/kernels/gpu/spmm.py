@@ -1,4 +1,4 @@
-"""Products with several dense columns (contract: `gsparse.kernels`; kernels: `src/spmm_*.cu`)."""
+"""Products with several dense columns (contract: `gsparse.kernels`; kernel: `src/spmm_csr.cu`)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ import numpy as np
 from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.formats import Csr
-from gsparse.kernels import Launch, Panel, PanelLaunch
+from gsparse.kernels import NO_LIMIT, Panel, PanelLaunch, Survey
 from gsparse.kernels.gpu.catalogue import expression, packs
-from gsparse.kernels.gpu.launch import check_grid, launch_threads
-from gsparse.kernels.gpu.scratch import Scratch
+from gsparse.kernels.gpu.launch import check_grid
+from gsparse.kernels.gpu.scratch import Scratch, records
+from gsparse.kernels.gpu.survey import long_rows
 
 __all__ = ["csr_spmm", "panel_of"]
 
+# Threads of a block (GS_SPMM_THREADS).
+THREADS = 256
+# A chunk of a long row has a whole block where a warp would have no more threads a column than these, else a warp.
+FEW_PLACES = 2
 # Blocks along y that CUDA and HIP both take, and so the most column tiles of one launch.
 MAX_GRID_Y = 65_535
-# Threads of a block of csr_spmm_split, and its most entries and row ends (GS_SPLIT_THREADS, GS_SPLIT_WORK).
-SPLIT_THREADS, SPLIT_WORK = 256, 2048
-# What parts leave unfinished may take so many bytes: more columns are multiplied one slab after the other.
-MAX_CARRY_BYTES = 1 << 27
-# Columns that neighbouring lanes of csr_spmm_carry own; the others take turns at the parts of a row.
-CARRY_LANES = 8
+# Sums of chunks of long rows may take so many bytes: more columns are multiplied one slab after the other.
+MAX_PARTIAL_BYTES = 1 << 27
+_INT32 = 2**31 - 1
+
+# A kernel and what stays the same from product to product: grid, block, arguments before and after the scratch.
+_Bound = tuple[Callable[..., None], tuple[int, int], tuple[int], tuple[Any, ...], tuple[Any, ...], Scratch | None]
 
 
 def panel_of(x: Array) -> Panel:
@@ -56,119 +61,98 @@ def _address(array: Array) -> int:
 
 
 def csr_spmm(
-    device: Device, matrix: Csr, dtype: np.dtype[Any], choose: Callable[[Panel], PanelLaunch]
+    device: Device, matrix: Csr, dtype: np.dtype[Any], choose: Callable[[Panel], PanelLaunch], survey: Survey
 ) -> Callable[[Array, Array, Any, Any, bool], None]:
-    """Multiply by rows or in equal parts, as `choose` says for each shape and layout of X."""
-    return _Product(device, matrix, dtype, choose)
+    """Multiply as `choose` says for each shape and layout of X."""
+    return _Product(device, matrix, dtype, choose, survey)
 
 
 class _Product:
-    """CSR arrays ready for dense columns: kernels, parts and scratch as they are first asked for."""
+    """CSR arrays ready for dense columns: kernels, chunks and scratch as they are first asked for."""
 
     def __init__(
-        self, device: Device, matrix: Csr, dtype: np.dtype[Any], choose: Callable[[Panel], PanelLaunch]
+        self,
+        device: Device,
+        matrix: Csr,
+        dtype: np.dtype[Any],
+        choose: Callable[[Panel], PanelLaunch],
+        survey: Survey,
     ) -> None:
         self._device, self._matrix, self._dtype, self._choose = device, matrix, dtype, choose
+        self._survey = survey
         self._csr = matrix.indptr, matrix.indices, matrix.data
-        self._launches: dict[Panel, PanelLaunch] = {}
-        self._parts: dict[int, Array] = {}
-        self._carries: dict[int, Scratch] = {}
+        self._bound: dict[Any, _Bound] = {}
+        self._chunks: dict[int, tuple[int, int, Array]] = {}
 
     def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-        if x.shape[1] == 0 or self._matrix.num_rows == 0:
+        num_columns = x.shape[1]
+        if num_columns == 0 or self._matrix.num_rows == 0:
             return
-        panel = panel_of(x)
-        launch = self._launches.get(panel)
-        if launch is None:
-            launch = self._launches[panel] = self._choose(panel)
-        run = self._by_rows if launch.schedule == "rows" else self._in_parts
-        tile = launch.column_lanes * launch.columns_per_lane
-        slab = MAX_GRID_Y * tile
-        if launch.schedule == "split":
-            carry_columns = MAX_CARRY_BYTES // (self._num_parts(launch) * self._dtype.itemsize)
-            slab = max(1, min(carry_columns, MAX_GRID_Y * CARRY_LANES) // tile) * tile
-        for first in range(0, panel.num_columns, slab):
-            part = slice(first, first + slab)
-            X, Y = (x, y) if slab >= panel.num_columns else (x[:, part], y[:, part])
-            run(launch, panel.pack > 1, X, Y, alpha, beta, np.int32(conjugate))
+        if abs(x.strides[0]) > _INT32:  # (kernels count the bytes of a row as they count columns)
+            x = x.copy()
+        key = num_columns, x.strides, y.strides, _address(x) & 15, _address(y) & 15
+        bound = self._bound.get(key)
+        if bound is None:
+            launch = self._choose(panel_of(x))
+            slab = self._slab(launch)
+            if slab < num_columns:
+                for first in range(0, num_columns, slab):
+                    part = slice(first, first + slab)
+                    self(x[:, part], y[:, part], alpha, beta, conjugate)
+                return
+            bound = self._bound[key] = self._bind(launch, x, y)
+        kernel, grid, block, before, after, scratch = bound
+        sums = (None, None) if scratch is None else scratch.get()
+        panels = (x, *after[:2], y, *after[2:])
+        kernel(
+            grid, block, (*before, *sums, *self._csr, *panels, alpha, beta, np.int32(beta != 0), np.int32(conjugate))
+        )
 
-    def _by_rows(
-        self, launch: PanelLaunch, is_packed: bool, x: Array, y: Array, alpha: Any, beta: Any, conjugate: Any
-    ) -> None:
-        threads, num_rows = launch.threads_per_block, self._matrix.num_rows
-        blocks = -(-num_rows * launch.column_lanes * launch.entry_lanes // threads)
+    def _slab(self, launch: PanelLaunch) -> int:
+        """Give the columns that one launch may take."""
+        tile, num_chunks = launch.tile, self._long_rows(launch.long_length)[1]
+        if not num_chunks:
+            return MAX_GRID_Y * tile
+        room = MAX_PARTIAL_BYTES // (num_chunks * self._dtype.itemsize) // tile
+        return min(max(room, 1), MAX_GRID_Y) * tile
+
+    def _bind(self, launch: PanelLaunch, x: Array, y: Array) -> _Bound:
+        matrix, device, num_columns = self._matrix, self._device, x.shape[1]
+        num_long, num_chunks, chunks = self._long_rows(launch.long_length)
+        limit = launch.long_length if num_chunks else NO_LIMIT
+        chunk_threads = THREADS if device.lanes // launch.column_lanes <= FEW_PLACES else device.lanes
+        chunk_blocks = -(-num_chunks * chunk_threads // THREADS)
+        blocks = chunk_blocks - (-matrix.num_rows * launch.column_lanes * launch.entry_lanes // THREADS)
         check_grid("csr_spmm", blocks)
-        bits = _bits(launch.column_lanes), _bits(launch.entry_lanes)
-        sizes = np.int64(num_rows), np.int64(x.shape[1]), *bits, np.int32(launch.cached)
-        vectors = (*_panels(launch, x, y), alpha, beta, np.int32(beta != 0), conjugate)
-        kernel = self._kernel("spmm_csr.cu", "csr_spmm", launch, is_packed)
-        kernel((blocks, _tiles(launch, x)), (threads,), (*sizes, *self._csr, *vectors))
+        tiles = -(-num_columns // launch.tile)
+        sizes = np.int64(matrix.num_rows), np.int32(num_columns)
+        shape = _bits(launch.column_lanes), _bits(launch.entry_lanes), np.int64(limit), _bits(chunk_threads)
+        before = *sizes, *shape, np.int32(num_chunks), chunks
+        index = matrix.indptr.dtype
+        strides = [np.int64(step // y.itemsize) for step in y.strides]
+        is_packed = 1 < launch.columns_per_load <= _pack(y)
+        after = index.type(x.strides[0]), np.int64(x.strides[1]), *strides, np.int32(is_packed)
+        types = matrix.dtype, self._dtype, index, launch.loads, launch.columns_per_load
+        kernel = device.kernel("spmm_csr.cu", expression("csr_spmm", *types))
+        scratch = (
+            Scratch(device, (num_chunks * num_columns, self._dtype), (num_long * tiles, np.dtype(np.uint32)))
+            if num_chunks
+            else None
+        )
+        return kernel, (blocks, tiles), (THREADS,), before, after, scratch
 
-    def _in_parts(
-        self, launch: PanelLaunch, is_packed: bool, x: Array, y: Array, alpha: Any, beta: Any, conjugate: Any
-    ) -> None:
-        matrix, num_columns, work = self._matrix, x.shape[1], _work(launch)
-        num_parts = self._num_parts(launch)
-        check_grid("csr_spmm_split", num_parts)
-        first_rows, (carries,) = self._first_rows(work, num_parts), self._scratch(num_parts * num_columns).get()
-        shape = _bits(launch.column_lanes), np.int32(launch.share), np.int32(launch.cached)
-        panels = _panels(launch, x, y)
-        vectors = (*panels, alpha, beta, np.int32(beta != 0), conjugate)
-        kernel = self._kernel("spmm_split.cu", "csr_spmm_split", launch, is_packed)
-        sizes = np.int64(matrix.nnz), np.int64(num_columns), *shape
-        grid = num_parts, _tiles(launch, x)
-        kernel(grid, (SPLIT_THREADS,), (*sizes, first_rows, carries, *self._csr, *vectors))
-        lanes = min(CARRY_LANES, 1 << (num_columns - 1).bit_length())
-        parts = np.int64(num_parts), np.int64(num_columns), np.int32(work), np.int32(lanes)
-        carry = self._device.kernel("spmm_split.cu", expression("csr_spmm_carry", self._dtype, matrix.indptr.dtype))
-        blocks = -(-num_parts * self._device.lanes // SPLIT_THREADS)
-        args = (*parts, first_rows, matrix.indptr, carries, *panels[3:6], alpha)
-        carry((blocks, -(-num_columns // lanes)), (SPLIT_THREADS,), args)
-
-    def _kernel(self, source: str, name: str, launch: PanelLaunch, is_packed: bool) -> Callable[..., None]:
-        types = self._matrix.dtype, self._dtype, self._matrix.indptr.dtype
-        return self._device.kernel(source, expression(name, *types, launch.columns_per_lane, int(is_packed)))
-
-    def _num_parts(self, launch: PanelLaunch) -> int:
-        return -(-(self._matrix.nnz + self._matrix.num_rows) // _work(launch))
-
-    def _first_rows(self, work: int, num_parts: int) -> Array:
-        """Give the row ends before each part; found once, on a stream aside, for products on any stream."""
-        found = self._parts.get(work)
+    def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
+        """Give the number of rows longer than `limit`, of their chunks, and these; found once, on a stream aside."""
+        if self._survey.max_length <= limit or self._matrix.num_rows > _INT32:
+            return 0, 0, None
+        found = self._chunks.get(limit)
         if found is None:
-            matrix, device = self._matrix, self._device
-            with device.aside():
-                found = device.empty(num_parts + 1, matrix.indptr.dtype)
-                sizes = np.int64(matrix.num_rows), np.int64(matrix.nnz), np.int32(work), np.int64(num_parts)
-                name, threads = expression("csr_spmm_parts", matrix.indptr.dtype), Launch().threads_per_block
-                args = (*sizes, matrix.indptr, found)
-                launch_threads(device, "spmm_split.cu", name, num_parts + 1, threads, args)
-            self._parts[work] = found
+            with self._device.aside():
+                rows, _ = long_rows(self._device, self._matrix.indptr, self._survey, limit)
+                found = rows.num_long, rows.num_chunks, records(self._device, rows)
+            self._chunks[limit] = found
         return found
-
-    def _scratch(self, size: int) -> Scratch:
-        found = self._carries.get(size)
-        if found is None:
-            found = self._carries[size] = Scratch(self._device, (size, self._dtype))
-        return found
-
-
-def _work(launch: PanelLaunch) -> int:
-    """Give the entries and row ends of a part."""
-    return SPLIT_THREADS // launch.column_lanes * launch.share
-
-
-def _tiles(launch: PanelLaunch, x: Array) -> int:
-    num_columns: int = x.shape[1]
-    return -(-num_columns // (launch.column_lanes * launch.columns_per_lane))
 
 
 def _bits(power: int) -> Any:
     return np.int32(power.bit_length() - 1)
-
-
-def _panels(launch: PanelLaunch, x: Array, y: Array) -> tuple[Any, ...]:
-    """Give X and Y as kernels take them (GS_PANELS)."""
-    strides = [[np.int64(step // array.itemsize) for step in array.strides] for array in (x, y)]
-    is_packed = 1 < launch.columns_per_lane <= _pack(y)
-    return x, *strides[0], y, *strides[1], np.int32(is_packed)

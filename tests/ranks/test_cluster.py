@@ -24,8 +24,13 @@ from tests.support import random_values
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 da = pytest.importorskip("dask.array")
 
-from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed import matrix as matrix_module  # noqa: E402
+from gsparse.distributed import (  # noqa: E402
+    LocalGpuCluster,
+    distribute,
+    from_dask_array,
+    from_loaders,
+    multiplier,
+)
 from gsparse.distributed.cluster import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
@@ -309,7 +314,7 @@ def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
     def refuse(*args: Any) -> None:
         raise CommunicationError("no way there")
 
-    monkeypatch.setattr(matrix_module, "ProductClient", refuse)
+    monkeypatch.setattr(multiplier, "ProductClient", refuse)
     S = matrices("float64")["square"]
     x = right_hand_side(S)
     with distribute(S, client=client, workers=workers[:3]) as A:
@@ -320,9 +325,9 @@ def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
 
 
 def wear_out() -> None:
-    from gsparse.distributed import resident
+    from gsparse.distributed import gang_tasks
 
-    resident._worn_out.set()
+    gang_tasks._worn_out.set()
 
 
 def test_workers_that_nccl_has_left_something_in_are_started_again(client: Any, workers: list[str]) -> None:
@@ -351,6 +356,6 @@ def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:
     ):
         assert all(address.startswith("tls://127.0.0.1") for address in A.workers)
         np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
-        assert A._products is not None  # (over its own sockets, with the cluster's certificates)
+        assert A._multiplier._direct is not None  # (over its own sockets, with the cluster's certificates)
         assert gla.cg(A, b)[1] == 0
         np.testing.assert_allclose((A @ da.from_array(b, chunks=20)).compute(), S @ b, atol=1e-12)

@@ -123,6 +123,17 @@ class Solution:
     def vector(self, number: int) -> Any:
         return self.vectors[number]
 
+    def report(self) -> dict[str, float]:
+        """Give what the solve has ended at, as it is told while it runs."""
+        found = self.rest
+        if isinstance(found, SolveResult):
+            return _report(found.iterations, found.residuals)
+        return {"iteration": int(np.max(found[2])), "residual": float(np.max(found[3]))}  # (lsqr's and lsmr's itn and norm of r)
+
+
+def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, float]:
+    return {"iteration": iterations, "residual": float(np.nanmax(residuals[-1])) if len(residuals) else np.nan}
+
 
 def run_solve(roster: Roster, rank: int, solve: Solve, b: Any, vectors: dict[str, Any]) -> Solution:
     """Run one of the solvers, all ranks together."""
@@ -160,8 +171,7 @@ class _Observer:
         now, solve = time.monotonic(), self._solve
         if solve.topic and self._kept.matrix.communicator.rank == 0 and now >= self._next_report:
             self._next_report = now + _REPORT_EVERY
-            residual = float(np.nanmax(iteration.residuals[-1])) if len(iteration.residuals) else np.nan
-            this_worker().log_event(solve.topic, {"iteration": iteration.iterations, "residual": residual})
+            this_worker().log_event(solve.topic, _report(iteration.iterations, iteration.residuals))
         if solve.checkpoint_every and iteration.iterations >= self._next_checkpoint:
             self._next_checkpoint = iteration.iterations + solve.checkpoint_every
             checkpoints.keep(self._kept, iteration)

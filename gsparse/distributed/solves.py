@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,6 +19,7 @@ from gsparse.distributed.partition import RowPartition
 __all__ = ["delivered", "run"]
 
 Host = npt.NDArray[Any]
+Report = dict[str, float]
 
 
 def run(
@@ -26,7 +28,7 @@ def run(
     """Solve, and give what holds each rank's `Solution`."""
     parts = _parts(gang, layout, b, layout.rows, "b")
     vectors = {} if x0 is None else {"x0": _parts(gang, layout, x0, layout.columns, "x0")}
-    with gang.alone(), _watching(gang.client, solve):
+    with gang.alone(), _watching(gang.client, solve) as show:
         gang.reconnect()
         roster = gang.roster
         tasks = [
@@ -38,6 +40,8 @@ def run(
         ]  # fmt: skip
         calls = None if callback is None else _Callbacks(gang, layout, solve.calls, callback)
         gang.wait(tasks, calls, gather=False)
+        if solve.topic:  # (events come now and then: the last of them is of before the end)
+            show(gang.client.submit(solve_tasks.Solution.report, tasks[0], pure=False).result())
     return tasks
 
 
@@ -65,22 +69,25 @@ def _parts(gang: Gang, layout: Layout, x: Any, cut: RowPartition, name: str) -> 
 
 
 @contextmanager
-def _watching(client: distributed.Client, solve: solve_tasks.Solve) -> Iterator[None]:
-    """Show a bar (tqdm) of what rank 0 tells, where that is asked for."""
+def _watching(client: distributed.Client, solve: solve_tasks.Solve) -> Iterator[Callable[[Report], None]]:
+    """Show a bar (tqdm) of what rank 0 tells, where that is asked for; give what tells it more."""
     if not solve.topic:
-        yield
+        yield lambda report: None
         return
     from tqdm.auto import tqdm
 
+    lock = threading.Lock()  # (events come in a thread of dask's)
     with tqdm(unit="it", desc=solve.name) as bar:
 
-        def show(event: tuple[float, dict[str, float]]) -> None:
-            bar.set_postfix_str(f"residual {event[1]['residual']:.2e}", refresh=False)
-            bar.update(int(event[1]["iteration"]) - bar.n)
+        def show(report: Report) -> None:
+            with lock:
+                if report["iteration"] >= bar.n:  # (an event may come late)
+                    bar.set_postfix_str(f"residual {report['residual']:.2e}", refresh=False)
+                    bar.update(int(report["iteration"]) - bar.n)
 
-        client.subscribe_topic(solve.topic, show)
+        client.subscribe_topic(solve.topic, lambda event: show(event[1]))
         try:
-            yield
+            yield show
         finally:
             with suppress(Exception):
                 client.unsubscribe_topic(solve.topic)

@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed import checkpoints, gang_tasks, solves
 from gsparse.distributed.cluster import known_workers
+from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
 from gsparse.distributed.layout import Layout, is_dask
 from gsparse.distributed.multiplier import Multiplier
@@ -243,6 +244,8 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         """Run a function of `gsparse.linalg` on the workers."""
         if name in _PRECONDITIONERS:
             return Preconditioner(name, args, kwargs)
+        if name == "lobpcg":
+            return lobpcg_on_workers(self._gang, self._layout, args, kwargs)
         return self._solve(name, *args, **kwargs)
 
     def _solve(
@@ -282,12 +285,12 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         try:
-            tasks = solves.run(self._gang, self._layout, solve, b, x0, callback)
+            tasks = solves.run(self._gang, self._layout, solve, b, {"x0": x0}, callback)
         except CommunicationError:
             if on_failure == "raise":
                 raise
             x0 = self._resumed(x0)
-            tasks = solves.run(self._gang, self._layout, solve, b, x0, callback)
+            tasks = solves.run(self._gang, self._layout, solve, b, {"x0": x0}, callback)
         found = solves.delivered(self._gang, self._layout, tasks, b)
         return found if full_output or not isinstance(found, SolveResult) else (found.x, found.info)
 

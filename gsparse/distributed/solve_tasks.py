@@ -24,7 +24,7 @@ Host = npt.NDArray[Any]
 # Seconds between two reports of how a solve goes, and between two looks whether the client's callback has answered.
 _REPORT_EVERY, _ANSWER_NAP = 0.2, 5e-3
 # Which of a tuple that a function gives are vectors, where it gives no SolveResult.
-_VECTORS = {"lsqr": (0, 9), "lsmr": (0,)}
+_VECTORS = {"lsqr": (0, 9), "lsmr": (0,), "lobpcg": (1,)}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class Solution:
         found = self.rest
         if isinstance(found, SolveResult):
             return _report(found.iterations, found.residuals)
-        return {"iteration": int(np.max(found[2])), "residual": float(np.max(found[3]))}  # (lsqr's and lsmr's itn and norm of r)
+        itn, norms = found[2:4]  # (of lsqr and lsmr)
+        return {"iteration": int(np.max(itn)), "residual": float(np.max(norms))}
 
 
 def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, float]:

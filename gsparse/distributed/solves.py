@@ -23,18 +23,23 @@ Report = dict[str, float]
 
 
 def run(
-    gang: Gang, layout: Layout, solve: solve_tasks.Solve, b: Any, x0: Any, callback: Callable[[Any], Any] | None
+    gang: Gang,
+    layout: Layout,
+    solve: solve_tasks.Solve,
+    b: Any,
+    vectors: dict[str, Any],
+    callback: Callable[[Any], Any] | None = None,
 ) -> list[distributed.Future]:
-    """Solve, and give what holds each rank's `Solution`."""
+    """Solve, and give what holds each rank's `Solution`; `vectors` are arguments by name, None where not given."""
     parts = _parts(gang, layout, b, layout.rows, "b")
-    vectors = {} if x0 is None else {"x0": _parts(gang, layout, x0, layout.columns, "x0")}
+    others = {name: _parts(gang, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
     with gang.alone(), _watching(gang.client, solve) as show:
         gang.reconnect()
         roster = gang.roster
         tasks = [
             gang.submit(
                 solve_tasks.run_solve, solve.name, rank, roster, rank, solve, parts[rank],
-                {name: values[rank] for name, values in vectors.items()},
+                {name: values[rank] for name, values in others.items()},
             )
             for rank in gang.ranks
         ]  # fmt: skip

@@ -1,10 +1,10 @@
 """Time solves over several ranks: ``python asv_bench/measure_ranks.py [cpu] [dask] [weak] [strong] [large] [killed]``.
 
-`cpu`: two processes of one thread each, over sockets; `dask`: a cluster of them, beside CG on dask arrays; both run
-anywhere. The others on as many GPUs as there are, a process each, over NCCL: CG on the 7-point Laplacian in slabs, an
-iteration being a long minus a short solve. `large`: a matrix larger than one GPU's memory, multiplied and checked by
-construction. `killed`: ``kill -9`` of a rank while others are in an all-reduce. ``--json FILE`` keeps all figures, as
-`gsparse.distributed.model` takes them.
+`cpu`: two processes of one thread each, over sockets; `dask`: a cluster of them, in turns with two such processes, and
+CG on dask arrays; both run anywhere. The others on as many GPUs as there are, a process each, over NCCL: CG on the
+7-point Laplacian in slabs, an iteration being a long minus a short solve. `large`: a matrix larger than one GPU's
+memory, multiplied and checked by construction. `killed`: ``kill -9`` of a rank while others are in an all-reduce.
+``--json FILE`` keeps all figures, as `gsparse.distributed.model` takes them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix, set_num_threads
 from gsparse.bench.problems import stencil
@@ -36,49 +37,7 @@ SECRET = b"of this run only"
 WEAK_ROWS, STRONG_ROWS = (256, 250, 125), (400, 400, 400)
 WEAK_GOAL, STRONG_GOALS = 0.95, {2: 1.85, 4: 3.5}
 CPU_GOALS = {"1e3 rows": 0.4e-3, "1e6 rows": 0.10}
-REPEATS = 3
-
-
-# ------------------------------------------------------------------------------------------------- the problem
-
-
-def slab(shape: tuple[int, int, int], first: int, last: int, device: Any, variable: bool = False) -> RowBlock:
-    """Make planes `first` to `last` of the 7-point Laplacian on a grid of (z, y, x) points, split by owner."""
-    xp, (nz, ny, nx) = device.xp, shape
-    plane, rows = ny * nx, (last - first) * ny * nx
-    offsets = (-plane, -nx, -1, 0, 1, nx, plane)
-    here = xp.arange(rows, dtype=np.int32)
-    z, y, x = here // plane, here % plane // nx, here % nx
-    inside = [z > 0, y > 0, x > 0, xp.ones(rows, bool), x < nx - 1, y < ny - 1, z < last - first - 1]
-    columns = xp.stack([xp.where(there, here + d, -1) for d, there in zip(offsets, inside, strict=True)], axis=1)
-    kept = columns >= 0
-    values = xp.broadcast_to(xp.asarray([6.0 if d == 0 else -1.0 for d in offsets]), columns.shape)[kept]
-    if variable:  # (symmetric: by the sum of row and column)
-        values = values * (1 + 0.1 * xp.sin((here[:, None] + columns + 2 * first * plane)[kept] % 1009))
-    indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(kept.sum(axis=1))])
-    indptr = indptr if int(indptr[-1]) >= 2**31 else indptr.astype(np.int32)
-    kind = sp.csr_array if device.kind == "cpu" else __import__("cupyx.scipy.sparse").scipy.sparse.csr_matrix
-    diagonal = kind((values, columns[kept].astype(indptr.dtype), indptr), shape=(rows, rows))
-    edges = [(first > 0, 0, first * plane - plane), (last < nz, rows - plane, last * plane)]
-    boundary = np.concatenate(
-        [np.empty(0, np.int64), *(np.arange(row, row + plane) for is_there, row, _ in edges if is_there)]
-    )
-    ghosts = np.concatenate([np.empty(0, np.int64), *(np.arange(g, g + plane) for is_there, _, g in edges if is_there)])
-    if variable:
-        coupled = -1 - 0.1 * np.sin((boundary + first * plane + ghosts) % 1009)
-    else:
-        coupled = np.full(boundary.size, -1.0)
-    off_diagonal = sp.csr_array(
-        (coupled, (np.arange(boundary.size), np.arange(boundary.size))), shape=(boundary.size,) * 2
-    )
-    return RowBlock(diagonal, off_diagonal, boundary, ghosts)
-
-
-def matrix(communicator: Any, device: Any, shape: tuple[int, int, int], variable: bool = False) -> RankMatrix:
-    planes = RowPartition.by_rows(shape[0], communicator.world_size)
-    own = planes.rows(communicator.rank)
-    rows = RowPartition(tuple(b * shape[1] * shape[2] for b in planes.row_bounds))
-    return RankMatrix(slab(shape, own.start, own.stop, device, variable), rows, rows, communicator, device)
+REPEATS = 5
 
 
 def iteration_seconds(A: RankMatrix, lengths: tuple[int, int]) -> tuple[float, Any]:
@@ -192,31 +151,34 @@ def dask_cg_seconds(client: Any, blocks: list[sp.csr_array], iterations: int) ->
 
 
 def beside_dask() -> list[dict[str, Any]]:
-    """Time CG on a cluster of two CPU workers of one thread each, beside CG on dask arrays."""
+    """Time CG on a cluster of two CPU workers of one thread each, beside two processes, and CG on dask arrays."""
     from distributed import Client
 
     from gsparse.distributed import LocalGpuCluster, distribute
 
     found = []
     with LocalGpuCluster(2, device="cpu") as cluster, Client(cluster) as client:
-        for n, lengths, goal in ((10, (20, 420), 20.0), (100, (5, 45), 3.0)):
+        for n, lengths, goal in ((10, (20, 1220), 20.0), (100, (5, 45), 3.0)):
             made = stencil(n, 7)
             S = sp.csr_array((made.data, made.indices, made.indptr), shape=made.shape)
             b = np.ones(S.shape[0])
             with distribute(S, client=client) as A:
-                times = []
-                for maxiter in lengths:
-                    runs = [cg(A, b, rtol=0, maxiter=maxiter, full_output=True).seconds for _ in range(1 + REPEATS)]
-                    times.append(statistics.median(runs[1:]))
-                ours = (times[1] - times[0]) / (lengths[1] - lengths[0])
+                cg(A, b, rtol=0, maxiter=lengths[0])
+                ours, plain = [], []
+                for _ in range(REPEATS):  # (in turns, since others may use this machine too)
+                    short, long = (cg(A, b, rtol=0, maxiter=m, full_output=True).seconds for m in lengths)
+                    ours.append((long - short) / (lengths[1] - lengths[0]))
+                    part = first_of(on_ranks(time_cg, 2, "cpu", (n, n, n), lengths, False))
+                    plain.append(part["seconds_per_iteration"])
                 blocks = [S[first:last] for first, last in pairwise(A.row_bounds)]
                 theirs = dask_cg_seconds(client, blocks, 8)
-            verdict = "met" if theirs / ours >= goal else "MISSED"
+            seconds, alone = statistics.median(ours), statistics.median(plain)
             say(
-                f"cluster, 2 workers, {S.shape[0]:,} rows: {1e3 * ours:.3f} ms an iteration, on dask arrays "
-                f"{1e3 * theirs:.1f} ms: x {theirs / ours:.1f} goal {goal} {verdict}"
+                f"cluster, 2 workers, {S.shape[0]:,} rows: {1e3 * seconds:.3f} ms an iteration, as two processes "
+                f"{1e3 * alone:.3f} ms, on dask arrays {1e3 * theirs:.1f} ms: x {theirs / seconds:.1f} goal {goal} "
+                f"{'met' if theirs / seconds >= goal else 'MISSED'}"
             )
-            found.append({"section": "dask", "rows": S.shape[0], "ours": ours, "dask": theirs})
+            found.append({"section": "dask", "rows": S.shape[0], "ours": seconds, "processes": alone, "dask": theirs})
     return found
 
 
@@ -253,7 +215,7 @@ class Timed:
 
 def time_cpu(communicator: Any, device: Any, pipe: Any) -> dict[str, float]:
     small = matrix(communicator, device, (10, 10, 10))
-    found = {"1e3 rows": iteration_seconds(small, (20, 400))[0]}
+    found = {"1e3 rows": iteration_seconds(small, (20, 1220))[0]}
     timed = Timed(communicator)
     A = matrix(timed, device, (100, 100, 100))
     found["1e6 rows, s"] = iteration_seconds(A, (5, 40))[0]

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from gsparse.distributed.readers import Reader, open_file
 from gsparse.errors import ShapeError, StructureError
 
-__all__ = ["RowSources", "load_rows"]
+__all__ = ["RowSources"]
 
 Source = str | PathLike[str] | Callable[[int, int], Any]
 
@@ -108,11 +108,6 @@ class RowSources:
         spans = [(max(lo, a) - a, min(hi, b) - a) for a, b in pairwise(self._bounds)]
         found = [(reader, *span) for reader, span in zip(self._readers, spans, strict=True) if span[0] < span[1]]
         return found or [(self._readers[0], 0, 0)]
-
-
-def load_rows(source: Source, lo: int, hi: int, shape: tuple[int, int]) -> sp.csr_array:
-    """Read rows lo to hi of a matrix of this shape from one source; see `RowSources`."""
-    return RowSources([source], shape).rows(lo, hi)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse._typing import Array
@@ -114,6 +115,12 @@ class RankMatrix(Operator):
         """See `gsparse.linalg.operators.Ranks`."""
         self.communicator.allreduce(values)
 
+    def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """See `gsparse.linalg.pencil.Group`."""
+        shared = self.device.upload(values if self.communicator.rank == 0 else np.zeros_like(values))
+        self.allreduce(shared)
+        return self.device.download(shared)
+
     def wait(self, is_done: Callable[[], bool]) -> None:
         """See `gsparse.linalg.operators.Ranks`."""
         self.communicator.wait(is_done)
@@ -125,6 +132,14 @@ class RankMatrix(Operator):
 
     def home(self) -> Device:
         return self.device
+
+    def matmat(self, V: Array) -> Array:
+        """Multiply parts of several vectors, shape (own columns, k), on the device."""
+        columns, dtype = V.shape[1], np.dtype(np.result_type(V.dtype, self.dtype, np.float32))
+        xp = self.device.xp
+        x, y = xp.ascontiguousarray(V.T.astype(dtype)).reshape(-1), xp.empty(columns * self.shape[0], dtype)
+        self.bind(self.device, dtype, columns)(x, y)
+        return y.reshape(columns, -1).T
 
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         key = dtype, columns, adjoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import distributed
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed import resident
 from gsparse.distributed.loaders import RowSources
 from gsparse.distributed.ordering import order_rows
 from gsparse.distributed.partition import RowPartition
@@ -118,5 +117,16 @@ class Blocks(RowSource):
         blocks = list(self._blocks.to_delayed()[first:last].reshape(-1)) if rows.stop > rows.start else []
         futures = client.compute(blocks, workers=[worker], allow_other_workers=True)
         return client.submit(
-            resident.stack_rows, futures, self.shape[1], workers=[worker], allow_other_workers=False, pure=False
+            _stack_rows, futures, self.shape[1], workers=[worker], allow_other_workers=False, pure=False
         )
+
+
+def _stack_rows(blocks: list[Any], num_cols: int) -> sp.csr_array:
+    """Put sparse or dense blocks on top of each other, on their worker."""
+    parts = [sp.csr_array(block if sp.issparse(block) else _scipy_of(block)) for block in blocks]
+    return sp.csr_array(sp.vstack(parts)) if parts else sp.csr_array((0, num_cols))
+
+
+def _scipy_of(block: Any) -> Any:
+    to_scipy: Callable[[], Any] | None = getattr(block, "to_scipy_sparse", None)  # (the package sparse)
+    return block if to_scipy is None else to_scipy()

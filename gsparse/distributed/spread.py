@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from gsparse.distributed.loaders import RowSources, Source
 from gsparse.distributed.matrix import TIMEOUT, DistributedMatrix
-from gsparse.distributed.sources import Blocks, Here, Loaded, Partition
+from gsparse.distributed.sources import Blocks, Here, Loaded, Partition, RowSource
 from gsparse.errors import ShapeError
 from gsparse.matrix import GpuSparseMatrix
 
@@ -59,21 +59,11 @@ def distribute(
     ShapeError, CommunicationError, WorkerLost
     """
     # (a copy of what would be on loan, so that the device's matrix is free again)
-    csr = sp.csr_array(S, copy=isinstance(S, GpuSparseMatrix))
-    return DistributedMatrix.made(Here(csr), client, workers, partition, reorder, device, timeout, options)
+    source = S if isinstance(S, RowSource) else Here(sp.csr_array(S, copy=isinstance(S, GpuSparseMatrix)))
+    return DistributedMatrix.made(source, client, workers, partition, reorder, device, timeout, options)
 
 
-def from_loaders(
-    sources: Sequence[Source],
-    shape: tuple[int, int],
-    *,
-    client: distributed.Client | None = None,
-    partition: Partition = "nnz",
-    workers: Sequence[str] | None = None,
-    device: str = "auto",
-    timeout: float = TIMEOUT,
-    **options: Any,
-) -> DistributedMatrix:
+def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement: Any) -> DistributedMatrix:
     """Have each worker read its rows, so that the matrix never exists in one place.
 
     Parameters
@@ -82,8 +72,9 @@ def from_loaders(
         Files that workers can read, one below the other: SciPy's `.npz` or Matrix Market. Or ``callable(lo, hi)``,
         which gives these rows as anything that SciPy makes a sparse array of, in all N columns.
     shape : (int, int)
-    client, partition, workers, device, timeout, **options
-        As in `distribute`, but for METIS. By entries only where headers tell them.
+    **placement
+        What `distribute` takes by name: client, partition, workers, device, timeout, and options of `GpuSparseMatrix`;
+        neither METIS nor reorder, which need the whole matrix. By entries only where headers tell them.
 
     Returns
     -------
@@ -93,29 +84,20 @@ def from_loaders(
     ------
     ShapeError, FileFormatError, CommunicationError, WorkerLost
     """
-    return DistributedMatrix.made(
-        Loaded(RowSources(sources, shape)), client, workers, partition, None, device, timeout, options
-    )
+    return distribute(Loaded(RowSources(sources, shape)), **placement)
 
 
-def from_dask_array(
-    X: Any,
-    *,
-    client: distributed.Client | None = None,
-    partition: Partition = "rows",
-    workers: Sequence[str] | None = None,
-    device: str = "auto",
-    timeout: float = TIMEOUT,
-    **options: Any,
-) -> DistributedMatrix:
+def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
     """Take over a dask array whose chunks are blocks of rows, each a sparse array (or dense).
 
     Parameters
     ----------
     X : dask.array.Array, shape (M, N)
         Chunked by rows only.
-    client, partition, workers, device, timeout, **options
-        As in `distribute`; bounds are at ends of chunks.
+    **placement
+        What `distribute` takes by name: client, partition, workers, device, timeout, and options of `GpuSparseMatrix`;
+        neither METIS nor reorder, which need the whole matrix. By rows, since entries are not known; bounds are at ends
+        of chunks.
 
     Returns
     -------
@@ -127,4 +109,4 @@ def from_dask_array(
     """
     if X.ndim != 2 or X.numblocks[1] != 1:
         raise ShapeError(f"a dask array in chunks of whole rows is needed, got chunks {X.chunks}: X.rechunk((n, -1))")
-    return DistributedMatrix.made(Blocks(X), client, workers, partition, None, device, timeout, options)
+    return distribute(Blocks(X), **placement)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,24 +12,30 @@ from scipy.linalg import eigh
 
 from gsparse._typing import Array
 from gsparse.device import Device, device_of
-from gsparse.linalg.operators import (
-    DenseOperator,
-    ForeignOperator,
-    MatrixOperator,
-    Operator,
-    as_operator,
-    device_for,
-)
+from gsparse.errors import ShapeError
+from gsparse.linalg.handover import handed_over
+from gsparse.linalg.operators import Operator, device_for
+from gsparse.linalg.pencil import Multiply, Pencil, multiplier, product, side_by_side
 
-__all__ = ["lobpcg"]
+__all__ = ["default_tolerance", "is_small", "lobpcg"]
 
 Host = npt.NDArray[Any]
-Multiply = Callable[[Array], Array]
 
 # Fewer rows than so many times the columns wanted: a dense solver is quicker, and the basis might not fit.
 _MIN_ROWS_PER_COLUMN = 5
 
 
+def is_small(rows: int, constraints: int, columns: int) -> bool:
+    """Tell whether a problem is solved as a dense one."""
+    return rows - constraints < _MIN_ROWS_PER_COLUMN * columns
+
+
+def default_tolerance(rows: int, dtype: np.dtype[Any]) -> float:
+    """Give what norms of residuals are to reach where a caller does not say."""
+    return float(np.sqrt(np.finfo(dtype).eps) * rows)
+
+
+@handed_over
 def lobpcg(
     A: Any,
     X: Array,
@@ -52,8 +57,9 @@ def lobpcg(
 
     Parameters
     ----------
-    A : GpuSparseMatrix, sparse array, dense array, LinearOperator or callable, shape (n, n)
-        Hermitian. A callable gets a block and gives its product, both of the kind that X is.
+    A : GpuSparseMatrix, sparse array, dense array, LinearOperator, DistributedMatrix or callable, shape (n, n)
+        Hermitian. A callable gets a block and gives its product, both of the kind that X is. With a DistributedMatrix
+        blocks stay on its workers; with a B, or with an M that was not made of it, only products run there.
     X : array, shape (n, k)
         NumPy or CuPy: approximations to the k eigenvectors, linearly independent; random ones will do.
     B : like A, optional
@@ -121,64 +127,24 @@ def lobpcg(
     array([100.,  99.])
     """
     device = device_for(A, B, M, X, Y)
+    ranks: Any = A.ranks if isinstance(A, Operator) else None
     with device.active(), device.memory_guard():
         on_host = device_of(X) is None
         block, constraints = _block(device, X, "X"), None if Y is None else _block(device, Y, "Y")
-        pencil = _Pencil(device, _multiplier(A, device, on_host), _multiplier(B, device, on_host), largest)
-        rows, columns = block.shape
+        pencil = Pencil(device, multiplier(A, device, on_host), multiplier(B, device, on_host), largest, ranks)
+        rows, columns = block.shape if ranks is None else (A.whole_shape[0], block.shape[1])
         num_constraints = 0 if constraints is None else constraints.shape[1]
         histories: list[list[Host]] = []
-        if rows - num_constraints < _MIN_ROWS_PER_COLUMN * columns:
+        if is_small(rows, num_constraints, columns):
             values, vectors = _solve_dense(pencil, block, num_constraints)
         else:
-            tol = np.sqrt(np.finfo(block.dtype).eps) * rows if tol is None or tol <= 0 else tol
-            search = _Search(pencil, _multiplier(M, device, on_host), tol, restartControl, verbosityLevel)
+            tol = default_tolerance(rows, block.dtype) if tol is None or tol <= 0 else tol
+            search = _Search(pencil, multiplier(M, device, on_host), tol, restartControl, verbosityLevel)
             values, vectors = search.run(block, constraints, 20 if maxiter is None else maxiter)
             wanted = (retLambdaHistory, search.values), (retResidualNormsHistory, search.residuals)
             histories = [[np.squeeze(entry) for entry in history] for is_wanted, history in wanted if is_wanted]
         found = (values, device.download(vectors)) if on_host else (device.upload(values), vectors)
         return (*found, *histories)
-
-
-@dataclass(eq=False)
-class _Pencil:
-    """A and B as products of blocks, and what is computed with them.
-
-    Blocks are (n, k) arrays of the device, their Gram matrices and coefficients small arrays of the host.
-    """
-
-    device: Device
-    A: Multiply | None
-    B: Multiply | None
-    largest: bool
-
-    def multiply(self, V: Array) -> tuple[Array, Array]:
-        """Give A·V and B·V."""
-        return _product(self.A, V, "A"), _product(self.B, V, "B")
-
-    def inner(self, V: Array, W: Array) -> Host:
-        """Give Vᴴ·W on the host. Synchronizes."""
-        return self.device.download(V.conj().T @ W)
-
-    def combine(self, coefficients: Host, *blocks: Array) -> tuple[Array, ...]:
-        """Give each block times the coefficients."""
-        on_device = self.device.upload(np.ascontiguousarray(coefficients))
-        return tuple(V @ on_device for V in blocks)
-
-    def orthonormal(self, V: Array, basis: Array | None = None, B_basis: Array | None = None) -> Array:
-        """Give a B-orthonormal basis of what V adds to a B-orthonormal one. Synchronizes."""
-        for _ in range(2):  # twice is enough: the first pass may have lost what an ill-conditioned block allows
-            if basis is not None and B_basis is not None:
-                V = V - basis @ (B_basis.conj().T @ V)
-            (V,) = self.combine(_whitening(self.inner(V, _product(self.B, V, "B"))), V)
-        return V
-
-    def ritz(self, gram: Host, mass: Host, count: int) -> tuple[Host, Host]:
-        """Solve the small problem: the wanted values and their coefficients, which are orthonormal in `mass`."""
-        whitening = _whitening(mass)
-        values, vectors = eigh(_hermitian(whitening.conj().T @ gram @ whitening))
-        chosen = slice(None, -count - 1, -1) if self.largest else slice(count)
-        return values[chosen], whitening @ vectors[:, chosen]
 
 
 @dataclass(eq=False)
@@ -191,7 +157,7 @@ class _Search:
         Ritz values, and norms of their residuals.
     """
 
-    pencil: _Pencil
+    pencil: Pencil
     M: Multiply | None
     tol: float
     restart_control: int
@@ -210,8 +176,10 @@ class _Search:
         best, best_X, smallest = 0, X, np.inf
         basis, coefficients = None, None
         for number in range(maxiter + 1):
+            if pencil.ranks is not None:
+                pencil.ranks.look(self)
             R = AX - BX * pencil.device.upload(values)
-            norms = self._norms(R)
+            norms = self.pencil.norms(R)
             self.residuals.append(norms)
             if norms.mean() < smallest:
                 best, best_X, smallest = number, X, norms.mean()
@@ -224,23 +192,23 @@ class _Search:
             # The directions of [1]: what the last step added to X, here orthonormal and orthogonal to X.
             known = [(X, AX, BX)]
             if basis is not None and coefficients is not None:
-                known.append(pencil.combine(_directions(*coefficients, active), *basis))
-            W = _product(self.M, R if active.all() else R[:, pencil.device.upload(np.flatnonzero(active))], "M")
-            X_P, _, B_X_P = (_side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
+                known.append(pencil.combine(pencil.directions(*coefficients, active), *basis))
+            W = product(self.M, R if active.all() else R[:, pencil.device.upload(np.flatnonzero(active))], "M")
+            X_P, _, B_X_P = (side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
             if fixed is not None:
-                X_P, B_X_P = (_side_by_side(pencil.device, parts) for parts in ((fixed, X_P), (B_fixed, B_X_P)))
+                X_P, B_X_P = (side_by_side(pencil.device, parts) for parts in ((fixed, X_P), (B_fixed, B_X_P)))
             W = pencil.orthonormal(W, X_P, B_X_P)
             if W.shape[1] == 0:
                 break  # (the residuals hold nothing new)
             known.append((W, *pencil.multiply(W)))
-            basis = tuple(_side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
+            basis = tuple(side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
             mass = pencil.inner(basis[0], basis[2])
             values, C = pencil.ritz(pencil.inner(basis[0], basis[1]), mass, count)
             self.values.append(values)
             coefficients = C, mass
             X, AX, BX = pencil.combine(C, *basis)
         else:
-            norms = self._norms(AX - BX * pencil.device.upload(values))
+            norms = self.pencil.norms(AX - BX * pencil.device.upload(values))
             if norms.mean() < smallest:
                 best, best_X, smallest = maxiter + 1, X, norms.mean()
                 self.residuals.append(norms)
@@ -253,7 +221,7 @@ class _Search:
         fixed = self.pencil.orthonormal(Y)
         if fixed.shape[1] < Y.shape[1]:
             raise ValueError("Linearly dependent constraints: give Y of full rank")
-        return fixed, _product(self.pencil.B, fixed, "B")
+        return fixed, product(self.pencil.B, fixed, "B")
 
     def _rayleigh_ritz(self, X: Array) -> tuple[Host, tuple[Array, ...]]:
         """Turn a block into its Ritz vectors, with products computed afresh."""
@@ -265,21 +233,17 @@ class _Search:
     def _finish(self, best: int, X: Array, fixed: Array | None, B_fixed: Array | None) -> tuple[Host, Array]:
         """Make the best block satisfy everything exactly: constraints, orthonormality, Ritz values."""
         if fixed is not None and B_fixed is not None:
-            X = X - fixed @ (B_fixed.conj().T @ X)
+            X = self.pencil.without(X, fixed, B_fixed)
         values, (X, AX, BX) = self._rayleigh_ritz(X)
-        norms = self._norms(AX - BX * self.pencil.device.upload(values))
+        norms = self.pencil.norms(AX - BX * self.pencil.device.upload(values))
         del self.values[best + 1 :], self.residuals[best + 1 :]
         self.values.append(values)
         self.residuals.append(norms)
-        self._warn(norms, "Exited postprocessing", stacklevel=5)
+        self._warn(norms, "Exited postprocessing", stacklevel=6)
         self._say("final", values, norms)
         return values, X
 
-    def _norms(self, R: Array) -> Host:
-        xp = self.pencil.device.xp
-        return self.pencil.device.download(xp.sqrt(xp.sum(xp.abs(R) ** 2, axis=0)))
-
-    def _warn(self, norms: Host, when: str, more: str = "", stacklevel: int = 4) -> None:
+    def _warn(self, norms: Host, when: str, more: str = "", stacklevel: int = 5) -> None:
         if not norms.max() <= self.tol:
             text = f"{when} with accuracies {norms}, not reaching the requested tolerance {self.tol}{more}."
             warnings.warn(text, UserWarning, stacklevel=stacklevel)
@@ -289,42 +253,18 @@ class _Search:
             print(f"{what}: eigenvalues {values}, residual norms {norms}")
 
 
-def _directions(C: Host, mass: Host, active: npt.NDArray[np.bool_]) -> Host:
-    """Give coefficients of what the active columns have got from outside X, orthonormal and orthogonal to the new X."""
-    found = C[:, active].copy()
-    found[: C.shape[1]] = 0
-    for _ in range(2):
-        found -= C @ (C.conj().T @ (mass @ found))
-        found = found @ _whitening(found.conj().T @ mass @ found)
-    return found
-
-
-def _whitening(gram: Host) -> Host:
-    """Give T with Tᴴ·gram·T = 1, of as many columns as the Gram matrix has directions above rounding.
-
-    Columns are scaled to length 1 before, so their sizes do not matter.
-    """
-    lengths = np.sqrt(np.abs(np.diag(gram)))
-    if not np.isfinite(gram).all() or not lengths.any():
-        return gram[:, :0]
-    scale = np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1), 0).astype(lengths.dtype)
-    values, vectors = eigh(_hermitian(scale[:, None] * gram * scale))
-    kept = values > 10 * len(values) * np.finfo(values.dtype).eps * max(values[-1], 0)
-    found: Host = scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
-    return found
-
-
-def _hermitian(gram: Host) -> Host:
-    return (gram + gram.conj().T) / 2
-
-
-def _solve_dense(pencil: _Pencil, X: Array, num_constraints: int) -> tuple[Host, Array]:
+def _solve_dense(pencil: Pencil, X: Array, num_constraints: int) -> tuple[Host, Array]:
     rows, columns = X.shape
+    if pencil.ranks is not None:
+        raise ShapeError(
+            f"ranks that share a matrix need {_MIN_ROWS_PER_COLUMN} rows for each of the {columns} columns of X, and "
+            "one for each of Y: solve so small a problem on one"
+        )
     warnings.warn(
         f"The problem size {rows} minus the constraints size {num_constraints} is too small relative to the block size "
         f"{columns}. Using a dense eigensolver instead of LOBPCG iterations; there is no history of them.",
         UserWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     if num_constraints:
         raise NotImplementedError(
@@ -341,9 +281,6 @@ def _solve_dense(pencil: _Pencil, X: Array, num_constraints: int) -> tuple[Host,
     return values[order], pencil.device.upload(np.ascontiguousarray(vectors[:, order]))
 
 
-# ------------------------------------------------------------------ blocks and their products
-
-
 def _block(device: Device, array: Any, name: str) -> Array:
     """Bring a block of the caller's to the device, floating."""
     array = array if device_of(array) is not None else np.asarray(array)
@@ -351,51 +288,6 @@ def _block(device: Device, array: Any, name: str) -> Array:
         raise ValueError(f"expected rank-2 array for argument {name}, got shape {array.shape}")
     if array.dtype.kind not in "fc":
         text = f"Data type for argument {name} is {array.dtype}, which is not inexact, so casted to np.float32."
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warnings.warn(text, UserWarning, stacklevel=4)
         array = array.astype(np.float32)
     return array if device_of(array) is not None else device.upload(np.array(array))
-
-
-def _side_by_side(device: Device, blocks: tuple[Array, ...]) -> Array:
-    return blocks[0] if len(blocks) == 1 else device.xp.concatenate(blocks, axis=1)
-
-
-def _product(multiply: Multiply | None, V: Array, name: str) -> Array:
-    if multiply is None:
-        return V
-    found = multiply(V)
-    if found.shape != V.shape:
-        raise ValueError(f"{name} must keep the shape {V.shape} of a block, its product has shape {found.shape}")
-    return found
-
-
-def _multiplier(A: Any, device: Device, on_host: bool) -> Multiply | None:
-    """Give the product of blocks for whatever a caller has."""
-    if A is None:
-        return None
-    if callable(A) and not hasattr(A, "shape"):
-        return _hosted(A, device) if on_host else A
-    operator = as_operator(A, device)
-    if isinstance(operator, MatrixOperator):
-        matmat: Multiply = operator.matrix.matmat
-        return matmat
-    if isinstance(operator, DenseOperator):
-        array = operator.array if device.owns(operator.array) else device.upload(np.asarray(operator.array))
-        return lambda V: array @ V
-    if isinstance(operator, ForeignOperator) and hasattr(operator.operator, "matmat"):
-        matmat = operator.operator.matmat
-        return matmat if operator.takes_device_arrays else _hosted(matmat, device)
-    return lambda V: _by_columns(operator, device, V)
-
-
-def _hosted(function: Multiply, device: Device) -> Multiply:
-    """Give a function of host arrays as one of device arrays. Synchronizes."""
-    if device.kind == "cpu":
-        return lambda V: np.asarray(function(V))
-    return lambda V: device.upload(np.asarray(function(device.download(V))))
-
-
-def _by_columns(operator: Operator, device: Device, V: Array) -> Array:
-    """Apply an operator, which knows vectors only, to one column after the other."""
-    columns = device.xp.ascontiguousarray(V.T)
-    return device.xp.stack([operator.matvec(x) for x in columns], axis=1)

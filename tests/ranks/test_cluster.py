@@ -24,8 +24,13 @@ from tests.support import random_values
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 da = pytest.importorskip("dask.array")
 
-from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed import matrix as matrix_module  # noqa: E402
+from gsparse.distributed import (  # noqa: E402
+    LocalGpuCluster,
+    distribute,
+    from_dask_array,
+    from_loaders,
+    multiplier,
+)
 from gsparse.distributed.cluster import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
@@ -88,7 +93,6 @@ def test_scipys_solvers_take_it_as_it_is(client: Any, workers: list[str]) -> Non
             x, info = solve(A, b, rtol=1e-8)
             assert info == 0
             assert residual(S, x, b) < 1e-7
-        assert la.eigsh(A, 1, return_eigenvectors=False)[0] == pytest.approx(la.eigsh(S, 1)[0][0])
 
 
 SOLVES: dict[str, Callable[..., Any]] = {
@@ -159,11 +163,61 @@ def test_preconditioners_are_made_of_each_ranks_block(client: Any, workers: list
             gla.cg(A, b, M=sp.eye_array(S.shape[0]))
 
 
-def test_other_functions_take_it_as_an_operator(client: Any, workers: list[str]) -> None:
-    S = laplacian(10)
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_lobpcg_runs_on_the_workers(
+    client: Any, workers: list[str], world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
+    X = np.random.default_rng(0).standard_normal((100, 3))
+    options: dict[str, Any] = {"tol": 1e-8, "maxiter": 100, "largest": False}
+    alone = gla.lobpcg(GpuSparseMatrix(S, device="cpu"), X, **options)
+
+    def multiplied_here(*args: Any) -> None:
+        raise AssertionError("blocks came back for a product")
+
+    monkeypatch.setattr(multiplier.Multiplier, "host", multiplied_here)
+    with distribute(S, client=client, workers=workers[:world_size], reorder="rcm") as A:
+        for M, x in ((None, X), (gla.ic0(A), X), (gla.jacobi(A), da.from_array(X, chunks=(30, 2)))):
+            values, vectors, norms = gla.lobpcg(A, x, M=M, retResidualNormsHistory=True, **options)
+            np.testing.assert_allclose(values, alone[0], rtol=1e-12)
+            assert type(vectors) is type(x)
+            vectors = np.asarray(vectors)
+            assert max(np.linalg.norm(S @ vectors - vectors * values, axis=0).max(), norms[-1].max()) < 1e-7
+        second = gla.lobpcg(A, X[:, 1:], Y=np.asarray(alone[1])[:, :1], **options)
+        np.testing.assert_allclose(second[0], alone[0][1:], rtol=1e-10)
+        with pytest.warns(UserWarning, match="not reaching"):
+            gla.lobpcg(A, X, tol=1e-12, maxiter=2)
+        with pytest.raises(ShapeError, match="does not fit"):
+            gla.lobpcg(A, X[1:])
+
+
+def test_lobpcg_runs_here_with_what_workers_do_not_have(client: Any, workers: list[str]) -> None:
+    S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
+    mass, X = sp.csr_array(sp.diags_array(np.linspace(1, 2, 100))), np.random.default_rng(0).standard_normal((100, 3))
+    own = GpuSparseMatrix(S, device="cpu")
     with distribute(S, client=client, workers=workers[:2]) as A:
-        found = gla.lobpcg(A, np.random.default_rng(0).standard_normal((100, 3)), maxiter=60)
-        np.testing.assert_allclose(found[0], la.eigsh(S, 3, return_eigenvectors=False)[::-1], rtol=1e-6)
+        for given in ({"B": mass}, {"M": sp.csr_array(sp.diags_array(1 / S.diagonal()))}):
+            options: dict[str, Any] = {"tol": 1e-8, "maxiter": 100, **given}
+            np.testing.assert_allclose(gla.lobpcg(A, X, **options)[0], gla.lobpcg(own, X, **options)[0], rtol=1e-12)
+        with pytest.warns(UserWarning, match="dense eigensolver"):
+            values = gla.lobpcg(A, np.eye(100, 30), M=gla.jacobi(A))[0]
+        np.testing.assert_allclose(values, np.linalg.eigvalsh(S.toarray())[:-31:-1], rtol=1e-12)
+        with pytest.raises(TypeError, match="made on the workers"):
+            gla.lobpcg(A, X, mass, gla.jacobi(A))
+
+
+def test_scipys_eigensolvers_take_it_as_it_is(client: Any, workers: list[str]) -> None:
+    S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
+    X = np.random.default_rng(0).standard_normal((100, 3))
+    exact = np.linalg.eigvalsh(S.toarray())[::-1][:3]
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        np.testing.assert_allclose(la.lobpcg(A, X, tol=1e-8, maxiter=100)[0], exact, rtol=1e-10)
+        np.testing.assert_allclose(la.eigsh(A, 3, return_eigenvectors=False)[::-1], exact, rtol=1e-10)
+    tall = rectangular(60, 25)
+    with distribute(tall, client=client, workers=workers[:3]) as A:
+        values = np.linalg.svd(tall.toarray(), compute_uv=False)[:3]
+        for solver in ("arpack", "lobpcg"):
+            np.testing.assert_allclose(np.sort(la.svds(A, 3, solver=solver)[1])[::-1], values, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("partition", "reorder"), [("rows", None), ("nnz", "rcm"), ("metis", None), ("metis", "rcm")])
@@ -272,7 +326,7 @@ def kept_here() -> tuple[int, int]:
     return len(resident._residents) + len(resident._listeners), len(ours)
 
 
-def test_callbacks_and_progress(client: Any, workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
     S = laplacian(8)
     b = right_hand_side(S)
     with distribute(S, client=client, workers=workers[:2], reorder="rcm") as A:
@@ -284,8 +338,21 @@ def test_callbacks_and_progress(client: Any, workers: list[str], capsys: pytest.
         assert norms[-1] < norms[0]
         with pytest.raises(ZeroDivisionError):
             gla.cg(A, b, callback=lambda x: 1 / 0)
-        assert gla.cg(A, b, progress=True)[1] == 0
-    assert "residual" in capsys.readouterr().err
+
+
+def test_bars_end_at_the_iterations_of_solves_however_short(
+    client: Any, workers: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    S = laplacian(8)
+    b = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        for solve in (gla.cg, gla.lsqr):
+            found = solve(A, b, progress=True, full_output=True)
+            shown = capsys.readouterr().err.rpartition("\r")[2]
+            assert shown.startswith(f"{solve.__name__}: {found.iterations}it"), shown
+            assert f"residual {found.residuals[-1]:.2e}" in shown
+        itn = gla.lsmr(A, right_hand_side(S, 2), progress=True)[2]
+        assert f"lsmr: {itn.max()}it" in capsys.readouterr().err
 
 
 def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]) -> None:
@@ -309,7 +376,7 @@ def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
     def refuse(*args: Any) -> None:
         raise CommunicationError("no way there")
 
-    monkeypatch.setattr(matrix_module, "ProductClient", refuse)
+    monkeypatch.setattr(multiplier, "ProductClient", refuse)
     S = matrices("float64")["square"]
     x = right_hand_side(S)
     with distribute(S, client=client, workers=workers[:3]) as A:
@@ -320,9 +387,9 @@ def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
 
 
 def wear_out() -> None:
-    from gsparse.distributed import resident
+    from gsparse.distributed import gang_tasks
 
-    resident._worn_out.set()
+    gang_tasks._worn_out.set()
 
 
 def test_workers_that_nccl_has_left_something_in_are_started_again(client: Any, workers: list[str]) -> None:
@@ -351,6 +418,6 @@ def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:
     ):
         assert all(address.startswith("tls://127.0.0.1") for address in A.workers)
         np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
-        assert A._products is not None  # (over its own sockets, with the cluster's certificates)
+        assert A._multiplier._direct is not None  # (over its own sockets, with the cluster's certificates)
         assert gla.cg(A, b)[1] == 0
         np.testing.assert_allclose((A @ da.from_array(b, chunks=20)).compute(), S @ b, atol=1e-12)

@@ -25,7 +25,7 @@ from tests.ranks.test_cluster import kept_here
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 import dask  # noqa: E402
 
-from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed import DistributedMatrix, LocalGpuCluster, checkpoints, distribute, from_loaders  # noqa: E402
 from gsparse.distributed.cluster import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
@@ -260,16 +260,22 @@ def test_a_solve_resumes_on_the_workers_that_are_left(client: Any) -> None:
         check(client, A)
 
 
-def test_checkpoints_outlive_one_rank() -> None:
-    parts = {r: (40, np.full(3, r), np.full(3, (r - 1) % 3)) for r in range(3)}
-    A = DistributedMatrix.__new__(DistributedMatrix)
-    A.workers, A._inverse = ("a", "b", "c"), None
-    A._columns = type("Bounds", (), {"row_bounds": (0, 3, 6, 9)})()
+@pytest.mark.parametrize("columns", [1, 2])
+def test_checkpoints_outlive_one_rank(columns: int) -> None:
+    sizes = (3, 0, 4)
+    x = [rank + np.arange(float(columns * size)) for rank, size in enumerate(sizes)]
+    whole = [part.reshape(columns, -1).T if columns > 1 else part for part in x]
+    kept = {rank: (40, x[rank], x[rank - 1]) for rank in range(3)}
     for lost in range(3):
-        kept = {rank: part for rank, part in parts.items() if rank != lost}
-        np.testing.assert_array_equal(A._assembled(kept), np.repeat([0, 1, 2], 3))
-    assert A._assembled({0: parts[0]}) is None
-    assert A._assembled({}) is None
+        parts = checkpoints.assembled({rank: part for rank, part in kept.items() if rank != lost}, sizes)
+        assert parts is not None
+        np.testing.assert_array_equal(np.concatenate(parts), np.concatenate(whole))
+    # Ranks that have gone on alone: the newest that all of them have.
+    newer = {**kept, 1: (80, x[1], x[0])}
+    assert checkpoints.assembled(newer, sizes) is not None
+    assert checkpoints.assembled({0: kept[0], 1: newer[1]}, sizes) is None
+    assert checkpoints.assembled({0: kept[0]}, sizes) is None
+    assert checkpoints.assembled({}, sizes) is None
 
 
 CLIENT = """

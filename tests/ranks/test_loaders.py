@@ -21,12 +21,16 @@ from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
 from gsparse.distributed import readers
-from gsparse.distributed.loaders import RowSources, load_rows
+from gsparse.distributed.loaders import RowSources
 from gsparse.errors import FileFormatError, ShapeError, StructureError
 from tests.support import STRUCTURES, random_values
 
 FIELDS = {"real": "float64", "double": "float64", "integer": "int64", "complex": "complex128", "pattern": None}
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+
+
+def load_rows(source: Any, lo: int, hi: int, shape: tuple[int, int]) -> sp.csr_array:
+    return RowSources([source], shape).rows(lo, hi)
 
 
 def assert_same(found: sp.csr_array, expected: Any) -> None:

@@ -13,10 +13,10 @@ import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, SingleCommunicator, run_ranks
-from gsparse.errors import CommunicationError
+from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import convection, indefinite, laplacian, rectangular, residual, right_hand_side
 from tests.ranks.groups import GROUPS
-from tests.support import host, on_device
+from tests.support import host, on_device, random_values
 
 # What each may differ by from the same on one rank: sums are added up in another order.
 CLOSE = 1e-8
@@ -87,6 +87,66 @@ def test_least_squares_with_rows_and_columns_shared(name: str, shape: tuple[int,
     S = rectangular(*shape)
     b, solve = right_hand_side(S), LEAST_SQUARES[name]
     check(shared(run_ranks, 3, S, b, solve), solve(GpuSparseMatrix(S, device="cpu"), b), 1e-6)
+
+
+EIGENPAIRS: dict[str, dict[str, Any]] = {
+    "largest": {},
+    "smallest": {"largest": False},
+    "preconditioned": {"largest": False, "M": gla.ic0},
+    "constrained": {"largest": False, "Y": 2},
+}
+
+
+@pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("name", EIGENPAIRS)
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_lobpcg_finds_what_one_rank_finds(run: Callable[..., Any], name: str, dtype: type) -> None:
+    S = distinct(9, dtype)
+    rng = np.random.default_rng(1)
+    X, options = random_values(rng, (81, 3), np.dtype(dtype)), {**EIGENPAIRS[name]}
+    make, exact = options.pop("M", None), np.linalg.eigh(S.toarray())
+    fixed = exact[1][:, : options.pop("Y")] if "Y" in options else None
+    options |= {"tol": 1e-8, "maxiter": 150, "retResidualNormsHistory": True}
+    alone = gla.lobpcg(GpuSparseMatrix(S, device="cpu"), X, Y=fixed, M=make and make(GpuSparseMatrix(S)), **options)
+    for world_size in (1, 2, 3):
+        rows = RowPartition.by_nnz(S.indptr, world_size)
+
+        def solve(A: RankMatrix, _: Any, rows: RowPartition = rows) -> Any:
+            own = rows.rows(A.communicator.rank)
+            given = {"Y": None if fixed is None else fixed[own], "M": make and make(A.diagonal)}
+            return gla.lobpcg(A, X[own], **given, **options)
+
+        found = shared(run if world_size > 1 else run_ranks, world_size, S, X, solve)
+        values, vectors = found[0][0], np.concatenate([part[1] for part in found])
+        for part in found:
+            np.testing.assert_array_equal(part[0], values)
+        np.testing.assert_allclose(values, alone[0], rtol=1e-12)
+        assert np.linalg.norm(S @ vectors - vectors * values, axis=0).max() < 2e-8
+        np.testing.assert_allclose(vectors.conj().T @ vectors, np.eye(3), atol=1e-12)
+        if make is None:  # (a rank's own block preconditions otherwise than the whole does)
+            assert abs(len(found[0][2]) - len(alone[2])) <= 2
+
+
+def distinct(side: int, dtype: Any) -> sp.csr_array:
+    """Make a matrix of eigenvalues apart, so that iterates are the same and not only what they span."""
+    S = laplacian(side, dtype)
+    return sp.csr_array(S + sp.diags_array(np.linspace(0, 1, S.shape[0])))
+
+
+def test_lobpcg_with_an_empty_rank_and_with_too_few_rows() -> None:
+    S = distinct(6, float)
+    rows, X = RowPartition((0, 20, 20, 36)), np.random.default_rng(0).standard_normal((36, 2))
+
+    def solve(communicator: Communicator, columns: int) -> Any:
+        own = rows.rows(communicator.rank)
+        A = RankMatrix(S[own], rows, rows, communicator, device="cpu")
+        return gla.lobpcg(A, np.tile(X, columns)[own], tol=1e-9, maxiter=100)
+
+    found = run_ranks(lambda communicator: solve(communicator, 1), 3)
+    whole = np.concatenate([vectors for _, vectors in found])
+    np.testing.assert_allclose(S @ whole, whole * found[0][0], atol=1e-8)
+    with pytest.raises(ShapeError, match="on one"):
+        run_ranks(lambda communicator: solve(communicator, 4), 3)
 
 
 @pytest.mark.parametrize("name", ["cg", "gmres", "minres"])

@@ -1,0 +1,58 @@
+"""`gsparse.linalg.lobpcg` of a distributed matrix, with blocks that stay on its workers."""
+
+from __future__ import annotations
+
+import warnings
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from gsparse.device import device_of
+from gsparse.distributed import solves
+from gsparse.distributed.gang import Gang
+from gsparse.distributed.layout import Layout, is_dask
+from gsparse.distributed.solve_tasks import Preconditioner, Solve
+from gsparse.linalg.lobpcg import default_tolerance, is_small, lobpcg
+
+__all__ = ["lobpcg_on_workers"]
+
+_SIGNATURE = signature(lobpcg)
+_HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
+
+
+def lobpcg_on_workers(gang: Gang, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run `lobpcg`; NotImplemented where it has to run here, with products on the workers only."""
+    given = _SIGNATURE.bind(None, *args, **kwargs)
+    given.apply_defaults()
+    options = given.arguments
+    del options["A"]
+    X, B, M, Y = (options.pop(name) for name in "XBMY")
+    if B is not None and isinstance(M, Preconditioner):
+        raise TypeError("M is made on the workers, B would be multiplied here: give M as an operator of whole vectors")
+    if B is not None or not (M is None or isinstance(M, Preconditioner)) or not _fits(layout, X, Y):
+        return NotImplemented
+    shown = [options[name] for name in _HISTORIES]
+    options.update(dict.fromkeys(_HISTORIES, True))
+    solve = Solve("lobpcg", dict(options), M)
+    tasks = solves.run(gang, layout, solve, X, {"Y": Y})
+    values, vectors, *histories = solves.delivered(gang, layout, tasks, X)
+    _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
+    return (values, vectors, *(history for history, is_shown in zip(histories, shown, strict=True) if is_shown))
+
+
+def _fits(layout: Layout, X: Any, Y: Any) -> bool:
+    """Tell whether blocks can be cut for the ranks, and are small beside the matrix."""
+    blocks = [block for block in (X, Y) if block is not None]
+    if any(device_of(block) is not None or not (is_dask(block) or np.ndim(block) == 2) for block in blocks):
+        return False
+    widths = [np.shape(block)[1] for block in blocks]
+    return layout.shape[0] == layout.shape[1] and not is_small(layout.shape[0], sum(widths[1:]), widths[0])
+
+
+def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:
+    """Warn as `lobpcg` does: workers have warned in their logs only."""
+    tol = default_tolerance(rows, dtype) if tol is None or tol <= 0 else tol
+    if not np.max(norms) <= tol:
+        text = f"Exited with accuracies {norms}, not reaching the requested tolerance {tol}."
+        warnings.warn(text, UserWarning, stacklevel=6)

@@ -208,6 +208,12 @@ class DeviceMatrix(ElementwiseOperations):
         other = other if device_of(other) is not None else np.asarray(other)
         if other.ndim == 0:
             return NotImplemented
+        rows = self.shape[0]
+        if other.ndim > 2 or other.shape[-1] != rows:
+            taken = f"({rows},) or (k, {rows})"
+            raise ShapeError(
+                f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {taken}, got {other.shape}"
+            )
         return self._product(other.T, transpose=True).T
 
     # SciPy's private names for the same: its own code calls them on operands it knows to be sparse.

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
+import scipy.sparse as sp
 
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
@@ -236,6 +237,8 @@ def _as_array(device: Device, x: Array) -> Array:
     """Give x as an array of the host or of A's GPU; refuse one of another device."""
     found = device_of(x)
     if found is None:
+        if sp.issparse(x):
+            raise TypeError(f"x must be dense, got a sparse {type(x).__name__}: use A @ x, or x.toarray()")
         return np.asarray(x)
     if found is not device:
         raise DeviceError(f"the matrix lives on {device.name}, the vector on {found.name}: bring one to the other")

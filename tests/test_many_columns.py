@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,23 @@ def test_nothing_times_nothing_has_scipys_shape_and_type(device: Device, shape: 
                 np.testing.assert_array_equal(got, expected)
         out = np.full((shape[0], k), np.nan, np.float32)
         assert not np.any(spmm(A, np.ones((shape[1], k), np.float32), out=out))  # (an empty sum is 0, not what was)
+
+
+def test_on_the_cpu_a_column_major_x_takes_the_memory_of_a_few_vectors_more() -> None:
+    rng = np.random.default_rng()
+    S = from_lengths(np.full(3000, 5), 3000, rng)
+    A, X, out = (
+        GpuSparseMatrix(S, device="cpu"),
+        laid_out("column-major", rng.random((3000, 128))),
+        np.empty((3000, 128)),
+    )
+    spmm(A, X, out=out)
+    tracemalloc.start()
+    spmm(A, X, out=out)
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken < X.nbytes / 10
+    assert_product(out, S, X)
 
 
 def test_columns_of_the_device_stay_there_in_any_layout(device: Device) -> None:

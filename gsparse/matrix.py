@@ -21,6 +21,7 @@ from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
+from gsparse.interchange import library_of
 from gsparse.kernels import Panel
 from gsparse.operand import Request
 from gsparse.plan import Plan, check_request
@@ -155,7 +156,7 @@ class DeviceMatrix(ElementwiseOperations):
 
     def _product_of_vector(self, x: Array, out: Array | None, **options: Any) -> Array:
         """Multiply a vector, or a column as LinearOperators hand it over."""
-        x = x if device_of(x) is not None else np.asarray(x)
+        x = x if device_of(x) is not None or library_of(x) is not None else np.asarray(x)
         if x.ndim == 2 and x.shape[1] == 1 and out is None:
             return self._product(x.reshape(-1), **options).reshape(-1, 1)
         return self._product(x, out, ndim=1, **options)
@@ -175,6 +176,10 @@ class DeviceMatrix(ElementwiseOperations):
         found = ops.multiply_quickly(self, other)
         if found is not None:
             return found
+        library = library_of(other)
+        return self._times(other) if library is None else library.give(self @ library.take(other))
+
+    def _times(self, other: Any) -> Any:
         if device_of(other) is None and not isinstance(other, np.ndarray):
             if is_scalar(other):
                 raise ValueError("Scalar operands are not allowed, use '*' instead")
@@ -201,6 +206,9 @@ class DeviceMatrix(ElementwiseOperations):
         return self._scaled(other) if is_scalar(other) else self @ other
 
     def __rmatmul__(self, other: Any) -> Any:
+        library = library_of(other)
+        if library is not None:
+            return library.give(self.__rmatmul__(library.take(other)))
         if is_scalar(other):
             raise ValueError("Scalar operands are not allowed, use '*' instead")
         if sp.issparse(other) or self.ndim == 1:

@@ -1,7 +1,7 @@
 """Products: check → plan → launch → result.
 
 `spmv` and `spmm` take a `gsparse.GpuSparseMatrix` or a transposed or conjugated view of one. NumPy in gives NumPy out,
-CuPy in gives CuPy out on the caller's current stream.
+CuPy in gives CuPy out on the caller's current stream, and so for libraries of `gsparse.interchange`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
+from gsparse.interchange import library_of
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
@@ -50,8 +51,9 @@ def spmv(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N,)
-        NumPy, or CuPy on A's GPU. A vector that is not contiguous, or of another dtype than the product is computed
-        in, is copied first.
+        NumPy, or CuPy on A's GPU; or an array of PyTorch, JAX or Numba, taken where it lies, which gives one of the
+        same library. A vector that is not contiguous, or of another dtype than the product is computed in, is copied
+        first.
     alpha, beta : scalar, optional
         Where beta is 0, `out` is never read: NaN in it does not survive.
     out : array, shape (M,), optional
@@ -88,7 +90,7 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N, k)
-        NumPy or CuPy, row- or column-major; neither is copied on the device.
+        NumPy, CuPy or as for `spmv`, row- or column-major; neither is copied on the device.
     alpha, beta : scalar, optional
     out : array, shape (M, k), optional
         Of the result's dtype, of any strides, not overlapping `x`.
@@ -144,6 +146,11 @@ def multiply(
 ) -> Array:
     """Compute alpha·op(A)·x + beta·out for a vector or several columns; op is A, its transpose or its adjoint."""
     _check_matrix(A)
+    library = library_of(x)
+    if library is not None:
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "transpose": transpose, "adjoint": adjoint}
+        product = multiply(A, library.take(x), out=_taken(out), ndim=ndim, **options)
+        return library.give(product) if out is None else out
     device = A.device
     plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
     if not plain:
@@ -231,6 +238,11 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
         for scalar in scalars:
             dtype.type(scalar)  # NumPy's own OverflowError where it does not fit
     return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _taken(out: Any) -> Array | None:
+    library = library_of(out)
+    return out if library is None else library.take(out)
 
 
 def _as_array(device: Device, x: Array) -> Array:

@@ -18,7 +18,7 @@ from gsparse._typing import Array
 from gsparse.device import import_cupy
 from gsparse.errors import DeviceError, DtypeError
 
-__all__ = ["LIBRARIES", "Library", "library_of"]
+__all__ = ["LIBRARIES", "Library", "library_of", "taken"]
 
 # DLPack's numbers for memory that a GPU computes in: CUDA, ROCm, CUDA managed.
 _GPU_MEMORY = (2, 10, 13)
@@ -113,6 +113,12 @@ def library_of(array: Any) -> Library | None:
     """
     found = _library_of_class(cast(Hashable, type(array)))
     return None if found is _OTHERS and not is_on_gpu(array) else found
+
+
+def taken(array: Any) -> Any:
+    """Give an array of another library as NumPy's or CuPy's, and anything else as it is."""
+    library = library_of(array)
+    return array if library is None else library.take(array)
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
-from gsparse.interchange import library_of
+from gsparse.interchange import library_of, taken
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
@@ -149,7 +149,7 @@ def multiply(
     library = library_of(x)
     if library is not None:
         options: dict[str, Any] = {"alpha": alpha, "beta": beta, "transpose": transpose, "adjoint": adjoint}
-        product = multiply(A, library.take(x), out=_taken(out), ndim=ndim, **options)
+        product = multiply(A, library.take(x), out=taken(out), ndim=ndim, **options)
         return library.give(product) if out is None else out
     device = A.device
     plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
@@ -238,11 +238,6 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
         for scalar in scalars:
             dtype.type(scalar)  # NumPy's own OverflowError where it does not fit
     return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
-def _taken(out: Any) -> Array | None:
-    library = library_of(out)
-    return out if library is None else library.take(out)
 
 
 def _as_array(device: Device, x: Array) -> Array:

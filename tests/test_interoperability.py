@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 import gsparse
+import gsparse.linalg
 from gsparse import GpuSparseMatrix, interchange
 from gsparse.device import Device
 from gsparse.errors import DeviceError, DtypeError
@@ -82,6 +83,30 @@ def test_methods_and_functions_take_them_too(A: Any, S: Any, library: str) -> No
     ):
         assert type(got) is type(x)
         np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_solvers_and_preconditioners_take_them_and_give_their_solution_in_kind(device: Device, library: str) -> None:
+    make = MAKERS[library]
+    line = sp.csr_array(sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(40, 40)))
+    A, b = GpuSparseMatrix(line, device=device), np.linspace(0, 1, 40, dtype=np.float32)
+    M = gsparse.linalg.jacobi(A)
+    expected = la.spsolve(line.tocsc(), b)
+    for solve, options in (
+        (gsparse.linalg.cg, {"M": M, "x0": make(np.ones(40, np.float32))}),
+        (gsparse.linalg.cg, {"inner_dtype": "float32"}),
+        (gsparse.linalg.gmres, {}),
+        (gsparse.linalg.lsmr, {}),
+    ):
+        x = solve(A, make(b), **options)[0]
+        assert type(x) is type(make(b))
+        np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-2, atol=1e-3)
+    X, info = gsparse.linalg.cg(A, make(np.stack([b, -b], axis=1)), rtol=1e-6)
+    assert info == 0
+    np.testing.assert_allclose(np.asarray(X), np.stack([expected, -expected], axis=1), rtol=1e-4, atol=1e-5)
+    preconditioned = M @ make(b)
+    assert type(preconditioned) is type(make(b))
+    np.testing.assert_allclose(np.asarray(preconditioned), b / 2.5, rtol=1e-6)
 
 
 def test_a_tensor_is_read_and_written_where_it_lies(S: Any) -> None:

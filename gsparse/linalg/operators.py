@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
 from gsparse.device import Device, device_of, get_device
 from gsparse.errors import DeviceError, ShapeError
+from gsparse.interchange import library_of
 from gsparse.matrix import DeviceMatrix, GpuSparseMatrix
 
 __all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
@@ -85,6 +86,9 @@ class Operator(ABC):
         return self._product(x, adjoint=False)
 
     def _product(self, x: Array, *, adjoint: bool) -> Array:
+        library = library_of(x)
+        if library is not None:
+            return library.give(self._product(library.take(x), adjoint=adjoint))
         device = device_of(x) or self.home()
         on_host = not device.owns(x)
         x = np.asarray(x) if on_host else x

@@ -21,7 +21,7 @@ from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
-from gsparse.interchange import library_of
+from gsparse.interchange import library_of, taken
 from gsparse.kernels import Panel
 from gsparse.operand import Request
 from gsparse.plan import Plan, check_request
@@ -156,7 +156,11 @@ class DeviceMatrix(ElementwiseOperations):
 
     def _product_of_vector(self, x: Array, out: Array | None, **options: Any) -> Array:
         """Multiply a vector, or a column as LinearOperators hand it over."""
-        x = x if device_of(x) is not None or library_of(x) is not None else np.asarray(x)
+        library = library_of(x)
+        if library is not None:
+            product = self._product_of_vector(library.take(x), taken(out), **options)
+            return library.give(product) if out is None else out
+        x = x if device_of(x) is not None else np.asarray(x)
         if x.ndim == 2 and x.shape[1] == 1 and out is None:
             return self._product(x.reshape(-1), **options).reshape(-1, 1)
         return self._product(x, out, ndim=1, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,28 @@ def of_jax(array: Any) -> Any:
     return jax.device_put(array)
 
 
-MAKERS = {"torch": of_torch, "jax": of_jax}
+class Tensor:
+    """An array of a library that there is on every machine: it can be indexed, and looked at by others, no more."""
+
+    __module__ = "made_here"
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._array
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return Tensor(self._array[key])
+
+
+@pytest.fixture(autouse=True)
+def made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "made_here", SimpleNamespace(of=Tensor))
+    monkeypatch.setitem(interchange.LIBRARIES, "made_here", interchange.Library("made_here:of"))
+
+
+MAKERS = {"torch": of_torch, "jax": of_jax, "made here": Tensor}
 
 # A product with arrays that `make` makes of NumPy's, and of SciPy's matrix as ours is multiplied.
 PRODUCTS: dict[str, Any] = {
@@ -171,6 +193,7 @@ def test_tensors_that_are_no_dense_numbers_are_refused(A: Any, S: Any) -> None:
 class OfSomeGpu:
     """An array of a library that nobody knows, which says by DLPack that it lies on a GPU."""
 
+    __module__ = "somebodys"
     array = np.linspace(0, 1, 20)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -183,6 +206,7 @@ class OfSomeGpu:
 class OfAnOlderOne:
     """The same, by the CUDA array interface."""
 
+    __module__ = "somebodys"
     array = np.linspace(0, 2, 20)
     __cuda_array_interface__ = None
 
@@ -199,6 +223,17 @@ def test_memory_of_a_gpu_goes_to_cupy_by_the_protocol_it_speaks(S: Any, monkeypa
     for x in (OfSomeGpu(), OfAnOlderOne()):
         assert_product(A @ x, S, x.array)
     assert asked == ["DLPack", "CUDA array interface"]
+    assert_product(A.matvec(OfSomeGpu()), S, OfSomeGpu.array)
+
+
+def test_a_product_is_written_into_an_array_of_another_library(A: Any, S: Any) -> None:
+    out = Tensor(np.full(30, np.nan))
+    for call in (lambda x: A.matvec(x, out=out), lambda x: gsparse.spmv(A, x, out=out)):
+        out[...]._array[:] = np.nan
+        assert call(Tensor(np.ones(20))) is out
+        assert_product(np.asarray(out), S, np.ones(20))
+    with pytest.raises(ValueError, match="out is read-only"):
+        A.matvec(Tensor(np.ones(20)), out=Tensor(np.frombuffer(bytes(240))))
 
 
 def test_memory_of_a_gpu_asks_for_cupy_where_there_is_none(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:

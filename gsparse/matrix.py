@@ -21,6 +21,7 @@ from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
+from gsparse.interchange import library_of, taken
 from gsparse.kernels import Panel
 from gsparse.operand import Request
 from gsparse.plan import Plan, check_request
@@ -155,6 +156,10 @@ class DeviceMatrix(ElementwiseOperations):
 
     def _product_of_vector(self, x: Array, out: Array | None, **options: Any) -> Array:
         """Multiply a vector, or a column as LinearOperators hand it over."""
+        library = library_of(x)
+        if library is not None:
+            product = self._product_of_vector(library.take(x), taken(out), **options)
+            return library.give(product) if out is None else out
         x = x if device_of(x) is not None else np.asarray(x)
         if x.ndim == 2 and x.shape[1] == 1 and out is None:
             return self._product(x.reshape(-1), **options).reshape(-1, 1)
@@ -175,6 +180,10 @@ class DeviceMatrix(ElementwiseOperations):
         found = ops.multiply_quickly(self, other)
         if found is not None:
             return found
+        library = library_of(other)
+        return self._times(other) if library is None else library.give(self @ library.take(other))
+
+    def _times(self, other: Any) -> Any:
         if device_of(other) is None and not isinstance(other, np.ndarray):
             if is_scalar(other):
                 raise ValueError("Scalar operands are not allowed, use '*' instead")
@@ -201,6 +210,9 @@ class DeviceMatrix(ElementwiseOperations):
         return self._scaled(other) if is_scalar(other) else self @ other
 
     def __rmatmul__(self, other: Any) -> Any:
+        library = library_of(other)
+        if library is not None:
+            return library.give(self.__rmatmul__(library.take(other)))
         if is_scalar(other):
             raise ValueError("Scalar operands are not allowed, use '*' instead")
         if sp.issparse(other) or self.ndim == 1:
@@ -208,6 +220,12 @@ class DeviceMatrix(ElementwiseOperations):
         other = other if device_of(other) is not None else np.asarray(other)
         if other.ndim == 0:
             return NotImplemented
+        rows = self.shape[0]
+        if other.ndim > 2 or other.shape[-1] != rows:
+            taken = f"({rows},) or (k, {rows})"
+            raise ShapeError(
+                f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {taken}, got {other.shape}"
+            )
         return self._product(other.T, transpose=True).T
 
     # SciPy's private names for the same: its own code calls them on operands it knows to be sparse.

@@ -1,7 +1,7 @@
 """Products: check → plan → launch → result.
 
 `spmv` and `spmm` take a `gsparse.GpuSparseMatrix` or a transposed or conjugated view of one. NumPy in gives NumPy out,
-CuPy in gives CuPy out on the caller's current stream.
+CuPy in gives CuPy out on the caller's current stream, and so for libraries of `gsparse.interchange`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
+import scipy.sparse as sp
 
 from gsparse._typing import Array, compute_dtype, storage_dtype
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
+from gsparse.interchange import library_of, taken
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
@@ -49,8 +51,9 @@ def spmv(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N,)
-        NumPy, or CuPy on A's GPU. A vector that is not contiguous, or of another dtype than the product is computed
-        in, is copied first.
+        NumPy, or CuPy on A's GPU; or an array of PyTorch, JAX or Numba, taken where it lies, which gives one of the
+        same library. A vector that is not contiguous, or of another dtype than the product is computed in, is copied
+        first.
     alpha, beta : scalar, optional
         Where beta is 0, `out` is never read: NaN in it does not survive.
     out : array, shape (M,), optional
@@ -87,7 +90,7 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N, k)
-        NumPy or CuPy, row- or column-major; neither is copied on the device.
+        NumPy, CuPy or as for `spmv`, row- or column-major; neither is copied on the device.
     alpha, beta : scalar, optional
     out : array, shape (M, k), optional
         Of the result's dtype, of any strides, not overlapping `x`.
@@ -143,6 +146,11 @@ def multiply(
 ) -> Array:
     """Compute alpha·op(A)·x + beta·out for a vector or several columns; op is A, its transpose or its adjoint."""
     _check_matrix(A)
+    library = library_of(x)
+    if library is not None:
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "transpose": transpose, "adjoint": adjoint}
+        product = multiply(A, library.take(x), out=taken(out), ndim=ndim, **options)
+        return library.give(product) if out is None else out
     device = A.device
     plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
     if not plain:
@@ -236,6 +244,8 @@ def _as_array(device: Device, x: Array) -> Array:
     """Give x as an array of the host or of A's GPU; refuse one of another device."""
     found = device_of(x)
     if found is None:
+        if sp.issparse(x):
+            raise TypeError(f"x must be dense, got a sparse {type(x).__name__}: use A @ x, or x.toarray()")
         return np.asarray(x)
     if found is not device:
         raise DeviceError(f"the matrix lives on {device.name}, the vector on {found.name}: bring one to the other")

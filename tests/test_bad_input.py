@@ -209,7 +209,7 @@ def product(x: Any, **options: Any) -> Call:
 BAD_OPERANDS: dict[str, tuple[Call, type[Exception], str]] = {
     "x too short": (lambda A: A @ np.ones(2), ShapeError, r"\(4, 3\) takes x of shape \(3,\) or \(3, k\), got \(2,\)"),
     "x too long": (lambda A: A @ np.ones(4), ShapeError, r"got \(4,\)"),
-    "x @ A": (lambda A: np.ones(3) @ A, ShapeError, r"takes x of shape \(4,\) or \(4, k\), got \(3,\)"),
+    "x @ A": (lambda A: np.ones(3) @ A, ShapeError, r"takes X of shape \(4,\) or \(k, 4\), got \(3,\)"),
     "A.T @ x": (lambda A: A.T @ np.ones(3), ShapeError, r"\(3, 4\) takes x of shape \(4,\) .*got \(3,\)"),
     "rmatvec": (lambda A: A.rmatvec(np.ones(3)), ShapeError, r"takes x of shape \(4,\), got \(3,\)"),
     "matvec, columns": (lambda A: A.matvec(np.ones((3, 2))), ShapeError, r"shape \(3,\), got \(3, 2\)"),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
+
+from gsparse import GpuSparseMatrix
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 
@@ -18,7 +23,15 @@ EXAMPLES = {
         r"on 2 workers.*\nconverged .*residual \d\.\de-(09|1\d).* 100\.0",
     ),
     "convection_diffusion.py": (["--n", "40"], r"GMRES\(30\) with ILU\(0\).* converged .*down the wind"),
-    "eigenvalues.py": (["--n", "31"], r"tones: 9\.\d+ 15\.\d+ 19\.\d+ 29\.\d+"),
+    "eigenvalues.py": (
+        ["--n", "31"],
+        r"SciPy's LOBPCG, ours +705 points, 4\d iterations.*IC\(0\) +705 .*tones: 9\.\d+ 15\.\d+ 19\.\d+ 29\.",
+    ),
+    "graph_neural_network.py": (["--nodes", "2000"], r"without the graph +found +[3-6]\d.*gsparse +found +9\d\.\d%"),
+    "latent_semantics.py": (
+        [],
+        r"differ by\nrandomized .*e.*\narpack .*e-1\d\n.*9\d\.\d% right.*\? .*linalg\.eig",
+    ),
     "many_gpus_poisson.py": (["--n", "16"], r"on 2 workers.*AMG +converged .*centre: 0\.05.* info 0, 2 chunks"),
     "pagerank.py": (["--graph", "R-MAT 15"], r"the ranks differ by \d\.\de-(09|1\d).*1\. page"),
     "partitioned_files.py": (["--n", "8"], r"rows-3\.mtx: converged.* one worker: converged.* function: converged"),
@@ -30,6 +43,8 @@ EXAMPLES = {
 # What they need besides gsparse.
 NEEDED = {
     "cluster_across_hosts.py": ["distributed"],
+    "graph_neural_network.py": ["torch"],
+    "latent_semantics.py": ["sklearn"],
     "many_gpus_poisson.py": ["distributed", "pyamg"],
     "partitioned_files.py": ["distributed"],
     "poisson_amg.py": ["pyamg"],
@@ -50,3 +65,13 @@ def test_an_example_runs(name: str) -> None:
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert found.returncode == 0, found.stderr
     assert re.search(expected, found.stdout, re.DOTALL), found.stdout
+
+
+def test_the_graph_networks_product_has_the_right_gradient() -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    propagate = runpy.run_path(str(FOLDER / "graph_neural_network.py"))["Propagate"].apply
+    S = sp.random_array((7, 5), density=0.4, rng=np.random.default_rng(1))
+    A = GpuSparseMatrix(S, device="cpu")
+    X = torch.from_numpy(np.random.default_rng(2).standard_normal((5, 3))).requires_grad_()
+    assert torch.autograd.gradcheck(lambda X: propagate(A, X), (X,))
+    assert torch.autograd.gradcheck(lambda X: torch.relu(propagate(A, X)) ** 2, (X,))

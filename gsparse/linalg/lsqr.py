@@ -169,7 +169,7 @@ def lsqr(
         limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
         it = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, progress, cs2=-1.0, variance=calc_var)
         found = result_of(it)
-        variance = system.deliver(it.vectors["var"]).real
+        variance = system.deliver(it.vectors["var"].real)
     if show:
         print(found.log())
     if full_output:

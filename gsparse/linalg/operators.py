@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
 from gsparse.device import Device, device_of, get_device
 from gsparse.errors import DeviceError, ShapeError
+from gsparse.interchange import library_of
 from gsparse.matrix import DeviceMatrix, GpuSparseMatrix
 
 __all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
@@ -73,28 +74,42 @@ class Operator(ABC):
         """Multiply the adjoint by a vector."""
         return self._product(x, adjoint=True)
 
+    def matmat(self, X: Array) -> Array:
+        """Multiply several vectors, the columns of X, at once: what SciPy's block solvers ask of an operator."""
+        return self._product(X, adjoint=False)
+
+    def rmatmat(self, X: Array) -> Array:
+        """Multiply the adjoint by several vectors."""
+        return self._product(X, adjoint=True)
+
     def __matmul__(self, x: Array) -> Array:
-        return self.matvec(x)
+        return self._product(x, adjoint=False)
 
     def _product(self, x: Array, *, adjoint: bool) -> Array:
+        library = library_of(x)
+        if library is not None:
+            return library.give(self._product(library.take(x), adjoint=adjoint))
         device = device_of(x) or self.home()
         on_host = not device.owns(x)
         x = np.asarray(x) if on_host else x
         dtype = np.dtype(np.result_type(x.dtype, self.dtype, np.float32))
-        size = self.shape[0 if adjoint else 1]
-        if x.shape not in ((size,), (size, 1)):
-            raise ShapeError(f"this operator takes vectors of {size} elements, got shape {x.shape}")
+        rows, size = self.shape[::-1] if adjoint else self.shape
+        if x.ndim not in (1, 2) or x.shape[0] != size:
+            raise ShapeError(f"this operator takes vectors of {size} elements, or columns, got shape {x.shape}")
+        shape, columns = x.shape[:0:-1], x.size // size if size else 1
         with device.active(), device.memory_guard():
-            flat = x.reshape(-1).astype(dtype, copy=False)
+            if not columns:
+                return (np if on_host else device.xp).empty((rows, 0), dtype)
+            flat = x.T.reshape(-1).astype(dtype, copy=False)
             flat = device.upload(flat) if on_host else device.xp.ascontiguousarray(flat)
-            y = self._computed(device, flat, adjoint)
+            y = self._computed(device, flat, columns, adjoint)
             found = device.download_vector(y) if on_host else y
-        return found.reshape(-1, *x.shape[1:])
+        return found.reshape(*shape, rows).T
 
-    def _computed(self, device: Device, x: Array, adjoint: bool) -> Array:
-        """Give the product with a vector on the device as a new one."""
-        y = device.empty(self.shape[1 if adjoint else 0], x.dtype)
-        self.bind(device, x.dtype, adjoint=adjoint)(x, y)
+    def _computed(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+        """Give the product with vectors on the device, one after the other, as a new one."""
+        y = device.empty(columns * self.shape[1 if adjoint else 0], x.dtype)
+        self.bind(device, x.dtype, columns, adjoint=adjoint)(x, y)
         return y
 
     def home(self) -> Device:

@@ -127,7 +127,7 @@ class _Correction(Operator):
         self.shape, self.dtype = system.A.shape, narrow
         self._solve, self._state, self._maxiter = solve, state, maxiter
         x, b = (system.device.xp.zeros(system.x.size, narrow) for _ in range(2))
-        self._inner = dataclasses.replace(system, dtype=narrow, x=x, b=b, has_guess=False, on_host=False)
+        self._inner = dataclasses.replace(system, dtype=narrow, x=x, b=b, has_guess=False, on_host=False, library=None)
         self._history: list[list[float]] = [[] for _ in range(system.columns)]
 
     def bind(self, device: Any, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:

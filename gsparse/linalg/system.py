@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gsparse._typing import Array
 from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, ShapeError
+from gsparse.interchange import Library, library_of, taken
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 
 __all__ = ["System", "make_system"]
@@ -40,6 +41,8 @@ class System:
         Whether the caller gave a host array for b.
     shape : tuple of int
         Of the solution as the caller gets it.
+    library : Library, optional
+        That of b where it is neither NumPy's nor CuPy's: whose arrays the caller gets.
     """
 
     device: Device
@@ -52,6 +55,7 @@ class System:
     has_guess: bool
     on_host: bool
     shape: tuple[int, ...]
+    library: Library | None = None
 
     @contextmanager
     def solving(self) -> Iterator[None]:
@@ -79,11 +83,12 @@ class System:
         return self.device.peek(on_device, ranks.wait)()
 
     def deliver(self, x: Array) -> Array:
-        """Give flat columns to the caller: NumPy where b was, a vector where there is one right-hand side."""
+        """Give flat columns to the caller: of the kind b was, a vector where there is one right-hand side."""
         x = x.reshape(self.columns, -1).T
         if self.on_host:
             x = self.device.download(x)
-        return x.reshape(self.shape) if self.columns == 1 else x
+        x = x.reshape(self.shape) if self.columns == 1 else x
+        return x if self.library is None else self.library.give(x)
 
 
 def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None) -> System:
@@ -94,9 +99,11 @@ def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool =
     ShapeError, DeviceError, TypeError
         Saying what is required and what came.
     """
+    library = library_of(b)
+    b, x0 = taken(b), taken(x0)
     device = device_for(A, b, M)
     with device.active(), device.memory_guard():
-        return _make_system(device, A, b, x0, M, square, dtype)
+        return replace(_make_system(device, A, b, x0, M, square, dtype), library=library)
 
 
 def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, dtype: Any) -> System:

@@ -206,6 +206,36 @@ def test_right_hand_sides_side_by_side_are_as_if_alone(device: Device, name: str
     assert together.iterations <= 1 + max(cg(A, b[:, j], M=M, rtol=1e-9, full_output=True).iterations for j in range(3))
 
 
+@pytest.mark.parametrize("name", FOR_ANY)
+def test_columns_are_preconditioned_as_if_alone(device: Device, name: str) -> None:
+    M = FOR_ANY[name](matrix(device, convection(5)))
+    X = np.random.default_rng(1).standard_normal((25, 4))
+    for k in (4, 2, 0):  # (buffers of four are not those of two)
+        for together, alone in (
+            (M @ X[:, :k], M.matvec),
+            (M.matmat(X[:, :k]), M.matvec),
+            (M.rmatmat(X[:, :k]), M.rmatvec),
+        ):
+            assert together.shape == (25, k)
+            for j in range(k):
+                close(together[:, j], alone(X[:, j]))
+    on_it = on_device(device, X)
+    assert device.owns(M @ on_it)
+    close(host(M @ on_it), M @ X)
+    with pytest.raises(ShapeError, match=r"vectors of 25 elements, or columns, got shape \(4, 25\)"):
+        M @ X.T
+
+
+@pytest.mark.filterwarnings("ignore:Exited")
+def test_scipys_lobpcg_takes_the_matrix_and_a_preconditioner(real_device: Device) -> None:
+    S = positive(12, "float64")
+    A, X = matrix(real_device, S), np.random.default_rng(2).standard_normal((144, 5))
+    expected = np.linalg.eigvalsh(S.toarray())[:3]
+    for M in (ic0(A), jacobi(A), la.aslinearoperator(ic0(A))):
+        values, _ = la.lobpcg(A, X, M=M, largest=False, tol=1e-8, maxiter=300)
+        np.testing.assert_allclose(np.sort(values)[:3], expected, rtol=1e-8)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", FOR_CG)
 def test_every_dtype(real_device: Device, name: str, dtype: np.dtype[Any]) -> None:

@@ -119,12 +119,12 @@ class Preconditioner(Operator):
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:
         """Allocate what products need, and give what binds them to arrays."""
 
-    def _computed(self, device: Device, x: Array, adjoint: bool) -> Array:
+    def _computed(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Multiply in buffers kept from the last time: SciPy comes once an iteration, each time with another vector."""
-        key = (device, x.dtype, adjoint, device.stream_key())
+        key = (device, x.dtype, columns, adjoint, device.stream_key())
         latest = self._latest
         if latest[0] != key:
-            bound = self.bind(device, x.dtype, adjoint=adjoint)
+            bound = self.bind(device, x.dtype, columns, adjoint=adjoint)
             latest = self._latest = (key, bound, device.xp.empty_like(x), device.xp.empty_like(x))
         _, bound, source, target = latest
         source[...] = x

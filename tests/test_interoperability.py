@@ -1,0 +1,354 @@
+"""Other libraries' arrays and operators: taken where they lie, answered in kind, as SciPy's own."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+import gsparse
+import gsparse.linalg
+from gsparse import GpuSparseMatrix, interchange
+from gsparse.device import Device
+from gsparse.errors import DeviceError, DtypeError
+from tests.conftest import make_device
+from tests.support import assert_product, host, random_values
+
+
+@pytest.fixture
+def S() -> Any:
+    return sp.csr_array(sp.random_array((30, 20), density=0.2, rng=np.random.default_rng(7)))
+
+
+@pytest.fixture
+def A(device: Device, S: Any) -> GpuSparseMatrix:
+    return GpuSparseMatrix(S, device=device)
+
+
+# ------------------------------------------------------------------------------------------ arrays of other libraries
+
+
+def of_torch(array: Any) -> Any:
+    return pytest.importorskip("torch", reason="needs PyTorch").from_numpy(array)
+
+
+def of_jax(array: Any) -> Any:
+    jax = pytest.importorskip("jax", reason="needs JAX")
+    return jax.device_put(array)
+
+
+class Tensor:
+    """An array of a library that there is on every machine: it can be indexed, and looked at by others, no more."""
+
+    __module__ = "made_here"
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._array
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return Tensor(self._array[key])
+
+
+@pytest.fixture(autouse=True)
+def made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "made_here", SimpleNamespace(of=Tensor))
+    monkeypatch.setitem(interchange.LIBRARIES, "made_here", interchange.Library("made_here:of"))
+
+
+MAKERS = {"torch": of_torch, "jax": of_jax, "made here": Tensor}
+
+# A product with arrays that `make` makes of NumPy's, and of SciPy's matrix as ours is multiplied.
+PRODUCTS: dict[str, Any] = {
+    "A @ x": lambda A, make: A @ make(np.linspace(-1, 1, 20)),
+    "A @ X": lambda A, make: A @ make(np.linspace(-1, 1, 60).reshape(20, 3)),
+    "A @ X, no columns": lambda A, make: A @ make(np.ones((20, 0))),
+    "A @ X, every other column": lambda A, make: A @ make(np.linspace(-1, 1, 80).reshape(20, 4))[:, ::2],
+    "z @ A": lambda A, make: make(np.linspace(-1, 1, 30)) @ A,
+    "Z @ A": lambda A, make: make(np.linspace(-1, 1, 60).reshape(2, 30)) @ A,
+    "A.T @ z": lambda A, make: A.T @ make(np.linspace(-1, 1, 30)),
+    "A.H @ Z": lambda A, make: A.conj().T @ make(np.linspace(-1, 1, 60).reshape(30, 2)),
+    "A @ integers": lambda A, make: A @ make(np.arange(20, dtype=np.int32)),
+    "A @ complex": lambda A, make: A @ make(np.linspace(-1, 1, 20) * 1j),
+    "A.dot(x)": lambda A, make: A.dot(make(np.linspace(-1, 1, 20))),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("library", MAKERS)
+def test_an_array_of_another_library_gives_one_of_its_own(A: Any, S: Any, library: str, product: str) -> None:
+    make, multiply = MAKERS[library], PRODUCTS[product]
+    got = multiply(A, make)
+    assert type(got) is type(make(np.ones(3)))
+    eps = np.finfo(np.asarray(got).dtype).eps  # (JAX computes in float32 unless told otherwise)
+    np.testing.assert_allclose(np.asarray(got), multiply(S, lambda array: array), rtol=8 * eps, atol=8 * eps)
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_methods_and_functions_take_them_too(A: Any, S: Any, library: str) -> None:
+    make = MAKERS[library]
+    x, X = make(np.ones(20, np.float32)), make(np.ones((20, 2), np.float32))
+    for got, expected in (
+        (A.matvec(x), S @ np.ones(20)),
+        (A.matvec(X[:, :1]), S @ np.ones((20, 1))),
+        (A.rmatvec(make(np.ones(30, np.float32))), S.T @ np.ones(30)),
+        (A.matmat(X), S @ np.ones((20, 2))),
+        (gsparse.spmv(A, x, 2), 2 * S @ np.ones(20)),
+        (gsparse.spmm(A, X, -1), -S @ np.ones((20, 2))),
+    ):
+        assert type(got) is type(x)
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_solvers_and_preconditioners_take_them_and_give_their_solution_in_kind(device: Device, library: str) -> None:
+    make = MAKERS[library]
+    line = sp.csr_array(sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(40, 40)))
+    A, b = GpuSparseMatrix(line, device=device), np.linspace(0, 1, 40, dtype=np.float32)
+    M = gsparse.linalg.jacobi(A)
+    expected = la.spsolve(line.tocsc(), b)
+    for solve, options in (
+        (gsparse.linalg.cg, {"M": M, "x0": make(np.ones(40, np.float32))}),
+        (gsparse.linalg.cg, {"inner_dtype": "float32"}),
+        (gsparse.linalg.gmres, {}),
+        (gsparse.linalg.lsmr, {}),
+    ):
+        x = solve(A, make(b), **options)[0]
+        assert type(x) is type(make(b))
+        np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-2, atol=1e-3)
+    X, info = gsparse.linalg.cg(A, make(np.stack([b, -b], axis=1)), rtol=1e-6)
+    assert info == 0
+    np.testing.assert_allclose(np.asarray(X), np.stack([expected, -expected], axis=1), rtol=1e-4, atol=1e-5)
+    preconditioned = M @ make(b)
+    assert type(preconditioned) is type(make(b))
+    np.testing.assert_allclose(np.asarray(preconditioned), b / 2.5, rtol=1e-6)
+
+
+def test_a_tensor_is_read_and_written_where_it_lies(S: Any) -> None:
+    A = GpuSparseMatrix(S, device="cpu")
+    x, out = of_torch(np.linspace(0, 1, 20)), of_torch(np.full(30, np.nan))
+    taken = interchange.LIBRARIES["torch"].take(x)
+    assert taken.ctypes.data == x.data_ptr()
+    assert A.matvec(x, out=out) is out
+    assert_product(out.numpy(), S, x.numpy())
+    y = A @ x
+    assert interchange.LIBRARIES["torch"].take(y).ctypes.data == y.data_ptr()
+    both = of_torch(np.ones(40))
+    with pytest.raises(ValueError, match="x and out overlap"):
+        A.matvec(both[:20], out=both[5:35])
+
+
+def test_a_tensor_that_requires_a_gradient_is_refused_with_the_recipe(A: Any, S: Any) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    x = torch.ones(20, dtype=torch.float64, requires_grad=True)
+    z = torch.ones(30, dtype=torch.float64, requires_grad=True)
+    for call in (lambda: A @ x, lambda: z @ A, lambda: A.matvec(x), lambda: gsparse.spmv(A, x)):
+        with pytest.raises(TypeError, match=r"autograd\.Function whose backward is A\.H @ gradient .*x\.detach\(\)"):
+            call()
+    with torch.no_grad():
+        assert_product((A @ x).numpy(), S, np.ones(20))
+    assert_product((A @ x.detach()).numpy(), S, np.ones(20))
+
+
+def test_the_recipe_has_the_gradient_of_the_product(device: Device) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    rng = np.random.default_rng(5)
+    for dtype in (float, complex):
+        dense = random_values(rng, (6, 4), dtype)
+        A = GpuSparseMatrix(np.where(rng.random((6, 4)) < 0.5, dense, 0), device=device)
+
+        class Product(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, X: Any) -> Any:
+                return A @ X
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Any) -> Any:
+                return A.H @ gradient
+
+        X = torch.from_numpy(random_values(rng, (4, 3), dtype)).requires_grad_()
+        assert torch.autograd.gradcheck(Product.apply, (X,))
+
+
+def test_tensors_that_are_no_dense_numbers_are_refused(A: Any, S: Any) -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    for x, words in (
+        (torch.ones(20, dtype=torch.bfloat16), "not this Tensor: .*BFloat16"),
+        (torch.eye(20).to_sparse(), "not this Tensor: .*to_dense"),
+    ):
+        with pytest.raises(DtypeError, match=words):
+            A @ x
+    lazy = torch.from_numpy(np.linspace(0, 1j, 20)).conj()
+    assert lazy.is_conj()
+    assert_product((A @ lazy).numpy(), S, np.linspace(0, 1j, 20).conj())
+
+
+class OfSomeGpu:
+    """An array of a library that nobody knows, which says by DLPack that it lies on a GPU."""
+
+    __module__ = "somebodys"
+    array = np.linspace(0, 1, 20)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise AssertionError("only CuPy can look at it")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class OfAnOlderOne:
+    """The same, by the CUDA array interface."""
+
+    __module__ = "somebodys"
+    array = np.linspace(0, 2, 20)
+    __cuda_array_interface__ = None
+
+
+def test_memory_of_a_gpu_goes_to_cupy_by_the_protocol_it_speaks(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def look(protocol: str) -> Any:
+        return lambda x: asked.append(protocol) or x.array
+
+    cupy = SimpleNamespace(from_dlpack=look("DLPack"), asarray=look("CUDA array interface"))
+    monkeypatch.setattr(interchange, "import_cupy", lambda: cupy)
+    A = GpuSparseMatrix(S, device="cpu")
+    for x in (OfSomeGpu(), OfAnOlderOne()):
+        assert_product(A @ x, S, x.array)
+    assert asked == ["DLPack", "CUDA array interface"]
+    assert_product(A.matvec(OfSomeGpu()), S, OfSomeGpu.array)
+
+
+def test_a_product_is_written_into_an_array_of_another_library(A: Any, S: Any) -> None:
+    out = Tensor(np.full(30, np.nan))
+    for call in (lambda x: A.matvec(x, out=out), lambda x: gsparse.spmv(A, x, out=out)):
+        out[...]._array[:] = np.nan
+        assert call(Tensor(np.ones(20))) is out
+        assert_product(np.asarray(out), S, np.ones(20))
+    with pytest.raises(ValueError, match="out is read-only"):
+        A.matvec(Tensor(np.ones(20)), out=Tensor(np.frombuffer(bytes(240))))
+
+
+def test_memory_of_a_gpu_asks_for_cupy_where_there_is_none(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_cupy() -> Any:
+        raise DeviceError("CuPy is not installed")
+
+    monkeypatch.setattr(interchange, "import_cupy", no_cupy)
+    with pytest.raises(DeviceError, match="CuPy is not installed"):
+        GpuSparseMatrix(S, device="cpu") @ OfSomeGpu()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "jax", "numba"])
+def test_arrays_of_other_libraries_stay_on_the_gpu(S: Any, library: str) -> None:
+    device = make_device("gpu")
+    make = {"torch": cuda_tensor, "jax": of_jax, "numba": numba_array}[library]
+    A = GpuSparseMatrix(S, device=device)
+    x, X = np.linspace(0, 1, 20, dtype=np.float32), np.linspace(0, 1, 40, dtype=np.float32).reshape(20, 2)
+    for values in (x, X):
+        with gsparse.strict():
+            got = A @ make(values)
+        assert type(got) is type(make(values))
+        assert interchange.is_on_gpu(got)
+        np.testing.assert_allclose(host(device.xp.asarray(got)), S @ values, rtol=1e-5, atol=1e-6)
+
+
+def cuda_tensor(array: Any) -> Any:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch sees no GPU")
+    return torch.from_numpy(array).cuda()
+
+
+def numba_array(array: Any) -> Any:
+    cuda = pytest.importorskip("numba.cuda", reason="needs numba.cuda")
+    if not cuda.is_available():
+        pytest.skip("numba.cuda sees no GPU")
+    return cuda.to_device(array)
+
+
+# ------------------------------------------------------------------------------------------------------- operators
+
+
+@pytest.fixture
+def square(device: Device) -> tuple[Any, Any]:
+    line = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(25, 25))
+    S = sp.csr_array(line + sp.eye_array(25, k=3) * 0.25)
+    return S, GpuSparseMatrix(S, device=device)
+
+
+# What SciPy's operators make of ours, and of its own matrices, each with P = aslinearoperator(A).
+ALGEBRA: dict[str, Any] = {
+    "A + 2*I": lambda P, M: P + 2 * la.aslinearoperator(sp.eye_array(25)),
+    "I - A": lambda P, M: la.aslinearoperator(sp.eye_array(25)) - P,
+    "A @ A": lambda P, M: P @ P,
+    "A @ B, B an operator of SciPy's": lambda P, M: P @ la.aslinearoperator(sp.eye_array(25) * 3),
+    "B @ A, B an operator of SciPy's": lambda P, M: la.aslinearoperator(sp.eye_array(25) * 3) @ P,
+    "A ** 3": lambda P, M: P**3,
+    "-A / 2": lambda P, M: -P * 0.5,
+    "A.T": lambda P, M: P.T,
+    "A.H @ A": lambda P, M: P.H @ P,
+    "an operator of functions": lambda P, M: la.LinearOperator((25, 25), matvec=M.dot, rmatvec=M.T.dot, dtype=float),
+}
+
+
+@pytest.mark.parametrize("expression", ALGEBRA)
+@pytest.mark.parametrize("how", ["aslinearoperator", "as_linear_operator"])
+def test_operators_are_added_scaled_and_chained(square: Any, how: str, expression: str) -> None:
+    S, A = square
+    make = la.aslinearoperator if how == "aslinearoperator" else GpuSparseMatrix.as_linear_operator
+    ours, theirs = ALGEBRA[expression](make(A), A), ALGEBRA[expression](la.aslinearoperator(S), S)
+    rng = np.random.default_rng(3)
+    with gsparse.strict():  # nothing leaves the device
+        for x in (rng.standard_normal(25), rng.standard_normal((25, 4))):
+            np.testing.assert_allclose(ours @ x, theirs @ x, atol=1e-10)
+            np.testing.assert_allclose(ours.T @ x, theirs.T @ x, atol=1e-10)
+
+
+def test_a_shifted_operator_solves_without_being_assembled(square: Any) -> None:
+    S, A = square
+    b = np.linspace(0, 1, 25)
+    shifted = la.aslinearoperator(A) + 2 * la.aslinearoperator(sp.eye_array(25))
+    x, info = la.gmres(shifted, b, rtol=1e-10)
+    assert info == 0
+    np.testing.assert_allclose(x, la.spsolve((S + 2 * sp.eye_array(25)).tocsc(), b), atol=1e-8)
+
+
+# ------------------------------------------------------------------------------------ tables, and graphs of networkx
+
+
+@pytest.mark.parametrize("package", ["pandas", "xarray"])
+def test_tables_multiply_as_with_scipys_own(A: Any, S: Any, package: str) -> None:
+    module = pytest.importorskip(package, reason=f"needs {package}")
+    vector, table = (module.Series, module.DataFrame) if package == "pandas" else (module.DataArray,) * 2
+    for x in (vector(np.linspace(0, 1, 20)), table(np.linspace(0, 1, 40).reshape(20, 2))):
+        got, expected = A @ x, S @ x
+        assert type(got) is type(expected)
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+def test_networkx_ranks_with_our_matrix_in_place_of_scipys(
+    real_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networkx = pytest.importorskip("networkx", reason="needs networkx")
+    graph = networkx.gnp_random_graph(60, 0.08, seed=3, directed=True)
+    expected = networkx.pagerank(graph)
+    made = []
+    to_scipy = networkx.to_scipy_sparse_array
+
+    def to_ours(*args: Any, **options: Any) -> GpuSparseMatrix:
+        made.append(GpuSparseMatrix(to_scipy(*args, **options), device=real_device))
+        return made[-1]
+
+    monkeypatch.setattr(networkx, "to_scipy_sparse_array", to_ours)
+    got = networkx.pagerank(graph)
+    assert len(made) == 1
+    for node, rank in expected.items():
+        assert got[node] == pytest.approx(rank, rel=1e-9)

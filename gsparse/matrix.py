@@ -378,16 +378,8 @@ class DeviceMatrix(ElementwiseOperations):
         return f"{super().__repr__()[:-1]}, on {self.device.name}>"
 
     def _repr_html_(self) -> str:
-        rows = {
-            "shape": " × ".join(map(str, self.shape)),
-            "dtype": str(self.dtype),
-            "stored entries": f"{self.nnz:,}",
-            "device": self.device.name,
-        }
-        if self.ndim == 2 and self.dtype.char not in HOST_ONLY:
-            rows["format"] = f"{self.plan.format}: {self.plan.reason}"
-        body = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
-        return f"<table><caption>{type(self).__name__}</caption>{body}</table>"
+        found: str = import_module("gsparse.plot").html(self)
+        return found
 
 
 class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]

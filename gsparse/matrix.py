@@ -448,12 +448,15 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
     _scipy_base = sp.csr_array
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], **options: Any) -> Self:
-        """Read Matrix Market (``.mtx``, ``.mtx.gz``) or SciPy's ``.npz``.
+    def from_file(cls, path: str | PathLike[str], *, name: str | None = None, **options: Any) -> Self:
+        """Read Matrix Market (``.mtx``, ``.gz``, ``.bz2``), SciPy's ``.npz``, Harwell–Boeing, or MATLAB's ``.mat``.
 
         Parameters
         ----------
         path : path-like
+            As in `gsparse.files.read_file`.
+        name : str, optional
+            The variable of a ``.mat`` file that holds several.
         **options
             `dtype`, `device`, `format` and what else the constructor takes.
 
@@ -463,7 +466,7 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         FileFormatError
             Where the file is truncated, malformed, or of another kind.
         """
-        return cls(read_file(path), **options)
+        return cls(read_file(path, name), **options)
 
 
 class TransposedMatrix(DeviceMatrix, sp.csc_array):  # type: ignore[misc]

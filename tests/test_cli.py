@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,57 @@ def test_doctor_names_what_installs_what_is_missing(capsys: Any, monkeypatch: py
 )
 def test_cupy_is_named_that_fits_the_driver(driver: str, extra: str) -> None:
     assert f"gsparse[{extra}]" in doctor._cupy_remedy(driver)
+
+
+def graphics_card(is_hip: bool) -> Any:
+    """Give what stands for a device of CuPy's, with two GPUs and a compiler."""
+    runtime = SimpleNamespace(
+        getDeviceCount=lambda: 2,
+        getDeviceProperties=lambda number: {"name": b"H200", "totalGlobalMem": (139 + number) << 30},
+        runtimeGetVersion=lambda: 13050,
+        is_hip=is_hip,
+    )
+    return SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, nvrtc=NVRTC)))
+
+
+NVRTC = SimpleNamespace(getVersion=lambda: (13, 5))
+
+
+@pytest.mark.parametrize(
+    ("is_hip", "remedy"), [(False, "pip install nvidia-nccl-cu13"), (True, "apt-get install rccl")]
+)
+def test_doctor_names_each_gpu_and_what_cupy_finds_with_it(
+    monkeypatch: pytest.MonkeyPatch, is_hip: bool, remedy: str
+) -> None:
+    nccl = SimpleNamespace(available=False, get_version=lambda: 22805)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: True)
+    monkeypatch.setattr(doctor, "get_device", lambda name: graphics_card(is_hip))
+    monkeypatch.setattr(doctor, "import_module", lambda name: nccl)
+    found = {finding.what: finding for finding in doctor._gpu()}
+    assert [found[f"gpu:{n}"].found for n in (0, 1)] == ["H200, 139 GiB", "H200, 140 GiB"]
+    assert found["NVRTC or hipRTC"].found == "13.5"
+    assert (found["NCCL or RCCL"].status, found["NCCL or RCCL"].remedy) == ("missing", remedy)
+    nccl.available = True
+    assert {finding.what: finding.found for finding in doctor._gpu()}["NCCL or RCCL"] == "22805"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "status", "words"),
+    [
+        ("NVIDIA H200, 580.1\n", 0, "ok", "NVIDIA H200, 580.1; CUDA 13.0"),
+        ("couldn't communicate with the NVIDIA driver", 9, "broken", "nvidia-smi fails: couldn't communicate"),
+    ],
+)
+def test_doctor_asks_the_driver(monkeypatch: pytest.MonkeyPatch, said: str, code: int, status: str, words: str) -> None:
+    def smi(command: list[str], **_: Any) -> Any:
+        head = "| Driver Version: 580.1    CUDA Version: 13.0 |"
+        return SimpleNamespace(returncode=code, stdout=said if len(command) > 1 else head, stderr="")
+
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor.subprocess, "run", smi)
+    found = doctor._driver()
+    assert found.status == status
+    assert found.found.startswith(words)
 
 
 def test_doctor_fails_where_no_product_works(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ def test_of_several_variables_the_only_sparse_one_is_read_or_the_one_named(tmp_p
     scipy.io.savemat(path, {"text": "words", "b": np.arange(4.0), "S": sp.csc_array(S)})
     same(read_file(path), S)
     assert read_file(path, name="b").toarray().tolist() == [[0, 1, 2, 3]]
+    assert GpuSparseMatrix.from_file(path, name="b", device="cpu").shape == (1, 4)
     scipy.io.savemat(path, {"S": sp.csc_array(S), "T": sp.csc_array(2 * S)})
     same(read_file(path, name="T"), 2 * S)
     with pytest.raises(FileFormatError, match=r"A.mat.*name the variable.*S \(sparse \(4, 3\)\), T"):

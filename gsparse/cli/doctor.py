@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -109,14 +110,26 @@ def _gpu() -> Iterator[Finding]:
         return
     yield Finding("CuPy", _version("cupy"))
     yield from _devices(device)
-    yield _library(
-        "NVRTC", lambda: ".".join(map(str, device.xp.cuda.nvrtc.getVersion())), "pip install 'gsparse[cuda13]'"
-    )
-    yield _library("NCCL", lambda: str(_nccl().get_version()), "pip install nvidia-nccl-cu13 (or nvidia-nccl-cu12)")
+    compiler, collective = _installers(device.xp.cuda.runtime)
+    yield _library("NVRTC or hipRTC", lambda: ".".join(map(str, device.xp.cuda.nvrtc.getVersion())), compiler)
+    yield _library("NCCL or RCCL", _nccl_version, collective)
 
 
-def _nccl() -> Any:
-    return import_module("cupy.cuda.nccl")
+def _installers(runtime: Any) -> tuple[str, str]:
+    """Give the commands that install the run-time compiler and the collective library."""
+    if runtime.is_hip:
+        return "apt-get install hip-runtime-amd", "apt-get install rccl"
+    major = runtime.runtimeGetVersion() // 1000
+    return f"pip install 'cupy-cuda{major}x[ctk]'", f"pip install nvidia-nccl-cu{major}"
+
+
+def _nccl_version() -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # (CuPy's, which says at length what the remedy says here)
+        nccl = import_module("cupy.cuda.nccl")
+    if not nccl.available:
+        raise ImportError("CuPy finds no such library")
+    return str(nccl.get_version())
 
 
 def _devices(device: Any) -> Iterator[Finding]:

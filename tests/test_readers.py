@@ -171,6 +171,28 @@ def test_a_type_of_harwell_boeing_that_is_not_read_is_named(tmp_path: Path, kind
         read_file(tmp_path / "A.hb")
 
 
+def written(ending: str, matrix: Any) -> bytes:
+    """Give a valid file of a kind, by SciPy alone."""
+    file = io.BytesIO()
+    if ending == ".npz":
+        sp.save_npz(file, matrix, compressed=False)
+    elif ending == ".mat":
+        full = isinstance(matrix, np.ndarray) or matrix.shape[0] == 3
+        scipy.io.savemat(
+            file,
+            {
+                "A": np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
+                if full
+                else sp.csc_array(matrix)
+            },
+        )
+    elif ending == ".hb":
+        return harwell_boeing("RUA", matrix).encode()
+    else:
+        scipy.io.mmwrite(file, matrix)
+    return gzip.compress(file.getvalue()) if ending.endswith(".gz") else file.getvalue()
+
+
 # ----------------------------------------------------------------------------------- what once crashed, or could
 
 MTX = "%%MatrixMarket matrix {}\n{}\n"
@@ -264,6 +286,84 @@ def test_an_array_that_is_shorter_than_its_header_says_is_refused(tmp_path: Path
         read_file(tmp_path / "A.npz")
 
 
+def zipped(compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+def with_size(content: bytes, size: int) -> bytes:
+    """Change what the directory of an archive of one member says about its size."""
+    place = content.rindex(b"PK\1\2") + 24
+    return content[:place] + struct.pack("<I", size) + content[place + 4 :]
+
+
+def matlab(*elements: tuple[int, bytes], order: str = "<") -> bytes:
+    mark = b"IM" if order == "<" else b"MI"
+    head = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(f"{order}H", 0x0100) + mark
+    return head + b"".join(struct.pack(f"{order}II", kind, len(body)) + body for kind, body in elements)
+
+
+def element(kind: int, body: bytes) -> bytes:
+    return struct.pack("<II", kind, len(body)) + body.ljust(-(-len(body) // 8) * 8, b"\0")
+
+
+FLAGS = element(6, struct.pack("<II", 5, 0))
+RUA = harwell_boeing("RUA", S)
+
+MALFORMED: dict[str, tuple[str, bytes, str]] = {
+    "a member of a kind NumPy does not write": (
+        ".npz", zipped(zipfile.ZIP_BZIP2, data=npy((1,), "<f8", bytes(8))), "compressed in a way that NumPy does not"),
+    "a member that cannot be so large": (
+        ".npz", with_size(zipped(data=npy((1,), "<f8", bytes(8))), 2**31), "cannot hold 2,147,483,648 bytes in"),
+    "a member of an unknown version": (".npz", zipped(data=b"\x93NUMPY\x09\x00" + bytes(80)), "of version .*9, 0"),
+    "rows beyond the file": (
+        ".npz", zipped(format=npy((), "|S3", b"dia"), shape=npy((2,), "<i8", struct.pack("<qq", 10**15, 3))),
+        "leave empty rows out"),
+    "three dimensions": (".mat", written(".mat", np.zeros((3, 2, 2))), "name the variable"),
+    "a variable that is none": (".mat", matlab((9, bytes(8))), "a variable is of type 9, not 14"),
+    "an element beyond its variable": (
+        ".mat", matlab((14, FLAGS + struct.pack("<II", 5, 4000))), "says that it has 4,000 bytes, 0 are left"),
+    "a variable beyond the file": (
+        ".mat", matlab((14, FLAGS))[:-8], "says that it has 16 bytes, 8 are left"),
+    "an element of an unknown type": (".mat", matlab((14, FLAGS + element(8, b""))), "an element .* type 8, there"),
+    "a variable within numbers": (".mat", matlab((14, FLAGS + element(14, b""))), "an element .* type 14, there"),
+    "the same, big-endian": (".mat", matlab((9, bytes(8)), order=">"), "a variable is of type 9, not 14"),
+    "the same, compressed": (
+        ".mat", matlab((15, zlib.compress(element(9, bytes(8))))), "a variable is of type 9, not 14"),
+    "three lines": (".hb", "\n".join(RUA.splitlines()[:3]).encode(), "header has four lines, it has 3"),
+    "a count of lines that is wrong": (
+        ".hb", RUA.replace(f"{4:14d}{1:14d}", f"{4:14d}{2:14d}", 1).encode(), "it announces 2"),
+    "a format of letters": (".hb", RUA.replace("(40I2)", "(40A2)").encode(), "is no format of whole numbers"),
+    "a line that is too long": (".hb", RUA.replace(" 1 3", " 1 3" + " 3" * 40, 1).encode(), "is longer than"),
+    "fewer entries than announced": (".hb", RUA.replace("1.0000000000000000E+00", " " * 22).encode(), "same size"),
+    "a symmetric rectangle": (".rsa", harwell_boeing("RSA", S).encode(), r"symmetric, its shape is \(4, 3\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str) -> None:
+    ending, content, words = MALFORMED[name]
+    (tmp_path / f"A{ending}").write_bytes(content)
+    with pytest.raises(FileFormatError, match=f"(?s)^A{ending} is truncated or malformed: .*{words}.*Fetch it again"):
+        GpuSparseMatrix.from_file(tmp_path / f"A{ending}", device="cpu")
+
+
+@pytest.mark.parametrize("values", [np.array(["a", "b"]), np.zeros(2, np.float16), np.zeros(2, "datetime64[s]")])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, values: Any) -> None:
+    np.savez(tmp_path / "A.npz", format=b"coo", shape=(2, 2), row=[0, 1], col=[0, 1], data=values)
+    with pytest.raises(FileFormatError, match=r"^A.npz is truncated or malformed: .*(dtype|support|numbers)"):
+        read_file(tmp_path / "A.npz")
+
+
+def test_a_file_that_may_not_be_read_says_so_itself(tmp_path: Path) -> None:
+    (tmp_path / "A.npz").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_file(tmp_path / "A.npz")
+
+
 def test_running_out_of_memory_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise MemoryError("Unable to allocate 1 TiB")
@@ -353,20 +453,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     made = Reader(tmp_path_factory.mktemp("fuzz"))
     yield made
     made.close()
-
-
-def written(ending: str, matrix: Any) -> bytes:
-    """Give a valid file of a kind, by SciPy alone."""
-    file = io.BytesIO()
-    if ending == ".npz":
-        sp.save_npz(file, matrix, compressed=False)
-    elif ending == ".mat":
-        scipy.io.savemat(file, {"A": sp.csc_array(matrix) if matrix.shape[0] != 3 else matrix.toarray()})
-    elif ending == ".hb":
-        return harwell_boeing("RUA", matrix).encode()
-    else:
-        scipy.io.mmwrite(file, matrix)
-    return gzip.compress(file.getvalue()) if ending.endswith(".gz") else file.getvalue()
 
 
 def read_harwell_boeing(path: Path) -> Any:

@@ -393,14 +393,14 @@ class Terminal(io.StringIO):
 
 def test_what_takes_over_a_second_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tqdm", reason="bars are tqdm's")
-    for patience, expected in ((0.01, True), (60.0, False)):
+    for patience, expected in ((1.1, True), (60.0, False)):
         terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setattr(common, "_PATIENCE", patience)
         monkeypatch.setattr(common, "_TICK", 0.01)
         with common.underway("reading"):
-            time.sleep(0.2)
-        assert ("reading: 00:0" in terminal.getvalue()) is expected
+            time.sleep(1.5)
+        assert ("reading: 00:01" in terminal.getvalue()) is expected
 
 
 def test_nothing_is_shown_where_nobody_looks(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,6 +408,13 @@ def test_nothing_is_shown_where_nobody_looks(capsys: Any, monkeypatch: pytest.Mo
     with common.underway("reading"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_error(files: Path) -> None:
+    info = f"{sys.executable} -W error -m gsparse info {files}/line.mtx --device cpu"
+    command = f"{info} | head -n 0; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_the_module_and_the_command_are_the_same(files: Path) -> None:

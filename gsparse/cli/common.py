@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,12 +89,13 @@ def underway(text: str) -> Iterator[None]:
     if not shows_bars():
         yield
         return
-    over = threading.Event()
+    over, began = threading.Event(), time.time()
 
     def tick() -> None:
         if over.wait(_PATIENCE):
             return
         with import_module("tqdm").tqdm(desc=text, bar_format="{desc}: {elapsed}", leave=False) as bar:
+            bar.start_t = began
             while not over.wait(_TICK):
                 bar.refresh()
 

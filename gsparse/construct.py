@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.io
-import scipy.sparse as sp
 
 from gsparse._typing import Array
 from gsparse.device import Device, device_of
-from gsparse.errors import DtypeError, FileFormatError, ShapeError, StructureError
+from gsparse.errors import DtypeError, ShapeError, StructureError
+from gsparse.files import read_file
 
 __all__ = ["device_arrays", "device_of_source", "read_file"]
 
@@ -98,44 +95,6 @@ def _row_pointers(xp: Any, rows: Array, num_rows: int) -> Array:
 
 def _narrow(indices: Array, bound: int) -> Array:
     return indices.astype(np.int32 if bound <= np.iinfo(np.int32).max else np.int64)
-
-
-def read_file(path: str | PathLike[str]) -> sp.csr_array:
-    """Read a sparse matrix from a file.
-
-    Parameters
-    ----------
-    path : path-like
-        Matrix Market (``.mtx``, ``.mtx.gz``) or SciPy's ``.npz``.
-
-    Raises
-    ------
-    FileNotFoundError
-    FileFormatError
-        Where the kind of file is unknown, or the file is truncated or malformed.
-    """
-    path = Path(path)
-    readers = {".npz": _load_npz, ".mtx": _read_mtx, ".mtx.gz": _read_mtx}
-    reader = next((readers[kind] for kind in readers if path.name.lower().endswith(kind)), None)
-    if reader is None:
-        raise FileFormatError(f"{path.name}: unknown kind of file, gsparse reads {', '.join(readers)}")
-    if not path.exists():
-        raise FileNotFoundError(f"no file at {path}")
-    try:
-        return sp.csr_array(reader(path))
-    except (MemoryError, PermissionError, IsADirectoryError):
-        raise
-    except Exception as error:  # readers raise whatever their parser met: zlib, zipfile, ValueError, OSError, EOFError
-        raise FileFormatError(f"{path.name} is truncated or malformed: {error}") from error
-
-
-def _read_mtx(path: Path) -> Any:
-    return scipy.io.mmread(path, spmatrix=False)
-
-
-def _load_npz(path: Path) -> Any:
-    with path.open("rb") as file:  # which NumPy leaves open where it is no archive
-        return sp.load_npz(file)
 
 
 def check_index_kinds(source: Any) -> None:

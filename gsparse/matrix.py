@@ -396,16 +396,8 @@ class DeviceMatrix(ElementwiseOperations):
         return f"{super().__repr__()[:-1]}, on {self.device.name}>"
 
     def _repr_html_(self) -> str:
-        rows = {
-            "shape": " × ".join(map(str, self.shape)),
-            "dtype": str(self.dtype),
-            "stored entries": f"{self.nnz:,}",
-            "device": self.device.name,
-        }
-        if self.ndim == 2 and self.dtype.char not in HOST_ONLY:
-            rows["format"] = f"{self.plan.format}: {self.plan.reason}"
-        body = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
-        return f"<table><caption>{type(self).__name__}</caption>{body}</table>"
+        found: str = import_module("gsparse.plot").html(self)
+        return found
 
 
 class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
@@ -474,12 +466,15 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
     _scipy_base = sp.csr_array
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], **options: Any) -> Self:
-        """Read Matrix Market (``.mtx``, ``.mtx.gz``) or SciPy's ``.npz``.
+    def from_file(cls, path: str | PathLike[str], *, name: str | None = None, **options: Any) -> Self:
+        """Read Matrix Market (``.mtx``, ``.gz``, ``.bz2``), SciPy's ``.npz``, Harwell–Boeing, or MATLAB's ``.mat``.
 
         Parameters
         ----------
         path : path-like
+            As in `gsparse.files.read_file`.
+        name : str, optional
+            The variable of a ``.mat`` file that holds several.
         **options
             `dtype`, `device`, `format` and what else the constructor takes.
 
@@ -489,7 +484,7 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         FileFormatError
             Where the file is truncated, malformed, or of another kind.
         """
-        return cls(read_file(path), **options)
+        return cls(read_file(path, name), **options)
 
 
 class TransposedMatrix(DeviceMatrix, sp.csc_array):  # type: ignore[misc]

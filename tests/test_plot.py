@@ -13,6 +13,8 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
+from gsparse.linalg import cg
+from gsparse.plot import axes, speed, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
@@ -32,7 +34,7 @@ def record(what: str, us: float, **fields: Any) -> Record:
 
 @pytest.mark.parametrize("shape", [(1000, 37), (5, 5000), (1, 1), (0, 4), (4, 0)])
 def test_density_counts_every_entry_once(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plot, "CHUNK_ENTRIES", 50)
+    monkeypatch.setattr(structure, "CHUNK_ENTRIES", 50)
     S = sp.random_array(shape, density=0.05, format="csr", rng=np.random.default_rng())
     counts = plot.density(S, 16)
     assert counts.sum() == S.nnz
@@ -51,6 +53,30 @@ def test_our_own_matrices_are_drawn_without_lending_their_arrays(ax: Any, recwar
     plot.row_lengths(A, ax)
     assert A @ np.ones(50) == pytest.approx(1.0)
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (40, 300), (7, 7)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_pattern_of_a_view_is_that_of_the_transpose(shape: tuple[int, int], transposed: bool) -> None:
+    dense = sp.random_array(shape, density=0.1, rng=np.random.default_rng(1)).toarray()
+    dense[:, 0] = 1
+    S = sp.csr_array(dense)
+    A = gsparse.GpuSparseMatrix(S, device="cpu")
+    view, exact = (A.T, S.T.toarray()) if transposed else (A, S.toarray())
+    rows, columns = np.nonzero(exact)
+    counts = plot.density(view, 5)
+    expected = np.zeros_like(counts)
+    np.add.at(expected, (rows * 5 // exact.shape[0], columns * 5 // exact.shape[1]), 1)
+    assert np.array_equal(counts, expected)
+    assert np.array_equal(structure.lengths_of(view), (exact != 0).sum(axis=1))
+
+
+def test_a_look_at_some_entries_stands_for_all_of_them() -> None:
+    S = sp.diags_array([1.0, 1.0, 1.0], offsets=[-1, 0, 1], shape=(8000, 8000)).tocsr()
+    whole, part = plot.density(S, 8), plot.density(S, 8, most=800)
+    assert abs(part.sum() - whole.sum()) <= 8
+    assert np.array_equal(np.argmax(part, axis=1), np.arange(8))
+    assert np.array_equal(plot.density(S, 8, most=10**9), whole)
 
 
 def test_row_lengths_count_every_row(ax: Any) -> None:
@@ -77,6 +103,123 @@ def test_a_distribution_shows_entries_rows_and_ghosts_of_each_worker(ax: Any) ->
 def test_a_distribution_of_nothing_is_drawn(ax: Any) -> None:
     plot.distribution(SimpleNamespace(nnz_per_worker=[0], ghosts_per_worker=[0], row_bounds=(0, 0)), ax)
     ax.figure.canvas.draw()
+
+
+# ------------------------------------------------------------------------------------- products, solves, notebooks
+
+LINE = sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(400, 400)).tocsr()
+
+
+def texts(ax: Any) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize(("dtype", "flops"), [("float64", 2), ("complex128", 8)])
+def test_a_roofline_has_each_format_where_the_plan_puts_it(ax: Any, dtype: str, flops: int) -> None:
+    A = gsparse.GpuSparseMatrix(LINE.astype(dtype), device="cpu")
+    assert plot.roofline(A, ax, bandwidth=20e9) is ax
+    roof, *marks = ax.lines
+    np.testing.assert_allclose(roof.get_ydata(), np.array(roof.get_xdata()) * 20)
+    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks if line.get_label() != "_"]
+    work = flops * LINE.nnz
+    expected = [(work / c.nbytes, work / c.seconds / 1e9) for c in A.plan.candidates]
+    *others, ring = points
+    np.testing.assert_allclose(others, expected)
+    assert ring == pytest.approx(expected[[c.format for c in A.plan.candidates].index(A.plan.format)])
+    assert texts(ax)[0] == "memory: 20 GB/s"
+    assert f"{A.plan.format} (chosen)" in texts(ax)
+    ax.figure.canvas.draw()
+
+
+def test_a_roofline_shows_what_was_measured(ax: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path))
+    A = gsparse.GpuSparseMatrix(LINE, device="cpu", tune=True)
+    A @ np.ones(400)
+    plot.roofline(A, ax, bandwidth=20e9)
+    filled = {line.get_ydata()[0] for line in ax.lines if line.get_fillstyle() == "full" and len(line.get_xdata()) == 1}
+    assert filled == {2 * LINE.nnz / c.measured / 1e9 for c in A.plan.candidates if c.measured}
+
+
+def test_the_roof_is_measured_where_none_is_given(ax: Any) -> None:
+    A = gsparse.GpuSparseMatrix(LINE, device="cpu")
+    found = speed.copy_bandwidth(A.device)
+    assert 1e8 < found < 1e13
+    plot.roofline(A, ax)
+    assert texts(ax)[0].startswith("memory: ")
+
+
+def test_a_roofline_of_nothing_is_drawn(ax: Any) -> None:
+    plot.roofline(gsparse.GpuSparseMatrix(sp.csr_array((0, 3)), device="cpu"), ax, bandwidth=1e9)
+    ax.figure.canvas.draw()
+
+
+def test_convergence_has_a_line_a_solve_and_right_hand_side(ax: Any) -> None:
+    B = np.random.default_rng(0).random((400, 2))
+    done = cg(LINE, B, rtol=1e-8, full_output=True)
+    stopped = cg(LINE, B[:, 0], rtol=1e-8, maxiter=3, full_output=True)
+    assert plot.convergence({"both": done, "stopped": stopped}, ax) is ax
+    first, second, third = ax.lines
+    for line, column in ((first, 0), (second, 1)):
+        drawn, given = np.array(line.get_ydata()), done.residuals[:, column]
+        known = np.isfinite(given) & (given > 0)
+        np.testing.assert_array_equal(drawn[known], (given / given[0])[known])
+        assert line.get_marker() == "o"
+    assert len(third.get_ydata()) == 4
+    assert third.get_marker() == "x"
+    assert texts(ax) == [f"both: converged, {done.iterations} iterations", "stopped: reached maxiter, 3 iterations"]
+    assert ax.get_yscale() == "log"
+    ax.figure.canvas.draw()
+
+
+def test_convergence_of_one_result_needs_no_name_and_zeros_are_left_out(ax: Any) -> None:
+    plot.convergence(cg(LINE, np.zeros(400), full_output=True), ax)
+    assert texts(ax) == ["converged, 0 iterations"]
+    assert np.isnan(ax.lines[0].get_ydata()).all()
+    ax.figure.canvas.draw()
+
+
+def pixels(html: str) -> Any:
+    """Give the thumbnail of a notebook's text as an array."""
+    import base64
+    import io
+
+    from matplotlib.image import imread
+
+    return imread(io.BytesIO(base64.b64decode(html.partition("base64,")[2].partition('"')[0])))
+
+
+def test_a_notebook_shows_statistics_plan_and_a_thumbnail(recwarn: pytest.WarningsRecorder) -> None:
+    S = sp.csr_array((np.ones(200), (np.arange(200), np.arange(200))), shape=(400, 400))
+    A = gsparse.GpuSparseMatrix(S, device="cpu")
+    html = A._repr_html_()
+    for words in ("400 × 400", "0 to 1, mean 0.50, 200 rows empty", A.plan.format, "<summary>plan</summary>"):
+        assert words in html
+    picture = pixels(html)[..., :3].mean(axis=2)
+    down, across = (size // 2 for size in picture.shape)
+    inside = picture[8:-8, 8:-8]
+    assert inside[: down - 16, : across - 16].min() < 0.9, "entries are upper left"
+    assert inside[down:, across:].min() > 0.99, "nothing is lower right"
+    assert not recwarn.list
+    assert "entries a column" in A.T._repr_html_()
+
+
+def test_a_notebook_needs_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(axes, "import_module", absent)
+    html = gsparse.GpuSparseMatrix(LINE, device="cpu")._repr_html_()
+    assert "400 × 400" in html
+    assert "<img" not in html
+
+
+def test_a_notebook_shows_a_matrix_without_rows_or_columns() -> None:
+    for shape in ((0, 3), (3, 0)):
+        html = gsparse.GpuSparseMatrix(sp.csr_array(shape), device="cpu")._repr_html_()
+        assert f"{shape[0]} × {shape[1]}" in html
+
+
+# ------------------------------------------------------------------------------------------------ a run's figures
 
 
 def test_times_are_scaled_by_the_vendors(ax: Any) -> None:
@@ -119,7 +262,7 @@ def test_without_matplotlib_the_error_names_the_remedy(monkeypatch: pytest.Monke
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(plot, "import_module", absent)
+    monkeypatch.setattr(axes, "import_module", absent)
     with pytest.raises(plot.PlotError, match=r"pip install 'gsparse\[plot\]'"):
         plot.sparsity(sp.eye_array(3))
 

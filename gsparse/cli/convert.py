@@ -1,0 +1,38 @@
+"""``convert``: from one kind of file to another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gsparse.cli.common import Command, UsageError, add_json, add_matrix, describe, read_matrix, show, underway
+from gsparse.files import SUFFIXES, write_file
+
+__all__ = ["COMMAND"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``convert``."""
+    add_matrix(parser)
+    parser.add_argument("out", type=Path, metavar="OUT", help=f"the file to write: {', '.join(SUFFIXES)}")
+    parser.add_argument("--out-name", metavar="NAME", help="the variable, of a .mat file that is written (default: A)")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read and write."""
+    if not options.out.name.lower().endswith(SUFFIXES):
+        raise UsageError(f"{options.out.name}: unknown kind of file, written are {', '.join(SUFFIXES)}")
+    if options.out.exists() and not options.force:
+        raise UsageError(f"{options.out} is there already: give another name, or --force")
+    S = read_matrix(options)
+    with underway(f"writing {options.out.name}"):
+        write_file(options.out, S, options.out_name)
+    size = options.out.stat().st_size
+    found = {"in": options.file, "out": options.out, "shape": S.shape, "entries": S.nnz, "dtype": str(S.dtype)}
+    show({**found, "bytes": size}, f"wrote {options.out}: {describe(S)}, {size / 1e6:.3f} MB", options)
+    return 0
+
+
+COMMAND = Command("write a matrix as another kind of file", add_arguments, run)

@@ -1,0 +1,207 @@
+"""``solve``: A·x = b, or least squares, from files, here or on several workers."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+
+from gsparse import linalg
+from gsparse.cli.common import (
+    Command,
+    UsageError,
+    add_device,
+    add_json,
+    add_matrix,
+    describe,
+    read_matrix,
+    show,
+    shows_bars,
+    underway,
+)
+from gsparse.cli.info import is_hermitian
+from gsparse.files import read_file
+from gsparse.linalg.result import SolveResult
+from gsparse.matrix import GpuSparseMatrix
+
+__all__ = ["COMMAND"]
+
+SQUARE = ("cg", "minres", "bicgstab", "gmres", "fgmres")
+LEAST_SQUARES = ("lsqr", "lsmr")
+PRECONDITIONERS = ("jacobi", "block_jacobi", "ilu0", "ic0", "isai", "chebyshev_polynomial", "amg")
+# Rows of a block of block_jacobi: unknowns of a point in most discretizations.
+_BLOCK = 4
+OUTPUTS = (".npy", ".mtx")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``solve``."""
+    add_matrix(parser)
+    what = parser.add_argument_group("the problem")
+    what.add_argument("--rhs", type=Path, metavar="FILE", help=".npy, or as the matrix (default: A times ones)")
+    what.add_argument("--rhs-name", metavar="NAME", help="the variable, of a .mat file that holds several")
+    how = parser.add_argument_group("how")
+    how.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help="chosen by the matrix where left out")
+    how.add_argument("--precond", choices=("none", *PRECONDITIONERS), default="none", help="default: none")
+    how.add_argument("--block-size", type=int, default=_BLOCK, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
+    how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help="of the residual (default: 1e-8)")
+    how.add_argument("--maxiter", type=int, metavar="N", help="iterations at most (default: the method's)")
+    add_device(how)
+    how.add_argument("--workers", type=int, metavar="N", help="on as many processes, a GPU each where there are any")
+    out = parser.add_argument_group("what comes of it")
+    out.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"write x: {', '.join(OUTPUTS)}")
+    add_json(out)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, choose, solve, write; 1 where it did not converge."""
+    check(options)
+    S = read_matrix(options)
+    S = S if S.dtype.kind in "fc" else S.astype(np.float64)
+    b = right_hand_side(options, S)
+    attempts, why = methods(options, S)
+    found: dict[str, Any] = {"file": options.file, "shape": S.shape, "entries": S.nnz, "tried": []}
+    with operand(options, S) as A:
+        M, found["precond_seconds"] = preconditioner(options, A)
+        for method in attempts:
+            result = solved(method, A, b, M, options)
+            found["tried"].append(method)
+            if result.info == 0:
+                break
+        device = f"{options.workers} workers" if options.workers else A.device.name
+    norm = float(np.linalg.norm(b))
+    residual = float(np.linalg.norm(S @ result.x - b)) / (norm or 1.0)
+    found |= {"device": device, "method": method, "why": why, "precond": options.precond, "rtol": options.rtol}
+    found |= {"converged": result.info == 0, "reason": result.reason, "advice": result.advice}
+    found |= {"iterations": result.iterations, "seconds": result.seconds, "relative_residual": residual}
+    found |= {"history": result.residuals, "output": options.output}
+    if options.output:
+        write_solution(options.output, result.x)
+    show(found, _text(found, result, S), options)
+    return 0 if result.info == 0 else 1
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what does not go together, before anything is read."""
+    if options.output and options.output.suffix.lower() not in OUTPUTS:
+        raise UsageError(f"-o {options.output}: x is written as {' or '.join(OUTPUTS)}")
+    if options.output and not options.output.absolute().parent.is_dir():
+        raise UsageError(f"-o {options.output}: there is no folder {options.output.absolute().parent}")
+    if options.method in LEAST_SQUARES and options.precond != "none":
+        raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
+    if not 0 <= options.rtol < 1:
+        raise UsageError(f"--rtol: from 0 to 1, got {options.rtol}")
+    for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
+        given = getattr(options, name)
+        if given is not None and given < least:
+            raise UsageError(f"--{name.replace('_', '-')}: at least {least}, got {given}")
+
+
+def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
+    """Read b, or make one whose solution is known to exist: A times ones."""
+    if options.rhs is None:
+        return S @ np.ones(S.shape[1], S.dtype)
+    if options.rhs.suffix.lower() == ".npy":
+        try:
+            b = np.load(options.rhs, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise UsageError(f"--rhs {options.rhs.name} is no array: {error}; write it with numpy.save") from error
+    else:
+        b = read_file(options.rhs, options.rhs_name).toarray()
+    if b.ndim == 2 and 1 in b.shape:
+        b = b.reshape(-1)
+    if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:
+        raise UsageError(
+            f"--rhs {options.rhs.name} has shape {b.shape}: {S.shape[0]} rows are needed, as the matrix has"
+        )
+    return b if b.dtype.kind in "fc" else b.astype(np.float64)
+
+
+def methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[str, ...], str]:
+    """Give the methods to try, each where the one before has not converged, and why."""
+    if options.method:
+        if options.method in SQUARE and S.shape[0] != S.shape[1]:
+            raise UsageError(f"{options.method} needs a square matrix, this one is {describe(S)}: use lsqr or lsmr")
+        return (options.method,), "asked for"
+    if S.shape[0] != S.shape[1]:
+        if options.precond != "none":
+            raise UsageError("--precond goes with square matrices: least squares is solved without")
+        return ("lsmr",), "not square: least squares"
+    with underway("looking for a symmetry"):
+        hermitian = is_hermitian(GpuSparseMatrix(S, device=options.device))
+    if not hermitian:
+        return ("bicgstab", "gmres"), "square, not symmetric"
+    if (S.diagonal().real > 0).all():
+        return ("cg", "minres"), "symmetric with a positive diagonal: probably positive definite"
+    return ("minres", "gmres"), "symmetric, not positive definite"
+
+
+@contextmanager
+def operand(options: argparse.Namespace, S: sp.csr_array) -> Iterator[Any]:
+    """Give the matrix on a device, or on workers that are there within the block."""
+    if not options.workers:
+        with underway("choosing a format"):
+            A = GpuSparseMatrix(S, device=options.device)
+        yield A
+        return
+    from gsparse.distributed import LocalGpuCluster, distribute
+
+    device = options.device or "auto"
+    with underway(f"starting {options.workers} workers"):
+        cluster = LocalGpuCluster(options.workers, device=device)
+    with cluster, cluster.get_client() as client, distribute(S, client=client, device=device) as A:
+        yield A
+
+
+def preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:
+    """Make what `--precond` names; give it and the seconds it took."""
+    name = options.precond
+    if name == "none":
+        return None, 0.0
+    begin = time.perf_counter()
+    with underway(f"preconditioner {name}"):
+        M = getattr(linalg, name)(A, *([options.block_size] if name == "block_jacobi" else []))
+    return M, time.perf_counter() - begin
+
+
+def solved(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> SolveResult:
+    """Call a solver by its own names for tolerance and limit."""
+    if method in LEAST_SQUARES:
+        limit = "iter_lim" if method == "lsqr" else "maxiter"
+        given = {"atol": options.rtol, "btol": options.rtol, limit: options.maxiter}
+    else:
+        given = {"rtol": options.rtol, "maxiter": options.maxiter, "M": M}
+    found: SolveResult = getattr(linalg, method)(A, b, full_output=True, progress=shows_bars(), **given)
+    return found
+
+
+def write_solution(path: Path, x: Any) -> None:
+    """Write x: NumPy's format, or a Matrix Market array of a column for each right-hand side."""
+    if path.suffix.lower() == ".npy":
+        np.save(path, x)
+    else:
+        scipy.io.mmwrite(path, x.reshape(x.shape[0], -1))
+
+
+def _text(found: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
+    tried = [f"{name}: did not converge, next one tried" for name in found["tried"][:-1]]
+    lines = [
+        f"{found['file'].name}: {describe(S)}, on {found['device']}",
+        f"method: {found['why']}",
+        *tried,
+        f"{found['method']}, preconditioner {found['precond']}"
+        + (f" ({found['precond_seconds']:.3g} s)" if found["precond"] != "none" else ""),
+        str(result),
+        f"norm(b - A x) / norm(b) = {found['relative_residual']:.3e}",
+    ]
+    return "\n".join([*lines, *([f"wrote {found['output']}"] if found["output"] else [])])
+
+
+COMMAND = Command("solve A x = b, or least squares, from files", add_arguments, run)

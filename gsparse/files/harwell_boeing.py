@@ -1,0 +1,110 @@
+"""Harwell–Boeing and Rutherford–Boeing: CSC in columns of text, by SciPy's reader and writer.
+
+SciPy reads real and integer matrices whose formats are Fortran's I and E, without a symmetry. A symmetry is read here
+as if there were none, and then the other triangle is added.
+
+References
+----------
+I. S. Duff, R. G. Grimes, J. G. Lewis, "Users' guide for the Harwell-Boeing sparse matrix collection", 1992.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from io import StringIO, TextIOWrapper
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+
+from gsparse.files.checks import as_csr
+
+__all__ = ["SUFFIXES", "read", "write"]
+
+# As collections name such files: by the values (real, pattern …), the symmetry, and whether they are assembled.
+SUFFIXES = (".hb", ".rb", ".rua", ".rsa", ".rra", ".rza", ".iua", ".isa")
+
+# What the second letter of the type says of the other triangle.
+_MIRRORS: dict[str, Any] = {"S": np.positive, "Z": np.negative}
+_WITHOUT = "UR"
+# Fortran's: numbers of a line, and characters of a number.
+_FORMAT = re.compile(r"\((\d*)[IEFDG](\d+)", re.IGNORECASE)
+
+
+def read(path: Path, name: str | None) -> sp.csr_array:
+    """Read an assembled matrix, of any symmetry; right-hand sides in the file are left out."""
+    lines = path.read_text(encoding="latin-1").splitlines()
+    if len(lines) < 4:
+        raise ValueError(f"its header has four lines, it has {len(lines)}")
+    symmetry = _simplify(lines)
+    with warnings.catch_warnings():
+        # (NumPy's, of text that is no number: whatever is missing then is noticed by its count)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        found = as_csr(scipy.io.hb_read(StringIO("\n".join(lines) + "\n"), spmatrix=False), path.stat().st_size)
+    announced = int(lines[2][42:56])
+    if found.nnz != announced:
+        raise ValueError(f"it says that it has {announced:,} entries, and has {found.nnz:,}")
+    return found if symmetry in _WITHOUT else _mirrored(found, symmetry)
+
+
+def _simplify(lines: list[str]) -> str:
+    """Take the symmetry and right-hand sides out of a header, which SciPy refuses, and give the symmetry's letter."""
+    lines[0] = lines[0].ljust(80)
+    kind = lines[2][:3].upper()
+    if kind[1:2] not in (*_MIRRORS, *_WITHOUT) or kind[:1] not in ("R", "I") or kind[2:] != "A":
+        raise ValueError(
+            f"its type is {kind!r}, readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
+        )
+    lines[2] = (f"{kind[0]}U{kind[2]}" + lines[2][3:]).ljust(70)
+    if lines[1][56:70].strip() not in ("", "0"):
+        del lines[4]
+    lines[1] = lines[1][:56]
+    lines[3] = " ".join(lines[3].split()[:3])
+    _fill_up(lines)
+    return kind[1]
+
+
+def _fill_up(lines: list[str]) -> None:
+    """Bring lines to the length that their format says, by which SciPy counts them."""
+    entries, begin = int(lines[2][42:56]), 4
+    for section, (format, numbers) in enumerate(
+        zip(lines[3].split(), (int(lines[2][28:42]) + 1, entries, entries), strict=True)
+    ):
+        found = _FORMAT.match(format)
+        if found is None:
+            raise ValueError(f"{format} is no format of whole numbers or of numbers with an exponent")
+        repeat, width = int(found[1] or 1), int(found[2])
+        says, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(repeat, 1))
+        if says != count or count > len(lines) - begin:
+            raise ValueError(f"{numbers} numbers of {format} take {count} lines, it announces {says}")
+        for number in range(begin, begin + count):
+            lines[number] = lines[number].rstrip().ljust(repeat * width)
+            if len(lines[number]) > repeat * width:
+                raise ValueError(f"line {number + 1} is longer than {format}: {len(lines[number])} characters")
+        begin += count
+
+
+def _mirrored(lower: sp.csr_array, symmetry: str) -> sp.csr_array:
+    if lower.shape[0] != lower.shape[1]:
+        raise ValueError(f"its type says that it is symmetric, its shape is {lower.shape}")
+    entries = lower.tocoo()
+    off = entries.row != entries.col
+    row, col = np.concatenate([entries.row, entries.col[off]]), np.concatenate([entries.col, entries.row[off]])
+    values = np.concatenate([entries.data, _MIRRORS[symmetry](entries.data[off])])
+    return sp.csr_array((values, (row, col)), shape=lower.shape)
+
+
+def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
+    """Write a real or integer matrix that has entries."""
+    if A.dtype.kind not in "iuf":
+        raise ValueError(f"Harwell-Boeing files are written of real and integer matrices, this one is {A.dtype}")
+    if A.nnz == 0:
+        raise ValueError("Harwell-Boeing files are written of matrices with entries, this one has none")
+    text = TextIOWrapper(file, encoding="ascii", newline="\n")
+    try:
+        scipy.io.hb_write(text, A)
+    finally:
+        text.detach()  # (which flushes, and leaves the file to who opened it)

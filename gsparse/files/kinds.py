@@ -1,0 +1,128 @@
+"""Which kind of file a name means, and the way in and out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import scipy.sparse as sp
+
+from gsparse.errors import FileFormatError
+from gsparse.files import harwell_boeing, matlab, matrix_market, npz
+from gsparse.files.checks import reading
+
+__all__ = ["SUFFIXES", "read_file", "write_file"]
+
+
+class _Kind(NamedTuple):
+    """How files of one kind are read and written, and what else writes them."""
+
+    read: Callable[[Path, str | None], sp.csr_array]
+    write: Callable[[IO[bytes], sp.csr_array, str | None], None]
+    writer: str
+
+
+_HARWELL_BOEING = _Kind(harwell_boeing.read, harwell_boeing.write, "scipy.io.hb_write")
+_KINDS = {
+    ".npz": _Kind(npz.read, npz.write, "scipy.sparse.save_npz"),
+    ".mtx": _Kind(matrix_market.read, matrix_market.write, "scipy.io.mmwrite"),
+    ".mtx.gz": _Kind(matrix_market.read, matrix_market.compressed(".gz"), "scipy.io.mmwrite"),
+    ".mtx.bz2": _Kind(matrix_market.read, matrix_market.compressed(".bz2"), "scipy.io.mmwrite"),
+    ".mat": _Kind(matlab.read, matlab.write, "scipy.io.savemat"),
+    **dict.fromkeys(harwell_boeing.SUFFIXES, _HARWELL_BOEING),
+}
+
+SUFFIXES = tuple(_KINDS)
+
+
+def _kind_of(path: Path) -> _Kind:
+    found = next((_KINDS[ending] for ending in _KINDS if path.name.lower().endswith(ending)), None)
+    if found is None:
+        raise FileFormatError(f"{path.name}: unknown kind of file, gsparse reads {', '.join(SUFFIXES)}")
+    return found
+
+
+def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_array:
+    """Read a sparse matrix from a file.
+
+    Nothing is allocated that the file could not fill, and no index is used before it has been checked.
+
+    Parameters
+    ----------
+    path : path-like
+        Matrix Market (``.mtx``, ``.mtx.gz``, ``.mtx.bz2``), SciPy's ``.npz``, Harwell–Boeing (``.hb``, ``.rb``,
+        ``.rua``, ``.rsa`` …) or MATLAB's ``.mat``.
+    name : str, optional
+        The variable of a ``.mat`` file that holds several.
+
+    Returns
+    -------
+    csr_array, shape (M, N)
+        On the host, with the values' own dtype.
+
+    Raises
+    ------
+    FileNotFoundError
+    FileFormatError
+        Where the kind of file is unknown, or the file is truncated or malformed.
+    DeviceMemoryError
+        Where the host has no room for it.
+
+    Examples
+    --------
+    >>> import tempfile, scipy.sparse
+    >>> from gsparse.files import read_file, write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/A.mtx.gz", scipy.sparse.eye_array(3))
+    ...     read_file(f"{folder}/A.mtx.gz").nnz
+    3
+    """
+    path = Path(path)
+    kind = _kind_of(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no file at {path}")
+    with reading(path, kind.writer):
+        return kind.read(path, name)
+
+
+def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> None:
+    """Write a sparse matrix to a file, whole or not at all: what was there before stays until then.
+
+    Parameters
+    ----------
+    path : path-like
+        As in `read_file`.
+    A : sparse array or matrix, shape (M, N)
+        Entries that are stored twice are added up.
+    name : str, optional
+        Of the variable in a ``.mat`` file, ``A`` by default.
+
+    Raises
+    ------
+    FileFormatError
+        Where the kind of file is unknown, or cannot hold such a matrix.
+    OSError
+
+    Examples
+    --------
+    >>> import tempfile, scipy.sparse
+    >>> from gsparse.files import write_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/A.mat", scipy.sparse.eye_array(3), name="identity")
+    """
+    path = Path(path)
+    kind = _kind_of(path)
+    csr = sp.csr_array(A, copy=True)
+    csr.sum_duplicates()
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with part.open("xb") as file:
+            kind.write(file, csr, name)
+        part.replace(path)
+    except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+        raise FileFormatError(f"{path.name} cannot be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)

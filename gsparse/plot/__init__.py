@@ -1,0 +1,24 @@
+"""Pictures of matrices, solves and what was measured; each function draws into matplotlib Axes and gives them back."""
+
+from gsparse.plot.axes import PlotError
+from gsparse.plot.notebook import html
+from gsparse.plot.runs import save_figures, setup_by_format, thread_scaling, times_by_format
+from gsparse.plot.solves import convergence
+from gsparse.plot.speed import roofline
+from gsparse.plot.structure import density, row_lengths, sparsity
+from gsparse.plot.workers import distribution
+
+__all__ = [
+    "PlotError",
+    "convergence",
+    "density",
+    "distribution",
+    "html",
+    "roofline",
+    "row_lengths",
+    "save_figures",
+    "setup_by_format",
+    "sparsity",
+    "thread_scaling",
+    "times_by_format",
+]

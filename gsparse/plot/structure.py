@@ -1,0 +1,164 @@
+"""Where a matrix has its entries, and how many a row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse.plot.axes import axes_of, matplotlib_module
+
+__all__ = ["CELLS", "density", "lengths_of", "row_lengths", "sparsity"]
+
+# Cells a side of a sparsity picture: as many as a figure has points to show them with.
+CELLS = 256
+
+# Entries counted at a time, which bounds the memory beside the matrix's own.
+CHUNK_ENTRIES = 10_000_000
+
+
+def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = None) -> Any:
+    """Draw where a matrix has entries: as many as there are in each cell of a grid, so that any size can be seen.
+
+    Parameters
+    ----------
+    A : sparse array or matrix
+        SciPy's, or a GpuSparseMatrix.
+    ax : matplotlib Axes, optional
+        A new figure's where left out.
+    cells : int
+        Cells a side, at most.
+    most : int, optional
+        Entries to look at, see `density`; all where left out.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    PlotError
+        Where matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from matplotlib.figure import Figure
+    >>> sparsity(scipy.sparse.eye_array(1000), Figure().subplots(), cells=10).get_xlabel()
+    '1000 columns'
+    """
+    ax = axes_of(ax)
+    counts = density(A, cells, most)
+    shown = np.ma.masked_equal(counts, 0)
+    colors = matplotlib_module("colors").LogNorm(vmin=1, vmax=max(2, int(counts.max(initial=0))))
+    num_rows, num_cols = A.shape
+    ax.imshow(
+        shown, norm=colors, cmap="viridis_r", interpolation="nearest", aspect="auto", extent=(0, num_cols, num_rows, 0)
+    )
+    ax.set_xlabel(f"{num_cols} columns", fontsize="small")
+    ax.set_ylabel(f"{num_rows} rows", fontsize="small")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    return ax
+
+
+def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
+    """Count the entries in each cell of a grid over a matrix, at most `cells` a side.
+
+    Parameters
+    ----------
+    A : sparse array or matrix, shape (M, N)
+    cells : int
+    most : int, optional
+        Entries to look at, about: of each row of cells the first ones, whose counts stand for the others.
+
+    Returns
+    -------
+    ndarray of int64, shape (min(M, cells), min(N, cells)), at least (1, 1)
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from gsparse.plot import density
+    >>> density(scipy.sparse.eye_array(6), 3)
+    array([[2, 0, 0],
+           [0, 2, 0],
+           [0, 0, 2]])
+    """
+    if _is_by_columns(A):
+        return np.ascontiguousarray(density(A.T, cells, most).T)
+    num_rows, num_cols = A.shape
+    down, across = max(1, min(cells, num_rows)), max(1, min(cells, num_cols))
+    counts = np.zeros((down, across), np.int64)
+    indptr, part = _structure(A)
+    edges = indptr[-(-np.arange(down + 1) * num_rows // down)].astype(np.int64)
+    for band, (begin, end) in enumerate(itertools.pairwise(edges)):
+        enough = end if most is None else min(end, begin + max(1, most // down))
+        for start in range(begin, enough, CHUNK_ENTRIES):
+            columns = part(start, min(start + CHUNK_ENTRIES, enough)).astype(np.int64)
+            counts[band] += np.bincount(columns * across // num_cols, minlength=across)
+        if enough < end:
+            counts[band] = counts[band] * (end - begin) // (enough - begin)
+    return counts
+
+
+def row_lengths(A: Any, ax: Any = None) -> Any:
+    """Draw how many rows have how many entries, both axes logarithmic; empty rows stand left of one entry.
+
+    Parameters
+    ----------
+    A : sparse array or matrix
+    ax : matplotlib Axes, optional
+        A new figure's where left out.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from matplotlib.figure import Figure
+    >>> row_lengths(scipy.sparse.eye_array(1000), Figure().subplots()).get_ylabel()
+    'rows'
+    """
+    ax = axes_of(ax)
+    lengths = lengths_of(A)
+    longest = int(lengths.max(initial=1))
+    # Each length below 16 has a bar of its own, longer ones share bars of like width on the axis.
+    edges = np.unique(np.concatenate([np.arange(0, min(longest, 16) + 2), np.geomspace(16, longest + 1, 48).round()]))
+    edges = edges[edges <= longest + 1]
+    counts, _ = np.histogram(lengths, edges)
+    left = np.maximum(edges[:-1], 0.5)
+    ax.bar(left, counts, width=edges[1:] - left, align="edge", color="tab:blue", edgecolor="white", linewidth=0.3)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_ylim(0.5, 2 * int(counts.max(initial=1)))
+    if counts[0] and edges[0] == 0:
+        ax.patches[0].set_color("tab:gray")
+        ax.annotate("empty", (left[0] * 2**0.5, counts[0]), ha="center", va="bottom", fontsize="x-small")
+    ax.set_xlabel("entries a row", fontsize="small")
+    ax.set_ylabel("rows", fontsize="small")
+    return ax
+
+
+def lengths_of(A: Any) -> Any:
+    """Count the entries of each row, on the host."""
+    if _is_by_columns(A):
+        indptr, part = _structure(A.T)
+        return np.bincount(part(0, int(indptr[-1])), minlength=A.shape[0])
+    return np.diff(_structure(A)[0])
+
+
+def _is_by_columns(A: Any) -> bool:
+    return bool(A.format == "csc")
+
+
+def _structure(A: Any) -> tuple[Any, Callable[[int, int], Any]]:
+    """Give a matrix's row pointers on the host, and what gives columns, without a loan of arrays that are gsparse's."""
+    if hasattr(A, "device_indptr"):
+        return A.device.download(A.device_indptr), lambda begin, end: A.device.download(A.device_indices[begin:end])
+    csr = A.tocsr()
+    return csr.indptr, lambda begin, end: csr.indices[begin:end]

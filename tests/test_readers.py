@@ -1,0 +1,605 @@
+"""Readers of files: what each kind gives and takes, and that no file, however damaged, does worse than be refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gsparse import GpuSparseMatrix
+from gsparse.errors import DeviceMemoryError, FileFormatError
+from gsparse.files import SUFFIXES, read_file, write_file
+from tests.support import STRUCTURES, random_values, with_types
+
+S = sp.csr_array(np.array([[1.0, 0, 2], [0, 3, 0], [4, 0, 5e-300], [0, 0, -6.1]]))
+
+
+def same(A: Any, B: Any) -> None:
+    """Check that two matrices have the same entries, to the last bit."""
+    A, B = sp.csr_array(A, copy=True), sp.csr_array(B, copy=True)
+    for one in (A, B):
+        one.sum_duplicates()
+    assert A.shape == B.shape
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(A, name), getattr(B, name))
+
+
+# ------------------------------------------------------------------------------------------------------ both ways
+
+
+@pytest.mark.parametrize("ending", SUFFIXES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: str, structure: str) -> None:
+    A = STRUCTURES[structure](np.random.default_rng(5))
+    path = tmp_path / f"A{ending}"
+    if A.nnz == 0 and ending[1:3] in ("hb", "rb", "ru", "rs", "rr", "rz", "iu", "is"):
+        with pytest.raises(FileFormatError, match=r"^A\..* cannot be written: .*with entries"):
+            write_file(path, A)
+        assert not list(tmp_path.iterdir())
+        return
+    write_file(path, A)
+    same(read_file(path), A)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint32", "float32", "complex64", "complex128"])
+@pytest.mark.parametrize("ending", [".npz", ".mtx", ".mat"])
+def test_values_of_every_type_survive(tmp_path: Path, ending: str, dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    A = with_types(STRUCTURES["even"](rng), dtype, np.int64, rng)
+    A.sum_duplicates()
+    write_file(tmp_path / f"A{ending}", A)
+    found = read_file(tmp_path / f"A{ending}")
+    same(found, A)
+    assert (found.dtype.kind == "c") == (A.dtype.kind == "c")
+
+
+def test_what_a_file_cannot_hold_leaves_the_one_that_was_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "A.hb", tmp_path / "A.mat"):
+        path.write_bytes(b"was there")
+    with pytest.raises(FileFormatError, match="real and integer matrices, this one is complex128"):
+        write_file(tmp_path / "A.hb", S * 1j)
+    with pytest.raises(FileFormatError, match="doubles, which do not hold every int64"):
+        write_file(tmp_path / "A.mat", sp.csr_array(np.array([[2**60 + 1]])))
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"was there"}
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "dia", "bsr"])
+@pytest.mark.parametrize("container", ["array", "matrix"])
+def test_every_format_of_npz_is_read(tmp_path: Path, kind: str, container: str) -> None:
+    made = getattr(sp, f"{kind}_{container}")(S)
+    for compress in (False, True):
+        sp.save_npz(tmp_path / "A.npz", made, compressed=compress)
+        same(read_file(tmp_path / "A.npz"), S)
+
+
+def test_values_of_the_other_byte_order_are_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "A.npz", **{**arrays_of("csr"), "data": S.data.astype(">f8")})
+    A = GpuSparseMatrix.from_file(tmp_path / "A.npz", device="cpu")
+    np.testing.assert_array_equal(A @ np.ones(3), S @ np.ones(3))
+
+
+def test_a_dense_array_is_read_without_its_zeros(tmp_path: Path) -> None:
+    scipy.io.mmwrite(tmp_path / "A.mtx", S.toarray())
+    scipy.io.savemat(tmp_path / "A.mat", {"A": S.toarray()})
+    for name in ("A.mtx", "A.mat"):
+        found = read_file(tmp_path / name)
+        same(found, S)
+        assert found.nnz == S.nnz
+
+
+# --------------------------------------------------------------------------------------------------------- MATLAB
+
+
+def test_of_several_variables_the_only_sparse_one_is_read_or_the_one_named(tmp_path: Path) -> None:
+    path = tmp_path / "A.mat"
+    scipy.io.savemat(path, {"text": "words", "b": np.arange(4.0), "S": sp.csc_array(S)})
+    same(read_file(path), S)
+    assert read_file(path, name="b").toarray().tolist() == [[0, 1, 2, 3]]
+    assert GpuSparseMatrix.from_file(path, name="b", device="cpu").shape == (1, 4)
+    scipy.io.savemat(path, {"S": sp.csc_array(S), "T": sp.csc_array(2 * S)})
+    same(read_file(path, name="T"), 2 * S)
+    with pytest.raises(FileFormatError, match=r"A.mat.*name the variable.*S \(sparse \(4, 3\)\), T"):
+        read_file(path)
+    with pytest.raises(FileFormatError, match=r"no variable X, it holds S \(sparse"):
+        read_file(path, name="X")
+
+
+def test_a_matrix_of_the_suitesparse_collection_is_found_in_its_structure(tmp_path: Path) -> None:
+    scipy.io.savemat(tmp_path / "A.mat", {"Problem": {"name": "HB/x", "A": sp.csc_array(S), "id": 3.0}})
+    same(read_file(tmp_path / "A.mat"), S)
+    same(read_file(tmp_path / "A.mat", name="Problem.A"), S)
+
+
+def test_matlab_files_of_other_versions_name_the_remedy(tmp_path: Path) -> None:
+    scipy.io.savemat(tmp_path / "old.mat", {"A": S.toarray()}, format="4")
+    (tmp_path / "new.mat").write_bytes(
+        b"MATLAB 7.3 MAT-file".ljust(124) + struct.pack("<H2s", 0x0200, b"IM") + b"\x89HDF"
+    )
+    for name, version in (("old.mat", "4"), ("new.mat", "7.3")):
+        with pytest.raises(FileFormatError, match=f"{name}.*this one is of {version}.*-v7'"):
+            read_file(tmp_path / name)
+
+
+# ------------------------------------------------------------------------------------------------- Harwell–Boeing
+
+
+def harwell_boeing(kind: str, matrix: Any) -> str:
+    file = io.StringIO()
+    scipy.io.hb_write(file, sp.csc_array(matrix))
+    return file.getvalue().replace("RUA", kind, 1)
+
+
+@pytest.mark.parametrize(("kind", "sign"), [("RSA", 1), ("RZA", -1), ("rsa", 1)])
+def test_a_symmetry_of_harwell_boeing_is_unfolded(tmp_path: Path, kind: str, sign: int) -> None:
+    lower = sp.csr_array(np.tril(np.arange(1.0, 17).reshape(4, 4), 0 if sign > 0 else -1))
+    (tmp_path / "A.rsa").write_text(harwell_boeing(kind, lower))
+    same(read_file(tmp_path / "A.rsa"), lower + sign * sp.tril(lower, -1).T)
+
+
+def test_right_hand_sides_of_harwell_boeing_are_left_out(tmp_path: Path) -> None:
+    lines = harwell_boeing("RUA", S).splitlines()
+    lines[1] += f"{1:14d}"
+    lines[3] = lines[3].ljust(72) + "(4E24.16)"
+    lines.insert(4, f"F             {1:14d}{0:14d}")
+    (tmp_path / "A.rua").write_text("\n".join([*lines, "  1.0  2.0  3.0  4.0"]))
+    same(read_file(tmp_path / "A.rua"), S)
+
+
+@pytest.mark.parametrize("kind", ["CUA", "PSA", "RUE", "XYZ"])
+def test_a_type_of_harwell_boeing_that_is_not_read_is_named(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "A.hb").write_text(harwell_boeing(kind, S))
+    with pytest.raises(FileFormatError, match=f"^A.hb .*'{kind}'.*readable are .*RUA"):
+        read_file(tmp_path / "A.hb")
+
+
+def written(ending: str, matrix: Any) -> bytes:
+    """Give a valid file of a kind, by SciPy alone."""
+    file = io.BytesIO()
+    if ending == ".npz":
+        sp.save_npz(file, matrix, compressed=False)
+    elif ending == ".mat":
+        full = isinstance(matrix, np.ndarray) or matrix.shape[0] == 3
+        scipy.io.savemat(
+            file,
+            {
+                "A": np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
+                if full
+                else sp.csc_array(matrix)
+            },
+        )
+    elif ending == ".hb":
+        return harwell_boeing("RUA", matrix).encode()
+    else:
+        scipy.io.mmwrite(file, matrix)
+    return gzip.compress(file.getvalue()) if ending.endswith(".gz") else file.getvalue()
+
+
+# ----------------------------------------------------------------------------------- what once crashed, or could
+
+MTX = "%%MatrixMarket matrix {}\n{}\n"
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_an_array_without_values_is_an_empty_matrix(tmp_path: Path, shape: tuple[int, int]) -> None:
+    # (SciPy divides by the number of rows: SIGFPE)
+    scipy.io.mmwrite(tmp_path / "A.mtx", np.zeros(shape))
+    found = GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu")
+    assert (found.shape, found.nnz, found.dtype) == (shape, 0, np.dtype(float))
+
+
+def test_a_last_line_may_lack_its_end(tmp_path: Path) -> None:
+    # (SciPy follows a null pointer where a letter stands there: SIGSEGV)
+    for ending in ("2", "2e", "2 words"):
+        (tmp_path / "A.mtx").write_text(MTX.format("coordinate real general", f"2 2 2\n1 1 3\n2 2 {ending}")[:-1])
+        assert GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu").diagonal().tolist() == [3, 2]
+
+
+TRAPS: dict[str, tuple[str, str]] = {
+    "values behind an array without rows": (MTX.format("array real general", "0 3\n1.0"), "has no values"),
+    "a symmetric array that is not square": (
+        MTX.format("array real symmetric", "2 3\n1\n2\n3"),
+        r"symmetric.*\(2, 3\)",
+    ),
+    "a petabyte of entries": (
+        MTX.format("coordinate real general", "2 3 1000000000000000\n1 3 4"),
+        "it has .* at most",
+    ),
+    "a petabyte of rows": (
+        MTX.format("coordinate real general", "9000000000000000 3 1\n1 3 4"),
+        "leave empty rows out",
+    ),
+    "a terabyte of values": (MTX.format("array real general", "1000000 1000000\n1"), "Truncated"),
+    "an array of a pattern": (MTX.format("array pattern general", "1 1\n1"), "pattern"),
+    "null bytes": (MTX.format("coordinate real general", "2 2 2\n1 1 3\0\0\0\n2 2 1"), "null bytes"),
+    "a vector": ("%%MatrixMarket vector coordinate real general\n5 1\n1 3.0\n", "vector"),
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_lying_header_is_refused_before_it_is_followed(tmp_path: Path, name: str) -> None:
+    content, words = TRAPS[name]
+    (tmp_path / "A.mtx").write_text(content)
+    (tmp_path / "A.mtx.gz").write_bytes(gzip.compress(content.encode()))
+    for file in ("A.mtx", "A.mtx.gz"):
+        with pytest.raises(FileFormatError, match=f"^{file} is truncated or malformed: .*{words}.*scipy.io.mmwrite"):
+            GpuSparseMatrix.from_file(tmp_path / file, device="cpu")
+
+
+def arrays_of(kind: str) -> dict[str, Any]:
+    """Give what `save_npz` writes."""
+    file = io.BytesIO()
+    sp.save_npz(file, S.asformat(kind))
+    file.seek(0)
+    with np.load(file) as found:
+        return dict(found)
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("shift", [10**6, -2])
+def test_indices_out_of_range_are_refused_before_they_are_followed(tmp_path: Path, kind: str, shift: int) -> None:
+    # (SciPy's conversions from CSC and BSR write where these point: SIGSEGV)
+    arrays = arrays_of(kind)
+    np.savez(tmp_path / "A.npz", **{**arrays, "indices": arrays["indices"] + np.int32(shift)})
+    with pytest.raises(FileFormatError, match=r"^A.npz .*ind.*scipy.sparse.save_npz"):
+        GpuSparseMatrix.from_file(tmp_path / "A.npz", device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
+def test_pointers_that_fall_to_zero_are_refused(tmp_path: Path, kind: str) -> None:
+    # (SciPy's own check passes over them, and its conversions then follow them: SIGSEGV)
+    arrays = arrays_of(kind)
+    arrays["indptr"][-1] = 0
+    np.savez(tmp_path / "A.npz", **arrays)
+    with pytest.raises(FileFormatError, match=r"^A.npz .*non-decreasing"):
+        GpuSparseMatrix.from_file(tmp_path / "A.npz", device="cpu")
+
+
+def npy(shape: tuple[int, ...], descr: str, body: bytes) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
+    return file.getvalue() + body
+
+
+def test_an_array_that_is_shorter_than_its_header_says_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "A.npz", "w") as archive:
+        archive.writestr("data.npy", npy((10**12,), "<f8", b"\0" * 80))
+    with pytest.raises(FileFormatError, match=r"data.npy is 208 bytes long, its header makes it 8,000,000,000,128"):
+        read_file(tmp_path / "A.npz")
+
+
+def zipped(compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+def with_size(content: bytes, size: int) -> bytes:
+    """Change what the directory of an archive of one member says about its size."""
+    place = content.rindex(b"PK\1\2") + 24
+    return content[:place] + struct.pack("<I", size) + content[place + 4 :]
+
+
+def matlab(*elements: tuple[int, bytes], order: str = "<") -> bytes:
+    mark = b"IM" if order == "<" else b"MI"
+    head = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(f"{order}H", 0x0100) + mark
+    return head + b"".join(struct.pack(f"{order}II", kind, len(body)) + body for kind, body in elements)
+
+
+def element(kind: int, body: bytes) -> bytes:
+    return struct.pack("<II", kind, len(body)) + body.ljust(-(-len(body) // 8) * 8, b"\0")
+
+
+FLAGS = element(6, struct.pack("<II", 5, 0))
+RUA = harwell_boeing("RUA", S)
+
+MALFORMED: dict[str, tuple[str, bytes, str]] = {
+    "a member of a kind NumPy does not write": (
+        ".npz", zipped(zipfile.ZIP_BZIP2, data=npy((1,), "<f8", bytes(8))), "compressed in a way that NumPy does not"),
+    "a member that cannot be so large": (
+        ".npz", with_size(zipped(data=npy((1,), "<f8", bytes(8))), 2**31), "cannot hold 2,147,483,648 bytes in"),
+    "a member of an unknown version": (".npz", zipped(data=b"\x93NUMPY\x09\x00" + bytes(80)), "of version .*9, 0"),
+    "rows beyond the file": (
+        ".npz", zipped(format=npy((), "|S3", b"dia"), shape=npy((2,), "<i8", struct.pack("<qq", 10**15, 3))),
+        "leave empty rows out"),
+    "three dimensions": (".mat", written(".mat", np.zeros((3, 2, 2))), "name the variable"),
+    "a variable that is none": (".mat", matlab((9, bytes(8))), "a variable is of type 9, not 14"),
+    "an element beyond its variable": (
+        ".mat", matlab((14, FLAGS + struct.pack("<II", 5, 4000))), "says that it has 4,000 bytes, 0 are left"),
+    "a variable beyond the file": (
+        ".mat", matlab((14, FLAGS))[:-8], "says that it has 16 bytes, 8 are left"),
+    "an element of an unknown type": (".mat", matlab((14, FLAGS + element(8, b""))), "an element .* type 8, there"),
+    "a variable within numbers": (".mat", matlab((14, FLAGS + element(14, b""))), "an element .* type 14, there"),
+    "the same, big-endian": (".mat", matlab((9, bytes(8)), order=">"), "a variable is of type 9, not 14"),
+    "the same, compressed": (
+        ".mat", matlab((15, zlib.compress(element(9, bytes(8))))), "a variable is of type 9, not 14"),
+    "three lines": (".hb", "\n".join(RUA.splitlines()[:3]).encode(), "header has four lines, it has 3"),
+    "a count of lines that is wrong": (
+        ".hb", RUA.replace(f"{4:14d}{1:14d}", f"{4:14d}{2:14d}", 1).encode(), "it announces 2"),
+    "a format of letters": (".hb", RUA.replace("(40I2)", "(40A2)").encode(), "is no format of whole numbers"),
+    "a line that is too long": (".hb", RUA.replace(" 1 3", " 1 3" + " 3" * 40, 1).encode(), "is longer than"),
+    "fewer entries than announced": (".hb", RUA.replace("1.0000000000000000E+00", " " * 22).encode(), "same size"),
+    "a symmetric rectangle": (".rsa", harwell_boeing("RSA", S).encode(), r"symmetric, its shape is \(4, 3\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str) -> None:
+    ending, content, words = MALFORMED[name]
+    (tmp_path / f"A{ending}").write_bytes(content)
+    with pytest.raises(FileFormatError, match=f"(?s)^A{ending} is truncated or malformed: .*{words}.*Fetch it again"):
+        GpuSparseMatrix.from_file(tmp_path / f"A{ending}", device="cpu")
+
+
+@pytest.mark.parametrize("values", [np.array(["a", "b"]), np.zeros(2, np.float16), np.zeros(2, "datetime64[s]")])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, values: Any) -> None:
+    np.savez(tmp_path / "A.npz", format=b"coo", shape=(2, 2), row=[0, 1], col=[0, 1], data=values)
+    with pytest.raises(FileFormatError, match=r"^A.npz is truncated or malformed: .*(dtype|support|numbers)"):
+        read_file(tmp_path / "A.npz")
+
+
+def test_a_file_that_may_not_be_read_says_so_itself(tmp_path: Path) -> None:
+    (tmp_path / "A.npz").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_file(tmp_path / "A.npz")
+
+
+def test_running_out_of_memory_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MemoryError("Unable to allocate 1 TiB")
+
+    sp.save_npz(tmp_path / "A.npz", S)
+    monkeypatch.setattr(sp, "load_npz", full)
+    with pytest.raises(DeviceMemoryError, match=r"A.npz does not fit.*1 TiB.*from_loaders"):
+        read_file(tmp_path / "A.npz")
+
+
+# --------------------------------------------------------------------------------------------------------- fuzzing
+
+# Files of each kind; a longer run: GSPARSE_FUZZ_EXAMPLES=100000.
+EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", "150"))
+
+# What reading a file of a few hundred bytes may take: seconds, and bytes beyond the interpreter's own.
+SECONDS, BYTES = 20, 3 << 30
+
+# The reader's process: each file is read there, so that a crash, a hang or a huge allocation is seen from here.
+CHILD = f"""
+import pickle, resource, struct, sys, warnings
+from pathlib import Path
+import numpy as np, scipy.io, scipy.sparse as sp
+from gsparse.errors import FileFormatError
+from gsparse.files import read_file
+warnings.simplefilter("ignore")
+own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (own + {BYTES},) * 2)
+while head := sys.stdin.buffer.read(8):
+    path = Path(sys.stdin.buffer.read(struct.unpack("q", head)[0]).decode())
+    try:
+        found = read_file(path)
+        found.check_format(full_check=True)
+        answer = ("matrix", (found.shape, found.data, found.indices, found.indptr))
+        if found.indptr.nbytes > 1 << 20:
+            answer = ("matrix", None)
+    except FileFormatError as error:
+        answer = ("refused", str(error))
+    except BaseException as error:
+        answer = ("wrong", repr(error))
+    reply = pickle.dumps(answer)
+    sys.stdout.buffer.write(struct.pack("q", len(reply)) + reply)
+    sys.stdout.buffer.flush()
+"""
+
+
+class Reader:
+    """A process that reads files, started again where it has died."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.process = folder, self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # (one thread a parse: a crash is then of this file)
+        return subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __call__(self, ending: str, content: bytes) -> tuple[str, Any]:
+        path = self.folder / f"A{ending}"
+        path.write_bytes(content)
+        assert self.process.stdin and self.process.stdout
+        name = str(path).encode()
+        timer = Timer(SECONDS, self.process.kill)
+        timer.start()
+        try:
+            self.process.stdin.write(struct.pack("q", len(name)) + name)
+            self.process.stdin.flush()
+            head = self.process.stdout.read(8)
+            if len(head) == 8:
+                return pickle.loads(self.process.stdout.read(*struct.unpack("q", head)))  # type: ignore[no-any-return]
+        finally:
+            timer.cancel()
+        self.close()
+        died, self.process = self.process.returncode, self._start()
+        return "died", f"signal {-died} ({SECONDS} s, where it is 9)"
+
+    def close(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("memory is limited by Linux's means")
+    made = Reader(tmp_path_factory.mktemp("fuzz"))
+    yield made
+    made.close()
+
+
+def read_harwell_boeing(path: Path) -> Any:
+    """Read the words of each section, as its count of lines says."""
+    lines = path.read_text("latin-1").splitlines()
+    begins = 4 + np.cumsum([0, *(int(lines[1][14 * k : 14 * k + 14]) for k in (1, 2, 3))])
+    words = [" ".join(lines[a:b]).split() for a, b in itertools.pairwise(begins)]
+    pointers, rows = (np.array(part, int) - 1 for part in words[:2])
+    shape = int(lines[2][14:28]), int(lines[2][28:42])
+    found = sp.csc_array((np.array(words[2], float), rows, pointers), shape=shape)
+    sign = {"S": 1, "Z": -1}.get(lines[2][1].upper())
+    return found if sign is None else found + sign * (found - sp.diags_array(found.diagonal())).T
+
+
+# By SciPy or NumPy alone, of what our reader has accepted (and so found to be safe).
+ORACLES: dict[str, Callable[[Path], Any]] = {
+    ".npz": sp.load_npz,
+    ".mat": lambda path: scipy.io.loadmat(path)[scipy.io.whosmat(path)[0][0]],
+    ".hb": read_harwell_boeing,
+    ".mtx": lambda path: scipy.io.mmread(io.BytesIO(path.read_bytes() + b"\n")),
+    ".mtx.gz": lambda path: scipy.io.mmread(io.BytesIO(gzip.decompress(path.read_bytes()) + b"\n")),
+}
+
+WORDS = ("array", "coordinate", "pattern", "complex", "integer", "symmetric", "skew-symmetric", "hermitian", "vector")
+NUMBERS = (0, 1, 2, 3, 5, -1, 7, 2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 10**30)
+number = st.sampled_from(NUMBERS) | st.integers(-9, 99)
+
+
+@st.composite
+def with_bytes_changed(draw: Any, content: bytes) -> bytes:
+    """Flip, cut out, repeat, truncate."""
+    made = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, max(len(made) - 1, 0)))
+        how = draw(st.sampled_from(["flip", "flip", "number", "cut", "repeat", "truncate"]))
+        if how == "flip" and made:
+            made[place] ^= 1 << draw(st.integers(0, 7))
+        elif how == "number":
+            made[place : place + 4] = draw(st.sampled_from(NUMBERS[:9])).to_bytes(8, "little", signed=True)[:4]
+        elif how == "cut":
+            del made[place : place + draw(st.integers(1, 40))]
+        elif how == "repeat":
+            made[place:place] = made[place : place + draw(st.integers(1, 40))]
+        elif how == "truncate":
+            del made[place:]
+    return bytes(made)
+
+
+@st.composite
+def with_words_changed(draw: Any, content: bytes) -> bytes:
+    """Put other words and numbers into a text, mostly into its header."""
+    lines = content.decode("latin-1").split("\n")
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, min(len(lines) - 1, draw(st.sampled_from([4, 4, 99])))))
+        words = lines[place].split(" ")
+        word = draw(st.integers(0, len(words) - 1))
+        new = str(draw(number)) if draw(st.booleans()) else draw(st.sampled_from(WORDS))
+        words[word] = new.rjust(len(words[word]))
+        lines[place] = " ".join(words)
+    return "\n".join(lines).encode("latin-1")
+
+
+@st.composite
+def with_arrays_changed(draw: Any) -> bytes:
+    """Write an archive whose checksums are right and whose arrays are not, or whose headers lie."""
+    arrays = arrays_of(draw(st.sampled_from(["csr", "csc", "bsr", "coo", "dia"])))
+    lie = None
+    for _ in range(draw(st.integers(1, 2))):
+        name = draw(st.sampled_from(sorted(arrays)))
+        how = draw(st.sampled_from(["element", "element", "type", "length", "lie", "drop", "format"]))
+        array = np.array(arrays[name])
+        if how == "element" and array.size and array.dtype.kind in "if":
+            array.flat[draw(st.integers(0, array.size - 1))] = draw(st.sampled_from(NUMBERS[:8]))
+        elif how == "type" and array.dtype.kind in "if":
+            array = array.astype(draw(st.sampled_from(["i1", "i8", ">i4", "u8", "f8", "f2", "c8", "U5", "?"])))
+        elif how == "length":
+            array = np.resize(array, draw(st.sampled_from([(), (0,), (1,), (7,), (2, 3), (1, 2, 3)])))
+        elif how == "lie":
+            lie = name, draw(st.lists(number.filter(lambda n: n >= 0), max_size=3))
+        elif how == "format":
+            array = np.array(draw(st.sampled_from([b"csr", b"csc", b"bsr", b"dia", b"coo", b"lil", b"random"])))
+            name = "format"
+        arrays[name] = array
+        if how == "drop":
+            del arrays[name]
+            break
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as archive:
+        for name, array in arrays.items():
+            shape = tuple(lie[1]) if lie and lie[0] == name else array.shape
+            archive.writestr(f"{name}.npy", npy(shape, array.dtype.str, array.tobytes()))
+    return file.getvalue()
+
+
+@st.composite
+def damaged(draw: Any, ending: str) -> bytes:
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    shape = draw(st.sampled_from([(4, 3), (3, 3), (1, 5), (6, 1)]))
+    A = sp.random_array(shape, density=0.5, format="csr", rng=rng)
+    A[0, 0] = 1.5
+    if draw(st.booleans()):
+        A.data = random_values(rng, A.nnz, draw(st.sampled_from(["int64"] + ["complex128"] * (ending != ".hb"))))
+        A.data[0] = 3
+    content = written(ending, A)
+    if ending == ".npz" and draw(st.integers(0, 3)):
+        return draw(with_arrays_changed())
+    if ending in (".mtx", ".hb") and draw(st.booleans()):
+        return draw(with_words_changed(content))
+    if ending == ".mtx.gz" and draw(st.booleans()):
+        return gzip.compress(draw(with_words_changed(written(".mtx", A))))
+    if ending == ".mat" and draw(st.booleans()):
+        body = zlib.compress(draw(with_bytes_changed(content[128:])))
+        return content[:128] + struct.pack("<II", 15, len(body)) + body
+    return draw(with_bytes_changed(content))
+
+
+@pytest.mark.parametrize("ending", ORACLES)
+@pytest.mark.filterwarnings("ignore")  # (SciPy's and NumPy's, about what is wrong with the files)
+def test_a_damaged_file_is_refused_or_read_as_it_is(reader: Reader, ending: str) -> None:
+    seen = {"matrix": 0, "refused": 0}
+
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(damaged(ending))
+    def check(content: bytes) -> None:
+        outcome, found = reader(ending, content)
+        assert outcome in seen, f"{found}: {content!r}"
+        seen[outcome] += 1
+        if outcome == "refused":
+            assert found.startswith(f"A{ending} is truncated or malformed: ") and "Fetch it again, or write it" in found
+        elif found is not None:
+            exact = ORACLES[ending](reader.folder / f"A{ending}")
+            if ending == ".npz":
+                exact.data = exact.data.astype(exact.dtype.newbyteorder("="))
+            shape, data, indices, indptr = found
+            same(sp.csr_array((data, indices, indptr), shape=shape), exact)
+
+    check()
+    assert seen["refused"] > EXAMPLES // 10
+
+
+def test_the_fuzzer_notices_a_reader_that_dies(reader: Reader) -> None:
+    healthy = written(".mtx", S)
+    for harm, words in (("os.abort()", "signal 6"), ("os._exit(3)", "signal -3")):
+        victim = Reader(reader.folder)
+        victim.close()
+        code = CHILD.replace("found = read_file(path)", f"import os; {harm}")
+        victim.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert victim(".mtx", healthy)[0] == "died", words
+        assert victim(".mtx", healthy)[0] == "matrix"
+        victim.close()

@@ -12,7 +12,7 @@
 #include "spmm.cuh"
 
 // Blocks that a multiprocessor holds at once: more would leave too few registers for what is in flight, fewer too few warps.
-enum { GS_SPMM_BLOCKS = 4 };
+#define GS_SPMM_BLOCKS (sizeof(T) + sizeof(Index) > 12 ? 3 : 4)
 
 // Adds up over all threads of the block that own the same columns; valid in the first of each.
 template <class Reader, class T>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ def of_torch(array: Any) -> Any:
 
 
 def of_jax(array: Any) -> Any:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # (else it takes three quarters of a GPU)
     jax = pytest.importorskip("jax", reason="needs JAX")
     return jax.device_put(array)
 

@@ -328,7 +328,25 @@ class DeviceMatrix(ElementwiseOperations):
         return self.operand()[0].plan(*self._own_types())
 
     def plan_for(self, columns: int) -> ColumnsPlan:
-        """Tell how ``A @ X`` with a row-major X of so many columns is computed on a GPU, and why; prints as a table."""
+        """Tell how ``A @ X`` with a row-major X of so many columns runs on a GPU, and why. Synchronizes at first.
+
+        Parameters
+        ----------
+        columns : int
+            Of X, of the matrix's own dtype.
+
+        Returns
+        -------
+        ColumnsPlan
+            Prints as text.
+
+        Examples
+        --------
+        >>> import gsparse, scipy.sparse
+        >>> A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(5, format="csr"), device="cpu")
+        >>> A.plan_for(8).launch.columns_per_load
+        2
+        """
         dtype = self._own_types()[1]
         pack = next((n for n in (4, 2) if n * dtype.itemsize <= 16 and columns % n == 0), 1)
         return self.operand()[0].columns_plan(Panel(columns, pack), dtype)

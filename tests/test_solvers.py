@@ -257,7 +257,8 @@ def test_function_takes_the_matrix_and_gives_scipys_answer(
     np.random.seed(7)
     expected = case.call(S.copy(), theirs)
     assert_same(got, expected)
-    assert ours.steps == theirs.steps
+    # (A GPU adds up in another order: what ends on a tolerance may take a step more or less.)
+    assert abs(ours.steps - theirs.steps) <= (real_device.kind == "gpu")
     assert A.stats.products > 0 or not case.products
     assert launched or not case.derived
     assert_resident(A, S)

@@ -58,7 +58,7 @@ def step_source(program: Program) -> str:
 
 def step_names(program: Program, dtype: np.dtype[np.generic]) -> list[str]:
     """Give the name expressions of all kernels of a program for vectors of a dtype."""
-    kinds = ((step, kind) for step in program.steps for kind in (("", "_leave", "_after") if is_split(step) else ("",)))
+    kinds = ((step, kind) for step in program.steps for kind in (*_kinds(step), *["_after"][: is_split(step)]))
     return [expression(f"{program.name}_{step.name}{kind}", dtype) for step, kind in kinds]
 
 

@@ -29,9 +29,9 @@ class RowSources:
     sources : sequence of path-like, or one callable
         Files stand one below the other: SciPy's ``.npz``, of which only the rows asked for are read where it holds CSR
         (stored without compression, at the speed of the disk), and which is loaded whole where it holds another
-        format; Matrix Market ``.mtx`` and ``.mtx.gz``, all of whose lines are read for any range of rows, a few
-        megabytes at a time. A callable ``source(lo, hi)`` gives rows lo to hi, anything that `scipy.sparse.csr_array`
-        takes, also where lo equals hi.
+        format; Matrix Market ``.mtx``, ``.mtx.gz`` and ``.mtx.bz2``, all of whose lines are read for any range of rows,
+        a few megabytes at a time. A callable ``source(lo, hi)`` gives rows lo to hi, anything that
+        `scipy.sparse.csr_array` takes, also where lo equals hi.
     shape : (int, int)
         Of the whole matrix.
 
@@ -81,6 +81,8 @@ class RowSources:
             Where a callable gives no matrix.
         FileFormatError
             Where a file is truncated or malformed.
+        DeviceMemoryError
+            Where the host has no room for so many rows.
         """
         parts = [reader.rows(first, last) for reader, first, last in self._covering(lo, hi)]
         found = parts[0] if len(parts) == 1 else sp.vstack(parts, format="csr")

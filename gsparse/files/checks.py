@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from gsparse.errors import DeviceMemoryError, FileFormatError
 
-__all__ = ["DEFLATE_RATIO", "as_csr", "reading"]
+__all__ = ["DEFLATE_RATIO", "as_csr", "check_rows", "check_values", "reading"]
 
 # Bytes that one byte of a deflate stream stands for, at most (zlib's own documentation).
 DEFLATE_RATIO = 1032
@@ -38,16 +38,17 @@ def reading(path: Path, writer: str) -> Iterator[None]:
 
     Raises
     ------
-    FileFormatError, DeviceMemoryError
+    FileFormatError, DeviceMemoryError, FileNotFoundError
     """
     try:
         yield
-    except (PermissionError, IsADirectoryError, FileFormatError):
+    except (FileNotFoundError, PermissionError, IsADirectoryError, FileFormatError):
         raise
     except MemoryError as error:
         raise DeviceMemoryError(
-            f"{path.name} does not fit in this machine's memory: {error}. Read rows of it on several workers with "
-            "gsparse.distributed.from_loaders (.npz, .mtx), or see whether it is as large as its header says"
+            f"{path.name} does not fit in this machine's memory: {error}. Read fewer rows of it at once, as "
+            "gsparse.distributed.from_loaders does on several workers (.npz, .mtx), or see whether it is as large as "
+            "its header says"
         ) from error
     except Exception as error:
         raise FileFormatError(
@@ -71,8 +72,7 @@ def as_csr(found: Any, num_bytes: int) -> sp.csr_array:
     """
     if found.ndim not in (1, 2):
         raise ValueError(f"a matrix has two dimensions, this has shape {found.shape}")
-    if found.dtype.kind not in "biufc" or found.dtype == np.float16:
-        raise ValueError(f"values must be numbers that a sparse matrix can hold, they are {found.dtype}")
+    check_values(found.dtype)
     check_rows(found.shape, num_bytes)
     if not sp.issparse(found):
         return sp.csr_array(found)
@@ -83,6 +83,12 @@ def as_csr(found: Any, num_bytes: int) -> sp.csr_array:
     if not found.data.dtype.isnative:  # (which SciPy's loops refuse)
         found.data = found.data.astype(found.dtype.newbyteorder("="))
     return sp.csr_array(found)
+
+
+def check_values(dtype: np.dtype[Any]) -> None:
+    """Refuse values that are no numbers."""
+    if dtype.kind not in "biufc" or dtype == np.float16:
+        raise ValueError(f"values must be numbers that a sparse matrix can hold, they are {dtype}")
 
 
 def check_rows(shape: tuple[int, ...], num_bytes: int) -> None:

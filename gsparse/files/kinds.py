@@ -27,10 +27,10 @@ class _Kind(NamedTuple):
 
 _HARWELL_BOEING = _Kind(harwell_boeing.read, harwell_boeing.write, "scipy.io.hb_write")
 _KINDS = {
-    ".npz": _Kind(npz.read, npz.write, "scipy.sparse.save_npz"),
-    ".mtx": _Kind(matrix_market.read, matrix_market.write, "scipy.io.mmwrite"),
-    ".mtx.gz": _Kind(matrix_market.read, matrix_market.compressed(".gz"), "scipy.io.mmwrite"),
-    ".mtx.bz2": _Kind(matrix_market.read, matrix_market.compressed(".bz2"), "scipy.io.mmwrite"),
+    ".npz": _Kind(npz.read, npz.write, npz.WRITER),
+    ".mtx": _Kind(matrix_market.read, matrix_market.write, matrix_market.WRITER),
+    ".mtx.gz": _Kind(matrix_market.read, matrix_market.compressed(".gz"), matrix_market.WRITER),
+    ".mtx.bz2": _Kind(matrix_market.read, matrix_market.compressed(".bz2"), matrix_market.WRITER),
     ".mat": _Kind(matlab.read, matlab.write, "scipy.io.savemat"),
     **dict.fromkeys(harwell_boeing.SUFFIXES, _HARWELL_BOEING),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bz2
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,10 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
-__all__ = ["read", "write"]
+__all__ = ["WRITER", "Header", "compressed", "opened", "parse", "read", "without_entries", "write"]
+
+# What else writes such files.
+WRITER = "scipy.io.mmwrite"
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 # Bytes of text that a byte of the file stands for, at most. (Of bzip2: 900,000 in a block of some 40; runs of one byte
@@ -28,7 +32,7 @@ _LINE_BYTES = {"coordinate": 4, "array": 2}
 _HEADER_LINE = 1 << 16
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
     """As `scipy.io.mminfo` gives it."""
 
     num_rows: int
@@ -52,14 +56,44 @@ class _Header(NamedTuple):
 
 def read(path: Path, name: str | None) -> sp.csr_array:
     """Read a matrix, or an array, of which zeros are left out."""
-    num_bytes, ending = path.stat().st_size, path.suffix.lower()
-    with _OPENERS.get(ending, open)(path, "rb") as stream:
-        header = _read_header(stream)
-        _check(header, num_bytes, _RATIOS.get(ending, 1))
+    num_bytes = path.stat().st_size
+    with opened(path) as (header, stream):
+        check_rows(header.shape, num_bytes)
         if header.num_lines == 0 and header.layout == "array":  # by whose shape SciPy divides
             return _empty(header, stream)
         stream.seek(0)
-        return as_csr(scipy.io.mmread(_Text(stream), spmatrix=False), num_bytes)
+        return as_csr(parse(stream), num_bytes)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Header, IO[bytes]]]:
+    """Open a file behind its header, which is believed as far as the file's size bears it out.
+
+    Raises
+    ------
+    ValueError, OSError
+    """
+    ending = path.suffix.lower()
+    with _OPENERS.get(ending, open)(path, "rb") as stream:
+        header = _read_header(stream)
+        _check(header, path.stat().st_size * _RATIOS.get(ending, 1))
+        yield header, stream
+
+
+def parse(stream: IO[bytes]) -> Any:
+    """Let SciPy parse a file from its banner on: to COO, or to a dense array.
+
+    Raises
+    ------
+    ValueError, OverflowError
+    """
+    return scipy.io.mmread(_Text(stream), spmatrix=False)
+
+
+def without_entries(header: Header) -> sp.coo_array:
+    """Give an empty matrix of the shape and the dtype that a header says."""
+    head = f"%%MatrixMarket matrix coordinate {header.field} general\n{header.num_rows} {header.num_cols} 0\n"
+    return cast("sp.coo_array", parse(BytesIO(head.encode())))
 
 
 class _Text:
@@ -94,30 +128,28 @@ def compressed(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], N
     return write_compressed
 
 
-def _read_header(stream: IO[bytes]) -> _Header:
+def _read_header(stream: IO[bytes]) -> Header:
     """Read up to the line of sizes."""
     lines = [stream.readline(_HEADER_LINE)]
     if lines[0].lower().split()[1:2] == [b"vector"]:
         raise ValueError("it holds a vector, no matrix")
     while lines[-1].startswith(b"%") or lines[-1].isspace():
         lines.append(stream.readline(_HEADER_LINE))
-    return _Header(*scipy.io.mminfo(BytesIO(b"".join(lines))))
+    return Header(*scipy.io.mminfo(BytesIO(b"".join(lines))))
 
 
-def _check(header: _Header, num_bytes: int, ratio: int) -> None:
+def _check(header: Header, text_bytes: int) -> None:
     if header.symmetry != "general" and header.num_rows != header.num_cols:
         raise ValueError(f"it says that it is {header.symmetry}, and of shape {header.shape}")
     if header.layout == "array" and header.field == "pattern":
         raise ValueError("an array cannot be a pattern")
-    most = num_bytes * ratio // _LINE_BYTES[header.layout] + 1
+    most = text_bytes // _LINE_BYTES[header.layout] + 1
     if header.num_lines > most:
         raise ValueError(f"Truncated file: it says that it has {header.num_lines:,} entries, and has {most:,} at most")
-    check_rows(header.shape, num_bytes)
 
 
-def _empty(header: _Header, stream: IO[bytes]) -> sp.csr_array:
+def _empty(header: Header, stream: IO[bytes]) -> sp.csr_array:
     """Give what an array without values says."""
     if stream.read(_HEADER_LINE).strip():
         raise ValueError(f"Too many lines in file: an array of shape {header.shape} has no values")
-    head = f"%%MatrixMarket matrix coordinate {header.field} general\n{header.num_rows} {header.num_cols} 0\n"
-    return sp.csr_array(cast("sp.coo_array", scipy.io.mmread(BytesIO(head.encode()), spmatrix=False)))
+    return sp.csr_array(without_entries(header))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
-__all__ = ["read", "write"]
+__all__ = ["WRITER", "array_header", "headers", "read", "write"]
+
+# What else writes such files.
+WRITER = "scipy.sparse.save_npz"
 
 # Bytes of an empty member, compressed or not.
 _MEMBER_BYTES = 64
@@ -22,12 +25,18 @@ _HEADERS: dict[tuple[int, int], Any] = {
 }
 
 
+class Header(NamedTuple):
+    """What an array says of itself."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 def read(path: Path, name: str | None) -> sp.csr_array:
     """Load a matrix of any of SciPy's formats."""
     with path.open("rb") as file:  # which NumPy leaves open where it is no archive
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                _check_member(archive, member)
+            headers(archive)
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             if "format" not in arrays:
@@ -43,17 +52,38 @@ def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     sp.save_npz(file, A)
 
 
-def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Refuse a member that cannot be as large as it says."""
+def headers(archive: zipfile.ZipFile) -> dict[str, Header]:
+    """Give the header of each array, and refuse those that cannot be as large as they say.
+
+    Raises
+    ------
+    ValueError, zipfile.BadZipFile
+    """
+    return {member.filename.removesuffix(".npy"): _checked(archive, member) for member in archive.infolist()}
+
+
+def array_header(stream: IO[bytes], name: str) -> Header:
+    """Read an array's header; the first of its numbers come next in the stream.
+
+    Raises
+    ------
+    ValueError
+    """
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"{name} is of version {version} of NumPy's format")
+    shape, _, dtype = _HEADERS[version](stream)
+    return Header(shape, dtype)
+
+
+def _checked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{member.filename} is compressed in a way that NumPy does not write")
     if member.file_size > DEFLATE_RATIO * member.compress_size + _MEMBER_BYTES:
         raise ValueError(f"{member.filename} cannot hold {member.file_size:,} bytes in {member.compress_size:,}")
     with archive.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version not in _HEADERS:
-            raise ValueError(f"{member.filename} is of version {version} of NumPy's format")
-        shape, _, dtype = _HEADERS[version](stream)
-        says = stream.tell() + math.prod(shape) * dtype.itemsize
-    if not dtype.hasobject and says != member.file_size:
+        header = array_header(stream, member.filename)
+        says = stream.tell() + math.prod(header.shape) * header.dtype.itemsize
+    if not header.dtype.hasobject and says != member.file_size:
         raise ValueError(f"{member.filename} is {member.file_size:,} bytes long, its header makes it {says:,}")
+    return header

@@ -67,6 +67,9 @@ def _rank(work: Callable[..., Any], rank: int, pipe: Any, kind: str, args: tuple
     addresses = pipe.recv()
     device = get_device(f"gpu:{rank}" if kind == "gpu" else "cpu")
     set_num_threads(1 if kind == "cpu" else 4)
+    if kind == "cpu":  # to a processor of its own, as mpirun does: a rank that moves makes all others wait
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[rank % len(processors)]})
     try:
         with device.active():
             control = (

@@ -246,14 +246,14 @@ class Iteration:
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
         launch = self.device.recorded(lambda: queue(body, count))
         looks: deque[Callable[[], Snapshot]] = deque()
-        began, ahead = time.perf_counter(), 0
+        began, ahead = time.perf_counter(), -1
         while True:
             launch()
             looks.append(self.state.peek())
             if len(looks) > ahead:
                 if self._is_over(looks.popleft()()):
                     return
-                if not looks:
+                if ahead < 0:  # (asked once: all ranks add up their times)
                     ahead = int(self._agreed(time.perf_counter() - began) <= _LONGEST_AHEAD)
 
     def _agreed(self, seconds: float) -> float:

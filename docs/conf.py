@@ -17,7 +17,7 @@ numpydoc_show_class_members = False  # the template of a class lists them
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {"show_toc_level": 2, "secondary_sidebar_items": ["page-toc"]}
 html_show_sourcelink = False
-html_sidebars = {"guides/*_*": []}  # room for what they print
+html_sidebars = {"guides/*_*": [], "examples": []}  # room for code and what it prints
 html_static_path, html_css_files = ["_static"], ["pages.css"]
 
 sphinx_gallery_conf = {

@@ -99,8 +99,8 @@ print(type(A.stored).__name__, f"{A.stored.nbytes} bytes, CSR's arrays {A.plan.s
 # %%
 # What a conversion is worth
 # --------------------------
-# Making a format takes the time of some products (`Candidate.setup_seconds`), so the choice depends on how many there
-# will be: 1000 unless ``expected_products`` says otherwise. For a single one CSR is read as it is.
+# Making a format takes the time of some products (``setup_seconds`` of a `Candidate`), so the choice depends on how
+# many there will be: 1000 unless ``expected_products`` says otherwise. For a single one CSR is read as it is.
 
 once = GpuSparseMatrix(grid, expected_products=1)
 print(once.plan.reason)

@@ -45,7 +45,7 @@ for n in (100, 10_000, 100_000):
 #
 # On this machine, the prediction of what the conversion costs, in products:
 
-S = sp.csr_array(-sla.LaplacianNd((24, 24, 24), boundary_conditions="dirichlet", dtype=np.float64).tosparse())
+S = sp.csr_array(-sla.LaplacianNd((40, 40, 40), boundary_conditions="dirichlet", dtype=np.float64).tosparse())
 b = np.ones(S.shape[0])
 A = GpuSparseMatrix(S)
 chosen = A.plan.chosen
@@ -68,8 +68,8 @@ assert small.stats.host_operations["tocsc"] == 1
 # %%
 # You multiply sparse by sparse, slice, or edit
 # ---------------------------------------------
-# Sparse products, sums of different structure, slices, reductions and assignments are SciPy's, on the host; on a GPU
-# each brings the matrix there and the result back. Build matrices with SciPy, and make a `GpuSparseMatrix` of
+# Sparse products and sums, slices, reductions and assignments are SciPy's, on the host; on a GPU each brings the matrix
+# there and the result back. Build matrices with SciPy, and make a `GpuSparseMatrix` of
 # the last one. Inside `strict` none of this passes unnoticed.
 
 with gsparse.strict():
@@ -85,7 +85,7 @@ with gsparse.strict():
 # The matrix is hardly sparse
 # ---------------------------
 # CSR takes 12 bytes for an entry of float64, a dense array 8 for every place: from two thirds full, CSR is the larger
-# of the two. With many columns to multiply by, dense is faster long before that.
+# of the two. With many columns to multiply by, the dense array may win earlier: measure both.
 
 full = sp.csr_array(np.where(np.random.default_rng(0).random((500, 500)) < 0.8, 1.5, 0.0))
 csr_bytes = full.data.nbytes + full.indices.nbytes + full.indptr.nbytes

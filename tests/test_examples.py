@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
+GUIDES = sorted((FOLDER / "guides").glob("*.py"))  # each asserts what it says
 
 # What each prints, small enough for a test; a list that lacks an example fails.
 EXAMPLES = {
@@ -44,10 +45,13 @@ EXAMPLES = {
 NEEDED = {
     "cluster_across_hosts.py": ["distributed"],
     "graph_neural_network.py": ["torch"],
+    "how_gsparse_chooses.py": ["matplotlib"],
     "latent_semantics.py": ["sklearn"],
+    "many_gpus.py": ["distributed"],
     "many_gpus_poisson.py": ["distributed", "pyamg"],
     "partitioned_files.py": ["distributed"],
     "poisson_amg.py": ["pyamg"],
+    "solvers_and_preconditioners.py": ["matplotlib"],
 }
 
 
@@ -57,14 +61,28 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name: str) -> None:
-    for package in NEEDED.get(name, []):
-        pytest.importorskip(package, reason=f"needs {package}")
     arguments, expected = EXAMPLES[name]
     device = [] if name == "thousand_gpus.py" else ["--device", "cpu"]  # (which computes nothing on any)
-    command = [sys.executable, "-W", "error", str(FOLDER / name), *arguments, *device]
+    printed = run(FOLDER / name, *arguments, *device)
+    assert re.search(expected, printed, re.DOTALL), printed
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_what_a_guide_asserts_is_so(guide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GSPARSE_DEVICE", "cpu")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    assert "\nassert " in guide.read_text().replace("    ", "")
+    run(guide)
+
+
+def run(script: Path, *arguments: str) -> str:
+    """Run a script, skipping where it needs what is not installed, and give what it prints."""
+    for package in NEEDED.get(script.name, []):
+        pytest.importorskip(package, reason=f"needs {package}")
+    command = [sys.executable, "-W", "error", str(script), *arguments]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert found.returncode == 0, found.stderr
-    assert re.search(expected, found.stdout, re.DOTALL), found.stdout
+    return found.stdout
 
 
 def test_the_graph_networks_product_has_the_right_gradient() -> None:

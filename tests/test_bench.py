@@ -640,7 +640,7 @@ def test_columns_are_measured_for_every_count_layout_and_launch(fake_gpu: FakeGp
     assert {r.matrix for r in found.records} == {"tiny × 1", "tiny × 8"}
     rows = {r.what: r for r in found.records if r.columns == 8}
     layouts = [f"{name} by {side}" for name in cusparse.COLUMN_ALGORITHMS for side in ("rows", "columns")]
-    for name in ("plan", "plan by columns", "rows 2x8", "split 2/16, by columns", *(f"cuSPARSE {n}" for n in layouts)):
+    for name in ("plan", "plan by columns", "2x1x8/1024", "2x4x1/64, by columns", *(f"cuSPARSE {n}" for n in layouts)):
         assert rows[name].status == "measured", rows[name]
         assert rows[name].correct
     assert rows["plan"].nbytes == 1296 * 8 + 217 * 4 + 2 * 216 * 8 * 4

@@ -23,7 +23,7 @@ def multiply(
     laid_out = LAYOUTS[layout](x.shape, x.dtype)
     laid_out[...] = x
     scalar = x.dtype.type
-    cpu.csr_spmm(None, csr, x.dtype, None)(laid_out, out, scalar(alpha), scalar(beta), conjugate)
+    cpu.csr_spmm(None, csr, x.dtype, None, None)(laid_out, out, scalar(alpha), scalar(beta), conjugate)
     return out
 
 

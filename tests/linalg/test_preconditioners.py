@@ -430,5 +430,5 @@ def test_real_vectors_for_a_complex_preconditioner_are_refused_by_solvers(real_d
 
 
 def test_vectors_of_another_length_are_refused() -> None:
-    with pytest.raises(ShapeError, match="vectors of 49 elements, got shape"):
+    with pytest.raises(ShapeError, match="vectors of 49 elements, or columns, got shape"):
         jacobi(SPD) @ np.ones(48)

@@ -93,10 +93,11 @@ print(f"CSR {csr_bytes} bytes, dense {full.shape[0] * full.shape[1] * 8}")
 assert csr_bytes > full.shape[0] * full.shape[1] * 8
 
 # %%
-# Wide blocks of dense columns on a GPU
-# -------------------------------------
-# With 64 columns the best of cuSPARSE's algorithms was faster in the geometric mean of the matrices in README's Figures
-# (``python -m gsparse bench --all --columns 1,8,64`` prints them). If that product is all you do, measure both.
+# Column-major blocks on a GPU
+# ----------------------------
+# An X in Fortran order is multiplied as it lies, without a copy. Its rows are scattered, though: from 16 columns on,
+# one in C order was 1.6 to 3.4 times as fast in the geometric mean of the matrices in README's Figures
+# (``python -m gsparse bench --all --columns 16,64,256`` prints both). Lay X out by rows where you can.
 #
 # You need gradients
 # ------------------

@@ -1,4 +1,4 @@
-"""Rows of a file's matrix, read without holding the rest of it: SciPy's `.npz` and Matrix Market."""
+"""Rows of a file's matrix, read without holding the rest of it: SciPy's ``.npz`` and Matrix Market."""
 
 from __future__ import annotations
 

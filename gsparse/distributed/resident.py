@@ -88,7 +88,10 @@ def take_listener(key: str, epoch: int) -> socket:
     with _lock:
         found = _listeners.pop((key, epoch), None)
     if found is None:
-        raise CommunicationError(f"{address()} has been restarted while ranks were to be connected")
+        raise CommunicationError(
+            f"{address()} holds no port for this rank: it has been restarted while ranks were to be connected, or it "
+            "shares a process with another worker of this matrix (each rank needs its own: Client(processes=True))"
+        )
     return found
 
 

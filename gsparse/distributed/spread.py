@@ -69,7 +69,7 @@ def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement:
     Parameters
     ----------
     sources : list of path, or of one callable
-        Files that workers can read, one below the other: SciPy's `.npz` or Matrix Market. Or ``callable(lo, hi)``,
+        Files that workers can read, one below the other: SciPy's ``.npz`` or Matrix Market. Or ``callable(lo, hi)``,
         which gives these rows as anything that SciPy makes a sparse array of, in all N columns.
     shape : (int, int)
     **placement

@@ -1,4 +1,4 @@
-"""Matrices from and to files: Matrix Market, SciPy's `.npz`, Harwell–Boeing, MATLAB's `.mat`."""
+"""Matrices from and to files: Matrix Market, SciPy's ``.npz``, Harwell–Boeing, MATLAB's ``.mat``."""
 
 from gsparse.files.kinds import SUFFIXES, read_file, write_file
 

@@ -1,4 +1,4 @@
-"""MATLAB's `.mat` files of version 5 to 7."""
+"""MATLAB's ``.mat`` files of version 5 to 7."""
 
 from __future__ import annotations
 

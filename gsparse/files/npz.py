@@ -1,4 +1,4 @@
-"""SciPy's `.npz`: an archive of the arrays of CSR, CSC, BSR, DIA or COO."""
+"""SciPy's ``.npz``: an archive of the arrays of CSR, CSC, BSR, DIA or COO."""
 
 from __future__ import annotations
 

@@ -186,10 +186,11 @@ def beside_dask() -> list[dict[str, Any]]:
 
 
 class Timed:
-    """A communicator that adds up the time it takes."""
+    """A communicator that adds up the time it takes, and notes the clock and that at each exchange."""
 
     def __init__(self, inner: Any) -> None:
         self._inner, self.seconds = inner, 0.0
+        self.laps: list[tuple[float, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -198,6 +199,8 @@ class Timed:
 
         def call(*args: Any) -> Any:
             began = time.perf_counter()
+            if name == "exchange":
+                self.laps.append((began, self.seconds))
             result = found(*args)
             self.seconds += time.perf_counter() - began
             return self._wait(result) if name == "exchange" else result
@@ -222,9 +225,12 @@ def time_cpu(communicator: Any, device: Any, pipe: Any) -> dict[str, float]:
     timed = Timed(communicator)
     A = matrix(timed, device, (100, 100, 100))
     found["1e6 rows, s"] = iteration_seconds(A, (5, 40))[0]
-    timed.seconds, began = 0.0, time.perf_counter()
-    cg(A, np.ones(A.shape[0]), rtol=0, maxiter=40)
-    found["1e6 rows"] = timed.seconds / (time.perf_counter() - began)
+    # The median iteration: one in which the system takes a processor away for a while counts as one.
+    timed.laps.clear()
+    cg(A, np.ones(A.shape[0]), rtol=0, maxiter=200)
+    laps = np.diff(np.array(timed.laps), axis=0)
+    (seconds, spent), (all_seconds, all_spent) = np.median(laps, axis=0), laps.sum(axis=0)
+    found["1e6 rows"], found["1e6 rows, mean"] = float(spent / seconds), float(all_spent / all_seconds)
     return found
 
 
@@ -345,8 +351,8 @@ def main() -> None:
                 verdict = "met" if found[name] <= goal else "MISSED"
                 say(f"cpu, 2 processes, CG, {name}: {found[name]:.3g} goal {goal} {verdict}")
             say(
-                f"cpu, 1e6 rows: {1e3 * found['1e6 rows, s']:.2f} ms an iteration; "
-                f"the faster rank waits {shares[-1]:.2f} of it"
+                f"cpu, 1e6 rows: {1e3 * found['1e6 rows, s']:.2f} ms an iteration; the faster rank waits "
+                f"{shares[-1]:.2f} of the median one; of all, communication is {found['1e6 rows, mean']:.2f}"
             )
             records.append({"section": section, **found})
         elif section == "dask":

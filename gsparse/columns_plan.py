@@ -1,11 +1,11 @@
-"""The choice of a schedule for k dense columns: row statistics and X's layout → a launch with its reason (pure)."""
+"""The choice of a launch for k dense columns: row statistics and X's layout → a launch with its reason (pure)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from gsparse.kernels import LANE_BYTES, Panel, PanelLaunch
+from gsparse.kernels import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
 from gsparse.plan import RowStats
 
 __all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
@@ -29,8 +29,9 @@ _STRIDED_LANES, _STRIDED_LOADS = 2, 4
 _ENTRIES_PER_LANE = 4.0
 _MAX_ENTRY_LANES = 16
 _FILL = 2**17
-# Rows are cut into chunks from these lengths on: one of their lanes walks a row alone, several share it, and all are so
-# much alike (against their typical length, which is not long) that none holds others up.
+# Rows are cut into chunks from these lengths on: one lane a column walks a row, and warps take chunks; several share
+# it, or blocks take chunks; all are so much alike (against their typical length, which is not long) that none holds
+# others up.
 _LONG_ALONE, _LONG_SHARED, _LONG_ALIKE = 32, 64, 1024
 _ALIKE = 2.0
 _TYPICAL = 128
@@ -91,7 +92,7 @@ are cut into chunks
     tiles = -(-units // (column_lanes * loads))
     entry_lanes = _entry_lanes(stats, column_lanes, tiles, lanes)
     is_even = stats.max_length <= _ALIKE * stats.typical_length and stats.typical_length <= _TYPICAL
-    alone = entry_lanes == 1 and lanes // column_lanes > 2
+    alone = entry_lanes == 1 and lanes // column_lanes > FEW_PLACES
     long_length = _LONG_ALIKE if is_even else _LONG_ALONE if alone else _LONG_SHARED
     reason = (
         f"{'threads enough for' if loads > 1 else 'more threads rather than'} two accesses each; "

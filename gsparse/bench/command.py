@@ -19,6 +19,7 @@ from gsparse.bench.records import Run
 from gsparse.bench.runner import Listener, Settings
 from gsparse.bench.runner import run as run_all
 from gsparse.device import get_device
+from gsparse.errors import GsparseError
 from gsparse.kernels import THREADS_PER_BLOCK
 
 __all__ = ["UsageError", "add_arguments", "execute", "problems_of"]
@@ -39,7 +40,7 @@ exit code: 0; 1 where a product was wrong or a matrix could not be measured; 2 w
 """
 
 
-class UsageError(Exception):
+class UsageError(GsparseError):
     """The command cannot be carried out as given; the message says what to change."""
 
 

@@ -24,10 +24,10 @@ class Record:
     what : str
         As the table names it.
     kind : {"format", "plan", "layout", "vendor", "library"}
-        A format (for several columns a schedule) asked for by name, the plan's own choice, the same for a column-major
+        A format (for several columns a launch) asked for by name, the plan's own choice, the same for a column-major
         X, the vendor's library, or another library.
     format : str
-        gsparse's format or schedule; empty for others.
+        gsparse's format or launch; empty for others.
     columns : int or None
         Of X, where it is no vector.
     threads : int or None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.errors import GsparseError
+from gsparse.bench.command import UsageError
 from gsparse.files import SUFFIXES, read_file
 
 __all__ = [
@@ -36,10 +36,6 @@ __all__ = [
 
 # Seconds after which somebody wants to know that something is happening, and between two looks at the clock.
 _PATIENCE, _TICK = 1.0, 0.2
-
-
-class UsageError(GsparseError):
-    """The command cannot be carried out as given; the message says what to change."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Sequence
 
 import gsparse
-from gsparse.bench.command import UsageError as BenchUsageError
 from gsparse.cli import bench, convert, demo, doctor, info, solve
 from gsparse.errors import CommunicationError, DeviceMemoryError, FactorizationError, GsparseError
 
@@ -35,7 +34,7 @@ exit code: {DONE} if all went well; {FAILED} where it was tried and failed (not 
 # Errors that are nobody's mistake in calling, though gsparse knows them.
 _FAILURES = (FactorizationError, DeviceMemoryError, CommunicationError, MemoryError)
 # Those that say what to change. (ImportError: of an optional dependency, with what installs it.)
-_MISUSES = (BenchUsageError, GsparseError, OSError, ImportError)
+_MISUSES = (GsparseError, OSError, ImportError)
 
 
 def make_parser() -> argparse.ArgumentParser:

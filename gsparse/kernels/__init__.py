@@ -103,6 +103,7 @@ from typing import Any
 
 __all__ = [
     "DEFAULT_THREADS_PER_BLOCK",
+    "FEW_PLACES",
     "LANE_BYTES",
     "NO_LIMIT",
     "THREADS_PER_BLOCK",
@@ -120,6 +121,9 @@ DEFAULT_THREADS_PER_BLOCK = 256
 
 # Bytes of X that a GPU thread reads for an entry at most, in products with dense columns.
 LANE_BYTES = 32
+
+# A chunk of a long row has a whole block where a warp would have no more threads a column than these, else a warp.
+FEW_PLACES = 2
 
 # As `long_length`: no row is long.
 NO_LIMIT = 2**62

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.formats import Csr
-from gsparse.kernels import NO_LIMIT, Panel, PanelLaunch, Survey
+from gsparse.kernels import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch, Survey
 from gsparse.kernels.gpu.catalogue import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.scratch import Scratch, records
@@ -20,16 +20,22 @@ __all__ = ["csr_spmm", "panel_of"]
 
 # Threads of a block (GS_SPMM_THREADS).
 THREADS = 256
-# A chunk of a long row has a whole block where a warp would have no more threads a column than these, else a warp.
-FEW_PLACES = 2
 # Blocks along y that CUDA and HIP both take, and so the most column tiles of one launch.
 MAX_GRID_Y = 65_535
 # Sums of chunks of long rows may take so many bytes: more columns are multiplied one slab after the other.
 MAX_PARTIAL_BYTES = 1 << 27
 _INT32 = 2**31 - 1
 
-# A kernel and what stays the same from product to product: grid, block, arguments before and after the scratch.
-_Bound = tuple[Callable[..., None], tuple[int, int], tuple[int], tuple[Any, ...], tuple[Any, ...], Scratch | None]
+
+class _Bound(NamedTuple):
+    """A kernel and what stays the same from product to product: arguments before the scratch, and of X and Y."""
+
+    kernel: Callable[..., None]
+    grid: tuple[int, int]
+    before: tuple[Any, ...]
+    scratch: Scratch | None
+    x_steps: tuple[Any, Any]
+    y_steps: tuple[Any, Any, Any]
 
 
 def panel_of(x: Array) -> Panel:
@@ -101,12 +107,10 @@ class _Product:
                     self(x[:, part], y[:, part], alpha, beta, conjugate)
                 return
             bound = self._bound[key] = self._bind(launch, x, y)
-        kernel, grid, block, before, after, scratch = bound
-        sums = (None, None) if scratch is None else scratch.get()
-        panels = (x, *after[:2], y, *after[2:])
-        kernel(
-            grid, block, (*before, *sums, *self._csr, *panels, alpha, beta, np.int32(beta != 0), np.int32(conjugate))
-        )
+        sums = (None, None) if bound.scratch is None else bound.scratch.get()
+        panels = x, *bound.x_steps, y, *bound.y_steps
+        scalars = alpha, beta, np.int32(beta != 0), np.int32(conjugate)
+        bound.kernel(bound.grid, (THREADS,), (*bound.before, *sums, *self._csr, *panels, *scalars))
 
     def _slab(self, launch: PanelLaunch) -> int:
         """Give the columns that one launch may take."""
@@ -129,9 +133,9 @@ class _Product:
         shape = _bits(launch.column_lanes), _bits(launch.entry_lanes), np.int64(limit), _bits(chunk_threads)
         before = *sizes, *shape, np.int32(num_chunks), chunks
         index = matrix.indptr.dtype
-        strides = [np.int64(step // y.itemsize) for step in y.strides]
-        is_packed = 1 < launch.columns_per_load <= _pack(y)
-        after = index.type(x.strides[0]), np.int64(x.strides[1]), *strides, np.int32(is_packed)
+        x_steps = index.type(x.strides[0]), np.int64(x.strides[1])
+        row_stride, column_stride = (np.int64(step // y.itemsize) for step in y.strides)
+        y_steps = row_stride, column_stride, np.int32(1 < launch.columns_per_load <= _pack(y))
         types = matrix.dtype, self._dtype, index, launch.loads, launch.columns_per_load
         kernel = device.kernel("spmm_csr.cu", expression("csr_spmm", *types))
         scratch = (
@@ -139,7 +143,7 @@ class _Product:
             if num_chunks
             else None
         )
-        return kernel, (blocks, tiles), (THREADS,), before, after, scratch
+        return _Bound(kernel, (blocks, tiles), before, scratch, x_steps, y_steps)
 
     def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
         """Give the number of rows longer than `limit`, of their chunks, and these; found once, on a stream aside."""

@@ -349,7 +349,7 @@ class DeviceMatrix(ElementwiseOperations):
         """
         dtype = self._own_types()[1]
         pack = next((n for n in (4, 2) if n * dtype.itemsize <= 16 and columns % n == 0), 1)
-        return self.operand()[0].columns_plan(Panel(columns, pack), dtype)
+        return self.operand()[0].columns_plan(Panel(columns, pack), *self._own_types())
 
     @property
     def stored(self) -> Stored:

@@ -9,12 +9,12 @@ import scipy.sparse.linalg
 
 import gsparse
 from gsparse.bench.problems import stencil
-from gsparse.linalg import amg, bicgstab, cg, chebyshev, gmres, ic0, jacobi, lobpcg, minres
+from gsparse.linalg import amg, bicgstab, cg, chebyshev_polynomial, gmres, ic0, jacobi, lobpcg, minres
 
 from .common import Prepared, vector
 
 SOLVERS = {"bicgstab": bicgstab, "cg": cg, "gmres": gmres, "minres": minres}
-PRECONDITIONERS = {"amg": amg, "chebyshev": chebyshev, "ic0": ic0, "jacobi": jacobi}
+PRECONDITIONERS = {"amg": amg, "chebyshev": chebyshev_polynomial, "ic0": ic0, "jacobi": jacobi}
 
 # Points along a side of the cube: launches decide, or memory does.
 SIDES = {"small": 16, "large": 64}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -70,7 +70,7 @@ def test_all_columns_are_of_one_tile_where_so_many_lanes_have_them(lanes: int) -
         assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == num_columns
     for num_columns in (24, 48):  # (a quarter of the next power of two would be idle)
         assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == 4 / 3 * num_columns
-    for num_columns, tile in ((33, 8), (40, 16), (65, 16), (100, 64), (128, 64), (1000, 64)):
+    for num_columns, tile in ((3, 4), (5, 8), (33, 8), (40, 16), (65, 16), (100, 64), (128, 64), (1000, 64)):
         assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == tile
 
 
@@ -89,8 +89,9 @@ def test_a_lane_has_two_accesses_where_so_many_threads_are_left(lanes: int) -> N
     for num_columns in (4, 16, 32, 24 * 4 // 3):
         assert threads(num_columns) == usual
     assert usual % lanes == 0
-    # A tile as wide as tiles get takes fewer, and several tiles count together.
+    # A tile as wide as tiles get takes fewer. Several tiles count together, and one that is begun counts whole.
     assert threads(64) == threads(128) < usual
+    assert threads(33) * 40 / 33 == pytest.approx(usual, rel=0.001)
 
 
 def test_a_lane_with_one_access_and_one_with_two_take_the_same_tile() -> None:
@@ -171,11 +172,25 @@ def test_few_rows_have_lanes_enough_to_fill_a_device(num_columns: int) -> None:
     assert launched(rows_of(7, 10**7), Panel(num_columns), lanes=64).entry_lanes == 1
 
 
-def test_tiles_fill_a_device_too() -> None:
-    few = rows_of(12, 256)
-    one, four = (launched(few, Panel(k), lanes=1024, value_bytes=16) for k in (64, 256))
-    assert (one.tile, one.column_lanes) == (four.tile, four.column_lanes)
+@pytest.mark.parametrize(
+    ("num_rows", "tile", "tiles"), [(256, Panel(64), Panel(256)), (4096, Panel(8, 1, True), Panel(32, 1, True))]
+)
+def test_four_times_the_tiles_leave_a_quarter_of_the_lanes_to_entries(num_rows: int, tile: Panel, tiles: Panel) -> None:
+    one, four = (launched(rows_of(16, num_rows), panel, lanes=1024) for panel in (tile, tiles))
+    assert one.tile == four.tile
     assert one.entry_lanes == 4 * four.entry_lanes > 4
+
+
+def test_a_tile_that_is_begun_counts_whole() -> None:
+    for num_rows in range(500, 4000, 100):
+        five_tiles = (launched(rows_of(16, num_rows), Panel(k, 1, True)).entry_lanes for k in (33, 36, 40))
+        assert len(set(five_tiles)) == 1
+
+
+def test_a_matrix_without_rows_or_entries_has_a_launch() -> None:
+    nothing = RowStats(0, 0, 0, 0, 0, 0.0, 0.0, 0, 0)
+    for stats in (nothing, replace(nothing, num_rows=10**6, num_empty=10**6)):
+        assert launched(stats, Panel(4)).entry_lanes == 1
 
 
 # ----------------------------------------------------------------------------------------- rows that are cut in chunks
@@ -223,6 +238,8 @@ def test_a_plan_keeps_what_it_was_made_of_and_prints_its_launch() -> None:
     panel = Panel(24, 2)
     plan = planned(LONG, panel)
     assert (plan.stats, plan.panel) == (LONG, panel)
+    with pytest.raises(FrozenInstanceError):
+        plan.reason = ""
     assert plan.launch == launch_for(LONG, panel, lanes=32, value_bytes=8)
     head, tiles = str(plan).splitlines()
     assert plan.reason in head
@@ -234,3 +251,8 @@ def test_a_plan_keeps_what_it_was_made_of_and_prints_its_launch() -> None:
         f"{launch.entry_lanes} lanes share a row's entries",
         f"rows of more than {launch.long_length} entries are cut into chunks",
     ]
+
+
+def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        plan_columns(EVEN, Panel(8), 32, 8)  # type: ignore[misc]

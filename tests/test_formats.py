@@ -56,7 +56,7 @@ TILES = Tiles(
     first_carry=np.zeros(3, np.int32),
     carry_tiles=np.zeros(9, np.int32),
 )
-PATTERN = RowPattern((33, 33), 60, np.zeros(33, np.uint8), np.zeros(3, np.int32), np.zeros(5, np.int32))
+PATTERN = RowPattern((33, 40), 60, np.zeros(33, np.uint8), np.zeros(3, np.int32), np.zeros(5, np.int32))
 CONSTANT = replace(PATTERN, pattern_values=np.ones(5, np.float32))
 VARYING = replace(PATTERN, slices=SLICES, values=VALUES)
 

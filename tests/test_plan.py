@@ -288,6 +288,11 @@ def test_an_empty_matrix_has_a_plan(model: Any) -> None:
     assert (nothing.split_stored, nothing.num_long, nothing.long_entries) == (0, 0, 0)
 
 
+def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        make_plan(STENCIL, storages_of(STENCIL), "gpu:0", 32, GPU_MODEL, 8)  # type: ignore[misc]
+
+
 # --------------------------------------------------------------------------------------------------- measured times
 
 

@@ -13,9 +13,21 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.errors import FormatError
-from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK
+from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
 from gsparse.machine import CPU_MODEL, GPU_MODEL
-from gsparse.plan import FORMATS, RowStats, Storage, fits, make_plan, rank, settle, threads_per_row
+from gsparse.plan import (
+    EXPECTED_PRODUCTS,
+    FORMATS,
+    MAX_PADDING,
+    Candidate,
+    RowStats,
+    Storage,
+    fits,
+    make_plan,
+    rank,
+    settle,
+    threads_per_row,
+)
 from tests.support import STRUCTURES, from_lengths
 
 KERNELS = FORMATS[1:]
@@ -66,6 +78,32 @@ def plan_of(stats: RowStats, storages: Any = None, **options: Any) -> Any:
     return make_plan(stats, storages_of(stats) if storages is None else storages, **(machine | options))
 
 
+# ------------------------------------------------------------------------------------------------------ row statistics
+
+
+def test_the_typical_row_has_entries_and_is_longer_where_lengths_scatter() -> None:
+    even = replace(STENCIL, num_rows=100, num_empty=40, nnz=600, std_length=0.0)
+    assert even.typical_length == 10
+    assert replace(even, std_length=4.0).typical_length == 14
+    assert replace(even, std_length=900.0).typical_length == 20  # (no more than twice the mean)
+    assert replace(even, nnz=0, num_empty=100).typical_length == 0
+
+
+def test_rows_are_sorted_only_where_slices_pad_a_lot_even_without_long_rows() -> None:
+    most = int(MAX_PADDING * STENCIL.nnz)
+    padded = replace(STENCIL, blocked_stored=most + 1, split_stored=most - 99, long_entries=100)
+    assert padded.wants_sorting
+    assert not replace(padded, blocked_stored=most).wants_sorting
+    assert not replace(padded, long_entries=99).wants_sorting
+    assert not STENCIL.wants_sorting
+    assert MAX_PADDING > 1  # (nothing stores less than its entries)
+
+
+def test_lanes_at_work_are_entries_among_positions() -> None:
+    assert SKEWED.efficiency == 0.1
+    assert replace(SKEWED, nnz=0, blocked_stored=0).efficiency == 1
+
+
 # -------------------------------------------------------------------------------------------------- threads per row
 
 
@@ -83,6 +121,15 @@ def test_threads_per_row_grow_with_rows_and_where_rows_are_few() -> None:
     assert [threads_per_row(mean, 32, 10**7) for mean in means] == [2, 2, 2, 4, 8, 16, 32]
     assert threads_per_row(64.0, 64, 100) == 64 > threads_per_row(64.0, 64, 10**7)
     assert threads_per_row(5.0, 64, 1) == 4  # no more than a row has entries
+
+
+def test_threads_per_row_double_where_rows_are_twice_as_long() -> None:
+    shortest = {threads: next(n for n in range(1, 999) if threads_per_row(n, 64) == threads) for threads in (4, 8, 16)}
+    assert shortest[16] == 2 * shortest[8] == 4 * shortest[4]
+
+
+def test_few_rows_have_threads_to_fill_a_device() -> None:
+    assert len({rows * threads_per_row(64.0, 64, rows) for rows in (2**11, 2**12, 2**13)}) == 1
 
 
 # --------------------------------------------------------------------------------------------------------- the choice
@@ -103,9 +150,12 @@ def test_the_fastest_candidate_is_chosen_and_the_reason_names_the_next(
     best, runner_up, *_ = sorted(plan.candidates, key=cost)
     assert plan.chosen is best
     assert [c.format for c in rank(plan.candidates, products)][:2] == [best.format, runner_up.format]
-    assert runner_up.format in plan.reason
-    assert f"{best.nbytes / 1e6:.3f} MB" in plan.reason
-    assert f"over {products} products" in plan.reason
+    for words in (
+        f"{best.nbytes / 1e6:.3f} MB and {best.seconds * 1e6:.1f} µs predicted",
+        f"{runner_up.format} {runner_up.seconds * 1e6:.1f} µs",
+        f"over {products} products",
+    ):
+        assert words in plan.reason
     assert [c.format for c in plan.candidates] == list(storages_of(stats, pattern=pattern))
 
 
@@ -145,7 +195,8 @@ def test_what_does_not_exist_is_refused_saying_what_does(options: Any, words: st
 
 def test_formats_fit_as_far_as_int32_numbers_rows_and_entries() -> None:
     many_rows, long_row = replace(STENCIL, num_rows=2**31), replace(STENCIL, max_length=2**31)
-    assert all(fits(name, STENCIL) for name in KERNELS)
+    for stats in (STENCIL, replace(STENCIL, num_rows=2**31 - 1), replace(STENCIL, max_length=2**31 - 1)):
+        assert all(fits(name, stats) for name in KERNELS)
     assert {name for name in KERNELS if fits(name, many_rows)} == {
         "csr_scalar",
         "csr_vector",
@@ -153,6 +204,7 @@ def test_formats_fit_as_far_as_int32_numbers_rows_and_entries() -> None:
         "blocked_ellpack",
     }
     assert {name for name in KERNELS if not fits(name, long_row)} == {"ellpack"}
+    assert not fits("blocked_ellpack", replace(many_rows, max_length=2**31))
 
 
 def test_stencils_are_padded_or_stored_by_pattern_and_skewed_matrices_are_not_padded() -> None:
@@ -167,6 +219,25 @@ def test_a_conversion_has_to_pay() -> None:
     storages = storages_of(STENCIL, pattern=True)
     assert plan_of(STENCIL, storages, expected_products=1).format in ("csr_scalar", "csr_vector")
     assert plan_of(STENCIL, storages, expected_products=10**6).format == "row_pattern"
+
+
+def candidate(format: str, seconds: float, setup_seconds: float) -> Candidate:
+    return replace(plan_of(STENCIL).candidates[0], format=format, seconds=seconds, setup_seconds=setup_seconds)
+
+
+def test_a_set_up_is_shared_by_the_products_expected() -> None:
+    plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
+    assert rank([plain, converted], 9) == [plain, converted]
+    assert rank([plain, converted], 11) == [converted, plain]
+    assert f"over {EXPECTED_PRODUCTS} products" in plan_of(STENCIL).reason
+
+
+def test_of_two_as_fast_the_first_offered_is_taken() -> None:
+    plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
+    assert rank([plain, converted], 10) == [plain, converted]
+    assert rank([converted, plain], 10) == [converted, plain]
+    for first, second in (("ellpack", "csr_split"), ("csr_split", "ellpack")):
+        assert settle(plan_of(STENCIL), {first: 2e-6, second: 2e-6}, "measured").format == first
 
 
 @MODELS
@@ -186,17 +257,25 @@ def test_fewer_bytes_are_never_predicted_slower(stats: RowStats, model: Any, for
 @pytest.mark.parametrize("lanes", [32, 64])
 def test_a_block_has_the_default_threads_unless_others_are_asked_for(lanes: int) -> None:
     assert plan_of(STENCIL, lanes=lanes).launch.threads_per_block == DEFAULT_THREADS_PER_BLOCK
-    assert plan_of(STENCIL, lanes=lanes, threads_per_block=512).launch.threads_per_block == 512
+    for threads in THREADS_PER_BLOCK:
+        plan = plan_of(STENCIL, lanes=lanes, threads_per_block=threads)
+        assert {c.launch.threads_per_block for c in plan.candidates} == {threads}
+        assert plan.launch is plan.chosen.launch
+
+
+def test_threads_of_a_row_are_those_of_typical_rows() -> None:
+    long = replace(STENCIL, nnz=40 * 10**6, num_empty=600_000, max_length=300, mean_length=40.0, std_length=60.0)
+    for stats in (long, replace(long, num_empty=0), replace(long, num_rows=2**13, num_empty=0), STENCIL):
+        launch = plan_of(stats).launch
+        assert launch.threads_per_row == threads_per_row(stats.typical_length, 32, stats.num_rows)
 
 
 @pytest.mark.parametrize("value_bytes", [4, 8, 16])
 def test_bytes_are_those_of_the_storage_and_of_both_vectors(value_bytes: int) -> None:
-    for candidate in plan_of(SKEWED, value_bytes=value_bytes).candidates:
-        assert candidate.nbytes == candidate.storage.nbytes + 2 * 10**6 * value_bytes
+    for candidate in plan_of(replace(SKEWED, num_cols=700), value_bytes=value_bytes).candidates:
+        assert candidate.nbytes == candidate.storage.nbytes + (10**6 + 700) * value_bytes
         assert candidate.num_stored == candidate.storage.num_stored
         assert candidate.padding_ratio == candidate.num_stored / SKEWED.nnz
-    assert SKEWED.efficiency == 0.1
-    assert replace(SKEWED, nnz=0, blocked_stored=0).efficiency == 1
 
 
 @MODELS
@@ -204,8 +283,14 @@ def test_an_empty_matrix_has_a_plan(model: Any) -> None:
     nothing = RowStats(0, 0, 0, 0, 0, 0.0, 0.0, 0, 0)
     plan = plan_of(nothing, model=model)
     assert plan.chosen.nbytes <= 4
-    assert plan.chosen.padding_ratio == 1
-    assert plan.chosen.seconds > 0
+    assert all(c.padding_ratio == 1 and 0 < c.seconds < 1e-3 for c in plan.candidates)
+    assert (nothing.typical_length, nothing.efficiency, nothing.wants_sorting) == (0, 1, False)
+    assert (nothing.split_stored, nothing.num_long, nothing.long_entries) == (0, 0, 0)
+
+
+def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        make_plan(STENCIL, storages_of(STENCIL), "gpu:0", 32, GPU_MODEL, 8)  # type: ignore[misc]
 
 
 # --------------------------------------------------------------------------------------------------- measured times

@@ -1,0 +1,258 @@
+"""How a product with dense columns is shared out, which is pure: row statistics and X's layout in, a launch out.
+
+That each launch can be run, and a table of choices as measured, are in `tests.test_columns`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from gsparse.columns_plan import ColumnsPlan, launch_for, plan_columns
+from gsparse.kernels import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
+from gsparse.plan import RowStats
+
+# Rows alike, too many for a device; and few that are long.
+EVEN = RowStats(10**7, 10**7, 7 * 10**7, 5, 7, 7.0, 0.2, 0, 7 * 10**7)
+LONG = RowStats(10**6, 10**6, 4 * 10**8, 380, 420, 400.0, 10.0, 0, 4 * 10**8)
+COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 24, 33, 40, 48, 63, 64, 65, 100, 128, 1000)
+LANES = pytest.mark.parametrize("lanes", [32, 64])
+
+
+def rows_of(length: float, num_rows: int = 10**7, **options: Any) -> RowStats:
+    """Give rows of one length."""
+    num_entries = round(length * num_rows)
+    return replace(
+        EVEN, num_rows=num_rows, nnz=num_entries, max_length=int(length), mean_length=length, std_length=0.0, **options
+    )
+
+
+def planned(stats: RowStats, panel: Panel, *, lanes: int = 32, value_bytes: int = 8) -> ColumnsPlan:
+    return plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes)
+
+
+def launched(stats: RowStats, panel: Panel, **options: int) -> PanelLaunch:
+    return planned(stats, panel, **options).launch
+
+
+def first(found: Callable[[int], bool], among: range) -> int:
+    """Find the first number from which on something holds."""
+    return among[bisect_left(among, True, key=found)]
+
+
+# ----------------------------------------------------------------------------------------------------------- row-major
+
+
+@LANES
+@pytest.mark.parametrize("stats", [EVEN, replace(EVEN, num_rows=100), LONG], ids=["many", "few", "long"])
+@pytest.mark.parametrize("pack", [1, 2, 4])
+def test_lanes_have_columns_to_own_and_no_tile_is_wider_than_it_has_to_be(
+    stats: RowStats, pack: int, lanes: int
+) -> None:
+    for num_columns in (k * pack for k in COLUMNS):
+        launch = launched(stats, Panel(num_columns, pack), lanes=lanes, value_bytes=4)
+        assert launch.columns_per_load == pack
+        tiles = -(-num_columns // launch.tile)
+        # A tile is half idle at most, and of more than eight lanes a quarter.
+        idle = tiles * launch.tile / num_columns
+        assert idle < 2
+        assert idle < 1.35 or launch.tile <= 8 * pack
+        assert launch.tile <= 64 * pack
+
+
+@LANES
+def test_all_columns_are_of_one_tile_where_so_many_lanes_have_them(lanes: int) -> None:
+    for num_columns in (1, 2, 4, 8, 16, 32, 64):
+        assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == num_columns
+    for num_columns in (24, 48):  # (a quarter of the next power of two would be idle)
+        assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == 4 / 3 * num_columns
+    for num_columns, tile in ((3, 4), (5, 8), (33, 8), (40, 16), (65, 16), (100, 64), (128, 64), (1000, 64)):
+        assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == tile
+
+
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+def test_a_lane_has_two_accesses_where_so_many_threads_are_left(lanes: int) -> None:
+    def threads(num_columns: int) -> int:
+        """Count threads from which on each has two accesses."""
+        panel = Panel(num_columns)
+
+        def has_two(num_rows: int) -> bool:
+            return launched(replace(EVEN, num_rows=num_rows), panel, lanes=64).loads == 2
+
+        return first(has_two, range(1, 10**7)) * num_columns // 2
+
+    usual = threads(8)
+    for num_columns in (4, 16, 32, 24 * 4 // 3):
+        assert threads(num_columns) == usual
+    assert usual % lanes == 0
+    # A tile as wide as tiles get takes fewer. Several tiles count together, and one that is begun counts whole.
+    assert threads(64) == threads(128) < usual
+    assert threads(33) * 40 / 33 == pytest.approx(usual, rel=0.001)
+
+
+def test_a_lane_with_one_access_and_one_with_two_take_the_same_tile() -> None:
+    for num_columns in (4, 8, 16, 32):
+        one, two = (launched(replace(EVEN, num_rows=n), Panel(num_columns)) for n in (10, 10**7))
+        assert (one.loads, one.column_lanes) == (1, num_columns)
+        assert (two.loads, two.column_lanes) == (2, num_columns // 2)
+
+
+def test_a_group_of_lanes_is_a_warp_at_most() -> None:
+    few = replace(EVEN, num_rows=10)
+    assert [launched(few, Panel(64), lanes=lanes).column_lanes for lanes in (32, 64)] == [32, 64]
+    assert [launched(EVEN, Panel(64), lanes=lanes).column_lanes for lanes in (16, 32, 64)] == [16, 32, 32]
+
+
+def test_two_accesses_want_four_columns_and_values_of_which_a_lane_may_read_two() -> None:
+    assert [launched(EVEN, Panel(k)).loads for k in (1, 2, 4)] == [1, 1, 2]
+    for pack, value_bytes in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (2, 16), (4, 8)):
+        launch = launched(EVEN, Panel(64 * pack, pack), value_bytes=value_bytes)
+        assert launch.loads == (2 if 2 * pack * value_bytes <= LANE_BYTES else 1)
+
+
+# -------------------------------------------------------------------------------------------------------- column-major
+
+
+@LANES
+@pytest.mark.parametrize("value_bytes", [4, 8, 16])
+def test_lanes_of_a_column_major_x_have_as_many_accesses_as_they_may_and_few_have_columns(
+    lanes: int, value_bytes: int
+) -> None:
+    most = min(4, LANE_BYTES // value_bytes)
+    for num_columns in COLUMNS:
+        for stats in (EVEN, replace(EVEN, num_rows=10), LONG):
+            launch = launched(stats, Panel(num_columns, 1, True), lanes=lanes, value_bytes=value_bytes)
+            assert launch.column_lanes <= 2
+            if num_columns >= most:
+                assert launch.loads == most
+                assert launch.column_lanes == (2 if num_columns > most else 1)
+            else:
+                assert num_columns <= launch.loads < 2 * num_columns
+                assert launch.column_lanes == 1
+
+
+# ------------------------------------------------------------------------------------------------- lanes share entries
+
+
+@LANES
+@pytest.mark.parametrize("panel", [Panel(1), Panel(4), Panel(16), Panel(64), Panel(8, 1, True)], ids=str)
+def test_lanes_that_share_a_row_are_twice_as_many_where_it_is_twice_as_long(panel: Panel, lanes: int) -> None:
+    def shared(length: int) -> int:
+        launch = launched(rows_of(length), panel, lanes=lanes)
+        assert launch.column_lanes == columns
+        return launch.entry_lanes
+
+    columns = launched(EVEN, panel, lanes=lanes).column_lanes
+    most = min(lanes // columns, 16)
+    assert [shared(length) for length in (0, 1, 4)] == [1, 1, 1]
+    assert shared(10**6) == most
+    if most > 2:
+        # Each has several entries; more columns' lanes want longer rows.
+        longer = first(lambda length: shared(length) > 1, range(1, 10**6))
+        assert longer >= 4 * columns
+        for power in range(1, most.bit_length()):
+            assert shared((longer << power) // 2) == 1 << power
+            assert shared((longer << power) // 2 - 1) == 1 << power - 1
+
+
+@pytest.mark.parametrize("num_columns", [1, 4, 16])
+def test_few_rows_have_lanes_enough_to_fill_a_device(num_columns: int) -> None:
+    def threads(num_rows: int) -> int:
+        launch = launched(rows_of(12, num_rows), Panel(num_columns), lanes=64, value_bytes=16)
+        tiles = -(-num_columns // launch.tile)
+        return num_rows * tiles * launch.column_lanes * launch.entry_lanes
+
+    assert threads(2**16 // num_columns) == threads(2**15 // num_columns) > 2**16
+    # No more than a row has entries, a power of two, which is all that counts; and one where rows are enough.
+    assert [launched(rows_of(n, 1), Panel(1), lanes=64).entry_lanes for n in (0, 1, 3, 12)] == [1, 1, 2, 8]
+    assert launched(rows_of(7, 10**7), Panel(num_columns), lanes=64).entry_lanes == 1
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "tile", "tiles"), [(256, Panel(64), Panel(256)), (4096, Panel(8, 1, True), Panel(32, 1, True))]
+)
+def test_four_times_the_tiles_leave_a_quarter_of_the_lanes_to_entries(num_rows: int, tile: Panel, tiles: Panel) -> None:
+    one, four = (launched(rows_of(16, num_rows), panel, lanes=1024) for panel in (tile, tiles))
+    assert one.tile == four.tile
+    assert one.entry_lanes == 4 * four.entry_lanes > 4
+
+
+def test_a_tile_that_is_begun_counts_whole() -> None:
+    for num_rows in range(500, 4000, 100):
+        five_tiles = (launched(rows_of(16, num_rows), Panel(k, 1, True)).entry_lanes for k in (33, 36, 40))
+        assert len(set(five_tiles)) == 1
+
+
+def test_a_matrix_without_rows_or_entries_has_a_launch() -> None:
+    nothing = RowStats(0, 0, 0, 0, 0, 0.0, 0.0, 0, 0)
+    for stats in (nothing, replace(nothing, num_rows=10**6, num_empty=10**6)):
+        assert launched(stats, Panel(4)).entry_lanes == 1
+
+
+# ----------------------------------------------------------------------------------------- rows that are cut in chunks
+
+
+def long_length(stats: RowStats, panel: Panel, lanes: int = 32) -> int:
+    return launched(stats, panel, lanes=lanes).long_length
+
+
+def test_rows_are_cut_late_where_no_row_is_twice_the_typical_one_and_that_is_not_long() -> None:
+    even = rows_of(7)
+    assert long_length(even, Panel(16)) == long_length(replace(even, max_length=14), Panel(16))
+    assert long_length(replace(even, max_length=15), Panel(16)) < long_length(even, Panel(16))
+    typical = first(lambda n: long_length(rows_of(n), Panel(16)) < long_length(even, Panel(16)), range(7, 10**4))
+    assert 64 < typical < long_length(even, Panel(16))
+    assert long_length(rows_of(10**6), Panel(16)) == long_length(rows_of(typical), Panel(16))
+
+
+@LANES
+def test_uneven_rows_are_cut_sooner_where_one_lane_a_column_walks_them(lanes: int) -> None:
+    uneven = replace(rows_of(7), max_length=10**5)
+    shared = long_length(replace(rows_of(400), max_length=10**5), Panel(1), lanes)
+    assert launched(uneven, Panel(4), lanes=lanes).entry_lanes == 1
+    assert long_length(uneven, Panel(4), lanes) < shared < long_length(rows_of(7), Panel(4), lanes)
+    # Where a warp has few threads a column, a block takes a chunk, and it is as long as where several share a row.
+    wide = Panel(64)
+    assert lanes // launched(uneven, wide, lanes=lanes).column_lanes <= FEW_PLACES
+    assert long_length(uneven, wide, lanes) == shared
+    narrower = Panel(16) if lanes == 32 else Panel(32)
+    assert lanes // launched(uneven, narrower, lanes=lanes).column_lanes == 2 * FEW_PLACES
+    assert long_length(uneven, narrower, lanes) < shared
+
+
+# ---------------------------------------------------------------------------------------------------------- the reason
+
+
+def test_the_reason_tells_of_accesses_and_of_rows() -> None:
+    few, uneven = rows_of(7, num_rows=10), replace(EVEN, max_length=10**5)
+    assert planned(EVEN, Panel(8)).reason == "threads enough for two accesses each; rows are alike"
+    assert planned(few, Panel(8)).reason == "more threads rather than two accesses each; rows are alike"
+    assert planned(uneven, Panel(8)).reason.endswith("; rows differ in length")
+
+
+def test_a_plan_keeps_what_it_was_made_of_and_prints_its_launch() -> None:
+    panel = Panel(24, 2)
+    plan = planned(LONG, panel)
+    assert (plan.stats, plan.panel) == (LONG, panel)
+    with pytest.raises(FrozenInstanceError):
+        plan.reason = ""
+    assert plan.launch == launch_for(LONG, panel, lanes=32, value_bytes=8)
+    head, tiles = str(plan).splitlines()
+    assert plan.reason in head
+    assert ("row-major" in head, "column-major" in head) == (True, False)
+    assert "column-major" in str(planned(LONG, Panel(24, 1, True))).splitlines()[0]
+    launch = plan.launch
+    assert tiles.split(", ") == [
+        f"tiles of {launch.tile} columns: {launch.column_lanes} lanes with {launch.loads} accesses of 2",
+        f"{launch.entry_lanes} lanes share a row's entries",
+        f"rows of more than {launch.long_length} entries are cut into chunks",
+    ]
+
+
+def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        plan_columns(EVEN, Panel(8), 32, 8)  # type: ignore[misc]

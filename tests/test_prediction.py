@@ -1,0 +1,223 @@
+"""What a product is predicted to take: how often each term of `KernelModel` comes, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse.kernels import gpu
+from gsparse.machine import KernelModel, MachineModel
+from gsparse.plan import FORMATS, Candidate, RowStats, Storage, make_plan, share_above
+
+KERNELS = FORMATS[1:]
+EVERY_FORMAT = pytest.mark.parametrize("format", KERNELS)
+LONG_LENGTH, RESIDENT, STREAMED = 64, 10**6, 3 * 10**6
+# Ten million rows of one to nine entries, some of none.
+SHORT = RowStats(
+    num_rows=10_000_000,
+    num_cols=12_000_000,
+    nnz=36_000_000,
+    min_length=0,
+    max_length=9,
+    mean_length=3.6,
+    std_length=2.0,
+    num_empty=1_000_000,
+    blocked_stored=44_000_000,
+    split_stored=44_000_000,
+)
+# Rows of four threads each.
+MEDIUM = replace(SHORT, nnz=300_000_000, mean_length=30.0, std_length=0.0, max_length=30, num_empty=0)
+# Slices that pad a lot, even without their long rows.
+RAGGED = replace(SHORT, max_length=5000, blocked_stored=900_000_000, split_stored=80_000_000, num_long=40)
+RAGGED = replace(RAGGED, long_entries=100_000)
+
+
+def predicted(format: str, stats: RowStats, storage: Storage | None = None, **terms: float) -> Candidate:
+    """Predict a product where only these terms take time."""
+    kernels = {format: KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
+    model = MachineModel(kernels, LONG_LENGTH, (RESIDENT, STREAMED), 0.0)
+    storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
+    options: dict[str, Any] = {"device": "gpu:0", "lanes": 32, "model": model, "value_bytes": 8, "format": format}
+    return make_plan(stats, {format: storage}, **options).chosen
+
+
+def count(term: str, format: str, stats: RowStats, storage: Storage | None = None) -> float:
+    """Tell how often a term comes in one product."""
+    return predicted(format, stats, storage, **{term: 1.0}).seconds
+
+
+@EVERY_FORMAT
+def test_a_product_starts_once_and_moves_its_bytes_its_positions_and_its_rows(format: str) -> None:
+    storage = Storage("int32", "float64", 44_000_000, 530_000_000)
+    assert count("fixed", format, SHORT, storage) == 1
+    assert count("byte", format, SHORT, storage) == 530_000_000 + 8 * 22_000_000
+    assert count("position", format, SHORT, storage) == 44_000_000
+    assert count("row", format, SHORT, storage) == 10_000_000
+
+
+@EVERY_FORMAT
+def test_terms_add_up_and_a_set_up_counts_in_products(format: str) -> None:
+    found = predicted(format, SHORT, fixed=3.0, row=2.0, setup=20.0)
+    assert found.seconds == 3 + 2 * 10_000_000
+    assert found.setup_seconds == 20 * found.seconds
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize(
+    ("nbytes", "streamed"),
+    [(1, 0), (RESIDENT, 0), (RESIDENT + 2, 1), (2_000_000, 1_000_000), (STREAMED, STREAMED), (10**9, 10**9)],
+)
+def test_bytes_are_streamed_as_far_as_the_cache_does_not_hold_them(format: str, nbytes: int, streamed: int) -> None:
+    nothing = replace(SHORT, num_rows=1, num_cols=0, nnz=0, num_empty=1, max_length=0)
+    storage = Storage("int32", "float64", 0, nbytes - 8)
+    assert count("stream", format, nothing, storage) == pytest.approx(streamed, 1e-5)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize(
+    ("columns", "values", "term", "looked_up"),
+    [
+        ("int32", "float32", "coded", False),
+        ("uint8", "all equal", "coded", False),
+        ("int64", "uint8 of 5", "coded", True),
+        ("int64", "uint16 of 999", "narrow", False),
+        ("uint8", "float64", "narrow", True),
+        ("uint16", "uint8 of 5", "narrow", True),
+    ],
+)
+def test_positions_cost_more_where_their_values_or_columns_are_looked_up(
+    format: str, columns: str, values: str, term: str, looked_up: bool
+) -> None:
+    storage = Storage(columns, values, 44_000_000, 10**8)
+    assert count(term, format, SHORT, storage) == looked_up * 44_000_000
+
+
+@EVERY_FORMAT
+def test_only_slices_that_have_to_be_sorted_look_their_rows_up(format: str) -> None:
+    assert RAGGED.wants_sorting
+    assert not SHORT.wants_sorting
+    assert count("sorted", format, RAGGED) == (10_000_000 if format == "blocked_ellpack" else 0)
+    assert count("sorted", format, SHORT) == 0
+
+
+@EVERY_FORMAT
+def test_neighbours_read_a_row_apart_up_to_the_longest_that_one_thread_has(format: str) -> None:
+    assert count("stride", format, SHORT) == pytest.approx(SHORT.nnz * 3.6)
+    assert count("stride", format, replace(SHORT, mean_length=300.0)) == SHORT.nnz * gpu.SCALAR_LENGTH
+
+
+# -------------------------------------------------------------------------------------------------- the longest path
+
+
+def steps(format: str, max_length: int, stats: RowStats = MEDIUM) -> float:
+    """Count rounds of loads of the thread that has most, in those of a row that one thread has to itself."""
+    alone = count("step", "ellpack", replace(stats, max_length=max_length)) / max_length
+    return count("step", format, replace(stats, max_length=max_length)) / alone
+
+
+def test_a_thread_asks_for_several_entries_at_once() -> None:
+    assert 0 < count("step", "ellpack", MEDIUM) < MEDIUM.max_length
+    for format in ("ellpack", "row_pattern", "blocked_ellpack"):
+        assert [steps(format, length) for length in (1, 100, 5000)] == pytest.approx([1, 100, 5000])
+
+
+def test_no_thread_of_csr_scalar_has_more_than_rows_that_are_not_kept_apart() -> None:
+    limit = gpu.SCALAR_LENGTH
+    assert [steps("csr_scalar", n) for n in (1, limit, limit + 1, 9 * limit)] == pytest.approx([1, limit, limit, limit])
+
+
+def test_threads_of_csr_vector_share_a_row() -> None:
+    threads = predicted("csr_vector", MEDIUM).launch.threads_per_row
+    assert threads == 4
+    limit = gpu.VECTOR_LENGTH * threads
+    assert [steps("csr_vector", n) for n in (4, limit, 9 * limit)] == pytest.approx([1, limit / 4, limit / 4])
+    # Two threads keep no row apart that one would not be long enough for.
+    assert predicted("csr_vector", SHORT).launch.threads_per_row == 2
+    assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * gpu.SCALAR_LENGTH / 2)
+
+
+def test_rows_of_a_block_share_its_threads_by_their_length() -> None:
+    short, long = (replace(MEDIUM, mean_length=mean) for mean in (31.0, 63.0))
+    assert steps("csr_adaptive", 500, short) == pytest.approx(2 * steps("csr_adaptive", 500, long))
+    assert steps("csr_adaptive", 10**6, long) == pytest.approx(steps("csr_adaptive", gpu.BLOCK_WORK, long))
+    # However short they are, a row has a thread.
+    for mean in (0.0, 1.0, 3.0):
+        path = count("step", "csr_adaptive", replace(MEDIUM, mean_length=mean, max_length=500))
+        assert path == count("step", "csr_adaptive", replace(MEDIUM, mean_length=0.0, max_length=500)) <= 500
+
+
+def test_equal_shares_have_no_longest_path() -> None:
+    assert count("step", "csr_split", RAGGED) == 0
+
+
+def test_slices_have_no_row_longer_than_those_they_keep_apart() -> None:
+    apart = Storage("int32", "float64", RAGGED.blocked_stored - 1, 10**9)
+    together = replace(apart, num_stored=RAGGED.blocked_stored)
+    rounds = count("step", "ellpack", RAGGED) / RAGGED.max_length
+    assert count("step", "blocked_ellpack", RAGGED, apart) == pytest.approx(LONG_LENGTH * rounds)
+    assert count("step", "blocked_ellpack", RAGGED, together) == pytest.approx(RAGGED.max_length * rounds)
+
+
+# ---------------------------------------------------------------------------------------------------- rows kept apart
+
+
+def test_slices_cut_their_long_rows_into_chunks() -> None:
+    apart = Storage("int32", "float64", RAGGED.split_stored, 10**9)
+    chunks = RAGGED.num_long + RAGGED.long_entries / gpu.CHUNK_SIZE
+    assert count("chunk", "blocked_ellpack", RAGGED, apart) == pytest.approx(chunks)
+    assert count("chunk", "blocked_ellpack", RAGGED, replace(apart, num_stored=RAGGED.blocked_stored)) == 0
+    assert count("chunk", "blocked_ellpack", replace(RAGGED, max_length=LONG_LENGTH), apart) == 0
+
+
+@pytest.mark.parametrize(
+    ("format", "limit"),
+    [
+        ("csr_scalar", gpu.SCALAR_LENGTH),
+        ("csr_vector", max(4 * gpu.VECTOR_LENGTH, 2 * gpu.SCALAR_LENGTH)),
+        ("csr_adaptive", gpu.BLOCK_WORK),
+    ],
+)
+def test_rows_that_the_kernels_of_a_gpu_keep_apart_are_cut_into_chunks(format: str, limit: int) -> None:
+    assert count("chunk", format, replace(MEDIUM, max_length=limit)) == 0
+    # Every row with entries is longer.
+    long = replace(MEDIUM, nnz=9_000_000 * 2 * limit, num_empty=1_000_000, max_length=2 * limit)
+    long = replace(long, mean_length=1.8 * limit, std_length=0.6 * limit)
+    if format != "csr_vector":  # (which has more threads for longer rows)
+        assert count("chunk", format, long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
+    some = replace(MEDIUM, max_length=limit + 1, std_length=5.0)
+    rows, entries = share_above(some, limit)
+    assert count("chunk", format, some) == pytest.approx(rows * 10_000_000 + entries * some.nnz / gpu.CHUNK_SIZE)
+    assert count("chunk", format, replace(some, nnz=0)) == 0
+
+
+@pytest.mark.parametrize("format", ["csr_split", "ellpack", "row_pattern"])
+def test_other_formats_cut_no_row_into_chunks(format: str) -> None:
+    assert count("chunk", format, RAGGED) == 0
+
+
+@pytest.mark.parametrize("num_empty", [0, 5_000_000])
+def test_shares_of_longer_rows_are_those_of_log_normal_lengths(num_empty: int) -> None:
+    place = np.linspace(-8, 8, 100_001)  # in standard deviations of the logarithms
+    lengths, rows_there = 12 * np.exp(0.8 * place), np.exp(-(place**2) / 2)  # (of rows with entries)
+    rows_there /= rows_there.sum()
+    mean, square, filled = rows_there @ lengths, rows_there @ lengths**2, 1 - num_empty / SHORT.num_rows
+    stats = replace(
+        SHORT,
+        nnz=round(mean * filled * SHORT.num_rows),
+        max_length=900,
+        mean_length=filled * mean,
+        std_length=np.sqrt(filled * square - (filled * mean) ** 2),
+        num_empty=num_empty,
+    )
+    for length in (1.0, 11.9, 40.0, 150.0):
+        longer = lengths > length
+        rows, entries = rows_there @ longer, (rows_there * lengths) @ longer / mean
+        assert share_above(stats, length) == pytest.approx((rows, entries), rel=1e-3)
+
+
+def test_rows_of_one_length_are_all_longer_or_none_is() -> None:
+    assert share_above(MEDIUM, 30) == share_above(MEDIUM, 31) == (0, 0)
+    assert share_above(MEDIUM, 29) == pytest.approx((1, 1))

@@ -92,6 +92,7 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     x : array_like, shape (N, k)
         NumPy, CuPy or as for `spmv`, row- or column-major; neither is copied on the device.
     alpha, beta : scalar, optional
+        As for `spmv`.
     out : array, shape (M, k), optional
         Of the result's dtype, of any strides, not overlapping `x`.
 

@@ -201,7 +201,8 @@ class DeviceMatrix(ElementwiseOperations):
         ------
         ShapeError, DtypeError, DeviceError, DeviceMemoryError
         """
-        return self._product(X, out, ndim=2)
+        found = ops.multiply_columns_quickly(self, X) if out is None else None
+        return self._product(X, out, ndim=2) if found is None else found
 
     def rmatmat(self, X: Array, out: Array | None = None) -> Array:
         """Multiply the adjoint by k dense columns: Aᴴ·X.
@@ -229,6 +230,8 @@ class DeviceMatrix(ElementwiseOperations):
 
     def __matmul__(self, other: Any) -> Any:
         found = ops.multiply_quickly(self, other)
+        if found is None:
+            found = ops.multiply_columns_quickly(self, other)
         if found is not None:
             return found
         library = library_of(other)
@@ -253,7 +256,7 @@ class DeviceMatrix(ElementwiseOperations):
         if other.ndim > 2:
             raise ShapeError(f"a sparse matrix multiplies vectors and matrices, got {other.ndim} dimensions")
         if other.ndim == 2 and other.shape[1] == 1:
-            return self._product(other.reshape(-1)).reshape(-1, 1)
+            return (self @ other.reshape(-1)).reshape(-1, 1)
         return self._product(other)
 
     def dot(self, other: Any) -> Any:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -65,6 +65,16 @@ class Product:
 
 
 _Made = TypeVar("_Made")
+
+
+class ColumnsProduct(NamedTuple):
+    """The same for several dense columns."""
+
+    multiply: Any
+    stored: Csr | RowPattern
+    scalars: tuple[Any, Any]
+
+
 # The dtype in which values are read, and that in which products compute.
 Types = tuple[np.dtype[Any], np.dtype[Any]]
 
@@ -85,6 +95,8 @@ class Operand:
         indptr, indices and data as they came: whoever still has these very arrays has this operand.
     own_product : Product, optional
         That of vectors of the matrix's own dtype, once it is built.
+    own_columns : ColumnsProduct, optional
+        That of several columns of it.
     """
 
     device: Device
@@ -93,10 +105,11 @@ class Operand:
     structure: Structure
     source: tuple[Array, Array, Array]
     own_product: Product | None = field(default=None, repr=False)
+    own_columns: ColumnsProduct | None = field(default=None, repr=False)
     _products: dict[Types, Product] = field(default_factory=dict, repr=False)
     _entries: dict[Types, Entries] = field(default_factory=dict, repr=False)
     _plans: dict[Types, Plan] = field(default_factory=dict, repr=False)
-    _columns: dict[Types, Any] = field(default_factory=dict, repr=False)
+    _columns: dict[Types, ColumnsProduct] = field(default_factory=dict, repr=False)
     _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
     # False once memory did not last to look at formats that are laid out anew.
     _has_room: bool = field(default=True, repr=False)
@@ -237,25 +250,24 @@ class Operand:
         if storage == compute == self.csr.dtype:
             self.own_product = product
 
-    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Any:
-        """Give ``multiply(x, y, alpha, beta, conjugate)`` for several columns, see `gsparse.kernels`."""
-        return self._columns_of(storage, compute)[1]
-
-    def _columns_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> tuple[Csr | RowPattern, Any]:
+    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
+        """Give what products with several columns need, made when first asked for."""
         found = self._columns.get((storage, compute))
         if found is None:
             with self._lock, self.device.active():
                 found = self._as_memory_lasts(partial(self._build_columns, storage, compute))
                 self._columns[storage, compute] = found
+                if storage == compute == self.csr.dtype:
+                    self.own_columns = found
         return found
 
-    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> tuple[Csr | RowPattern, Any]:
+    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
         stored, survey = self.columns_stored(storage, compute), self.structure.survey
         # (Does not hold this operand, which holds the product.)
         choose = partial(launch_for, self.stats, **self._panel_options(stored, compute))
         multiply = self.device.kernels.csr_spmm(self.device, stored, compute, choose, survey)
         self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
-        return stored, multiply
+        return ColumnsProduct(multiply, stored, (compute.type(1), compute.type(0)))
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern:
         """Give what products with several columns read: CSR, or rows that share all entries once. Synchronizes."""
@@ -275,7 +287,7 @@ class Operand:
 
     def columns_plan(self, panel: Panel, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsPlan:
         """Choose how an X like this is multiplied on a GPU. Synchronizes the first time."""
-        stored = self._columns_of(storage, compute)[0]
+        stored = self.columns(storage, compute).stored
         return plan_columns(self.stats, panel, **self._panel_options(stored, compute))
 
     def _panel_options(self, stored: Csr | RowPattern, compute: np.dtype[Any]) -> dict[str, Any]:
@@ -322,9 +334,9 @@ class Operand:
             kept: tuple[dict[Any, Any], ...] = (self._products, self._entries, self._plans, self._columns)
             for pieces in kept:
                 pieces.clear()
-            self.own_product = None
+            self.own_product = self.own_columns = self._transposed = None
             self.structure.keep("")
-            self._transposed = None
+            self._has_room = True
 
     @property
     def is_canonical(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse import GpuSparseMatrix, spmm
+from gsparse import GpuSparseMatrix, ops, spmm
 from gsparse.bench.check import Exact
 from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
 from gsparse.bench.columns import column_peers, with_columns
@@ -267,6 +267,37 @@ def test_rows_that_share_all_entries_are_read_once(
         X[...] = random_values(rng, X.shape, dtype)
         assert_product(A @ X, S, X)
         assert_product(A.conj() @ X, S.conj(), X)
+
+
+def test_a_product_made_before_is_repeated_without_looking_closer(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A, X = GpuSparseMatrix(S, device=device), random_values(rng, (S.shape[1], 6), float)
+    A @ X
+
+    class LooksCloser(Exception):
+        pass
+
+    def look_closer(*arguments: Any, **named: Any) -> Any:
+        raise LooksCloser
+
+    monkeypatch.setattr(ops, "multiply", look_closer)
+    for given in (X, np.asfortranarray(X), X[:, ::-1]):
+        ours = on_device(device, given)
+        for got in (A @ ours, A.matmat(ours)):
+            assert_product(host(got), S, host(ours))
+    assert A.stats.products == 7
+    tall = np.vstack([X, X])
+    for unlike in (X.astype(np.float32), tall, X[:, :1], X.T):
+        with pytest.raises(LooksCloser):
+            A @ on_device(device, unlike)
+    with pytest.raises(LooksCloser):
+        A.matmat(on_device(device, X), out=on_device(device, np.empty((S.shape[0], 6))))
+    data = A.data  # (on loan from now on)
+    with pytest.raises(LooksCloser):
+        A @ on_device(device, X)
+    del data
 
 
 def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Generator) -> None:

@@ -67,19 +67,22 @@ def test_auto_makes_do_with_csr_where_memory_lasts_for_nothing_else(
     S = poisson(12)
     wanted = GpuSparseMatrix(S, device=device, expected_products=10**9).plan.format
     assert wanted not in AS_STORED
-    if where == "examination":
-        monkeypatch.setattr(build, "compressed", out_of_memory)
-        monkeypatch.setattr(build, "find_row_dictionary", out_of_memory)
-    else:
-        monkeypatch.setitem(build._BUILDERS, wanted, out_of_memory)
     A = GpuSparseMatrix(S, device=device, expected_products=10**9)
-    for columns in shapes:
-        x = random_values(rng, (S.shape[1], *columns), float)
-        assert_product(A @ x, S, x)
-    assert A.plan.format in AS_STORED
-    assert "memory did not last" in A.plan.reason
-    with pytest.raises(DeviceMemoryError, match="no memory for that"):
-        GpuSparseMatrix(S, device=device, format=wanted) @ np.ones(S.shape[1])
+    with monkeypatch.context() as short:
+        if where == "examination":
+            short.setattr(build, "compressed", out_of_memory)
+            short.setattr(build, "find_row_dictionary", out_of_memory)
+        else:
+            short.setitem(build._BUILDERS, wanted, out_of_memory)
+        for columns in shapes:
+            x = random_values(rng, (S.shape[1], *columns), float)
+            assert_product(A @ x, S, x)
+        assert A.plan.format in AS_STORED
+        assert "memory did not last" in A.plan.reason
+        with pytest.raises(DeviceMemoryError, match="no memory for that"):
+            GpuSparseMatrix(S, device=device, format=wanted) @ np.ones(S.shape[1])
+    A.release()
+    assert A.plan.format == wanted
 
 
 def test_a_lack_of_memory_that_csr_meets_too_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

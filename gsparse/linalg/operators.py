@@ -227,7 +227,7 @@ class MatrixOperator(Operator):
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
             return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate)
-        multiply = operand.columns(storage, dtype)
+        multiply = operand.columns(storage, dtype).multiply
 
         def apply(x: Array, y: Array) -> None:
             X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T

@@ -25,6 +25,7 @@ MAX_GRID_Y = 65_535
 # Sums of chunks of long rows may take so many bytes: more columns are multiplied one slab after the other.
 MAX_PARTIAL_BYTES = 1 << 27
 _INT32 = 2**31 - 1
+_FLAGS = np.int32(0), np.int32(1)
 
 
 class _Bound(NamedTuple):
@@ -117,7 +118,7 @@ class _Product:
             bound = self._bound[key] = self._bind(launch, x, y)
         sums = (None, None) if bound.scratch is None else bound.scratch.get()
         panels = x, *bound.x_steps, y, *bound.y_steps
-        scalars = alpha, beta, np.int32(beta != 0), np.int32(conjugate)
+        scalars = alpha, beta, _FLAGS[bool(beta)], _FLAGS[conjugate]
         bound.kernel(bound.grid, (THREADS,), (*bound.before, *sums, *self._read, *panels, *scalars))
 
     def _slab(self, launch: PanelLaunch) -> int:

@@ -230,7 +230,13 @@ class DeviceArrays:
         return new
 
     def copy(self) -> Self:
-        """Give an independent matrix on the same device. It shares device arrays until one of the two is written."""
+        """Give an independent matrix on the same device. It shares device arrays until one of the two is written.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            With the same plan; nothing is moved.
+        """
         return cast(Self, self._with_mirrors(type(self), self._mirrors.share(), self.shape))
 
     def __copy__(self) -> Self:  # shallow, as SciPy's: writes to one show in the other

@@ -97,13 +97,18 @@ class Device(ABC):
             return False
         return out is None or (self._is_vector(out, shape[0], dtype) and not np.may_share_memory(x, out))
 
+    def takes_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
+        """Tell the same of several columns of so many elements, which lie in any order and are more than one."""
+        is_array = type(X) is np.ndarray and X.ndim == 2 and X.dtype == dtype
+        return is_array and X.shape[0] == num_rows and X.shape[1] > 1
+
     @staticmethod
     def _is_vector(array: Any, size: int, dtype: np.dtype[Any]) -> bool:
         return type(array) is np.ndarray and array.shape == (size,) and array.dtype == dtype and array.flags.carray
 
-    def try_empty(self, size: int, dtype: np.dtype[Any]) -> Array | None:
-        """Allocate a vector on this device, which is active; None where that fails."""
-        return np.empty(size, dtype)
+    def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        """Allocate on this device, which is active; None where that fails."""
+        return np.empty(shape, dtype)
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         """Give a compiled GPU kernel; only GPUs have any."""
@@ -279,9 +284,16 @@ class GpuDevice(Device):
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         return self._array(shape, dtype)  # (cupy.empty, which ends here, takes twice as long)
 
-    def try_empty(self, size: int, dtype: np.dtype[Any]) -> Array | None:
+    def takes_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
+        if type(X) is not self._array or X.ndim != 2 or X.dtype != dtype:
+            return False
+        rows, columns = X.shape
+        is_here: bool = X.data.device_id == self.index == self._current_device()
+        return is_here and rows == num_rows and columns > 1
+
+    def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
         try:
-            return self._array((size,), dtype)
+            return self._array(shape, dtype)
         except self._out_of_memory:
             return None
 

@@ -22,6 +22,14 @@ VALUE_FUNCTIONS = (
     *("deg2rad", "rad2deg", "floor", "ceil", "trunc", "sqrt"),
 )
 
+MAPPED_DOC = """Map the stored values with `numpy.{}`, on the device.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            Of the same structure, with values of the dtype that NumPy's function gives.
+        """
+
 # NumPy's functions as the methods that serve them: (forward, reflected).
 UFUNC_METHODS = {
     "add": ("__add__", "__radd__"),
@@ -88,7 +96,18 @@ class ElementwiseOperations(HostedOperations):
         return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True)
 
     def multiply(self, other: Any) -> Any:
-        """Multiply element by element, by a scalar on the device, by an array on the host."""
+        """Multiply element by element, by a scalar on the device, by an array on the host.
+
+        Parameters
+        ----------
+        other : scalar, array_like or sparse array
+            Of a shape that broadcasts to this matrix's.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            On the same device; by a scalar with the same structure and plan.
+        """
         return self._scaled(other) if is_scalar(other) else self._on_host("multiply", other)
 
     __mul__ = multiply
@@ -124,7 +143,27 @@ class ElementwiseOperations(HostedOperations):
         return self._map_values("_imag", lambda xp, values: xp.array(values.imag), linear=True)
 
     def astype(self, dtype: Any, casting: Any = "unsafe", copy: bool = True) -> Any:
-        """Cast the values; the structure and the plan stay. Repeated entries are added up first, as SciPy does."""
+        """Cast the values, on the device; the structure stays. Repeated entries are added up first, as SciPy does.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of the result's values.
+        casting : {"no", "equiv", "safe", "same_kind", "unsafe"}
+            What may be lost, as for NumPy's `astype`.
+        copy : bool
+            Whether a matrix that has this dtype already comes back as a copy.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            On the same device.
+
+        Raises
+        ------
+        TypeError
+            Where `casting` does not allow it.
+        """
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self.copy() if copy else self
@@ -159,7 +198,7 @@ def _mapped(name: str) -> Callable[[ElementwiseOperations], Any]:
         return self._map_values(name, lambda xp, values: getattr(xp, name)(values))
 
     method.__name__ = name
-    method.__doc__ = f"Map the stored values with `numpy.{name}`, on the device."
+    method.__doc__ = MAPPED_DOC.format(name)
     return method
 
 

@@ -66,10 +66,14 @@ class CommunicationError(GsparseError, RuntimeError):
 class RankLostError(CommunicationError):
     """A rank is gone.
 
-    Attributes
+    Parameters
     ----------
     rank : int
-    address, why : str
+        Its number in the communicator.
+    address : str
+        Where it was.
+    why : str
+        How that was noticed.
     """
 
     def __init__(self, rank: int, address: str, why: str) -> None:
@@ -83,9 +87,10 @@ class RankLostError(CommunicationError):
 class WorkerLost(CommunicationError):  # noqa: N818  (as Python's own KeyboardInterrupt: something has happened)
     """A worker of a cluster that held rows of a distributed matrix is gone, and its rows with it.
 
-    Attributes
+    Parameters
     ----------
     rank : int
+        Its number in the communicator.
     address : str
         Dask's, of the worker.
     """

@@ -89,11 +89,33 @@ class HostedOperations(DeviceArrays):
             yield self._like(row)
 
     def tocsr(self, copy: bool = False) -> Any:
-        """Give this matrix in CSR: itself (or a copy), a transposed view as a plain SciPy array."""
+        """Give this matrix in CSR.
+
+        Parameters
+        ----------
+        copy : bool
+            Whether a matrix that is in CSR already comes back as a copy.
+
+        Returns
+        -------
+        GpuSparseMatrix or scipy.sparse.csr_array
+            The matrix itself; of a transposed view a plain SciPy array, made on the host.
+        """
         return self._to_format("csr", copy)
 
     def tocsc(self, copy: bool = False) -> Any:
-        """Give this matrix in CSC: a plain SciPy array, or a transposed view itself."""
+        """Give this matrix in CSC.
+
+        Parameters
+        ----------
+        copy : bool
+            Whether a transposed view, which is in CSC already, comes back as a copy.
+
+        Returns
+        -------
+        scipy.sparse.csc_array
+            A plain SciPy array, made on the host; a transposed view itself.
+        """
         return self._to_format("csc", copy)
 
     def _to_format(self, format: str, copy: bool) -> Any:
@@ -102,11 +124,35 @@ class HostedOperations(DeviceArrays):
         return self._on_host(f"to{format}", copy=True)
 
     def tocoo(self, copy: bool = True) -> Any:
-        """Give this matrix in COO as a SciPy array of its own."""
+        """Give this matrix in COO, made on the host.
+
+        Parameters
+        ----------
+        copy : bool
+            As SciPy's; the arrays are copies in any case.
+
+        Returns
+        -------
+        scipy.sparse.coo_array
+            A plain SciPy array.
+        """
         return self._on_host("tocoo", copy=True)
 
     def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
-        """Give this matrix in BSR as a SciPy array of its own."""
+        """Give this matrix in BSR, made on the host.
+
+        Parameters
+        ----------
+        blocksize : (int, int), optional
+            Rows and columns of a block, of which M and N are multiples; chosen by SciPy by default.
+        copy : bool
+            As SciPy's; the arrays are copies in any case.
+
+        Returns
+        -------
+        scipy.sparse.bsr_array
+            A plain SciPy array.
+        """
         return self._on_host("tobsr", blocksize=blocksize, copy=True)
 
 

@@ -151,7 +151,24 @@ class DeviceMatrix(ElementwiseOperations):
         return self._product_of_vector(x, out) if found is None else found
 
     def rmatvec(self, x: Array, out: Array | None = None) -> Array:
-        """Multiply the adjoint by a vector: Aᴴ·x, with x of shape (M,); see `matvec`."""
+        """Multiply the adjoint by a vector: Aᴴ·x.
+
+        Parameters
+        ----------
+        x : array_like, shape (M,) or (M, 1)
+            As for `matvec`.
+        out : array, shape (N,), optional
+            See `gsparse.spmv`.
+
+        Returns
+        -------
+        array, shape (N,) or (N, 1)
+            As from `matvec`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        """
         return self._product_of_vector(x, out, adjoint=True)
 
     def _product_of_vector(self, x: Array, out: Array | None, **options: Any) -> Array:
@@ -166,11 +183,46 @@ class DeviceMatrix(ElementwiseOperations):
         return self._product(x, out, ndim=1, **options)
 
     def matmat(self, X: Array, out: Array | None = None) -> Array:
-        """Multiply by k dense columns: A·X, with X of shape (N, k); see `gsparse.spmm`."""
-        return self._product(X, out, ndim=2)
+        """Multiply by k dense columns: A·X.
+
+        Parameters
+        ----------
+        X : array_like, shape (N, k)
+            As for `gsparse.spmm`.
+        out : array, shape (M, k), optional
+            See `gsparse.spmm`.
+
+        Returns
+        -------
+        array, shape (M, k)
+            NumPy for NumPy (synchronizes), CuPy for CuPy (queued on the current stream).
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        """
+        found = ops.multiply_columns_quickly(self, X) if out is None else None
+        return self._product(X, out, ndim=2) if found is None else found
 
     def rmatmat(self, X: Array, out: Array | None = None) -> Array:
-        """Multiply the adjoint by k dense columns: Aᴴ·X, with X of shape (M, k); see `gsparse.spmm`."""
+        """Multiply the adjoint by k dense columns: Aᴴ·X.
+
+        Parameters
+        ----------
+        X : array_like, shape (M, k)
+            As for `gsparse.spmm`.
+        out : array, shape (N, k), optional
+            See `gsparse.spmm`.
+
+        Returns
+        -------
+        array, shape (N, k)
+            As from `matmat`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        """
         return self._product(X, out, adjoint=True, ndim=2)
 
     def _product(self, x: Array, out: Array | None = None, **options: Any) -> Array:
@@ -178,6 +230,8 @@ class DeviceMatrix(ElementwiseOperations):
 
     def __matmul__(self, other: Any) -> Any:
         found = ops.multiply_quickly(self, other)
+        if found is None:
+            found = ops.multiply_columns_quickly(self, other)
         if found is not None:
             return found
         library = library_of(other)
@@ -202,11 +256,26 @@ class DeviceMatrix(ElementwiseOperations):
         if other.ndim > 2:
             raise ShapeError(f"a sparse matrix multiplies vectors and matrices, got {other.ndim} dimensions")
         if other.ndim == 2 and other.shape[1] == 1:
-            return self._product(other.reshape(-1)).reshape(-1, 1)
+            return (self @ other.reshape(-1)).reshape(-1, 1)
         return self._product(other)
 
     def dot(self, other: Any) -> Any:
-        """Multiply by a vector, dense columns or a sparse matrix (that one on the host), as SciPy's `dot`."""
+        """Multiply by a scalar, a vector, dense columns or a sparse matrix, as SciPy's `dot`.
+
+        Parameters
+        ----------
+        other : scalar, array_like or sparse array, shape (N,) or (N, k)
+            Sparse by sparse is computed on the host.
+
+        Returns
+        -------
+        array or GpuSparseMatrix, shape (M,) or (M, k)
+            Sparse where `other` is sparse or a scalar; otherwise as from `matvec` and `matmat`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, DeviceError, DeviceMemoryError
+        """
         return self._scaled(other) if is_scalar(other) else self @ other
 
     def __rmatmul__(self, other: Any) -> Any:
@@ -253,6 +322,11 @@ class DeviceMatrix(ElementwiseOperations):
             NumPy, or CuPy on this matrix's GPU, in the order of `data`. A device array is used as it is and must not be
             written afterwards.
 
+        Returns
+        -------
+        GpuSparseMatrix
+            On the same device, with the dtype of `data`.
+
         Raises
         ------
         ShapeError, DtypeError, DeviceError
@@ -288,11 +362,18 @@ class DeviceMatrix(ElementwiseOperations):
         Returns
         -------
         gsparse.distributed.DistributedMatrix
+            A block of rows a worker.
         """
         return import_module("gsparse.distributed").distribute(self, **options)
 
     def as_linear_operator(self) -> LinearOperator:
-        """Give a `scipy.sparse.linalg.LinearOperator` whose products run on the device."""
+        """Give an operator whose products run on the device, for code that takes nothing else.
+
+        Returns
+        -------
+        scipy.sparse.linalg.LinearOperator
+            Of this matrix: it sees what is written to it later.
+        """
         products = {name: getattr(self, name) for name in ("matvec", "rmatvec", "matmat", "rmatmat")}
         return LinearOperator(self.shape, dtype=self.dtype, **products)
 
@@ -304,9 +385,11 @@ class DeviceMatrix(ElementwiseOperations):
         Parameters
         ----------
         method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
+            What runs on the device, out of `gsparse.linalg`.
         M : operator, optional
             Preconditioner for `method`.
         rtol : float, optional
+            The residual of a solve on the device, by its right-hand side.
         **options
             Other arguments of `method`.
 
@@ -349,7 +432,7 @@ class DeviceMatrix(ElementwiseOperations):
         """
         dtype = self._own_types()[1]
         pack = next((n for n in (4, 2) if n * dtype.itemsize <= 16 and columns % n == 0), 1)
-        return self.operand()[0].columns_plan(Panel(columns, pack), dtype)
+        return self.operand()[0].columns_plan(Panel(columns, pack), *self._own_types())
 
     @property
     def stored(self) -> Stored:
@@ -369,8 +452,14 @@ class DeviceMatrix(ElementwiseOperations):
         Parameters
         ----------
         axes : None or (1, 0)
+            What NumPy's `transpose` takes; a matrix has one order to turn into.
         copy : bool
             Whether writing to one leaves the other alone.
+
+        Returns
+        -------
+        sparse array, shape (N, M)
+            In CSC, on the same device; the transpose of that is a GpuSparseMatrix again.
         """
         if axes is not None and axes != (1, 0):
             raise ValueError(f"axes must be None or (1, 0) for a sparse matrix, got {axes!r}")
@@ -399,6 +488,11 @@ class DeviceMatrix(ElementwiseOperations):
         ----------
         copy : bool
             Whether a real matrix, which is its own conjugate, comes back as a copy.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            On the same device, of the same structure and dtype.
         """
         if self.dtype.kind != "c":
             return self.copy() if copy else self
@@ -428,8 +522,10 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         ``(data, indices, indptr)``, a shape, or another GpuSparseMatrix. What lives on the host is copied to the
         device; what lives there already is used as it is (`copy`), and must not be written afterwards.
     shape : tuple of int, optional
+        (M, N), or (N,) for a sparse vector; by default what `arg1` says.
     dtype : dtype, optional
-        bool, integers, float32, float64, complex64 and complex128 live on the device; longdouble stays on the host.
+        Of the values. The device holds bool, integers, float32, float64, complex64 and complex128; longdouble stays on
+        the host.
     copy : bool, optional
         Whether device arrays given are copied.
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
@@ -452,6 +548,8 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         Whether the matrix equals its transpose, or its conjugate transpose, so that transposed products need no copy.
         It is believed where given; by default an exact check on the device decides when a transposed product is first
         asked for.
+    maxprint : int, optional
+        Entries that ``print(A)`` shows, 50 by default.
 
     Attributes
     ----------
@@ -495,6 +593,11 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
             The variable of a ``.mat`` file that holds several.
         **options
             `dtype`, `device`, `format` and what else the constructor takes.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            What the file holds.
 
         Raises
         ------

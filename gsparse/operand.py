@@ -7,9 +7,10 @@ one keeps the structure: statistics, slices, encoded columns.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,10 @@ from gsparse.build import Entries, halved
 from gsparse.columns_plan import ColumnsPlan, launch_for, plan_columns
 from gsparse.device import Device
 from gsparse.errors import StructureError
-from gsparse.formats import Csr, Stored
+from gsparse.formats import Csr, RowPattern, Stored
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, Panel
 from gsparse.machine import CPU_MODEL, GPU_MODEL, MachineModel
-from gsparse.plan import EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
+from gsparse.plan import AS_STORED, EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
 from gsparse.structure import Structure
 from gsparse.tune import LazyTuner, key_of, recall, remember, worth_timing
 
@@ -63,6 +64,17 @@ class Product:
     scalars: tuple[Any, Any]
 
 
+_Made = TypeVar("_Made")
+
+
+class ColumnsProduct(NamedTuple):
+    """The same for several dense columns."""
+
+    multiply: Any
+    stored: Csr | RowPattern
+    scalars: tuple[Any, Any]
+
+
 # The dtype in which values are read, and that in which products compute.
 Types = tuple[np.dtype[Any], np.dtype[Any]]
 
@@ -83,6 +95,8 @@ class Operand:
         indptr, indices and data as they came: whoever still has these very arrays has this operand.
     own_product : Product, optional
         That of vectors of the matrix's own dtype, once it is built.
+    own_columns : ColumnsProduct, optional
+        That of several columns of it.
     """
 
     device: Device
@@ -91,11 +105,14 @@ class Operand:
     structure: Structure
     source: tuple[Array, Array, Array]
     own_product: Product | None = field(default=None, repr=False)
+    own_columns: ColumnsProduct | None = field(default=None, repr=False)
     _products: dict[Types, Product] = field(default_factory=dict, repr=False)
     _entries: dict[Types, Entries] = field(default_factory=dict, repr=False)
     _plans: dict[Types, Plan] = field(default_factory=dict, repr=False)
-    _columns: dict[Types, Any] = field(default_factory=dict, repr=False)
+    _columns: dict[Types, ColumnsProduct] = field(default_factory=dict, repr=False)
     _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
+    # False once memory did not last to look at formats that are laid out anew.
+    _has_room: bool = field(default=True, repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
 
     @property
@@ -107,10 +124,28 @@ class Operand:
         """Choose the format for values read as `storage` by products in `compute`. Synchronizes the first time."""
         found = self._plans.get((storage, compute))
         if found is None:
-            with self._lock, self.device.active(), self.device.memory_guard():
-                found = self._plans.get((storage, compute)) or self._make_plan(storage, compute)
-                self._plans[storage, compute] = found
+            with self._lock, self.device.active():
+                found = self._plans.get((storage, compute))
+                if found is None:
+                    found = self._as_memory_lasts(partial(self._make_plan, storage, compute))
+                    self._plans[storage, compute] = found
         return found
+
+    def _as_memory_lasts(self, make: Callable[[], _Made]) -> _Made:
+        """Do what may look at every format; where memory does not last for that, once more with CSR alone."""
+        try:
+            with self.device.memory_guard():
+                return make()
+        except MemoryError:
+            if self.request.format != "auto" or not self._has_room:
+                raise
+        # (What the attempt held went with its error.)
+        self._has_room = False
+        self._plans.clear()
+        self._entries.clear()
+        self.structure.keep("csr_scalar")
+        with self.device.memory_guard():
+            return make()
 
     def _make_plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
         request = self.request
@@ -120,7 +155,9 @@ class Operand:
         if request.format == "auto" and not request.compress:
             formats = tuple(name for name in formats if name != "row_pattern")
         storages = self._entries_of(storage, compute).storages(formats)
-        return make_plan(
+        if not self._has_room:
+            storages = {name: found for name, found in storages.items() if name in AS_STORED}
+        plan = make_plan(
             self.stats,
             storages,
             device=self.device.name,
@@ -131,6 +168,7 @@ class Operand:
             threads_per_block=request.threads_per_block,
             expected_products=request.expected_products,
         )
+        return plan if self._has_room else replace(plan, reason=f"{plan.reason}; memory did not last for other formats")
 
     @property
     def _model(self) -> MachineModel:
@@ -139,7 +177,7 @@ class Operand:
     @property
     def _is_worth_examining(self) -> bool:
         products = self.request.expected_products
-        return products >= _EXAMINE_PRODUCTS and products * self.csr.nnz >= self._model.examination
+        return self._has_room and products >= _EXAMINE_PRODUCTS and products * self.csr.nnz >= self._model.examination
 
     def _entries_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
         found = self._entries.get((storage, compute))
@@ -160,9 +198,11 @@ class Operand:
         """Give what products need, converted on the device when first asked for."""
         found = self._products.get((storage, compute))
         if found is None:
-            with self._lock, self.device.active(), self.device.memory_guard():
-                found = self._products.get((storage, compute)) or self._build(storage, compute)
-                self._keep(found, storage, compute)
+            with self._lock, self.device.active():
+                found = self._products.get((storage, compute))
+                if found is None:
+                    found = self._as_memory_lasts(partial(self._build, storage, compute))
+                    self._keep(found, storage, compute)
         return found
 
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
@@ -210,33 +250,53 @@ class Operand:
         if storage == compute == self.csr.dtype:
             self.own_product = product
 
-    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Any:
-        """Give ``multiply(x, y, alpha, beta, conjugate)`` for several columns, see `gsparse.kernels`."""
+    def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
+        """Give what products with several columns need, made when first asked for."""
         found = self._columns.get((storage, compute))
         if found is None:
-            with self._lock, self.device.active(), self.device.memory_guard():
-                # (Does not hold this operand, which holds the product.)
-                choose = partial(launch_for, self.stats, **self._panel_options(compute))
-                csr, survey = self.columns_csr(storage, compute), self.structure.survey
-                found = self.device.kernels.csr_spmm(self.device, csr, compute, choose, survey)
+            with self._lock, self.device.active():
+                found = self._as_memory_lasts(partial(self._build_columns, storage, compute))
                 self._columns[storage, compute] = found
-                self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
+                if storage == compute == self.csr.dtype:
+                    self.own_columns = found
         return found
 
+    def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
+        stored, survey = self.columns_stored(storage, compute), self.structure.survey
+        # (Does not hold this operand, which holds the product.)
+        choose = partial(launch_for, self.stats, **self._panel_options(stored, compute))
+        multiply = self.device.kernels.csr_spmm(self.device, stored, compute, choose, survey)
+        self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
+        return ColumnsProduct(multiply, stored, (compute.type(1), compute.type(0)))
+
+    def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern:
+        """Give what products with several columns read: CSR, or rows that share all entries once. Synchronizes."""
+        reads_less = self.device.kind == "gpu" and self.request.compress
+        if reads_less and self._is_worth_examining and self.plan(storage, compute).format == "row_pattern":
+            stored = self.product(storage, compute).stored
+            if isinstance(stored, RowPattern) and stored.pattern_values is not None:
+                return stored
+        csr = self.columns_csr(storage, compute)
+        # (Asked again: there may have been no memory for patterns.)
+        return csr.with_data(halved(self.device, csr.data)) if reads_less and self._is_worth_examining else csr
+
     def columns_csr(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr:
-        """Give the CSR arrays that products with several columns read. Synchronizes."""
+        """Give the CSR arrays that products with several columns may read."""
         # Real values are made complex once: they have few kernels to themselves, and X takes as many bytes.
-        csr = self.values_as(np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
-        if self.device.kind == "gpu" and self.request.compress and self._is_worth_examining:
-            return csr.with_data(halved(self.device, csr.data))
-        return csr
+        return self.values_as(np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
 
-    def columns_plan(self, panel: Panel, compute: np.dtype[Any]) -> ColumnsPlan:
+    def columns_plan(self, panel: Panel, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsPlan:
         """Choose how an X like this is multiplied on a GPU. Synchronizes the first time."""
-        return plan_columns(self.stats, panel, **self._panel_options(compute))
+        stored = self.columns(storage, compute).stored
+        return plan_columns(self.stats, panel, **self._panel_options(stored, compute))
 
-    def _panel_options(self, compute: np.dtype[Any]) -> dict[str, Any]:
-        return {"lanes": self.device.lanes, "value_bytes": compute.itemsize}
+    def _panel_options(self, stored: Csr | RowPattern, compute: np.dtype[Any]) -> dict[str, Any]:
+        return {
+            "lanes": self.device.lanes,
+            "value_bytes": compute.itemsize,
+            "values": str(stored.dtype),
+            "num_patterns": stored.num_patterns if isinstance(stored, RowPattern) else 0,
+        }
 
     def transposed(self) -> tuple[Operand, bool]:
         """Give the operand of the transposed matrix, and whether its values stand for their conjugates.
@@ -274,9 +334,9 @@ class Operand:
             kept: tuple[dict[Any, Any], ...] = (self._products, self._entries, self._plans, self._columns)
             for pieces in kept:
                 pieces.clear()
-            self.own_product = None
+            self.own_product = self.own_columns = self._transposed = None
             self.structure.keep("")
-            self._transposed = None
+            self._has_room = True
 
     @property
     def is_canonical(self) -> bool:

@@ -21,7 +21,7 @@ from gsparse.interchange import library_of, taken
 from gsparse.operand import Operand
 from gsparse.stats import Stats
 
-__all__ = ["Multiplicand", "multiply", "multiply_quickly", "result_dtype", "spmm", "spmv"]
+__all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "result_dtype", "spmm", "spmv"]
 
 
 class Multiplicand(Protocol):
@@ -92,6 +92,7 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     x : array_like, shape (N, k)
         NumPy, CuPy or as for `spmv`, row- or column-major; neither is copied on the device.
     alpha, beta : scalar, optional
+        As for `spmv`.
     out : array, shape (M, k), optional
         Of the result's dtype, of any strides, not overlapping `x`.
 
@@ -186,12 +187,34 @@ def multiply_quickly(A: Any, x: Array, out: Array | None = None) -> Array | None
     if not device.takes(x, out, csr.shape, csr.data.dtype):
         return None
     if out is None:
-        out = device.try_empty(csr.shape[0], csr.data.dtype)
+        out = device.try_empty((csr.shape[0],), csr.data.dtype)
         if out is None:
             return None
     product.multiply(x, out, *product.scalars, False)
     A.stats.products += 1
     return out
+
+
+def multiply_columns_quickly(A: Any, X: Array) -> Array | None:
+    """Compute A·X in the same case for dense columns.
+
+    Returns
+    -------
+    array or None
+        None where `multiply` has to look closer.
+    """
+    operand = A.resident_operand()
+    if operand is None or operand.own_columns is None:
+        return None
+    device, csr, product = operand.device, operand.csr, operand.own_columns
+    if not device.takes_columns(X, csr.shape[1], csr.data.dtype):
+        return None
+    Y = device.try_empty((csr.shape[0], X.shape[1]), csr.data.dtype)
+    if Y is None:
+        return None
+    product.multiply(X, Y, *product.scalars, False)
+    A.stats.products += 1
+    return Y
 
 
 def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any, beta: Any, out: Array | None) -> Array:
@@ -210,7 +233,7 @@ def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any,
         vectors = device_x.reshape(-1), y.reshape(-1)
         operand.product(types.storage, compute).multiply(*vectors, *scalars, conjugate)
     else:
-        operand.columns(types.storage, compute)(device_x, y, *scalars, conjugate)
+        operand.columns(types.storage, compute).multiply(device_x, y, *scalars, conjugate)
     if y is out:
         return out
     if compute != types.result:

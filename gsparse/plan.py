@@ -16,6 +16,7 @@ from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
 from gsparse.machine import MachineModel
 
 __all__ = [
+    "AS_STORED",
     "FORMATS",
     "Candidate",
     "Plan",
@@ -39,6 +40,9 @@ FORMATS = (
     "blocked_ellpack",
     "row_pattern",
 )
+
+# Those that read CSR's own arrays: nothing is laid out anew.
+AS_STORED = FORMATS[1:5]
 
 # Formats that number rows, columns or the entries of one row in int32.
 _MAX_INT32 = 2**31 - 1

@@ -33,7 +33,12 @@ class Stats:
     host_operations: Counter[str] = field(default_factory=Counter)
 
     def left_device(self, operation: str) -> None:
-        """Note that `operation` runs on the host.
+        """Note that an operation runs on the host.
+
+        Parameters
+        ----------
+        operation : str
+            The name it is counted by.
 
         Raises
         ------
@@ -52,6 +57,16 @@ class Stats:
 @contextmanager
 def strict() -> Iterator[None]:
     """Make everything that would fall back to the host raise `HostFallbackError` within the block.
+
+    Yields
+    ------
+    None
+        The block holds for its thread (its `contextvars` context), not for others.
+
+    Raises
+    ------
+    HostFallbackError
+        From what would have left the device, before it does.
 
     Examples
     --------

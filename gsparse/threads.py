@@ -179,6 +179,12 @@ def get_num_threads() -> int:
     int
         At first ``GSPARSE_NUM_THREADS``, else ``NUMBA_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the number of CPUs
         that the process may run on.
+
+    Examples
+    --------
+    >>> import gsparse
+    >>> gsparse.get_num_threads() >= 1
+    True
     """
     return _pool.num_threads
 
@@ -197,6 +203,15 @@ def set_num_threads(num_threads: int) -> None:
     ------
     TypeError, ValueError
         If `num_threads` is no integer, or less than 1.
+
+    Examples
+    --------
+    >>> import gsparse
+    >>> before = gsparse.get_num_threads()
+    >>> gsparse.set_num_threads(2)
+    >>> gsparse.get_num_threads()
+    2
+    >>> gsparse.set_num_threads(before)
     """
     _pool.num_threads = _parse_num_threads(num_threads)
     _pool.resize(_pool.num_threads - 1, grow=False)

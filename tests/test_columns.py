@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from gsparse import GpuSparseMatrix, spmm
+from gsparse import GpuSparseMatrix, ops, spmm
 from gsparse.bench.check import Exact
 from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
 from gsparse.bench.columns import column_peers, with_columns
@@ -17,6 +18,7 @@ from gsparse.bench.peers import load
 from gsparse.bench.problems import Problem, stencil
 from gsparse.columns_plan import plan_columns
 from gsparse.device import Device
+from gsparse.formats import RowPattern
 from gsparse.kernels import Panel, PanelLaunch
 from gsparse.kernels.gpu.catalogue import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
@@ -236,6 +238,68 @@ def test_values_that_float32_holds_are_read_so(
     assert read[1] == S.dtype
 
 
+def repeating(num_patterns: int, dtype: Any, rng: np.random.Generator) -> sp.csr_array:
+    """Give a matrix whose rows follow so many patterns of offsets and values, a few entries wide."""
+    lengths = rng.integers(1, 7, num_patterns)
+    lengths[0] = 0
+    offsets = [np.sort(rng.choice(20, length, replace=False)) for length in lengths]
+    values = [random_values(rng, length, dtype) for length in lengths]
+    follows = rng.permutation(np.repeat(np.arange(num_patterns), 8))
+    indptr = np.concatenate([[0], np.cumsum(lengths[follows])])
+    indices = np.concatenate([row + offsets[code] for row, code in enumerate(follows)])
+    data = np.concatenate([values[code] for code in follows])
+    return sp.csr_array((data, indices, indptr), shape=(follows.size, follows.size + 20))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_patterns", [7, 300])
+def test_rows_that_share_all_entries_are_read_once(
+    gpu: Device, num_patterns: int, dtype: Any, rng: np.random.Generator
+) -> None:
+    S = repeating(num_patterns, dtype, rng)
+    A = GpuSparseMatrix(S, device=gpu, format="row_pattern", expected_products=10**9)
+    stored = A.operand()[0].columns_stored(A.dtype, A.dtype)
+    assert isinstance(stored, RowPattern)
+    assert stored.codes.itemsize == (1 if num_patterns < 256 else 2)
+    assert f"{stored.num_patterns} row patterns for 8 columns" in str(A.plan_for(8))
+    for k, layout in product((2, 5, 8, 33), ("row_major", "column_major")):
+        X = LAYOUTS[layout](np, (S.shape[1], k), dtype)
+        X[...] = random_values(rng, X.shape, dtype)
+        assert_product(A @ X, S, X)
+        assert_product(A.conj() @ X, S.conj(), X)
+
+
+def test_a_product_made_before_is_repeated_without_looking_closer(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = STRUCTURES["ragged, 1001 rows"](rng)
+    A, X = GpuSparseMatrix(S, device=device), random_values(rng, (S.shape[1], 6), float)
+    A @ X
+
+    class LooksCloser(Exception):
+        pass
+
+    def look_closer(*arguments: Any, **named: Any) -> Any:
+        raise LooksCloser
+
+    monkeypatch.setattr(ops, "multiply", look_closer)
+    for given in (X, np.asfortranarray(X), X[:, ::-1]):
+        ours = on_device(device, given)
+        for got in (A @ ours, A.matmat(ours)):
+            assert_product(host(got), S, host(ours))
+    assert A.stats.products == 7
+    tall = np.vstack([X, X])
+    for unlike in (X.astype(np.float32), tall, X[:, :1], X.T):
+        with pytest.raises(LooksCloser):
+            A @ on_device(device, unlike)
+    with pytest.raises(LooksCloser):
+        A.matmat(on_device(device, X), out=on_device(device, np.empty((S.shape[0], 6))))
+    data = A.data  # (on loan from now on)
+    with pytest.raises(LooksCloser):
+        A @ on_device(device, X)
+    del data
+
+
 def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Generator) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     A = GpuSparseMatrix(S, device=device, format="ellpack")
@@ -286,6 +350,17 @@ def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
         assert launch.loads in loads_choices(value_bytes, panel.pack)
         assert launch.long_length in (32, 64, 1024)
         assert launch.tile - panel.num_columns < launch.tile
+
+
+def test_entries_out_of_a_table_are_not_shared_out_and_read_again_for_another_tile() -> None:
+    plain, table = ({"lanes": 32, "value_bytes": 8, "num_patterns": n} for n in (0, 27))
+    points = replace(EVEN, nnz=27 * 10**6, max_length=27, mean_length=27.0)
+    assert plan_columns(points, Panel(4, 2), **plain).launch.entry_lanes > 1
+    assert plan_columns(points, Panel(4, 2), **table).launch.entry_lanes == 1
+    assert plan_columns(points, Panel(128, 2), **plain).launch.tile == 128
+    assert plan_columns(points, Panel(128, 2), **table).launch.tile == 64
+    # Too few rows for the device: shared out all the same.
+    assert plan_columns(replace(points, num_rows=1000, nnz=27_000), Panel(4, 2), **table).launch.entry_lanes > 1
 
 
 def test_rows_that_would_hold_others_up_are_cut_into_chunks() -> None:

@@ -81,7 +81,7 @@ def test_a_lane_has_two_accesses_where_so_many_threads_are_left(lanes: int) -> N
         panel = Panel(num_columns)
 
         def has_two(num_rows: int) -> bool:
-            return launched(replace(EVEN, num_rows=num_rows), panel, lanes=64).loads == 2
+            return launched(rows_of(7, num_rows), panel, lanes=64).loads == 2
 
         return first(has_two, range(1, 10**7)) * num_columns // 2
 
@@ -96,9 +96,19 @@ def test_a_lane_has_two_accesses_where_so_many_threads_are_left(lanes: int) -> N
 
 def test_a_lane_with_one_access_and_one_with_two_take_the_same_tile() -> None:
     for num_columns in (4, 8, 16, 32):
-        one, two = (launched(replace(EVEN, num_rows=n), Panel(num_columns)) for n in (10, 10**7))
+        one, two = (launched(rows_of(7, n), Panel(num_columns)) for n in (10**3, 10**7))
         assert (one.loads, one.column_lanes) == (1, num_columns)
         assert (two.loads, two.column_lanes) == (2, num_columns // 2)
+
+
+def test_a_tile_of_16_has_two_accesses_a_lane_where_rows_differ_and_mostly_have_some_length() -> None:
+    alike = rows_of(20, 10**4)
+    differing = replace(alike, max_length=500, std_length=20.0)
+    for num_columns in (8, 16, 32):
+        assert launched(alike, Panel(num_columns)).loads == 1
+        assert launched(differing, Panel(num_columns)).loads == (2 if num_columns == 16 else 1)
+    short = replace(rows_of(4, 10**4), max_length=500, std_length=4.0)
+    assert launched(short, Panel(16)).loads == 1
 
 
 def test_a_group_of_lanes_is_a_warp_at_most() -> None:

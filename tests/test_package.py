@@ -34,6 +34,18 @@ def test_importing_costs_little_and_imports_nothing_heavy() -> None:
     assert loaded.strip() == "[]"
 
 
+def test_without_dask_what_needs_it_says_how_to_install_it() -> None:
+    code = (
+        "import sys; sys.modules['distributed'] = None\n"  # what Python takes for a package that is not installed
+        "import gsparse.distributed as g\n"
+        "assert g.run_ranks(lambda communicator: communicator.rank, 2) == [0, 1]\n"
+        "assert not hasattr(g, 'no_such_name')\n"
+        "try: g.distribute\n"
+        "except ImportError as error: print(error)"
+    )
+    assert "distribute needs dask: pip install 'gsparse[dask]'" in run(code)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
 from gsparse.linalg import cg
-from gsparse.plot import axes, speed, structure
+from gsparse.plot import axes, runs, speed, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
@@ -84,6 +85,44 @@ def test_row_lengths_count_every_row(ax: Any) -> None:
     S = sp.csr_array((np.ones(lengths.sum()), np.zeros(lengths.sum(), int), np.concatenate([[0], np.cumsum(lengths)])))
     plot.row_lengths(S, ax)
     assert sum(bar.get_height() for bar in ax.patches) == lengths.size
+
+
+def of_lengths(*lengths: int) -> sp.csr_array:
+    """Give a matrix of rows of these lengths."""
+    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=int)])
+    return sp.csr_array((np.ones(indptr[-1]), np.zeros(indptr[-1], int), indptr), shape=(len(lengths), 9))
+
+
+@pytest.mark.parametrize("inches", [runs.SHEET_INCHES, 6])
+@pytest.mark.parametrize(
+    ("lengths", "labels"),
+    [
+        pytest.param([3] * 1000, ["3"], id="equal"),
+        pytest.param([500] * 1000, [], id="equal and long"),
+        pytest.param([4, *[5] * 30, *[6] * 400, *[7] * 9000], ["4", "5", "6", "7"], id="a stencil"),
+        pytest.param([8, 12, 18, 27], [], id="a wide stencil"),
+        pytest.param(range(30, 61), [], id="within a decade"),
+        pytest.param([1, 10, 100, 1000, 10_000, 100_000], [], id="five decades"),
+        pytest.param([0] * 50 + [1, 2, 3], ["0", "1", "2", "3"], id="empty and short"),
+        pytest.param([0] * 50 + [1, 20, 300], [], id="empty and long"),
+        pytest.param([0, 0], ["0"], id="empty alone"),
+        pytest.param([], [], id="no rows"),
+    ],
+)
+def test_row_lengths_have_labels_that_do_not_overlap(lengths: Any, labels: list[str], inches: float) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(inches, inches), layout="constrained")
+    ax = plot.row_lengths(of_lengths(*lengths), figure.subplots())
+    figure.draw_without_rendering()
+    assert set(labels) <= {label.get_text() for label in ax.get_xticklabels()}
+    for axis, (low, high) in ((ax.xaxis, sorted(ax.get_xlim())), (ax.yaxis, sorted(ax.get_ylim()))):
+        ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+        shown = [tick.label1 for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
+        boxes = [label.get_window_extent() for label in shown]
+        assert len(boxes) >= 2
+        for one, other in itertools.combinations(boxes, 2):
+            assert not one.overlaps(other)
 
 
 def test_a_distribution_shows_entries_rows_and_ghosts_of_each_worker(ax: Any) -> None:

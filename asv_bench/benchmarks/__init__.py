@@ -1,4 +1,1 @@
-"""Benchmarks over time, on the GPU where there is one, else on the CPU.
-
-``cd asv_bench && asv run --python=same --quick`` runs them all once; `python -m gsparse bench` compares with others.
-"""
+"""Benchmarks over time, on the GPU where there is one, else on the CPU: asv_bench/README.md says how they are run."""

@@ -1,4 +1,4 @@
-"""Solvers whose vectors stay on the device: an iteration, a whole solve, and SciPy's own with `A.accelerated()`."""
+"""Solvers whose vectors stay on the device, their preconditioners, and SciPy's own with `A.accelerated()`."""
 
 from __future__ import annotations
 
@@ -9,78 +9,104 @@ import scipy.sparse.linalg
 
 import gsparse
 from gsparse.bench.problems import stencil
-from gsparse.linalg import bicgstab, cg, gmres, lobpcg, minres
+from gsparse.linalg import amg, bicgstab, cg, chebyshev_polynomial, gmres, ic0, jacobi, lobpcg, minres
 
-from .common import vector
+from .common import Prepared, vector
 
 SOLVERS = {"bicgstab": bicgstab, "cg": cg, "gmres": gmres, "minres": minres}
-SIZES = (20, 48)
+PRECONDITIONERS = {"amg": amg, "chebyshev": chebyshev_polynomial, "ic0": ic0, "jacobi": jacobi}
+
+# Points along a side of the cube: launches decide, or memory does.
+SIDES = {"small": 16, "large": 64}
 
 
-def poisson(n, **options):
-    data, indices, indptr, shape = stencil(n, 7)
-    return gsparse.GpuSparseMatrix((data, indices, indptr), shape=shape, symmetric=True, **options)
+def poisson(size):
+    data, indices, indptr, shape = stencil(SIDES[size], 7)
+    return gsparse.GpuSparseMatrix((data, indices, indptr), shape=shape, symmetric=True)
 
 
-class Solve:
+class Solves(Prepared):
+    """Poisson's equation on a cube, one right-hand side. Seconds a sample: three of them do."""
+
+    repeat = (3, 20, 0.5)
+
+    def prepare(self, method, size="large"):
+        self.A = poisson(size)
+        self.b = vector(self.A.shape[0])
+
+
+class Solve(Solves):
     """A whole solve to 1e-8, set-up included."""
 
-    params = (tuple(SOLVERS), SIZES)
-    param_names = ("method", "n")
+    params = (tuple(SOLVERS), tuple(SIDES))
+    param_names = ("method", "size")
 
-    def setup(self, method, n):
-        self.A, self.b = poisson(n), vector(n**3)
-        self.solve = SOLVERS[method]
-        self.time_solve(method, n)
-
-    def time_solve(self, method, n):
-        self.solve(self.A, self.b, rtol=1e-8)
+    def time_solve(self, method, size):
+        SOLVERS[method](self.A, self.b, rtol=1e-8)
         self.A.device.synchronize()
 
-    def track_iterations(self, method, n):
-        return self.solve(self.A, self.b, rtol=1e-8, full_output=True).iterations
+    def track_iterations(self, method, size):
+        return SOLVERS[method](self.A, self.b, rtol=1e-8, full_output=True).iterations
 
     track_iterations.unit = "iterations"
 
 
-class Narrow:
-    """Mixed precision beside the plain solve."""
+class Preconditioned(Solves):
+    """CG to 1e-8 with a preconditioner, and what it takes to make that."""
 
-    params = ((None, "float32"), SIZES)
-    param_names = ("inner_dtype", "n")
+    params = tuple(PRECONDITIONERS)
+    param_names = ("preconditioner",)
 
-    def setup(self, inner, n):
-        self.A, self.b = poisson(n), vector(n**3)
-        self.time_cg(inner, n)
+    def prepare(self, name):
+        super().prepare(name)
+        self.M = PRECONDITIONERS[name](self.A)
 
-    def time_cg(self, inner, n):
-        cg(self.A, self.b, rtol=1e-10, inner_dtype=inner)
+    def time_setup(self, name):
+        PRECONDITIONERS[name](self.A)
+        self.A.device.synchronize()
+
+    def time_solve(self, name):
+        cg(self.A, self.b, rtol=1e-8, M=self.M)
+        self.A.device.synchronize()
+
+    def track_iterations(self, name):
+        return cg(self.A, self.b, rtol=1e-8, M=self.M, full_output=True).iterations
+
+    track_iterations.unit = "iterations"
+
+
+class Narrow(Solves):
+    """CG to 1e-10, products in float32 beside those in the matrix's float64."""
+
+    params = ("float64", "float32")
+    param_names = ("products_in",)
+
+    def time_cg(self, dtype):
+        cg(self.A, self.b, rtol=1e-10, inner_dtype=None if dtype == "float64" else dtype)
         self.A.device.synchronize()
 
 
-class Accelerated:
-    """SciPy's solvers, unmodified."""
+class Accelerated(Solves):
+    """SciPy's solvers, unmodified, to 1e-5; their vectors are the host's."""
 
     params = ("cg", "bicgstab", "lgmres")
     param_names = ("method",)
 
-    def setup(self, method):
-        self.A, self.b = poisson(48).accelerated(), np.ones(48**3)
-        self.solve = getattr(scipy.sparse.linalg, method)
-        self.time_scipy(method)
+    def prepare(self, method):
+        self.A = poisson("large").accelerated()
+        self.b = np.ones(self.A.shape[0])
 
     def time_scipy(self, method):
-        self.solve(self.A, self.b)
+        getattr(scipy.sparse.linalg, method)(self.A, self.b)
 
 
-class Eigenvalues:
+class Eigenvalues(Solves):
     """A block of six, ten iterations."""
 
-    def setup(self):
+    def prepare(self):
         warnings.simplefilter("ignore")  # (ten iterations reach no tolerance)
-        self.A = poisson(32)
-        self.X = self.A.device.xp.asarray(np.random.default_rng(0).standard_normal((32**3, 6)))
-        self.time_lobpcg()
+        self.A = poisson("large")
+        self.X = self.A.device.xp.asarray(np.random.default_rng(0).standard_normal((self.A.shape[0], 6)))
 
     def time_lobpcg(self):
         lobpcg(self.A, self.X, tol=1e-9, maxiter=10)

@@ -1,26 +1,31 @@
-"""What comes before the first product: importing, making, planning, converting, and the memory it takes."""
+"""What comes before the first product: importing, planning, converting, and the memory it takes."""
 
 from __future__ import annotations
 
 import gsparse
+from gsparse.device import get_device
 
-from .common import FORMATS, MATRICES, host_matrix, matrix, vector
+from .common import MATRICES, WithMatrices, host_matrix, matrix, vector
 
 
 def timeraw_import():
     return "import gsparse"
 
 
-class Conversion:
+timeraw_import.version = "1"
+timeraw_import.rounds = 1
+
+
+class Conversion(WithMatrices):
     """From CSR on the device to what the first product reads, that product included."""
 
-    params = (FORMATS, MATRICES)
+    params = (tuple(name for name in gsparse.FORMATS if name != "auto"), ("7-point", "uniform", "R-MAT"))
     param_names = ("format", "matrix")
 
-    def setup(self, format, name):
+    def prepare(self, format, name):
         self.A = matrix(name, format=format)
         self.x = vector(self.A.shape[1])
-        self.A @ self.x
+        self.time_first_product(format, name)  # compiles
 
     def time_first_product(self, format, name):
         self.A.release()
@@ -28,19 +33,48 @@ class Conversion:
         self.A.device.synchronize()
 
 
-class Making:
-    """From SciPy's matrix to a plan."""
+def first_product(S):
+    A = gsparse.GpuSparseMatrix(S)
+    A @ vector(A.shape[1])
+    A.device.synchronize()
+    return A
 
-    params = MATRICES
+
+class Start(WithMatrices):
+    """From SciPy's matrix to the first product, in the format that the plan chooses."""
+
+    params = tuple(MATRICES)
     param_names = ("matrix",)
 
-    def setup(self, name):
+    def prepare(self, name):
         self.S = host_matrix(name)
-        self.plan = gsparse.GpuSparseMatrix(self.S).plan  # compiles
+        first_product(self.S)  # compiles
 
-    def time_plan(self, name):
-        return gsparse.GpuSparseMatrix(self.S).plan
+    def time_first_product(self, name):
+        first_product(self.S)
 
     def peakmem_first_product(self, name):
-        A = gsparse.GpuSparseMatrix(self.S)
-        return A @ vector(A.shape[1])
+        first_product(self.S)
+
+    def track_bytes_of_a_product(self, name):
+        """Give the bytes that one product reads of the matrix."""
+        return first_product(self.S).stored.nbytes
+
+    track_bytes_of_a_product.unit = "bytes"
+
+
+class GpuMemory(WithMatrices):
+    """What CuPy has taken from the GPU after the first product: its pool gives nothing back by itself."""
+
+    params = tuple(MATRICES)
+    param_names = ("matrix",)
+
+    def prepare(self, name):
+        if get_device().kind != "gpu":
+            raise NotImplementedError("no GPU")
+        self.S = host_matrix(name)
+
+    def track_peak_of_first_product(self, name):
+        return first_product(self.S).device.xp.get_default_memory_pool().total_bytes()
+
+    track_peak_of_first_product.unit = "bytes"

@@ -6,79 +6,79 @@ import scipy.sparse as sp
 
 import gsparse
 
-from .common import FORMATS, MATRICES, matrix, vector
+from .common import MATRICES, Prepared, WithMatrices, matrix, vector
+
+# Calls that are timed together: one is hardly more than two looks at the clock.
+CALLS = 100
 
 
-class Product:
-    """Format × matrix × type, into a vector that is kept."""
+class Formats(WithMatrices):
+    """Each format, and what the plan chooses, into a vector that is kept."""
 
-    params = (FORMATS, MATRICES, ("float32", "float64"))
-    param_names = ("format", "matrix", "dtype")
+    params = (gsparse.FORMATS, tuple(MATRICES))
+    param_names = ("format", "matrix")
 
-    def setup(self, format, name, dtype):
-        self.A = matrix(name, dtype, format=format)
-        self.x, self.y = vector(self.A.shape[1], dtype), vector(self.A.shape[0], dtype)
+    def prepare(self, format, name):
+        self.A = matrix(name, format=format)
+        self.x, self.y = vector(self.A.shape[1]), vector(self.A.shape[0])
+        self.time_product(format, name)
+
+    def time_product(self, format, name):
         self.A.matvec(self.x, out=self.y)
         self.A.device.synchronize()
 
-    def time_matvec(self, format, name, dtype):
-        self.A.matvec(self.x, out=self.y)
-        self.A.device.synchronize()
 
+class Types(WithMatrices):
+    """What a user gets who asks for nothing, by the type of the values."""
 
-class Choice:
-    """What a user gets who asks for nothing."""
+    params = (("float32", "float64", "complex64", "complex128"), ("7-point", "R-MAT"))
+    param_names = ("dtype", "matrix")
 
-    params = (("7-point 40^3 constant", "few dense rows", *MATRICES), ("float64", "complex128"))
-    param_names = ("matrix", "dtype")
-
-    def setup(self, name, dtype):
+    def prepare(self, dtype, name):
         self.A = matrix(name, dtype)
-        self.x = vector(self.A.shape[1], dtype)
-        self.A @ self.x
-        self.A.T @ vector(self.A.shape[0], dtype)
+        self.x, self.y = vector(self.A.shape[1], dtype), vector(self.A.shape[0], dtype)
+        self.time_product(dtype, name)
+        self.time_transposed_product(dtype, name)
 
-    def time_product(self, name, dtype):
+    def time_product(self, dtype, name):
         self.A @ self.x
         self.A.device.synchronize()
 
-    def track_bytes(self, name, dtype):
-        """Give the bytes that one product reads of the matrix."""
-        return self.A.stored.nbytes
-
-    track_bytes.unit = "bytes"
-
-    def time_transposed(self, name, dtype):
-        self.A.T @ self.x
+    def time_transposed_product(self, dtype, name):
+        self.A.T @ self.y
         self.A.device.synchronize()
 
 
-class Columns:
-    """Several right-hand sides."""
+class Columns(WithMatrices):
+    """Several right-hand sides, side by side in memory."""
 
-    params = (MATRICES, (4, 32))
-    param_names = ("matrix", "columns")
+    params = ((2, 8, 32), ("7-point", "uniform", "R-MAT"))
+    param_names = ("columns", "matrix")
 
-    def setup(self, name, columns):
+    def prepare(self, columns, name):
         self.A = matrix(name)
-        self.X = vector((self.A.shape[1], columns))
-        self.A @ self.X
+        self.X, self.Y = (vector((size, columns)) for size in self.A.shape[::-1])
+        self.time_product(columns, name)
 
-    def time_matmat(self, name, columns):
-        self.A @ self.X
+    def time_product(self, columns, name):
+        self.A.matmat(self.X, out=self.Y)
         self.A.device.synchronize()
 
 
-class Call:
-    """A thousand rows: what is left is the call."""
+class Call(Prepared):
+    """A thousand rows, again and again: what is left is the call."""
 
-    def setup(self):
+    def prepare(self):
         self.A = gsparse.GpuSparseMatrix(sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(1000, 1000)))
         self.x, self.y = vector(1000), vector(1000)
-        self.A @ self.x
+        self.time_hundred_products()
 
-    def time_call(self):
-        self.A @ self.x
+    def time_hundred_products(self):
+        for _ in range(CALLS):
+            self.A @ self.x
+        self.A.device.synchronize()
 
-    def time_call_into_a_vector(self):
-        self.A.matvec(self.x, out=self.y)
+    def time_hundred_products_into_a_vector(self):
+        for _ in range(CALLS):
+            self.A.matvec(self.x, out=self.y)
+        self.A.device.synchronize()

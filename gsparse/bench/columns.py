@@ -11,7 +11,7 @@ from typing import Any
 import gsparse
 from gsparse._typing import Array
 from gsparse.bench.peers import SEED, Loaded, Peer, Prepared
-from gsparse.formats import Csr
+from gsparse.formats import Csr, RowPattern
 from gsparse.kernels import Panel, PanelLaunch, Survey
 from gsparse.kernels.gpu.catalogue import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
@@ -53,10 +53,11 @@ def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterato
         yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
         if name not in with_launches or loaded.device.kind != "gpu":
             continue
-        panel, csr = panel_of(X), A.operand()[0].columns_csr(loaded.dtype, loaded.dtype)
+        panel, operand = panel_of(X), A.operand()[0]
+        stored, survey = operand.columns_stored(loaded.dtype, loaded.dtype), operand.structure.survey
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
             label = {"columns": loaded.columns, "format": "csr_spmm"}
-            prepare = partial(_prepare_launch, loaded, csr, A.operand()[0].structure.survey, X, Y, launch)
+            prepare = partial(_prepare_launch, loaded, stored, survey, X, Y, launch)
             yield Peer(name_of(launch, layout), "layout" if layout else "format", prepare, label)
 
 
@@ -90,14 +91,16 @@ def _prepare_choice(loaded: Loaded, A: Any, X: Array, Y: Array) -> Prepared:
     launch()
     label = {}
     if loaded.device.kind == "gpu" and loaded.columns > 1:
-        chosen = A.operand()[0].columns_plan(panel_of(X), loaded.dtype).launch
+        chosen = A.operand()[0].columns_plan(panel_of(X), loaded.dtype, loaded.dtype).launch
         label = {"format": name_of(chosen, "")}
     return Prepared(lambda: A @ X, loaded.csr_bytes, launch, result=launch, label=label)
 
 
-def _prepare_launch(loaded: Loaded, csr: Csr, survey: Survey, X: Array, Y: Array, launch: PanelLaunch) -> Prepared:
+def _prepare_launch(
+    loaded: Loaded, stored: Csr | RowPattern, survey: Survey, X: Array, Y: Array, launch: PanelLaunch
+) -> Prepared:
     device, dtype = loaded.device, loaded.dtype
-    multiply = device.kernels.csr_spmm(device, csr, dtype, lambda panel: launch, survey)
+    multiply = device.kernels.csr_spmm(device, stored, dtype, lambda panel: launch, survey)
     one, zero = dtype.type(1), dtype.type(0)
 
     def run() -> Any:

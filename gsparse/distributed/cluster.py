@@ -30,6 +30,7 @@ def LocalGpuCluster(
     n_workers : int, optional
         All GPUs by default; 2 without any.
     device : {"auto", "cpu", "gpu"}, optional
+        "auto", the default, is GPUs where there are any.
     security : distributed.Security, optional
         TLS, which the connections between ranks use too. Without it nobody but this machine can reach the cluster, but
         all who have an account on it.
@@ -45,6 +46,14 @@ def LocalGpuCluster(
     ------
     DeviceError
         Where GPUs are asked for that are not there.
+
+    Examples
+    --------
+    >>> from distributed import Client
+    >>> from gsparse.distributed import LocalGpuCluster
+    >>> with LocalGpuCluster(1, device="cpu") as cluster, Client(cluster) as client:
+    ...     client.submit(sum, [1, 2, 3]).result()
+    6
     """
     num_gpus = _num_gpus(device)
     n_workers = n_workers or num_gpus or 2

@@ -32,6 +32,19 @@ class Communicator(ABC):
         Whether calls with arrays of a GPU only queue work on its current stream, and so can be part of a CUDA graph.
     is_stuck : bool
         Whether something has not let go in time. Only the end of the process frees what it holds then.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from gsparse.distributed import Communicator, run_ranks
+    >>> def shift(communicator: Communicator) -> int:
+    ...     rank, size = communicator.rank, communicator.world_size
+    ...     received = numpy.empty(1, numpy.int64)
+    ...     wait = communicator.exchange({(rank + 1) % size: numpy.array([rank])}, {(rank - 1) % size: received})
+    ...     wait()
+    ...     return int(received[0])
+    >>> run_ranks(shift, 3)
+    [2, 0, 1]
     """
 
     rank: int
@@ -41,7 +54,18 @@ class Communicator(ABC):
     is_stuck: bool = False
 
     def on(self, device: Device) -> Communicator:
-        """Give a communicator of the same ranks that takes arrays of this device."""
+        """Give a communicator of the same ranks that takes arrays of a device.
+
+        Parameters
+        ----------
+        device : Device
+            Where the arrays live that will be sent.
+
+        Returns
+        -------
+        Communicator
+            This one where it takes them; otherwise one that goes by way of the host.
+        """
         return self if device.kind == "cpu" else StagedCommunicator(self, device)
 
     def check(self) -> None:  # noqa: B027  (whoever can tell only when it waits has nothing to do)
@@ -49,6 +73,11 @@ class Communicator(ABC):
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Wait for something on this rank's device that others may keep from ever being done.
+
+        Parameters
+        ----------
+        is_done : callable
+            Tells, without waiting, whether it is.
 
         Raises
         ------
@@ -91,6 +120,11 @@ class Communicator(ABC):
     def allreduce(self, values: Array) -> None:
         """Add an array up over all ranks, in place: the same bits on each, run after run.
 
+        Parameters
+        ----------
+        values : array
+            Of the same shape and dtype on all ranks.
+
         Raises
         ------
         CommunicationError, RankLostError
@@ -98,7 +132,13 @@ class Communicator(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Have every other rank's next or current call raise `CommunicationError` with this reason."""
+        """Have every other rank's next or current call raise `CommunicationError`.
+
+        Parameters
+        ----------
+        reason : str
+            What these errors say.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -114,7 +154,17 @@ class Communicator(ABC):
 
 
 class SingleCommunicator(Communicator):
-    """One rank alone."""
+    """One rank alone.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from gsparse.distributed import SingleCommunicator
+    >>> values = numpy.ones(2)
+    >>> SingleCommunicator().allreduce(values)
+    >>> values
+    array([1., 1.])
+    """
 
     rank, world_size, is_queued = 0, 1, True
 

@@ -52,8 +52,23 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, all columns)
+        On the host.
     columns : slice
         Those that the rank owns.
+
+    Returns
+    -------
+    RowBlock
+        Columns are int32 where that holds them.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from gsparse.distributed import split_columns
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(6, 6)).tocsr()
+    >>> block = split_columns(S[2:4], slice(2, 4))
+    >>> block.diagonal.nnz, block.off_diagonal.nnz, block.ghosts
+    (4, 2, array([1, 4]))
     """
     is_own = (block.indices >= columns.start) & (block.indices < columns.stop)
     ghosts, places = np.unique(block.indices[~is_own], return_inverse=True)
@@ -86,6 +101,7 @@ class Halo:
     columns : RowPartition
         Of the columns.
     communicator : Communicator
+        Of the ranks that own them, for arrays of the host.
 
     Attributes
     ----------
@@ -95,6 +111,16 @@ class Halo:
         Where its entries stand among the ghosts.
     size, num_ghosts : int
         Entries that the rank owns, and ghosts.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from gsparse.distributed import Halo, RowPartition, run_ranks
+    >>> columns, ghosts = RowPartition.by_rows(6, 2), [numpy.array([3]), numpy.array([1, 2])]
+    >>> def plan(communicator):
+    ...     return Halo(ghosts[communicator.rank], columns, communicator)
+    >>> [halo.sends for halo in run_ranks(plan, 2)]
+    [{1: array([1, 2])}, {0: array([0])}]
     """
 
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:

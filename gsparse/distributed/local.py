@@ -41,8 +41,23 @@ class LocalCommunicator(Communicator):
     Parameters
     ----------
     group : object
+        What the ends share.
     rank : int
+        Of this end.
     world_size : int
+        How many ends there are.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> import numpy
+    >>> from gsparse.distributed import LocalCommunicator
+    >>> totals = [numpy.array([1.0]), numpy.array([2.0])]
+    >>> with ThreadPoolExecutor(2) as pool:  # (`run_ranks` does this)
+    ...     ends = LocalCommunicator.group(2)
+    ...     done = list(pool.map(lambda end: end.allreduce(totals[end.rank]), ends))
+    >>> totals
+    [array([3.]), array([3.])]
     """
 
     def __init__(self, group: _Group, rank: int, world_size: int) -> None:
@@ -50,7 +65,20 @@ class LocalCommunicator(Communicator):
 
     @classmethod
     def group(cls, world_size: int, timeout: float = _TIMEOUT) -> list[LocalCommunicator]:
-        """Make the ends of a new group; a rank that does not come within `timeout` seconds is an error."""
+        """Make the ends of a new group.
+
+        Parameters
+        ----------
+        world_size : int
+            How many.
+        timeout : float
+            Seconds after which a rank that does not come is an error.
+
+        Returns
+        -------
+        list of LocalCommunicator
+            By rank.
+        """
         shared = _Group(world_size, timeout)
         return [cls(shared, rank, world_size) for rank in range(world_size)]
 
@@ -107,6 +135,22 @@ class LocalCommunicator(Communicator):
 
 def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = _TIMEOUT) -> list[Any]:
     """Run ``work(communicator, *args)`` in a thread for each rank, and give what each returns.
+
+    Parameters
+    ----------
+    work : callable
+        Of a `Communicator` and `args`. Where it raises, the other ranks are told to stop.
+    world_size : int
+        How many ranks.
+    *args
+        Passed on.
+    timeout : float
+        Seconds that a rank may wait for another.
+
+    Returns
+    -------
+    list
+        By rank.
 
     Raises
     ------

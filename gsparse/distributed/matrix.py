@@ -44,15 +44,6 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     ----------
     shape : (int, int)
     dtype : dtype
-    workers : tuple of str
-        Dask's addresses, by rank.
-    row_bounds : tuple of int
-        Rank r owns the rows from ``row_bounds[r]`` to ``row_bounds[r + 1]``.
-    permutation : array of int64 or None
-        Row i of the blocks is row ``permutation[i]`` of the matrix, and so are columns. Vectors need no permuting: that
-        is done on the way.
-    nnz_per_worker, ghosts_per_worker : list of int
-        Entries of each rank, and columns of others that it has entries in.
 
     Examples
     --------
@@ -111,26 +102,35 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
     @property
     def workers(self) -> tuple[str, ...]:
+        """Dask's addresses, by rank."""
         return self._gang.workers
 
     @property
     def permutation(self) -> Host | None:
+        """Which row of the matrix each row of the blocks is, and column too; None where none was moved.
+
+        Vectors need no permuting: that is done on the way.
+        """
         return self._layout.permutation
 
     @property
     def row_bounds(self) -> tuple[int, ...]:
+        """Rank r owns the rows from ``row_bounds[r]`` to ``row_bounds[r + 1]``."""
         return self._layout.rows.row_bounds
 
     @property
     def nnz_per_worker(self) -> list[int]:
+        """Entries of each rank."""
         return [stay.nnz for stay in self._stays]
 
     @property
     def ghosts_per_worker(self) -> list[int]:
+        """Columns of other ranks that each rank has entries in."""
         return [int(stay.ghosts.size) for stay in self._stays]
 
     @property
     def nnz(self) -> int:
+        """Entries of all ranks."""
         return sum(self.nnz_per_worker)
 
     def __repr__(self) -> str:
@@ -174,21 +174,44 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
         Parameters
         ----------
-        partition, workers, reorder
-            As in `distribute`; by default the workers that are there now.
+        partition : {"nnz", "rows", "metis"} or sequence of int, optional
+            As for `distribute`.
+        workers : sequence of str, optional
+            Dask's addresses; by default the workers that are there now.
+        reorder : {"rcm"}, optional
+            As for `distribute`.
 
         Returns
         -------
         DistributedMatrix
+            A new one.
+
+        Raises
+        ------
+        ShapeError, CommunicationError, WorkerLost
         """
         self.close()
         given = self._device, self.timeout, self._options
         return DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
 
     def checkpoint(self, folder: str | Path) -> list[str]:
-        """Have each worker save its rows in a folder that all of them share, and give the files.
+        """Have each worker save its rows in a folder that all of them share.
 
         ``from_loaders(files, shape)`` makes the matrix again, its rows and columns in the order of the blocks.
+
+        Parameters
+        ----------
+        folder : path-like
+            That each worker can write to by this name.
+
+        Returns
+        -------
+        list of str
+            The files, by rank, in SciPy's ``.npz``.
+
+        Raises
+        ------
+        CommunicationError, WorkerLost
         """
         gang = self._gang
         gang.check_open()
@@ -214,7 +237,22 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     # ------------------------------------------------------------------ products
 
     def dot(self, x: Any) -> Any:
-        """Multiply by a vector or a block of vectors, of NumPy or of dask."""
+        """Multiply by a vector or a block of vectors.
+
+        Parameters
+        ----------
+        x : ndarray or dask.array.Array, shape (N,) or (N, k)
+            Of NumPy, on this host, or of dask.
+
+        Returns
+        -------
+        ndarray or dask.array.Array, shape (M,) or (M, k)
+            As `x`; of dask in chunks of `row_bounds`, with nothing computed yet.
+
+        Raises
+        ------
+        ValueError, CommunicationError, WorkerLost
+        """
         return self._multiplier.lazy(x, "plain") if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:

@@ -29,9 +29,11 @@ class RankMatrix(Operator):
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, N), or RowBlock
+        The rank's rows, split or not.
     rows, columns : RowPartition
         Of the M rows and the N columns.
     communicator : Communicator
+        The rank's end, for arrays of the host.
     device : str, optional
         Of the rank's two blocks.
     **options
@@ -90,13 +92,25 @@ class RankMatrix(Operator):
         self.connect(communicator)
 
     def connect(self, communicator: Communicator) -> None:
-        """Go on with another communicator between the same ranks."""
+        """Go on with another communicator between the same ranks.
+
+        Parameters
+        ----------
+        communicator : Communicator
+            The rank's end of the new group.
+        """
         self.communicator = communicator.on(self.device)
         self.is_resident = self.device.kind == "cpu" or self.communicator.is_queued
         self._bound: dict[Any, Apply] = {}
 
     def rows_on_host(self) -> sp.csr_array:
-        """Give the rank's rows as they were, columns rising in each, on the host."""
+        """Give the rank's rows as they were, columns rising in each.
+
+        Returns
+        -------
+        csr_array, shape (rows of the rank, N)
+            On the host. Synchronizes.
+        """
         inner, outer = self.diagonal.tocoo(), self.off_diagonal.tocoo()
         rows = np.concatenate([inner.coords[0], self.boundary[outer.coords[0]]])
         columns = np.concatenate([inner.coords[1] + self._first_column, self.ghosts[outer.coords[1]]])
@@ -112,21 +126,62 @@ class RankMatrix(Operator):
         return self
 
     def allreduce(self, values: Array) -> None:
-        """See `gsparse.linalg.operators.Ranks`."""
+        """Add an array up over all ranks, in place: the same bits on each, run after run.
+
+        Parameters
+        ----------
+        values : array
+            On the rank's device, of the same shape and dtype on all ranks.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
         self.communicator.allreduce(values)
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """See `gsparse.linalg.pencil.Group`."""
+        """Give what the first rank has, on all. Synchronizes.
+
+        Parameters
+        ----------
+        values : ndarray
+            On the host, of the same shape and dtype on all ranks.
+
+        Returns
+        -------
+        ndarray
+            On the host: the first rank's.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
         shared = self.device.upload(values if self.communicator.rank == 0 else np.zeros_like(values))
         self.allreduce(shared)
         return self.device.download(shared)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """See `gsparse.linalg.operators.Ranks`."""
+        """Wait for something on this rank's device that others may keep from ever being done.
+
+        Parameters
+        ----------
+        is_done : callable
+            Tells, without waiting, whether it is.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
         self.communicator.wait(is_done)
 
     def look(self, iteration: Iteration) -> None:
-        """See `gsparse.linalg.operators.Ranks`: `observer` is called."""
+        """Call `observer`, if there is one: a solve does, whenever the host has looked at its scalars.
+
+        Parameters
+        ----------
+        iteration : Iteration
+            Of `gsparse.linalg.iteration`, as it is now.
+        """
         if self.observer is not None:
             self.observer(iteration)
 
@@ -134,7 +189,22 @@ class RankMatrix(Operator):
         return self.device
 
     def matmat(self, V: Array) -> Array:
-        """Multiply parts of several vectors, shape (own columns, k), on the device."""
+        """Multiply parts of several vectors, all ranks at the same time.
+
+        Parameters
+        ----------
+        V : array, shape (own columns, k)
+            On the rank's device.
+
+        Returns
+        -------
+        array, shape (own rows, k)
+            On the rank's device.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
         columns, dtype = V.shape[1], np.dtype(np.result_type(V.dtype, self.dtype, np.float32))
         xp = self.device.xp
         x, y = xp.ascontiguousarray(V.T.astype(dtype)).reshape(-1), xp.empty(columns * self.shape[0], dtype)

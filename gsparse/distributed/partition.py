@@ -43,19 +43,63 @@ class RowPartition:
 
     @classmethod
     def by_rows(cls, num_rows: int, world_size: int) -> RowPartition:
-        """Give every rank about as many rows."""
+        """Give every rank about as many rows.
+
+        Parameters
+        ----------
+        num_rows : int
+            Of the matrix.
+        world_size : int
+            How many ranks.
+
+        Returns
+        -------
+        RowPartition
+            Blocks differ by a row at most.
+        """
         return cls(tuple(num_rows * rank // world_size for rank in range(world_size + 1)))
 
     @classmethod
     def by_nnz(cls, indptr: npt.NDArray[np.integer], world_size: int) -> RowPartition:
-        """Give every rank about as many entries, each row counted as one more."""
+        """Give every rank about as many entries, each row counted as one more.
+
+        Parameters
+        ----------
+        indptr : array of int, shape (num_rows + 1,)
+            Row pointers of the matrix, on the host.
+        world_size : int
+            How many ranks.
+
+        Returns
+        -------
+        RowPartition
+            Rows are not split: one long row may be more than a share.
+        """
         work = np.asarray(indptr, np.int64) + np.arange(len(indptr))
         shares = int(work[-1]) * np.arange(1, world_size) // world_size
         return cls((0, *np.searchsorted(work, shares).tolist(), len(indptr) - 1))
 
     @classmethod
     def from_bounds(cls, bounds: Sequence[int], num_rows: int) -> RowPartition:
-        """Take bounds as they are, for a matrix of so many rows."""
+        """Take bounds as they are, for a matrix of so many rows.
+
+        Parameters
+        ----------
+        bounds : sequence of int
+            As `row_bounds`.
+        num_rows : int
+            Of the matrix.
+
+        Returns
+        -------
+        RowPartition
+            With these bounds.
+
+        Raises
+        ------
+        ShapeError
+            Where they do not end there.
+        """
         found = cls(tuple(int(bound) for bound in bounds))
         if found.num_rows != num_rows:
             raise ShapeError(f"row bounds end at {found.num_rows}, the matrix has {num_rows} rows")
@@ -63,16 +107,40 @@ class RowPartition:
 
     @property
     def world_size(self) -> int:
+        """How many ranks there are."""
         return len(self.row_bounds) - 1
 
     @property
     def num_rows(self) -> int:
+        """The rows of all ranks."""
         return self.row_bounds[-1]
 
     def rows(self, rank: int) -> slice:
-        """Give the rows of a rank."""
+        """Give the rows of a rank.
+
+        Parameters
+        ----------
+        rank : int
+            From 0 on.
+
+        Returns
+        -------
+        slice
+            Of the rows of the matrix.
+        """
         return slice(self.row_bounds[rank], self.row_bounds[rank + 1])
 
     def owners(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
-        """Give the rank that owns each of some rows."""
+        """Give the rank that owns each of some rows.
+
+        Parameters
+        ----------
+        rows : array of int
+            Numbers of rows, on the host.
+
+        Returns
+        -------
+        array of int
+            Of the same shape.
+        """
         return np.searchsorted(self.row_bounds, rows, side="right") - 1

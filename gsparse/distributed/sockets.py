@@ -47,7 +47,26 @@ _SPIN = 1e-3
 
 
 def listen(host: str) -> socket.socket:
-    """Open a port, any that is free, on a host's own address, for `SocketCommunicator` to accept peers on."""
+    """Open a port, any that is free, for `SocketCommunicator` to accept peers on.
+
+    Parameters
+    ----------
+    host : str
+        An address of this host that the other ranks reach: a name, IPv4 or IPv6.
+
+    Returns
+    -------
+    socket.socket
+        What its ``getsockname()`` gives is what the other ranks have to know.
+
+    Examples
+    --------
+    >>> from gsparse.distributed import listen
+    >>> with listen("127.0.0.1") as listener:
+    ...     host, port = listener.getsockname()
+    >>> host
+    '127.0.0.1'
+    """
     return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
@@ -60,6 +79,7 @@ class SocketCommunicator(Communicator):
     Parameters
     ----------
     rank : int
+        Of this process, by which `addresses` has its own.
     addresses : sequence of (host, port)
         Of all ranks' listeners, by rank.
     listener : socket
@@ -75,6 +95,24 @@ class SocketCommunicator(Communicator):
     ------
     CommunicationError
         Where a rank is not there in time, or does not know the secret.
+
+    Examples
+    --------
+    Two ranks; here they are threads, and would be processes:
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> import numpy
+    >>> from gsparse.distributed import SocketCommunicator, listen
+    >>> listeners = [listen("127.0.0.1"), listen("127.0.0.1")]
+    >>> addresses = [listener.getsockname() for listener in listeners]
+    >>> def add(rank):
+    ...     values = numpy.array([rank + 1.0])
+    ...     with SocketCommunicator(rank, addresses, listeners[rank], b"a secret of the group") as communicator:
+    ...         communicator.allreduce(values)
+    ...     return values
+    >>> with ThreadPoolExecutor(2) as pool:
+    ...     list(pool.map(add, range(2)))
+    [array([3.]), array([3.])]
     """
 
     def __init__(
@@ -171,7 +209,7 @@ class SocketCommunicator(Communicator):
         return wait
 
     def allreduce(self, values: npt.NDArray[Any]) -> None:
-        """See `Communicator.allreduce`: up a binary tree and down again, so additions have always the same order."""
+        # Up a binary tree and down again, so additions have always the same order.
         assert values.flags.c_contiguous
         number, part, own = self._next(), np.empty_like(values), _bytes(values)
         if not values.nbytes:

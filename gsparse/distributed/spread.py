@@ -53,10 +53,24 @@ def distribute(
     Returns
     -------
     DistributedMatrix
+        Which keeps its rows on the workers until it is closed.
 
     Raises
     ------
     ShapeError, CommunicationError, WorkerLost
+
+    Examples
+    --------
+    A worker within this process; a cluster has more:
+
+    >>> import numpy, scipy.sparse
+    >>> from distributed import Client
+    >>> from gsparse.distributed import distribute
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(50, 50))
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     with distribute(S, client=client, device="cpu") as A:
+    ...         bool(numpy.allclose(A @ numpy.ones(50), S @ numpy.ones(50)))
+    True
     """
     # (a copy of what would be on loan, so that the device's matrix is free again)
     source = S if isinstance(S, RowSource) else Here(sp.csr_array(S, copy=isinstance(S, GpuSparseMatrix)))
@@ -72,6 +86,7 @@ def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement:
         Files that workers can read, one below the other: SciPy's ``.npz`` or Matrix Market. Or ``callable(lo, hi)``,
         which gives these rows as anything that SciPy makes a sparse array of, in all N columns.
     shape : (int, int)
+        (M, N): of all sources together.
     **placement
         What `distribute` takes by name: client, partition, workers, device, timeout, and options of `GpuSparseMatrix`;
         neither METIS nor reorder, which need the whole matrix. By entries only where headers tell them.
@@ -79,10 +94,23 @@ def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement:
     Returns
     -------
     DistributedMatrix
+        As from `distribute`.
 
     Raises
     ------
     ShapeError, FileFormatError, CommunicationError, WorkerLost
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from distributed import Client
+    >>> from gsparse.distributed import from_loaders
+    >>> def rows(lo, hi):
+    ...     return scipy.sparse.eye_array(hi - lo, 50, k=lo)
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     with from_loaders([rows], (50, 50), client=client, device="cpu") as A:
+    ...         A.row_bounds, A.nnz
+    ((0, 50), 50)
     """
     return distribute(Loaded(RowSources(sources, shape)), **placement)
 
@@ -102,10 +130,22 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
     Returns
     -------
     DistributedMatrix
+        As from `distribute`.
 
     Raises
     ------
     ShapeError, CommunicationError, WorkerLost
+
+    Examples
+    --------
+    >>> import dask.array, numpy
+    >>> from distributed import Client
+    >>> from gsparse.distributed import from_dask_array
+    >>> X = dask.array.from_array(numpy.eye(50), chunks=(25, 50))
+    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    ...     with from_dask_array(X, client=client, device="cpu") as A:
+    ...         A.row_bounds, A.nnz
+    ((0, 50), 50)
     """
     if X.ndim != 2 or X.numblocks[1] != 1:
         raise ShapeError(f"a dask array in chunks of whole rows is needed, got chunks {X.chunks}: X.rechunk((n, -1))")

@@ -26,9 +26,9 @@ place, row by row,
 
 ``csr_spmm(device, csr, dtype, choose, survey)`` gives the same for `x` of shape (num_cols, k) and `y` of shape
 (num_rows, k), both of any strides, neither copied (but an x whose rows are 2 GiB apart), and a `Csr` with values of
-`dtype` or of one of its kind that widens to it. ``choose(panel)`` gives the `PanelLaunch` for an x like that `Panel`,
-`survey` is of this matrix (the CPU has no use for either). Bytes moved: ``csr.nbytes`` once a tile of columns, x and y
-once; nnz · k elements of x are gathered, most from the cache.
+`dtype` or of one of its kind that widens to it, or on a GPU a `RowPattern` that shares values. ``choose(panel)`` gives
+the `PanelLaunch` for an x like that `Panel`, `survey` is of this matrix (the CPU has no use for either). Bytes moved:
+``csr.nbytes`` once a tile of columns, x and y once; nnz · k elements of x are gathered, most from the cache.
 
 Where ``multiply.num_dots`` is not 0, ``multiply(x, y, alpha, beta, conjugate, dots)`` for a square matrix also leaves
 so many partial sums of conj(x)·y in `dots`, in double precision.

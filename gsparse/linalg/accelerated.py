@@ -44,6 +44,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     Parameters
     ----------
     matrix : GpuSparseMatrix or a view of one, shape (N, N)
+        What is solved with, on its device.
     method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
         Of `gsparse.linalg`, or what is called like one of these. "auto" takes `cg` for a Hermitian matrix with a
         positive diagonal, `minres` for another Hermitian one and `bicgstab` for the rest; where that does not
@@ -135,13 +136,32 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         b : ndarray, shape (N,) or (N, 1)
+            On the host.
         which : {"left", "right"}
             `qmr` asks for two factors; the right one is the identity.
+
+        Returns
+        -------
+        ndarray, shape (N,) or (N, 1)
+            On the host. Synchronizes.
         """
         return b if which == "right" else self._solve(b, adjoint=False)
 
     def rpsolve(self, b: npt.NDArray[Any], which: str = "left") -> npt.NDArray[Any]:
-        """Solve Aᴴ·x = b on the device; see `psolve`."""
+        """Solve Aᴴ·x = b on the device.
+
+        Parameters
+        ----------
+        b : ndarray, shape (N,) or (N, 1)
+            On the host.
+        which : {"left", "right"}
+            As for `psolve`.
+
+        Returns
+        -------
+        ndarray, shape (N,) or (N, 1)
+            On the host. Synchronizes.
+        """
         return b if which == "right" else self._solve(b, adjoint=not self._is_hermitian)
 
     def _solve(self, b: npt.NDArray[Any], adjoint: bool) -> npt.NDArray[Any]:

@@ -202,15 +202,25 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
 
     Parameters
     ----------
-    A, b, x0
-        As in `gmres`.
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
+        As for `gmres`.
+    b : array, shape (N,) or (N, k)
+        As for `gmres`.
+    x0 : array or "Mb", optional
+        As for `gmres`.
     **options
         The other parameters of `gmres`, of which `flexible` is True.
 
     Returns
     -------
     x : array
+        NumPy or CuPy, as b.
     info : int
+        0 where it converged, else `maxiter`.
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
     References
     ----------

@@ -67,19 +67,79 @@ class Operator(ABC):
         """Make ready for products of `columns` vectors of `dtype`, and give the call that computes them."""
 
     def matvec(self, x: Array) -> Array:
-        """Multiply a vector of the host or of the device: what SciPy and CuPy ask of an operator."""
+        """Multiply by a vector: what SciPy and CuPy ask of an operator.
+
+        Parameters
+        ----------
+        x : array_like, shape (N,) or (N, 1)
+            Of the host (synchronizes) or of the device (queued on the current stream).
+
+        Returns
+        -------
+        array, shape (M,) or (M, 1)
+            Where `x` is.
+
+        Raises
+        ------
+        ShapeError, DeviceMemoryError
+        """
         return self._product(x, adjoint=False)
 
     def rmatvec(self, x: Array) -> Array:
-        """Multiply the adjoint by a vector."""
+        """Multiply the adjoint by a vector.
+
+        Parameters
+        ----------
+        x : array_like, shape (M,) or (M, 1)
+            As for `matvec`.
+
+        Returns
+        -------
+        array, shape (N,) or (N, 1)
+            Where `x` is.
+
+        Raises
+        ------
+        ShapeError, DeviceMemoryError
+        """
         return self._product(x, adjoint=True)
 
     def matmat(self, X: Array) -> Array:
-        """Multiply several vectors, the columns of X, at once: what SciPy's block solvers ask of an operator."""
+        """Multiply by several vectors at once: what SciPy's block solvers ask of an operator.
+
+        Parameters
+        ----------
+        X : array_like, shape (N, k)
+            As for `matvec`.
+
+        Returns
+        -------
+        array, shape (M, k)
+            Where `X` is.
+
+        Raises
+        ------
+        ShapeError, DeviceMemoryError
+        """
         return self._product(X, adjoint=False)
 
     def rmatmat(self, X: Array) -> Array:
-        """Multiply the adjoint by several vectors."""
+        """Multiply the adjoint by several vectors at once.
+
+        Parameters
+        ----------
+        X : array_like, shape (M, k)
+            As for `matvec`.
+
+        Returns
+        -------
+        array, shape (N, k)
+            Where `X` is.
+
+        Raises
+        ------
+        ShapeError, DeviceMemoryError
+        """
         return self._product(X, adjoint=True)
 
     def __matmul__(self, x: Array) -> Array:
@@ -167,7 +227,7 @@ class MatrixOperator(Operator):
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
             return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate)
-        multiply = operand.columns(storage, dtype)
+        multiply = operand.columns(storage, dtype).multiply
 
         def apply(x: Array, y: Array) -> None:
             X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T

@@ -64,7 +64,13 @@ class SolveResult:
         return f"{text}\n{self.advice}" if self.advice else text
 
     def log(self) -> str:
-        """Give the residual of each iteration, a line each, and the summary."""
+        """Give the residual of each iteration, a line each, and the summary.
+
+        Returns
+        -------
+        str
+            Of several right-hand sides the largest residual.
+        """
         lines = [f"{i:7d}  {np.nanmax(residual):.6e}" for i, residual in enumerate(self.residuals)]
         return "\n".join([*lines, str(self)])
 

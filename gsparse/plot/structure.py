@@ -18,6 +18,13 @@ CELLS = 256
 # Entries counted at a time, which bounds the memory beside the matrix's own.
 CHUNK_ENTRIES = 10_000_000
 
+# Rows up to this length are shown on a linear axis, of one bar a length: where all lengths lie within a decade or so,
+# a logarithmic one has room for a label or two. On that, lengths below the second have bars of their own.
+LONGEST_LINEAR, LONGEST_ALONE = 40, 16
+
+# Labels of that axis: a small picture of a sheet has room for as many.
+MOST_LABELS = 9
+
 
 def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = None) -> Any:
     """Draw where a matrix has entries: as many as there are in each cell of a grid, so that any size can be seen.
@@ -105,7 +112,9 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
 
 
 def row_lengths(A: Any, ax: Any = None) -> Any:
-    """Draw how many rows have how many entries, both axes logarithmic; empty rows stand left of one entry.
+    """Draw how many rows have how many entries; the vertical axis is logarithmic, empty rows stand leftmost, in gray.
+
+    The horizontal axis is linear where no row has more than 40 entries, a bar a length, else logarithmic.
 
     Parameters
     ----------
@@ -127,21 +136,36 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
     ax = axes_of(ax)
     lengths = lengths_of(A)
     longest = int(lengths.max(initial=1))
-    # Each length below 16 has a bar of its own, longer ones share bars of like width on the axis.
-    edges = np.unique(np.concatenate([np.arange(0, min(longest, 16) + 2), np.geomspace(16, longest + 1, 48).round()]))
-    edges = edges[edges <= longest + 1]
+    edges = _edges_of_lengths(longest)
     counts, _ = np.histogram(lengths, edges)
-    left = np.maximum(edges[:-1], 0.5)
-    ax.bar(left, counts, width=edges[1:] - left, align="edge", color="tab:blue", edgecolor="white", linewidth=0.3)
-    ax.set_xscale("log")
+    ticker = matplotlib_module("ticker")
+    if longest <= LONGEST_LINEAR:
+        ax.xaxis.set_major_locator(ticker.MaxNLocator(MOST_LABELS, integer=True))
+    else:
+        ax.set_xscale("log")
+        edges[0] = 0.5  # (0 has no place)
+    # (an outline of their own keeps bars visible that are narrower than a dot)
+    ax.bar(
+        edges[:-1], counts, width=np.diff(edges), align="edge", color="tab:blue", edgecolor="tab:blue", linewidth=0.8
+    )
+    ax.set_ylim(0.5, 2 * max(10, int(counts.max(initial=1))))  # (two decades have their labels)
     ax.set_yscale("log")
-    ax.set_ylim(0.5, 2 * int(counts.max(initial=1)))
-    if counts[0] and edges[0] == 0:
-        ax.patches[0].set_color("tab:gray")
-        ax.annotate("empty", (left[0] * 2**0.5, counts[0]), ha="center", va="bottom", fontsize="x-small")
+    ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+    if counts[0]:
+        empty = ax.patches[0]
+        empty.set_color("tab:gray")
+        ax.annotate("empty", (empty.get_center()[0], counts[0]), ha="center", va="bottom", fontsize="x-small")
     ax.set_xlabel("entries a row", fontsize="small")
     ax.set_ylabel("rows", fontsize="small")
     return ax
+
+
+def _edges_of_lengths(longest: int) -> Any:
+    """Give the edges of bars, the first of which is that of empty rows; long rows share bars of like width."""
+    if longest <= LONGEST_LINEAR:
+        return np.arange(longest + 2) - 0.5
+    shared = np.geomspace(LONGEST_ALONE, longest + 1, 48).round()
+    return np.unique(np.concatenate([np.arange(LONGEST_ALONE + 1), shared])).astype(np.float64)
 
 
 def lengths_of(A: Any) -> Any:

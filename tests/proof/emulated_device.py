@@ -91,8 +91,8 @@ class EmulatedDevice(Device):
         made.reshape(-1).view(np.uint8).fill(0xFF)
         return made
 
-    def try_empty(self, size: int, dtype: np.dtype[Any]) -> Array | None:
-        return self.empty(size, dtype)
+    def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        return self.empty(shape, dtype)
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         # A sanitizer's code takes minutes to compile for a whole file of products: then only what is used. Of the files

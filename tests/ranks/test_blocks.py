@@ -11,6 +11,9 @@ import scipy.sparse as sp
 
 from gsparse.distributed import Communicator, Halo, RankMatrix, RowPartition, run_ranks, split_columns
 from gsparse.errors import ShapeError
+from gsparse.linalg import cg
+from tests.linalg.problems import laplacian, right_hand_side
+from tests.proof.emulated_device import EmulatedDevice
 from tests.ranks.groups import GROUPS
 from tests.support import random_values
 
@@ -64,6 +67,24 @@ def test_products_are_scipys_on_any_number_of_ranks(run: Callable[..., Any], wor
         np.testing.assert_allclose(y, S @ x, atol=1e-12)
         np.testing.assert_allclose(g, S.conj().T @ z, atol=1e-12)
         np.testing.assert_array_equal(g, np.concatenate([part[k][1] for part in again]))
+
+
+def test_gpus_without_a_network_of_their_own_multiply_and_solve_by_way_of_the_host() -> None:
+    S = laplacian(7)
+    rows, x = RowPartition.by_nnz(S.indptr, 3), right_hand_side(S, 2)
+
+    def work(communicator: Communicator) -> tuple[np.ndarray, ...]:
+        own = rows.rows(communicator.rank)
+        # (a device each, as ranks have it)
+        A = RankMatrix(S[own], rows, rows, communicator, device=EmulatedDevice(32))
+        assert not A.is_resident  # what goes by way of the host waits: no CUDA graph can hold it
+        return A.matvec(x[own, 0]), A.matmat(x[own]), A.rmatvec(x[own, 0]), cg(A, x[own, 0], rtol=1e-10)[0]
+
+    vector, block, adjoint, solution = (np.concatenate(parts) for parts in zip(*run_ranks(work, 3), strict=True))
+    np.testing.assert_allclose(vector, S @ x[:, 0], atol=1e-12)
+    np.testing.assert_allclose(block, S @ x, atol=1e-12)
+    np.testing.assert_allclose(adjoint, S.T @ x[:, 0], atol=1e-12)
+    np.testing.assert_allclose(S @ solution, x[:, 0], atol=1e-8)
 
 
 def test_blocks_hold_every_entry_once_with_sorted_ghosts() -> None:

@@ -15,7 +15,8 @@ import scipy.sparse.linalg as la
 
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
-from gsparse.errors import CommunicationError, ShapeError
+from gsparse.device import get_device
+from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
 from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
@@ -69,6 +70,20 @@ def test_products_are_scipys(client: Any, workers: list[str], world_size: int, d
                 assert got.dtype == expected.dtype
 
 
+def test_transposes_and_adjoints_of_each_other_are_scipys(client: Any, workers: list[str]) -> None:
+    S = matrices("complex128")["square"]
+    x = random_values(np.random.default_rng(3), 101, "complex128")
+    X = np.stack([x, 2 * x], axis=1)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        assert A.T.T is A
+        assert A.H.H is A
+        for got, expected in ((A.T, S.T), (A.H, S.conj().T)):
+            np.testing.assert_allclose(got.rmatvec(x), expected.conj().T @ x, atol=1e-12)
+            np.testing.assert_allclose(got.rmatmat(X), expected.conj().T @ X, atol=1e-12)
+            np.testing.assert_allclose(got.H @ x, expected.conj().T @ x, atol=1e-12)
+            np.testing.assert_allclose(got.T @ X, expected.T @ X, atol=1e-12)
+
+
 def test_dask_arrays_give_dask_arrays_in_chunks_of_the_rows(client: Any, workers: list[str]) -> None:
     S = matrices("float64")["square"]
     x = np.random.default_rng(0).standard_normal(101)
@@ -117,8 +132,11 @@ def test_our_solvers_run_on_the_workers(client: Any, workers: list[str], name: s
         assert x.chunks == (tuple(np.diff(A.row_bounds).tolist()),)
         assert info == 0
         np.testing.assert_allclose(x.compute(), found.x, atol=1e-12)
-        guess = solve(A, b, x0=found.x, rtol=1e-8, full_output=True)
-        assert guess.iterations <= 1
+        for guess in (
+            solve(A, b, found.x, rtol=1e-8, full_output=True),
+            solve(A, b, x0=found.x, rtol=1e-8, full_output=True),
+        ):
+            assert guess.iterations <= 1
 
 
 @pytest.mark.parametrize("name", ["lsqr", "lsmr"])
@@ -364,6 +382,10 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
             gla.cg(A, np.ones(35))
         with pytest.raises(ValueError, match="on_failure"):
             gla.cg(A, np.ones(36), on_failure="ignore")
+        with pytest.raises(TypeError, match="keyword arguments after b"):
+            gla.cg(A, np.ones(36), None, 1e-8)
+        with pytest.raises(TypeError, match="keyword arguments after b"):
+            gla.lsqr(A, np.ones(36), 0.1)
         assert gla.cg(A, np.ones(36))[1] == 0
     A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
     with A, pytest.raises(ShapeError, match="square"):
@@ -399,6 +421,17 @@ def test_workers_that_nccl_has_left_something_in_are_started_again(client: Any, 
         assert (A.workers[0], A.workers[2]) == (workers[0], workers[2])
         assert A.workers[1] not in workers
         np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
+
+
+def test_gpus_that_are_not_there_are_refused_before_anything_starts() -> None:
+    try:
+        get_device("gpu")
+    except DeviceError:
+        with pytest.raises(DeviceError, match="device='cpu'"):
+            LocalGpuCluster(device="gpu")
+    else:
+        with pytest.raises(DeviceError, match="device='cpu'"):
+            LocalGpuCluster(1000, device="gpu")
 
 
 def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.distributed import Communicator, LocalCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.distributed import (
+    Communicator,
+    LocalCommunicator,
+    SingleCommunicator,
+    SocketCommunicator,
+    listen,
+    run_ranks,
+)
 from gsparse.errors import CommunicationError, RankLostError
 from tests.ranks.groups import GROUPS, SECRET, Processes, make_certificate, run_one, run_sockets
 
@@ -156,6 +163,34 @@ def test_silence_is_an_error_within_the_timeout(run: Run) -> None:
 
     with pytest.raises(CommunicationError, match=r"silent|nothing"):
         run(silent, 2, timeout=0.5)
+
+
+def test_a_wait_for_the_own_device_ends_as_soon_as_another_rank_has_failed(run: Run) -> None:
+    # A product that waits for the ghosts of a rank that is gone is never done.
+    heard: list[str] = []
+    began = time.monotonic()
+
+    def wait(communicator: Communicator) -> None:
+        if communicator.rank == 1:
+            communicator.abort("planted reason")
+            return
+        try:
+            communicator.wait(lambda: False)
+        except CommunicationError as error:
+            heard.append(str(error))
+
+    run(wait, 2, timeout=60.0)
+    assert heard == ["planted reason"]
+    assert time.monotonic() - began < 30
+
+
+def test_a_wait_for_the_own_device_is_bounded_and_returns_when_it_is_done() -> None:
+    alone = SingleCommunicator()
+    alone.timeout = 0.1
+    looks = iter([False] * 20 + [True])
+    alone.wait(lambda: next(looks))
+    with pytest.raises(CommunicationError, match=r"0\.1 s.*silent"):
+        alone.wait(lambda: False)
 
 
 def test_a_thread_that_never_comes_breaks_the_meeting() -> None:

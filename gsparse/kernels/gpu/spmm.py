@@ -9,7 +9,7 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.device import Device
-from gsparse.formats import Csr
+from gsparse.formats import Csr, RowPattern
 from gsparse.kernels import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch, Survey
 from gsparse.kernels.gpu.catalogue import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
@@ -25,6 +25,7 @@ MAX_GRID_Y = 65_535
 # Sums of chunks of long rows may take so many bytes: more columns are multiplied one slab after the other.
 MAX_PARTIAL_BYTES = 1 << 27
 _INT32 = 2**31 - 1
+_FLAGS = np.int32(0), np.int32(1)
 
 
 class _Bound(NamedTuple):
@@ -67,26 +68,34 @@ def _address(array: Array) -> int:
 
 
 def csr_spmm(
-    device: Device, matrix: Csr, dtype: np.dtype[Any], choose: Callable[[Panel], PanelLaunch], survey: Survey
+    device: Device,
+    matrix: Csr | RowPattern,
+    dtype: np.dtype[Any],
+    choose: Callable[[Panel], PanelLaunch],
+    survey: Survey,
 ) -> Callable[[Array, Array, Any, Any, bool], None]:
     """Multiply as `choose` says for each shape and layout of X."""
     return _Product(device, matrix, dtype, choose, survey)
 
 
 class _Product:
-    """CSR arrays ready for dense columns: kernels, chunks and scratch as they are first asked for."""
+    """A matrix ready for dense columns: kernels, chunks and scratch as they are first asked for."""
 
     def __init__(
         self,
         device: Device,
-        matrix: Csr,
+        matrix: Csr | RowPattern,
         dtype: np.dtype[Any],
         choose: Callable[[Panel], PanelLaunch],
         survey: Survey,
     ) -> None:
         self._device, self._matrix, self._dtype, self._choose = device, matrix, dtype, choose
         self._survey = survey
-        self._csr = matrix.indptr, matrix.indices, matrix.data
+        if isinstance(matrix, Csr):
+            self._read: tuple[Any, ...] = None, np.int32(0), matrix.indptr, matrix.indices, matrix.data
+        else:
+            codes = matrix.codes, np.int32(matrix.codes.itemsize)
+            self._read = *codes, matrix.pattern_indptr, matrix.offsets, matrix.pattern_values
         self._bound: dict[Any, _Bound] = {}
         self._chunks: dict[int, tuple[int, int, Array]] = {}
 
@@ -109,8 +118,8 @@ class _Product:
             bound = self._bound[key] = self._bind(launch, x, y)
         sums = (None, None) if bound.scratch is None else bound.scratch.get()
         panels = x, *bound.x_steps, y, *bound.y_steps
-        scalars = alpha, beta, np.int32(beta != 0), np.int32(conjugate)
-        bound.kernel(bound.grid, (THREADS,), (*bound.before, *sums, *self._csr, *panels, *scalars))
+        scalars = alpha, beta, _FLAGS[bool(beta)], _FLAGS[conjugate]
+        bound.kernel(bound.grid, (THREADS,), (*bound.before, *sums, *self._read, *panels, *scalars))
 
     def _slab(self, launch: PanelLaunch) -> int:
         """Give the columns that one launch may take."""
@@ -132,7 +141,7 @@ class _Product:
         sizes = np.int64(matrix.num_rows), np.int32(num_columns)
         shape = _bits(launch.column_lanes), _bits(launch.entry_lanes), np.int64(limit), _bits(chunk_threads)
         before = *sizes, *shape, np.int32(num_chunks), chunks
-        index = matrix.indptr.dtype
+        index = self._read[2].dtype
         x_steps = index.type(x.strides[0]), np.int64(x.strides[1])
         row_stride, column_stride = (np.int64(step // y.itemsize) for step in y.strides)
         y_steps = row_stride, column_stride, np.int32(1 < launch.columns_per_load <= _pack(y))
@@ -147,12 +156,13 @@ class _Product:
 
     def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
         """Give the number of rows longer than `limit`, of their chunks, and these; found once, on a stream aside."""
-        if self._survey.max_length <= limit or self._matrix.num_rows > _INT32:
+        matrix = self._matrix
+        if not isinstance(matrix, Csr) or self._survey.max_length <= limit or matrix.num_rows > _INT32:
             return 0, 0, None
         found = self._chunks.get(limit)
         if found is None:
             with self._device.aside():
-                rows, _ = long_rows(self._device, self._matrix.indptr, self._survey, limit)
+                rows, _ = long_rows(self._device, matrix.indptr, self._survey, limit)
                 found = rows.num_long, rows.num_chunks, records(self._device, rows)
             self._chunks[limit] = found
         return found

@@ -127,9 +127,11 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
     A : sparse array, shape (N, N)
         Hermitian and positive definite; the former is not checked. GpuSparseMatrix, or what becomes one.
     solve : {"jacobi", "levels"}, optional
+        As for `ilu0`.
     sweeps : int, optional
+        As for `ilu0`.
     shift : float, optional
-        All three as for `ilu0`.
+        As for `ilu0`.
 
     Returns
     -------

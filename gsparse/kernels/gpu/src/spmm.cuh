@@ -93,6 +93,11 @@ template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) sums[c] = Scalar<T>::zero();
   }
+  // Lets columns count from `row` on.
+  __device__ __forceinline__ void shift(long long row) {
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) x[i] += row * row_bytes;
+  }
   template <class P> __device__ __forceinline__ T value(P k) const {
     const T stored = Widen<T>::from(gs_load(data + k));
     return conjugate ? Scalar<T>::conjugate(stored) : stored;

@@ -5,6 +5,8 @@
 // Rows longer than `long_length` are cut into chunks of equal length, 2^chunk_bits threads each: a warp, or a whole block
 // where there are few. These blocks come first. Who arrives last adds up the row's chunks, always in the same order; only
 // the count of arrivals is atomic.
+// Where `codes` are given row i has the entries of row codes[i] of a short table, and their columns count from i on (row
+// patterns: of A nothing is read but a code a row and the table, which stays in the first cache).
 // Blocks: x over chunks, then rows; y over tiles, so that the part of X that a tile reads stays in the cache.
 // Source: C. Yang, A. Buluc and J. Owens, "Design principles for sparse matrix multiplication on the GPU", Euro-Par 2018;
 // G. Huang, G. Dai, Y. Wang and H. Yang, "GE-SpMM", SC 2020 (its passing round of entries by shuffles is left to the first
@@ -13,6 +15,12 @@
 
 // Blocks that a multiprocessor holds at once: more would leave too few registers for what is in flight, fewer too few warps.
 #define GS_SPMM_BLOCKS (sizeof(T) + sizeof(Index) > 12 ? 3 : 4)
+
+// The row of the table that a row follows.
+__device__ __forceinline__ int gs_code(const void *codes, int code_bytes, long long row) {
+  return code_bytes == 1 ? static_cast<const unsigned char *>(codes)[row]
+                         : static_cast<const unsigned short *>(codes)[row];
+}
 
 // Adds up over all threads of the block that own the same columns; valid in the first of each.
 template <class Reader, class T>
@@ -86,7 +94,8 @@ __device__ __forceinline__ bool gs_add_chunk(Reader &gather, int column_bits, in
 template <class Stored, class T, class Index, int LOADS, int EACH>
 GS_KERNEL_FOR(GS_SPMM_THREADS, GS_SPMM_BLOCKS)
 csr_spmm(long long num_rows, int num_columns, int column_bits, int entry_bits, long long long_length, int chunk_bits,
-         int num_chunks, const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals, GS_CSR, GS_PANELS) {
+         int num_chunks, const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals, const void *codes,
+         int code_bytes, GS_CSR, GS_PANELS) {
   typedef Gather<Stored, T, Index, LOADS, EACH> Reader;
   const int column_lanes = 1 << column_bits;
   const int column = blockIdx.y * column_lanes * Reader::COLUMNS + (threadIdx.x & (column_lanes - 1)) * EACH;
@@ -100,7 +109,9 @@ csr_spmm(long long num_rows, int num_columns, int column_bits, int entry_bits, l
     row = (gs_thread() - static_cast<long long>(chunk_blocks) * GS_SPMM_THREADS) >> (column_bits + entry_bits);
     // Lanes without a row take part in the shuffles.
     const bool inside = row < num_rows;
-    const Index begin = inside ? indptr[row] : 0, length = inside ? indptr[row + 1] - begin : 0;
+    const long long stored = inside && codes ? gs_code(codes, code_bytes, row) : row;
+    if (codes) gather.shift(row);
+    const Index begin = inside ? indptr[stored] : 0, length = inside ? indptr[stored + 1] - begin : 0;
     const int entry_lanes = 1 << entry_bits, place = (threadIdx.x >> column_bits) & (entry_lanes - 1);
     writes = inside && length <= long_length;
     if (writes)

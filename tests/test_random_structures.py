@@ -1,0 +1,158 @@
+"""Products with a vector of matrices that nobody thought of, in every format.
+
+A longer run, on a GPU with ``-m gpu``: ``GSPARSE_FUZZ_EXAMPLES=100000 python -m pytest -n auto
+tests/test_random_structures.py``. What fails is made small and printed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+import gsparse
+from gsparse import GpuSparseMatrix, spmv
+from gsparse.device import Device
+from gsparse.errors import FormatError
+from tests.support import DTYPES, INDEX_DTYPES, exact_product, random_values
+
+EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", "40"))
+
+# How many entries each of `n` rows has.
+LENGTHS: dict[str, Any] = {
+    "all alike": lambda rng, n, most: np.full(n, most),
+    "uniform": lambda rng, n, most: rng.integers(0, most + 1, n),
+    "mostly none": lambda rng, n, most: np.where(rng.random(n) < 0.9, 0, most),
+    "a heavy tail": lambda rng, n, most: np.minimum(rng.pareto(0.7, n) * most / 4, 40 * most + 40).astype(int),
+    "one row has most": lambda rng, n, most: np.where(np.arange(n) == rng.integers(n + 1), 50 * most + 300, most // 4),
+    "falling": lambda rng, n, most: np.linspace(3 * most, 0, n).astype(int),
+}  # fmt: skip
+# Which columns the entries of rows `row` have, out of `m`.
+COLUMNS: dict[str, Any] = {
+    "anywhere": lambda rng, row, m: rng.integers(0, m, row.size),
+    "near the diagonal": lambda rng, row, m: np.clip(row + rng.integers(-9, 10, row.size), 0, m - 1),
+    "few": lambda rng, row, m: rng.choice(m, 3)[rng.integers(0, 3, row.size)],
+    "repeating offsets": lambda rng, row, m: (row + np.arange(row.size) % 5) % m,
+    "the last": lambda rng, row, m: np.full(row.size, m - 1),
+}
+VALUES: dict[str, Any] = {
+    "random": random_values,
+    "all one": lambda rng, size, dtype: np.ones(size, dtype),
+    "of eight": lambda rng, size, dtype: random_values(rng, 8, dtype)[rng.integers(0, 8, size)],
+    "float32's": lambda rng, size, dtype: random_values(rng, size, np.float32).astype(dtype),
+    "by column's place": lambda rng, size, dtype: (np.arange(size) % 5 + 1).astype(dtype),
+    "whole and zero": lambda rng, size, dtype: rng.integers(-1, 2, size).astype(dtype),
+    "with NaN and inf": lambda rng, size, dtype: np.where(
+        rng.random(size) < 0.03, rng.choice([np.nan, np.inf, -np.inf], size), random_values(rng, size, dtype)
+    ).astype(dtype),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a matrix is made from; small and readable where a test fails."""
+
+    rows: int
+    cols: int
+    most: int
+    lengths: str
+    columns: str
+    values: str
+    is_sorted: bool
+    dtype: str
+    index: str
+    seed: int
+
+    def matrix(self, rng: np.random.Generator) -> sp.csr_array:
+        lengths = LENGTHS[self.lengths](rng, self.rows, self.most) if self.cols else np.zeros(self.rows, int)
+        row = np.repeat(np.arange(self.rows), lengths)
+        column = COLUMNS[self.columns](rng, row, self.cols) if row.size else row
+        if self.is_sorted:
+            column = column[np.lexsort((column, row))]
+        made = sp.csr_array((self.rows, self.cols), dtype=self.dtype)
+        made.indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(self.index)
+        made.indices, made.data = column.astype(self.index), VALUES[self.values](rng, row.size, self.dtype)
+        return made
+
+
+sizes = st.one_of(st.integers(0, 70), st.integers(71, 700), st.sampled_from([31, 32, 33, 63, 64, 65, 2047, 2049]))
+recipes = st.builds(
+    Recipe,
+    *(sizes, sizes, st.integers(0, 40)),
+    *(st.sampled_from(list(names)) for names in (LENGTHS, COLUMNS, VALUES)),
+    st.booleans(),
+    *(st.sampled_from([d.name for d in names]) for names in (DTYPES, INDEX_DTYPES)),
+    st.integers(0, 2**32 - 1),
+)
+options = st.fixed_dictionaries(
+    {
+        "format": st.sampled_from(gsparse.FORMATS),
+        "compress": st.booleans(),
+        "expected_products": st.sampled_from([1, 1000, 10**9]),
+        "threads_per_block": st.sampled_from([128, 256, 512]),
+    }
+)
+VIEWS: dict[str, tuple[Any, Any]] = {
+    "A": (lambda A: A, lambda S: S),
+    "A.T": (lambda A: A.T, lambda S: S.T.tocsr()),
+    "A.H": (lambda A: A.H, lambda S: S.conj().T.tocsr()),
+    "with_data": (lambda A: A.with_data(A.data[::-1].copy()), lambda S: with_data(S, S.data[::-1])),
+}
+
+
+def with_data(S: sp.csr_array, data: Any) -> sp.csr_array:
+    return sp.csr_array((data, S.indices, S.indptr), shape=S.shape)
+
+
+def assert_rows(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: Any) -> None:
+    """Check row by row alpha·S·x + beta·y, and that a row is NaN or infinite where it has to be and nowhere else."""
+    with np.errstate(all="ignore"):
+        exact, bound = exact_product(S, x)
+        exact = alpha * exact + (beta * y.astype(exact.dtype) if beta else 0)
+        bound = abs(alpha) * bound + abs(beta) * abs(y) if beta else abs(alpha) * bound
+        finite = np.isfinite(exact)
+        np.testing.assert_array_equal(np.isfinite(got), finite)
+        info, lengths = np.finfo(got.dtype), np.diff(S.indptr) + 8
+        allowed = 2 * lengths * (info.eps * bound + info.smallest_subnormal)
+        error = abs(got - exact)[finite]
+    assert np.all(error <= allowed[finite]), f"worst error is {np.max(error / allowed[finite]):.3g} of what is allowed"
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(recipes, options, st.sampled_from(list(VIEWS)), st.sampled_from([0, 1, -2]), st.booleans())
+def test_any_structure_in_any_format_is_right(
+    device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, x_is_damaged: bool
+) -> None:
+    rng = np.random.default_rng(recipe.seed)
+    S = recipe.matrix(rng)
+    of_ours, of_scipys = VIEWS[view]
+    note(f"{S.nnz} entries, rows of {np.diff(S.indptr)[:20]}…")
+    A = GpuSparseMatrix(S, device=device, **options)
+    V = of_scipys(S)
+    x, y = (random_values(rng, size, S.dtype) for size in V.shape[::-1])
+    if x_is_damaged and x.size:
+        # What no entry of a row multiplies must not reach it, whatever a format pads with.
+        x[rng.integers(x.size)] = rng.choice([np.nan, np.inf])
+    try:
+        got = spmv(of_ours(A), x, 3, beta, out=y.copy())
+    except FormatError:
+        assert options["format"] == "row_pattern"
+        return
+    assert_rows(got, V, x, 3, beta, y)
+    again = spmv(of_ours(A), x, 3, beta, out=y.copy())
+    np.testing.assert_array_equal(got, again)
+
+
+def test_the_check_finds_a_wrong_row_and_a_stray_nan() -> None:
+    S = sp.csr_array(np.eye(3))
+    x, y = np.ones(3), np.zeros(3)
+    assert_rows(S @ x, S, x, 1, 0, y)
+    for wrong in ([1, 1, 1 + 1e-13], [1, np.nan, 1]):
+        with pytest.raises(AssertionError):
+            assert_rows(np.array(wrong), S, x, 1, 0, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,9 @@ SKEWED = replace(
     num_long=2000,
     long_entries=9 * 10**6,
 )
-MATRICES = pytest.mark.parametrize("stats", [STENCIL, SKEWED], ids=["stencil", "skewed"])
+# More than 2**31 entries, and products that take seconds.
+HUGE = replace(STENCIL, num_rows=10**9, num_cols=10**9, nnz=6_940_000_001, blocked_stored=7 * 10**9)
+MATRICES = pytest.mark.parametrize("stats", [STENCIL, SKEWED, HUGE], ids=["stencil", "skewed", "huge"])
 MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "cpu"])
 
 
@@ -87,14 +89,17 @@ def test_the_typical_row_has_entries_and_is_longer_where_lengths_scatter() -> No
     assert replace(even, std_length=4.0).typical_length == 14
     assert replace(even, std_length=900.0).typical_length == 20  # (no more than twice the mean)
     assert replace(even, nnz=0, num_empty=100).typical_length == 0
+    assert replace(even, nnz=5, num_empty=98).typical_length == 2.5
+    assert replace(even, nnz=5, num_empty=99).typical_length == 5
 
 
 def test_rows_are_sorted_only_where_slices_pad_a_lot_even_without_long_rows() -> None:
     most = int(MAX_PADDING * STENCIL.nnz)
     padded = replace(STENCIL, blocked_stored=most + 1, split_stored=most - 99, long_entries=100)
     assert padded.wants_sorting
-    assert not replace(padded, blocked_stored=most).wants_sorting
-    assert not replace(padded, long_entries=99).wants_sorting
+    for less in (0, 1):
+        assert not replace(padded, blocked_stored=most - less).wants_sorting
+        assert not replace(padded, long_entries=99 - less).wants_sorting
     assert not STENCIL.wants_sorting
     assert MAX_PADDING > 1  # (nothing stores less than its entries)
 
@@ -166,6 +171,9 @@ def test_the_same_input_gives_the_same_plan_and_nothing_is_kept(stats: RowStats)
     first, second = plan_of(stats, storages), plan_of(stats, storages)
     assert first == second
     assert storages == before
+    for frozen in (stats, first, first.chosen, first.chosen.storage):
+        with pytest.raises(FrozenInstanceError):
+            setattr(frozen, fields(frozen)[0].name, None)
     assert str(first) == str(second)
 
 
@@ -174,6 +182,7 @@ def test_a_format_that_was_asked_for_is_taken(format: str) -> None:
     plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True), format=format)
     assert (plan.format, plan.reason) == (format, "asked for")
     assert plan.chosen.format == format
+    assert [line.split()[1] for line in str(plan).splitlines() if "→" in line] == [format]
 
 
 def test_a_format_that_does_not_fit_is_refused_with_the_reason() -> None:
@@ -205,6 +214,7 @@ def test_formats_fit_as_far_as_int32_numbers_rows_and_entries() -> None:
     }
     assert {name for name in KERNELS if not fits(name, long_row)} == {"ellpack"}
     assert not fits("blocked_ellpack", replace(many_rows, max_length=2**31))
+    assert fits("blocked_ellpack", replace(long_row, num_rows=2**31 - 1))
 
 
 def test_stencils_are_padded_or_stored_by_pattern_and_skewed_matrices_are_not_padded() -> None:
@@ -272,10 +282,11 @@ def test_threads_of_a_row_are_those_of_typical_rows() -> None:
 
 @pytest.mark.parametrize("value_bytes", [4, 8, 16])
 def test_bytes_are_those_of_the_storage_and_of_both_vectors(value_bytes: int) -> None:
-    for candidate in plan_of(replace(SKEWED, num_cols=700), value_bytes=value_bytes).candidates:
+    stats = replace(SKEWED, num_cols=700, nnz=21 * 10**6)
+    for candidate in plan_of(stats, value_bytes=value_bytes).candidates:
         assert candidate.nbytes == candidate.storage.nbytes + (10**6 + 700) * value_bytes
         assert candidate.num_stored == candidate.storage.num_stored
-        assert candidate.padding_ratio == candidate.num_stored / SKEWED.nnz
+        assert candidate.padding_ratio == candidate.num_stored / stats.nnz
 
 
 @MODELS
@@ -298,10 +309,10 @@ def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
 
 def test_measured_times_settle_a_plan_whatever_was_predicted() -> None:
     plan = plan_of(STENCIL)
-    times = {"csr_split": 3e-6, "csr_vector": 1e-6, "ellpack": 2e-6}
+    times = {"csr_split": 3.0, "csr_vector": 1.0, "ellpack": 2.0}
     settled = settle(plan, times, "measured")
     assert settled.format == settled.chosen.format == "csr_vector"
-    assert settled.reason == "1.0 µs measured, ellpack 2.0, csr_split 3.0"
+    assert settled.reason == "1000000.0 µs measured, ellpack 2000000.0, csr_split 3000000.0"
     assert {c.format: c.measured for c in settled.candidates if c.measured is not None} == times
     assert (settled.stats, settled.device) == (plan.stats, plan.device)
     assert [replace(c, measured=None) for c in settled.candidates] == list(plan.candidates)
@@ -311,25 +322,30 @@ def test_measured_times_settle_a_plan_whatever_was_predicted() -> None:
 # ---------------------------------------------------------------------------------------------------------- the table
 
 
-def test_the_table_shows_every_candidate_and_marks_the_choice() -> None:
-    plan = plan_of(STENCIL, storages_of(STENCIL, pattern=True))
+@MODELS
+@MATRICES
+def test_the_table_shows_every_candidate_and_marks_the_choice(stats: RowStats, model: Any) -> None:
+    plan = plan_of(stats, storages_of(stats, pattern=True), model=model)
     head, rows, titles, *table = str(plan).splitlines()
     assert head == f"{plan.format} on gpu:0: {plan.reason}"
-    assert "1000000 x 1000000, 6940000 entries; a row 4 to 7, mean 6.94" in rows
+    assert rows.startswith(f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to ")
+    assert f"mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty" in rows
+    assert rows.endswith(f"η {stats.efficiency:.2f}")
     assert titles.split("  ")[1].strip() == "format"
     assert all(title in titles for title in ("columns", "values", "MB a product", "padding", "predicted µs"))
     assert [line.replace("→", "").split()[0] for line in table] == [c.format for c in plan.candidates]
     assert [line.replace("→", "").split()[0] for line in table if "→" in line] == [plan.format]
     for line, candidate in zip(table, plan.candidates, strict=True):
-        assert line.split()[-1] == f"{candidate.seconds * 1e6:.1f}"
+        numbers = f"{candidate.nbytes / 1e6:.3f} {candidate.padding_ratio:.2f} {candidate.seconds * 1e6:.1f}"
+        assert line.split()[-3:] == numbers.split()
         assert candidate.storage.columns in line and candidate.storage.values in line
     assert len({len(line) for line in (titles, *table)}) == 1
 
 
 def test_the_table_shows_measured_times_where_there_are_any() -> None:
-    plan = settle(plan_of(STENCIL), {"ellpack": 1.25e-6, "csr_vector": 7e-6}, "measured")
+    plan = settle(plan_of(STENCIL), {"ellpack": 1.25e-6, "csr_vector": 7.0}, "measured")
     measured = {line.replace("→", "").split()[0]: line.split()[-1] for line in str(plan).splitlines()[3:]}
-    assert (measured["ellpack"], measured["csr_vector"]) == ("1.2", "7.0")
+    assert (measured["ellpack"], measured["csr_vector"]) == ("1.2", "7000000.0")
     assert measured["csr_scalar"] == f"{next(c for c in plan.candidates if c.format == 'csr_scalar').seconds * 1e6:.1f}"
 
 

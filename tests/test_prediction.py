@@ -28,8 +28,8 @@ SHORT = RowStats(
     blocked_stored=44_000_000,
     split_stored=44_000_000,
 )
-# Rows of four threads each.
-MEDIUM = replace(SHORT, nnz=300_000_000, mean_length=30.0, std_length=0.0, max_length=30, num_empty=0)
+# Rows of eight threads each.
+MEDIUM = replace(SHORT, nnz=550_000_000, mean_length=55.0, std_length=0.0, max_length=55, num_empty=0)
 # Slices that pad a lot, even without their long rows.
 RAGGED = replace(SHORT, max_length=5000, blocked_stored=900_000_000, split_stored=80_000_000, num_long=40)
 RAGGED = replace(RAGGED, long_entries=100_000)
@@ -131,22 +131,22 @@ def test_no_thread_of_csr_scalar_has_more_than_rows_that_are_not_kept_apart() ->
 
 def test_threads_of_csr_vector_share_a_row() -> None:
     threads = predicted("csr_vector", MEDIUM).launch.threads_per_row
-    assert threads == 4
+    assert threads == 8
     limit = gpu.VECTOR_LENGTH * threads
-    assert [steps("csr_vector", n) for n in (4, limit, 9 * limit)] == pytest.approx([1, limit / 4, limit / 4])
+    lengths = [steps("csr_vector", n) for n in (8, 12, limit, limit + 1, 9 * limit)]
+    assert lengths == pytest.approx([1, 1.5, gpu.VECTOR_LENGTH, gpu.VECTOR_LENGTH, gpu.VECTOR_LENGTH])
     # Two threads keep no row apart that one would not be long enough for.
     assert predicted("csr_vector", SHORT).launch.threads_per_row == 2
     assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * gpu.SCALAR_LENGTH / 2)
 
 
 def test_rows_of_a_block_share_its_threads_by_their_length() -> None:
-    short, long = (replace(MEDIUM, mean_length=mean) for mean in (31.0, 63.0))
+    short, long = (replace(MEDIUM, mean_length=mean) for mean in (33.0, 67.0))
     assert steps("csr_adaptive", 500, short) == pytest.approx(2 * steps("csr_adaptive", 500, long))
     assert steps("csr_adaptive", 10**6, long) == pytest.approx(steps("csr_adaptive", gpu.BLOCK_WORK, long))
-    # However short they are, a row has a thread.
+    # However short they are, a row has a thread, which takes one entry after the other.
     for mean in (0.0, 1.0, 3.0):
-        path = count("step", "csr_adaptive", replace(MEDIUM, mean_length=mean, max_length=500))
-        assert path == count("step", "csr_adaptive", replace(MEDIUM, mean_length=0.0, max_length=500)) <= 500
+        assert count("step", "csr_adaptive", replace(MEDIUM, mean_length=mean, max_length=500)) == 500
 
 
 def test_equal_shares_have_no_longest_path() -> None:
@@ -169,28 +169,32 @@ def test_slices_cut_their_long_rows_into_chunks() -> None:
     chunks = RAGGED.num_long + RAGGED.long_entries / gpu.CHUNK_SIZE
     assert count("chunk", "blocked_ellpack", RAGGED, apart) == pytest.approx(chunks)
     assert count("chunk", "blocked_ellpack", RAGGED, replace(apart, num_stored=RAGGED.blocked_stored)) == 0
-    assert count("chunk", "blocked_ellpack", replace(RAGGED, max_length=LONG_LENGTH), apart) == 0
+    for length in (LONG_LENGTH - 1, LONG_LENGTH):
+        assert count("chunk", "blocked_ellpack", replace(RAGGED, max_length=length), apart) == 0
 
 
 @pytest.mark.parametrize(
     ("format", "limit"),
     [
         ("csr_scalar", gpu.SCALAR_LENGTH),
-        ("csr_vector", max(4 * gpu.VECTOR_LENGTH, 2 * gpu.SCALAR_LENGTH)),
+        ("csr_vector", 8 * gpu.VECTOR_LENGTH),  # (rows as long have eight threads)
         ("csr_adaptive", gpu.BLOCK_WORK),
     ],
 )
 def test_rows_that_the_kernels_of_a_gpu_keep_apart_are_cut_into_chunks(format: str, limit: int) -> None:
-    assert count("chunk", format, replace(MEDIUM, max_length=limit)) == 0
-    # Every row with entries is longer.
+    some = replace(MEDIUM, nnz=9_000_000 * limit, mean_length=0.9 * limit, std_length=0.2 * limit, max_length=limit + 1)
+    rows, entries = share_above(some, limit)
+    assert 0.1 < rows < entries < 0.5
+    assert count("chunk", format, some) == pytest.approx(rows * 10_000_000 + entries * some.nnz / gpu.CHUNK_SIZE)
+    assert count("chunk", format, replace(some, max_length=limit)) == 0
+    assert count("chunk", format, replace(some, nnz=0)) == 0
+
+
+@pytest.mark.parametrize(("format", "limit"), [("csr_scalar", gpu.SCALAR_LENGTH), ("csr_adaptive", gpu.BLOCK_WORK)])
+def test_where_all_rows_with_entries_are_long_all_are_cut(format: str, limit: int) -> None:
     long = replace(MEDIUM, nnz=9_000_000 * 2 * limit, num_empty=1_000_000, max_length=2 * limit)
     long = replace(long, mean_length=1.8 * limit, std_length=0.6 * limit)
-    if format != "csr_vector":  # (which has more threads for longer rows)
-        assert count("chunk", format, long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
-    some = replace(MEDIUM, max_length=limit + 1, std_length=5.0)
-    rows, entries = share_above(some, limit)
-    assert count("chunk", format, some) == pytest.approx(rows * 10_000_000 + entries * some.nnz / gpu.CHUNK_SIZE)
-    assert count("chunk", format, replace(some, nnz=0)) == 0
+    assert count("chunk", format, long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
 
 
 @pytest.mark.parametrize("format", ["csr_split", "ellpack", "row_pattern"])
@@ -219,5 +223,6 @@ def test_shares_of_longer_rows_are_those_of_log_normal_lengths(num_empty: int) -
 
 
 def test_rows_of_one_length_are_all_longer_or_none_is() -> None:
-    assert share_above(MEDIUM, 30) == share_above(MEDIUM, 31) == (0, 0)
-    assert share_above(MEDIUM, 29) == pytest.approx((1, 1))
+    assert share_above(MEDIUM, 54) == pytest.approx((1, 1))
+    for length in (55, 56):
+        assert share_above(MEDIUM, length) == share_above(replace(MEDIUM, std_length=20.0), length) == (0, 0)

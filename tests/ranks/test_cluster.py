@@ -296,6 +296,9 @@ def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
         from_dask_array(X, client=client, workers=workers[:2], partition=(0, 75, 144))
     with pytest.raises(ShapeError, match="whole rows"):
         from_dask_array(da.ones((4, 4), chunks=2), client=client)
+    for wish in ({"reorder": "rcm"}, {"partition": "metis"}):
+        with pytest.raises(ValueError, match="need the whole matrix"):
+            from_dask_array(X, client=client, workers=workers[:2], **wish)
 
 
 def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str]) -> None:

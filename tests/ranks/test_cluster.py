@@ -390,6 +390,7 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
         with pytest.raises(TypeError, match="keyword arguments after b"):
             gla.lsqr(A, np.ones(36), 0.1)
         assert gla.cg(A, np.ones(36))[1] == 0
+        assert gla.cg(A, np.ones(36), x0="Mb", M=gla.jacobi(A))[1] == 0
     A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
     with A, pytest.raises(ShapeError, match="square"):
         gla.cg(A, np.ones(20))

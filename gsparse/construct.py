@@ -20,7 +20,7 @@ def device_of_source(source: Any) -> Device | None:
     for part in parts:
         for item in part if isinstance(part, tuple) else (part,):
             found = device_of(item)
-            if found is not None:
+            if found is not None:  # on GPUs only
                 return found
     return None
 

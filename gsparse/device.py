@@ -222,7 +222,7 @@ class CpuDevice(Device):
         return np.asarray(array)
 
 
-class GpuDevice(Device):
+class GpuDevice(Device):  # on GPUs only
     """One GPU behind CuPy: CUDA on NVIDIA, HIP on AMD (a GCD is a GPU).
 
     Parameters
@@ -410,7 +410,7 @@ class GpuDevice(Device):
         return finish
 
 
-class _MemoryGuard:
+class _MemoryGuard:  # on GPUs only
     """See `Device.memory_guard`; entered on every product, so it is no generator."""
 
     def __init__(self, device: GpuDevice) -> None:

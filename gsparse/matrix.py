@@ -246,7 +246,7 @@ class DeviceMatrix(ElementwiseOperations):
             other = np.asarray(other)
             if other.ndim == 0:
                 return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
-        elif hasattr(other, "tocsr"):
+        elif hasattr(other, "tocsr"):  # on GPUs only
             raise DeviceError("sparse times sparse is computed on the host: pass the CuPy matrix as other.get()")
         if other.ndim == 0:
             raise ValueError("Scalar operands are not allowed, use '*' instead")
@@ -339,7 +339,7 @@ class DeviceMatrix(ElementwiseOperations):
         array([5., 7.])
         """
         home = device_of(data)
-        if home is not None and home is not self.device:
+        if home is not None and home is not self.device:  # on GPUs only
             raise DeviceError(
                 f"the matrix lives on {self.device.name}, the values on {home.name}: bring one to the other"
             )
@@ -624,7 +624,7 @@ def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Reques
     return cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
 
 
-def _to_host(source: Any) -> Any:
+def _to_host(source: Any) -> Any:  # on GPUs only
     if isinstance(source, tuple):
         return tuple(_to_host(part) for part in source)
     return source.get() if hasattr(source, "get") else source

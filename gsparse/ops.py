@@ -298,7 +298,7 @@ def _check_out(
         return
     if type(out) is not type(x) and not (isinstance(out, np.ndarray) and isinstance(x, np.ndarray)):
         raise DeviceError(f"out must be an array of the kind x is, {type(x)}, got {type(out)}")
-    if device_of(out) is not device_of(x):
+    if device_of(out) is not device_of(x):  # on GPUs only
         raise DeviceError(f"out must live where x does, on {device.name}")
     if out.shape != shape:
         raise ShapeError(f"out must have shape {shape}, got {out.shape}")

@@ -31,7 +31,7 @@ MAX_PINNED_RESULTS = 2 << 30
 BYTES_PER_COST = 8
 
 
-class _Buffer:
+class _Buffer:  # on GPUs only
     """A pinned buffer and the event after which it is free."""
 
     def __init__(self, cupy: Any) -> None:
@@ -41,7 +41,7 @@ class _Buffer:
         self.event = cupy.cuda.Event(disable_timing=True)
 
 
-class Staging:
+class Staging:  # on GPUs only
     """Pinned buffers of one device.
 
     Safe for any number of threads: a buffer is owned by one copy at a time, taken from and returned to a deque, whose

@@ -270,6 +270,19 @@ def test_a_bad_operand_is_refused_and_the_matrix_works_on(A: Any, case: str) -> 
 # -------------------------------------------------------------------------------------------------------- devices
 
 
+@pytest.mark.parametrize(
+    ("matrix", "error", "words"),
+    [
+        (sp.eye_array(3).tocsr(), TypeError, r"must be a GpuSparseMatrix .*got csr_array: use GpuSparseMatrix\(A\)"),
+        (gsparse.GpuSparseMatrix(np.ones(3), device="cpu"), ShapeError, r"two dimensions, got shape \(3,\)"),
+    ],
+)
+def test_products_by_name_are_of_matrices_on_a_device(matrix: Any, error: Any, words: str) -> None:
+    for multiply in (gsparse.spmv, gsparse.spmm):
+        with pytest.raises(error, match=words):
+            multiply(matrix, np.ones((3, 1)))
+
+
 @pytest.mark.parametrize("name", ["tpu", "gpu:x", "cpu:1", "gpu:-1", "gpu:1.5", "auto:0", "GPU 0"])
 def test_an_unknown_device_is_refused_with_those_known(name: str) -> None:
     with pytest.raises(DeviceError, match=f"unknown device '{name}': use 'auto', 'cpu', 'gpu' or 'gpu:N'"):

@@ -11,6 +11,7 @@ import inspect
 import json
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ import gsparse
 from gsparse import cli
 from gsparse.bench import Settings, claims, columns, cpu_peers, cusparse, gpu_peers, measure, problems, report, run
 from gsparse.bench import check as check_module
+from gsparse.bench import command as command_module
 from gsparse.bench import peers as peers_module
 from gsparse.bench.peers import Peer, Prepared, SkippedError, load
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, find_problem
@@ -332,6 +334,33 @@ def test_a_command_that_makes_no_sense_exits_with_2_and_says_why(
 ) -> None:
     assert bench(*arguments) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("counts", ["1,0", ",", "two"])
+def test_counts_are_numbers_of_at_least_one(counts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench("R-MAT 15", "--threads", counts)
+    assert f"--threads: invalid list of counts value: '{counts}'" in capsys.readouterr().err
+
+
+def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command_module, "find_spec", lambda name: None)
+    assert bench("R-MAT 15", "--device", "cpu", "--plot", str(tmp_path)) == 2
+    assert "--plot needs matplotlib: pip install 'gsparse[plot]'" in capsys.readouterr().err
+
+
+def test_on_a_terminal_a_bar_is_beneath_the_tables(
+    matrix_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto")
+    assert bench(matrix_file, *options) == 0
+    shown = capsys.readouterr()
+    assert "m: 216 x 216" in shown.out  # the table, as without a bar
+    assert "1/1" in shown.err.rpartition("\r")[2]
+    assert "matrix" in shown.err
 
 
 def test_a_wrong_product_or_a_broken_file_exits_with_1(

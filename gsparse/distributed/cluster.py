@@ -57,7 +57,7 @@ def LocalGpuCluster(
     """
     num_gpus = _num_gpus(device)
     n_workers = n_workers or num_gpus or 2
-    if num_gpus and n_workers > num_gpus:
+    if num_gpus and n_workers > num_gpus:  # on GPUs only
         raise DeviceError(f"{n_workers} workers for {num_gpus} GPUs: ask for fewer, or for device='cpu'")
     common: dict[str, Any] = {"host": _HOST, "security": security}
     if security is not None and security.require_encryption:
@@ -66,7 +66,7 @@ def LocalGpuCluster(
     workers = {}
     for number in range(n_workers):
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
-        if num_gpus:
+        if num_gpus:  # on GPUs only
             # All of them, the own one first: GPUs reach each other only where processes see both. (HIP reads this too,
             # where its own variable is not set.)
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))

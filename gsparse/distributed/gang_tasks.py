@@ -157,11 +157,11 @@ def _connect(roster: Roster, rank: int, addresses: Addresses, secret: bytes, dev
     control = SocketCommunicator(rank, addresses, listener, secret, roster.timeout, tls)
     if not isinstance(device, GpuDevice):
         return control
-    with aborting(control):
+    with aborting(control):  # on GPUs only
         return NcclCommunicator(control, device) if _have_gpus_apart(control, device) else control
 
 
-def _have_gpus_apart(control: Communicator, device: GpuDevice) -> bool:
+def _have_gpus_apart(control: Communicator, device: GpuDevice) -> bool:  # on GPUs only
     """Tell whether each rank has a GPU of its own: NCCL takes no two ranks on one."""
     from hashlib import sha256
 

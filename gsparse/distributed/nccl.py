@@ -23,7 +23,7 @@ _LET_GO = 2.0
 _IDENTITY_SIZE = 128
 
 
-class NcclCommunicator(Communicator):
+class NcclCommunicator(Communicator):  # on GPUs only
     """One rank's end: arrays of its GPU go over NCCL on the current stream, arrays of the host over `control`.
 
     Exchanges run on a stream of their own, beside what is queued until they are waited for. All of it can be captured

@@ -315,7 +315,7 @@ def device_for(*parts: Any) -> Device:
         if isinstance(part, Operator):
             return part.home()
         found = None if part is None else device_of(part)
-        if found is not None:
+        if found is not None:  # on GPUs only
             return found
     return get_device()
 

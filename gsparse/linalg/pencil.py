@@ -16,7 +16,7 @@ from scipy.linalg import eigh
 
 from gsparse._typing import Array
 from gsparse.device import Device
-from gsparse.linalg.operators import DenseOperator, ForeignOperator, MatrixOperator, Operator, as_operator
+from gsparse.linalg.operators import MatrixOperator, as_operator
 
 __all__ = ["Group", "Multiply", "Pencil", "multiplier", "product", "side_by_side"]
 
@@ -164,16 +164,8 @@ def multiplier(A: Any, device: Device, on_host: bool) -> Multiply | None:
         return _hosted(A, device) if on_host else A
     operator = as_operator(A, device)
     blockwise: Any = operator.matrix if isinstance(operator, MatrixOperator) else operator
-    if hasattr(blockwise, "matmat"):
-        matmat: Multiply = blockwise.matmat
-        return matmat
-    if isinstance(operator, DenseOperator):
-        array = operator.array if device.owns(operator.array) else device.upload(np.asarray(operator.array))
-        return lambda V: array @ V
-    if isinstance(operator, ForeignOperator) and hasattr(operator.operator, "matmat"):
-        matmat = operator.operator.matmat
-        return matmat if operator.takes_device_arrays else _hosted(matmat, device)
-    return lambda V: _by_columns(operator, device, V)
+    matmat: Multiply = blockwise.matmat
+    return matmat
 
 
 def _hosted(function: Multiply, device: Device) -> Multiply:
@@ -181,9 +173,3 @@ def _hosted(function: Multiply, device: Device) -> Multiply:
     if device.kind == "cpu":
         return lambda V: np.asarray(function(V))
     return lambda V: device.upload(np.asarray(function(device.download(V))))
-
-
-def _by_columns(operator: Operator, device: Device, V: Array) -> Array:
-    """Apply an operator, which knows vectors only, to one column after the other."""
-    columns = device.xp.ascontiguousarray(V.T)
-    return device.xp.stack([operator.matvec(x) for x in columns], axis=1)

@@ -114,7 +114,7 @@ def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, 
     if preconditioner is not None and preconditioner.shape != operator.shape:
         raise ShapeError(f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}")
     home = device_of(b)
-    if home is not None and home is not device:
+    if home is not None and home is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {home.name}: bring one to the other")
     b = np.asarray(b) if home is None else b
     if b.ndim not in (1, 2) or b.shape[0] != rows:
@@ -143,7 +143,7 @@ def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, 
 def flatten(device: Device, array: Array, dtype: np.dtype[Any], columns: int) -> Array:
     """Bring an array of the caller's to the device, one column after the other."""
     by_columns = array.reshape(-1, columns).T
-    if device.owns(array) and device_of(array) is not None:
+    if device.owns(array) and device_of(array) is not None:  # on GPUs only
         return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
     host = array if isinstance(array, np.ndarray) else array.get()
     return device.upload(np.ascontiguousarray(host.reshape(-1, columns).T.astype(dtype)).reshape(-1))

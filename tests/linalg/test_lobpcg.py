@@ -56,6 +56,24 @@ def test_lobpcg_runs_on_every_device(device: Device) -> None:
     assert type(vectors) is np.ndarray
 
 
+class VectorsOnly:
+    """An operator that multiplies one vector at a time."""
+
+    shape, dtype = S.shape, S.dtype
+
+    def matvec(self, x: Any) -> Any:
+        return S @ x
+
+
+@pytest.mark.parametrize(
+    "A", [S.toarray(), la.aslinearoperator(S), VectorsOnly()], ids=["dense", "operator", "vectors"]
+)
+def test_lobpcg_takes_whatever_multiplies(A: Any) -> None:
+    values, vectors = lobpcg(A, X, tol=1e-7, maxiter=90)
+    np.testing.assert_allclose(values, exact(True), rtol=1e-12)
+    np.testing.assert_allclose(S @ vectors, vectors * values, atol=1e-5)
+
+
 @pytest.mark.gpu
 def test_lobpcg_gives_device_arrays_for_device_arrays(real_device: Device) -> None:
     values, vectors = lobpcg(GpuSparseMatrix(S, device=real_device), on_device(real_device, X), tol=1e-7, maxiter=90)

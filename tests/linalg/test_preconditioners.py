@@ -12,10 +12,11 @@ import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
-from gsparse.errors import DtypeError, FactorizationError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
 from gsparse.linalg import block_jacobi, cg, chebyshev_polynomial, ic0, ilu0, isai, jacobi
 from gsparse.linalg.preconditioners.triangle import levels_of
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
+from tests.proof.emulated_device import EmulatedDevice
 from tests.support import DTYPES, host, on_device
 
 SPD, GENERAL = laplacian(7), convection(7)
@@ -432,3 +433,10 @@ def test_real_vectors_for_a_complex_preconditioner_are_refused_by_solvers(real_d
 def test_vectors_of_another_length_are_refused() -> None:
     with pytest.raises(ShapeError, match="vectors of 49 elements, or columns, got shape"):
         jacobi(SPD) @ np.ones(48)
+
+
+@pytest.mark.parametrize(("make", "what"), [(jacobi, "preconditioner"), (lambda A: A, "matrix")])
+def test_a_preconditioner_of_another_device_is_refused(make: Callable[[Any], Any], what: str) -> None:
+    M = make(GpuSparseMatrix(SPD, device=EmulatedDevice(32)))
+    with pytest.raises(DeviceError, match=f"{what} lives on emulated:32, the vectors on cpu: bring one to the other"):
+        cg(GpuSparseMatrix(SPD, device="cpu"), np.ones(SPD.shape[0]), M=M)

@@ -31,6 +31,13 @@ def test_refined_cg_reaches_what_float32_cannot(device: Device) -> None:
     assert count.calls <= found.iterations <= 3 * count.calls
 
 
+def test_refinement_within_the_same_precision_is_the_plain_solve() -> None:
+    A, b = GpuSparseMatrix(S.astype(np.float32), device="cpu"), B.astype(np.float32)
+    plain, refined_in_it = (cg(A, b, inner_dtype=inner, full_output=True) for inner in (None, "float32"))
+    assert refined_in_it.iterations == plain.iterations
+    np.testing.assert_array_equal(refined_in_it.x, plain.x)
+
+
 def test_the_history_is_of_inner_iterations_and_ends_with_the_true_residual(real_device: Device) -> None:
     found = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-11, inner_dtype="float32", full_output=True)
     assert found.residuals.shape == (found.iterations + 1,)

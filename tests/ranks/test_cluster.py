@@ -296,6 +296,9 @@ def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
         from_dask_array(X, client=client, workers=workers[:2], partition=(0, 75, 144))
     with pytest.raises(ShapeError, match="whole rows"):
         from_dask_array(da.ones((4, 4), chunks=2), client=client)
+    for wish in ({"reorder": "rcm"}, {"partition": "metis"}):
+        with pytest.raises(ValueError, match="need the whole matrix"):
+            from_dask_array(X, client=client, workers=workers[:2], **wish)
 
 
 def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str]) -> None:
@@ -387,6 +390,7 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
         with pytest.raises(TypeError, match="keyword arguments after b"):
             gla.lsqr(A, np.ones(36), 0.1)
         assert gla.cg(A, np.ones(36))[1] == 0
+        assert gla.cg(A, np.ones(36), x0="Mb", M=gla.jacobi(A))[1] == 0
     A = distribute(rectangular(20, 10), client=client, workers=workers[:2])
     with A, pytest.raises(ShapeError, match="square"):
         gla.cg(A, np.ones(20))

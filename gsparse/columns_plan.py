@@ -19,10 +19,10 @@ _TILE = 64
 # fewer.
 _MANY_THREADS = 2**19
 _MANY_WIDE_THREADS = 2**18
-# So does a tile of so many lanes where rows differ in length and mostly have so many entries: on half the lanes, long
-# rows' chunks are taken by warps (5 matrices, 12 to 20 % faster on two, 1 % on the others).
+# So does a tile of so many lanes where rows differ in length, mostly have so many entries, and are not few: on half the
+# lanes, long rows' chunks are taken by warps (two of 31 matrices by 12 to 24 %; with fewer entries 60 % slower).
 _HALVED_TILE = 16
-_HALVED_LENGTH = 12.0
+_HALVED_LENGTH, _HALVED_ENTRIES = 12.0, 2**18
 # A tile has fewer lanes, down to so many, where else more than a quarter of all would have no columns.
 _FEWEST_LANES = 8
 _MAX_IDLE = 1.34
@@ -136,7 +136,8 @@ def _shape(
         width //= 2
     threads = stats.num_rows * (width // 2) * -(-units // width)
     enough = threads >= (_MANY_THREADS if width < _TILE else _MANY_WIDE_THREADS)
-    enough = enough or (width == _HALVED_TILE and not is_even and stats.typical_length >= _HALVED_LENGTH)
+    is_long = stats.typical_length >= _HALVED_LENGTH and stats.nnz >= _HALVED_ENTRIES
+    enough = enough or (width == _HALVED_TILE and not is_even and is_long)
     loads = 2 if enough and width >= narrowest_with_two and most_loads > 1 else 1
     return min(width // loads, lanes), loads
 

@@ -31,11 +31,11 @@ def rows_of(length: float, num_rows: int = 10**7, **options: Any) -> RowStats:
     )
 
 
-def planned(stats: RowStats, panel: Panel, *, lanes: int = 32, value_bytes: int = 8) -> ColumnsPlan:
-    return plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes)
+def planned(stats: RowStats, panel: Panel, *, lanes: int = 32, value_bytes: int = 8, **options: Any) -> ColumnsPlan:
+    return plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes, **options)
 
 
-def launched(stats: RowStats, panel: Panel, **options: int) -> PanelLaunch:
+def launched(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
     return planned(stats, panel, **options).launch
 
 
@@ -122,6 +122,39 @@ def test_two_accesses_want_four_columns_and_values_of_which_a_lane_may_read_two(
     for pack, value_bytes in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (2, 16), (4, 8)):
         launch = launched(EVEN, Panel(64 * pack, pack), value_bytes=value_bytes)
         assert launch.loads == (2 if 2 * pack * value_bytes <= LANE_BYTES else 1)
+
+
+# -------------------------------------------------------------------------------------------------------- row patterns
+
+
+@pytest.mark.parametrize("num_patterns", [1, 27])
+def test_rows_of_a_table_are_read_again_for_narrower_tiles_by_lanes_with_two_accesses(num_patterns: int) -> None:
+    for num_columns in (2, 4, 8, 16, 32, 33, 128):
+        csr, table = (launched(EVEN, Panel(num_columns), num_patterns=n) for n in (0, num_patterns))
+        assert table.tile <= csr.tile
+        assert table.loads == 2
+        assert table.column_lanes == min(csr.tile, 32) // 2
+    assert launched(EVEN, Panel(1), num_patterns=num_patterns).tile == 1
+
+
+@pytest.mark.parametrize("num_patterns", [1, 27])
+def test_rows_of_a_table_are_shared_only_to_fill_a_device(num_patterns: int) -> None:
+    csr, table = (launched(rows_of(64), Panel(2), num_patterns=n).entry_lanes for n in (0, num_patterns))
+    assert csr > table == 1
+    few = rows_of(4, 2**13)
+    assert [launched(few, Panel(2), num_patterns=n).entry_lanes for n in (0, num_patterns)] == [4, 4]
+
+
+def test_a_plan_says_what_of_a_matrix_is_read() -> None:
+    for options, reads in (
+        ({}, "CSR"),
+        ({"values": "float32"}, "CSR, float32"),
+        ({"num_patterns": 1}, "1 row patterns"),
+        ({"values": "float32", "num_patterns": 27}, "27 row patterns"),
+    ):
+        plan = planned(EVEN, Panel(8), **options)
+        assert plan.reads == reads
+        assert f" {reads} " in str(plan).splitlines()[0]
 
 
 # -------------------------------------------------------------------------------------------------------- column-major

@@ -16,6 +16,7 @@ from gsparse.errors import FormatError
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
 from gsparse.machine import CPU_MODEL, GPU_MODEL
 from gsparse.plan import (
+    AS_STORED,
     EXPECTED_PRODUCTS,
     FORMATS,
     MAX_PADDING,
@@ -183,6 +184,10 @@ def test_a_format_that_was_asked_for_is_taken(format: str) -> None:
     assert (plan.format, plan.reason) == (format, "asked for")
     assert plan.chosen.format == format
     assert [line.split()[1] for line in str(plan).splitlines() if "→" in line] == [format]
+
+
+def test_formats_of_csr_read_its_arrays_as_they_are() -> None:
+    assert list(AS_STORED) == [name for name in KERNELS if name.startswith("csr")]
 
 
 def test_a_format_that_does_not_fit_is_refused_with_the_reason() -> None:

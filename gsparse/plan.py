@@ -103,7 +103,7 @@ class RowStats:
 
     @property
     def efficiency(self) -> float:
-        """η: the share of lanes at work when each lane of a warp owns a row."""
+        """The share of lanes at work when each lane of a warp owns a row: η."""
         return self.nnz / self.blocked_stored if self.blocked_stored else 1.0
 
 
@@ -194,6 +194,7 @@ class Plan:
 
     @cached_property
     def launch(self) -> Launch:
+        """How the chosen format's kernel is launched."""
         return self.chosen.launch
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ __all__ = ["PlotError", "axes_of", "matplotlib_module", "new_figure"]
 
 
 class PlotError(GsparseError, ImportError):
-    """matplotlib is not installed."""
+    """The package matplotlib, which draws, is not installed."""
 
 
 def axes_of(ax: Any) -> Any:

@@ -24,6 +24,7 @@ def html(A: Any) -> str:
     Parameters
     ----------
     A : GpuSparseMatrix or a view of one
+        Its plan is made where that has not been done yet.
 
     Returns
     -------

@@ -57,11 +57,23 @@ def times_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
     Parameters
     ----------
     records : iterable of gsparse.bench.Record
+        Of one type, or what else has the same attributes.
     ax : matplotlib Axes, optional
+        A new figure's where left out.
 
     Returns
     -------
     matplotlib Axes
+        `ax` where it was given.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from matplotlib.figure import Figure
+    >>> from gsparse.plot import times_by_format
+    >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, speedup=2.0, reference="best")
+    >>> times_by_format([record], Figure().subplots()).get_ylabel()
+    'time over best'
     """
     found = list(records)
     reference = next((r.reference for r in found if r.reference), "the reference")
@@ -74,11 +86,23 @@ def setup_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
     Parameters
     ----------
     records : iterable of gsparse.bench.Record
+        Of one type, or what else has the same attributes.
     ax : matplotlib Axes, optional
+        A new figure's where left out.
 
     Returns
     -------
     matplotlib Axes
+        `ax` where it was given.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from matplotlib.figure import Figure
+    >>> from gsparse.plot import setup_by_format
+    >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, setup_products=9.0)
+    >>> setup_by_format([record], Figure().subplots()).get_ylabel()
+    'set-up in products'
     """
     return _by_matrix(list(records), ax, lambda r: r.setup_products, "set-up in products")
 
@@ -91,10 +115,22 @@ def thread_scaling(records: Iterable[Measured], ax: Any = None) -> Any:
     records : iterable of gsparse.bench.Record
         Of one type.
     ax : matplotlib Axes, optional
+        A new figure's where left out.
 
     Returns
     -------
     matplotlib Axes
+        `ax` where it was given.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from matplotlib.figure import Figure
+    >>> from gsparse.plot import thread_scaling
+    >>> plan = SimpleNamespace(what="the plan", kind="plan", nnz=1000, threads=2, us=4.0)
+    >>> ax = thread_scaling([plan], Figure().subplots())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['gsparse, 2 thread(s)']
     """
     ax = axes_of(ax)
     lines: dict[tuple[str, int], list[tuple[int, float]]] = {}
@@ -126,12 +162,25 @@ def save_figures(
     folder : Path
         Made where it is not there.
     records : sequence of gsparse.bench.Record
+        What was measured: a page a dtype.
     matrices : sequence of (name, callable)
         The names of matrices whose patterns and row lengths are drawn, and what makes each when its turn comes.
 
     Yields
     ------
     Path
+        A PNG that has been written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import scipy.sparse
+    >>> from gsparse.plot import save_figures
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = save_figures(Path(folder), [], [("identity", lambda: scipy.sparse.eye_array(50))])
+    ...     [path.name for path in paths]
+    ['sparsity.png', 'row_lengths.png']
     """
     folder.mkdir(parents=True, exist_ok=True)
     for dtype in dict.fromkeys(r.dtype for r in records):

@@ -43,6 +43,7 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
     Returns
     -------
     matplotlib Axes
+        `ax` where it was given.
 
     Raises
     ------
@@ -77,13 +78,16 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
     Parameters
     ----------
     A : sparse array or matrix, shape (M, N)
+        SciPy's, or a GpuSparseMatrix, whose arrays are copied to the host.
     cells : int
+        Cells a side, at most.
     most : int, optional
         Entries to look at, about: of each row of cells the first ones, whose counts stand for the others.
 
     Returns
     -------
     ndarray of int64, shape (min(M, cells), min(N, cells)), at least (1, 1)
+        Entries of each cell, estimated where `most` left some out.
 
     Examples
     --------
@@ -119,12 +123,14 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
     Parameters
     ----------
     A : sparse array or matrix
+        SciPy's, or a GpuSparseMatrix.
     ax : matplotlib Axes, optional
         A new figure's where left out.
 
     Returns
     -------
     matplotlib Axes
+        `ax` where it was given.
 
     Examples
     --------

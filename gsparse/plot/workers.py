@@ -32,6 +32,7 @@ def distribution(A: Spread, ax: Any = None) -> Any:
     Parameters
     ----------
     A : gsparse.distributed.DistributedMatrix
+        Or what else has its `nnz_per_worker`, `ghosts_per_worker` and `row_bounds`.
     ax : matplotlib Axes, optional
         A new figure's where left out.
 

@@ -19,6 +19,7 @@ from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
 from gsparse.distributed.layout import Layout, is_dask
 from gsparse.distributed.multiplier import Multiplier
+from gsparse.distributed.ordering import check_order
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
 from gsparse.distributed.sources import Partition, RowSource
 from gsparse.errors import CommunicationError
@@ -87,6 +88,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         options: dict[str, Any],
     ) -> DistributedMatrix:
         """Choose workers and bounds, and make the matrix."""
+        check_order(reorder, partition)
         client = client or distributed.get_client()
         known = known_workers(client)
         workers = sorted(known) if workers is None else list(workers)
@@ -188,8 +190,9 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
 
         Raises
         ------
-        ShapeError, CommunicationError, WorkerLost
+        ValueError, ShapeError, CommunicationError, WorkerLost
         """
+        check_order(reorder, partition)
         self.close()
         given = self._device, self.timeout, self._options
         return DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)

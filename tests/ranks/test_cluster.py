@@ -320,6 +320,24 @@ def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str])
         distribute(S, client=client, workers=workers[:2], partition=(0, 1, 2, 100))
 
 
+def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    before = client.run(kept_here)
+    for misspelt, words in (
+        ({"partition": "entries"}, "partition must be 'nnz', 'rows', 'metis' or bounds, got 'entries'"),
+        ({"reorder": "cmk"}, "reorder must be None or 'rcm', got 'cmk'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            distribute(S, client=client, **misspelt)
+        with pytest.raises(ValueError, match=words):
+            from_loaders([rows_of_laplacian], (144, 144), client=client, **misspelt)
+        assert client.run(kept_here) == before
+        with distribute(S, client=client, workers=workers[:2]) as A:
+            with pytest.raises(ValueError, match=words):
+                A.repartition(**misspelt)
+            np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
 def test_nothing_is_left_on_workers_that_are_let_go(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
     before = client.run(kept_here)

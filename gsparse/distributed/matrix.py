@@ -186,7 +186,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         Returns
         -------
         DistributedMatrix
-            A new one.
+            A new one, to go on with: ``A = A.repartition()``.
 
         Raises
         ------
@@ -195,7 +195,9 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         check_order(reorder, partition)
         self.close()
         given = self._device, self.timeout, self._options
-        return DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
+        again = DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
+        self._gang.closed_by = "closed by repartition(): use the matrix that it returned"
+        return again
 
     def checkpoint(self, folder: str | Path) -> list[str]:
         """Have each worker save its rows in a folder that all of them share.
@@ -205,7 +207,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         folder : path-like
-            That each worker can write to by this name.
+            That each worker can write to by this name; it is made where there is none.
 
         Returns
         -------

@@ -272,7 +272,7 @@ def test_matrices_that_only_workers_ever_read(client: Any, workers: list[str], t
         with from_loaders(sources, S.shape, client=client, workers=workers[:3]) as A:
             np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
             assert residual(S, gla.cg(A, b, rtol=1e-10)[0], b) < 1e-9
-            files = A.checkpoint(tmp_path)
+            files = A.checkpoint(tmp_path / "not" / "there")
         with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
             np.testing.assert_allclose(again @ b, S @ b, atol=1e-12)
 
@@ -311,9 +311,11 @@ def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str])
     with A.repartition(workers=workers, reorder="rcm") as B:
         assert len(B.workers) == 4
         np.testing.assert_allclose(B @ x, S @ x, atol=1e-12)
-        with pytest.raises(CommunicationError, match="closed"):
+        with pytest.raises(CommunicationError, match=r"closed by repartition\(\): use the matrix that it returned"):
             A @ x
     assert "closed" in repr(B)
+    with pytest.raises(CommunicationError, match="closed: distribute it again"):
+        B @ x
     with pytest.raises(CommunicationError, match="no workers"):
         distribute(S, client=client, workers=["tcp://nobody:1"])
     with pytest.raises(ShapeError, match="row bounds"):

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed import checkpoints, gang_tasks, solves
-from gsparse.distributed.cluster import known_workers
+from gsparse.distributed.cluster import current_client, known_workers
 from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
-from gsparse.distributed.layout import Layout, is_dask
+from gsparse.distributed.layout import Layout, check_factor, is_dask
 from gsparse.distributed.multiplier import Multiplier
 from gsparse.distributed.ordering import check_order
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
@@ -89,7 +89,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     ) -> DistributedMatrix:
         """Choose workers and bounds, and make the matrix."""
         check_order(reorder, partition)
-        client = client or distributed.get_client()
+        client = client or current_client()
         known = known_workers(client)
         workers = sorted(known) if workers is None else list(workers)
         missing = [address for address in workers if address not in known]
@@ -258,6 +258,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         ------
         ValueError, CommunicationError, WorkerLost
         """
+        check_factor(self.shape, x)
         return self._multiplier.lazy(x, "plain") if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:
@@ -361,6 +362,7 @@ class _Turned(LinearOperator):  # type: ignore[misc]
         self._matrix, self._how = matrix, how
 
     def dot(self, x: Any) -> Any:
+        check_factor(self.shape, x)
         return self._matrix._multiplier.lazy(x, self._how) if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:

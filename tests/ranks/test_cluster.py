@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -338,6 +339,27 @@ def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: A
             with pytest.raises(ValueError, match=words):
                 A.repartition(**misspelt)
             np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
+def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, workers: list[str]) -> None:
+    S = matrices("float64")["fewer rows than ranks"]
+    rows, columns = S.shape
+    assert rows != columns
+    with distribute(S, client=client, workers=workers[:1]) as A:
+        for factor, shape in ((A, (rows, columns)), (A.T, (columns, rows)), (A.H, (columns, rows))):
+            for x in (np.ones(shape[0]), np.ones((shape[0], 2)), da.ones(shape[0])):
+                with pytest.raises(ShapeError, match=re.escape(f"{shape} times {x.shape}")):
+                    factor @ x
+            np.testing.assert_allclose((2 * factor) @ np.ones(shape[1]), 2 * (factor @ np.ones(shape[1])), atol=1e-12)
+
+
+def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise ValueError("No global client found and no address provided")
+
+    monkeypatch.setattr(distributed, "get_client", none)
+    with pytest.raises(ValueError, match=r"start one: Client\(LocalGpuCluster\(\)\)"):
+        distribute(laplacian(4))
 
 
 def test_nothing_is_left_on_workers_that_are_let_go(client: Any, workers: list[str]) -> None:

@@ -4,7 +4,8 @@
 CG on dask arrays; both run anywhere. The others on as many GPUs as there are, a process each, over NCCL: CG on the
 7-point Laplacian in slabs, an iteration being a long minus a short solve. `large`: a matrix larger than one GPU's
 memory, multiplied and checked by construction. `killed`: ``kill -9`` of a rank while others are in an all-reduce.
-``--json FILE`` keeps all figures, as `gsparse.distributed.model` takes them.
+``--goals`` sets the project's own beside the figures. ``--json FILE`` keeps all figures, as
+`gsparse.distributed.model` takes them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gsparse.bench.problems import stencil
 from gsparse.device import get_device
 from gsparse.distributed import RankMatrix, RowBlock, RowPartition, SingleCommunicator, SocketCommunicator, listen
 from gsparse.distributed.nccl import NcclCommunicator
+from gsparse.errors import DeviceError
 from gsparse.linalg import cg
 
 SECRET = b"of this run only"
@@ -153,7 +155,7 @@ def dask_cg_seconds(client: Any, blocks: list[sp.csr_array], iterations: int) ->
     return (time.perf_counter() - began) / iterations
 
 
-def beside_dask() -> list[dict[str, Any]]:
+def beside_dask(goals: bool) -> list[dict[str, Any]]:
     """Time CG on a cluster of two CPU workers of one thread each, beside two processes, and CG on dask arrays."""
     from distributed import Client
 
@@ -178,8 +180,8 @@ def beside_dask() -> list[dict[str, Any]]:
             seconds, alone = statistics.median(ours), statistics.median(plain)
             say(
                 f"cluster, 2 workers, {S.shape[0]:,} rows: {1e3 * seconds:.3f} ms an iteration, as two processes "
-                f"{1e3 * alone:.3f} ms, on dask arrays {1e3 * theirs:.1f} ms: x {theirs / seconds:.1f} goal {goal} "
-                f"{'met' if theirs / seconds >= goal else 'MISSED'}"
+                f"{1e3 * alone:.3f} ms, on dask arrays {1e3 * theirs:.1f} ms: x {theirs / seconds:.1f}"
+                + (verdict(goal, theirs / seconds >= goal) if goals else "")
             )
             found.append({"section": "dask", "rows": S.shape[0], "ours": seconds, "processes": alone, "dask": theirs})
     return found
@@ -305,7 +307,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def scaling(section: str, gpus: int, records: list[dict[str, Any]]) -> None:
+def verdict(goal: float, is_met: bool) -> str:
+    return f" goal {goal} {'met' if is_met else 'MISSED'}"
+
+
+def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool) -> None:
     for variable in (False, True):
         alone: float | None = None
         for world_size in [n for n in (1, 2, 4, 8) if n <= gpus]:
@@ -317,20 +323,21 @@ def scaling(section: str, gpus: int, records: list[dict[str, Any]]) -> None:
             alone = alone or seconds
             ratio = alone / seconds
             goal = WEAK_GOAL if section == "weak" else STRONG_GOALS.get(world_size)
-            verdict = "" if world_size == 1 or goal is None else f"goal {goal} {'met' if ratio >= goal else 'MISSED'}"
+            more = verdict(goal, ratio >= goal) if goals and world_size > 1 and goal is not None else ""
             if section == "strong" or world_size == 1:
                 same = next((r for r in records if r["section"] == section and r["variable"] == variable), found)
                 off = np.max(abs(np.divide(found["residuals"], same["residuals"]) - 1)[:20])
-                verdict += f"; residuals off by {off:.1e}"
+                more += f"; residuals off by {off:.1e}"
             records.append({**found, "section": section, "variable": variable})
             say(f"{section:7} {'variable' if variable else 'constant'} {world_size} GPUs, {found['rows']:>11,} rows "
-                f"({found['plan']}): {1e6 * seconds:8.1f} us an iteration, x {ratio:.3f} {verdict}")  # fmt: skip
+                f"({found['plan']}): {1e6 * seconds:8.1f} us an iteration, x {ratio:.3f}{more}")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sections", nargs="*", default=["cpu"])
     parser.add_argument("--json")
+    parser.add_argument("--goals", action="store_true", help="say which of the project's goals are met")
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument(
         "--rows", type=int, default=150_000_000, help="rows a rank of the large matrix, 32 entries each"
@@ -338,8 +345,12 @@ def main() -> None:
     given = parser.parse_args()
     records: list[dict[str, Any]] = []
     gpus = given.gpus
-    if not gpus and set(given.sections) - {"cpu", "dask"}:
-        gpus = get_device("gpu:0").xp.cuda.runtime.getDeviceCount()
+    on_gpus = [section for section in given.sections if section not in ("cpu", "dask")]
+    if on_gpus and not gpus:
+        try:
+            gpus = get_device("gpu:0").xp.cuda.runtime.getDeviceCount()
+        except DeviceError:
+            parser.exit(2, f"{' '.join(on_gpus)}: needs GPUs, none is usable here (gsparse doctor says why); try cpu\n")
     for section in given.sections:
         if section == "cpu":
             ranks = on_ranks(time_cpu, 2, "cpu")
@@ -348,17 +359,17 @@ def main() -> None:
             shares = sorted(part["1e6 rows"] for part in ranks)
             found["1e6 rows"] = shares[0]
             for name, goal in CPU_GOALS.items():
-                verdict = "met" if found[name] <= goal else "MISSED"
-                say(f"cpu, 2 processes, CG, {name}: {found[name]:.3g} goal {goal} {verdict}")
+                more = verdict(goal, found[name] <= goal) if given.goals else ""
+                say(f"cpu, 2 processes, CG, {name}: {found[name]:.3g}{more}")
             say(
                 f"cpu, 1e6 rows: {1e3 * found['1e6 rows, s']:.2f} ms an iteration; the faster rank waits "
                 f"{shares[-1]:.2f} of the median one; of all, communication is {found['1e6 rows, mean']:.2f}"
             )
             records.append({"section": section, **found})
         elif section == "dask":
-            records += beside_dask()
+            records += beside_dask(given.goals)
         elif section in ("weak", "strong"):
-            scaling(section, gpus, records)
+            scaling(section, gpus, records, given.goals)
         elif section == "large":
             found = on_ranks(multiply_large, gpus, "gpu", given.rows, 32)
             first_of(found)

@@ -101,8 +101,8 @@ class WorkerLost(CommunicationError):  # noqa: N818  (as Python's own KeyboardIn
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} on {self.address} is gone, and its rows with it: A.repartition() makes them again on "
-            "the workers that are left; on_failure='resume' does that within a solve"
+            f"rank {self.rank} on {self.address} is gone, and its rows with it: A = A.repartition() makes them again "
+            "on the workers that are left; on_failure='resume' does that within a solve"
         )
 
 

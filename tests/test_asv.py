@@ -24,6 +24,7 @@ BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
 discovery = pytest.importorskip("asv_runner.discovery", reason="benchmarks are run by asv: pip install asv")
 sys.path.insert(0, str(BENCHMARKS.parent))
 NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARKS))]
+import measure_ranks  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
 
 # What does not fit: two formats that would store too much, and what only a GPU has.
@@ -111,3 +112,24 @@ def test_asv_keeps_results_that_name_neither_folders_nor_hosts_and_publishes_the
     (graph,) = pages.glob("graphs/**/machine-some-machine/**/products.Call.time_hundred_products.json")
     ((_, seconds),) = json.loads(graph.read_text())
     assert seconds == pytest.approx(found["products.Call.time_hundred_products"][0][0], rel=1e-3)
+
+
+def test_ranks_on_gpus_need_gpus_and_say_so_in_a_line() -> None:
+    command = [sys.executable, str(ROOT / "asv_bench" / "measure_ranks.py"), "weak", "cpu", "killed"]
+    environ = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("weak killed: needs GPUs")
+
+
+@pytest.mark.parametrize("goals", [[], ["--goals"]])
+def test_goals_of_the_project_are_told_only_where_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, goals: list[str]
+) -> None:
+    figures = {"1e3 rows": 0.1e-3, "1e6 rows": 0.5, "1e6 rows, s": 0.01, "1e6 rows, mean": 0.5}
+    monkeypatch.setattr(measure_ranks, "on_ranks", lambda *_: [dict(figures), dict(figures)])
+    monkeypatch.setattr(sys, "argv", ["measure_ranks.py", "cpu", *goals])
+    measure_ranks.main()
+    told = capsys.readouterr().out
+    assert "CG, 1e3 rows: 0.0001" in told
+    assert [word in told for word in ("goal 0.0004 met", "goal 0.1 MISSED")] == [bool(goals)] * 2

@@ -147,7 +147,33 @@ def test_what_has_not_converged_is_exit_code_1_with_advice(files: Path, capsys: 
     assert (found["converged"], found["iterations"], found["reason"]) == (False, 2, "reached maxiter")
     code, text, _ = call(capsys, *given)
     assert code == 1
-    assert "Allow more iterations" in text
+    assert "Allow more iterations (--maxiter), or give a preconditioner: --precond jacobi, ilu0, amg." in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            "--method bicgstab --precond jacobi",
+            "(--maxiter), or give another preconditioner: --precond jacobi, ilu0, amg.",
+        ),
+        ("--method lsmr", "(--maxiter)."),
+    ],
+)
+def test_advice_names_options_of_the_command_not_arguments_of_python(
+    files: Path, capsys: Any, options: str, words: str
+) -> None:
+    given = ["--device", "cpu", "--maxiter", "1", "--rtol", "1e-12", "--rhs", files / "b.npy", *options.split()]
+    found = call_json(capsys, "solve", files / "upwind.mtx", *given, code=1)
+    assert found["advice"] == f"Allow more iterations {words}"
+
+
+def test_a_solution_replaces_a_file_only_where_that_is_asked_for(files: Path, capsys: Any) -> None:
+    given = ["solve", files / "line.mtx", "--device", "cpu", "-o", files / "b.npy"]
+    assert call(capsys, *given)[0] == 2
+    np.testing.assert_array_equal(np.load(files / "b.npy"), np.arange(N) + 1.0)
+    assert call(capsys, *given, "--force")[0] == 0
+    np.testing.assert_allclose(np.load(files / "b.npy"), 1.0, rtol=1e-6)
 
 
 def test_several_right_hand_sides_of_integers_in_a_matlab_file(files: Path, capsys: Any) -> None:
@@ -176,6 +202,8 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a preconditioner of lsqr": ("solve line.mtx --method lsqr --precond ilu0", "lsqr takes no --precond"),
     "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
     "a right-hand side that is no array": ("solve line.mtx --rhs text.npy", "text.npy is no array.*numpy.save"),
+    "a right-hand side that is not there": ("solve line.mtx --rhs none.npy", r"--rhs: no file at none.npy$"),
+    "a solution that is there": ("solve line.mtx -o short.npy", "is there already: give another name, or --force"),
     "an output of another kind": ("solve line.mtx -o x.csv", "x is written as .npy or .mtx"),
     "an output nowhere": ("solve line.mtx -o nowhere/x.npy", "there is no folder"),
     "no iterations": ("solve line.mtx --maxiter 0", "--maxiter: at least 1, got 0"),
@@ -183,7 +211,10 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a tolerance": ("solve line.mtx --rtol 2", "--rtol: from 0 to 1"),
     "no file": ("info none.mtx", "no file at .*none.mtx"),
     "a file of another kind": ("info text.npy", "unknown kind of file, gsparse reads .npz, .mtx"),
+    "a folder": ("info .", r"^gsparse info: \.: unknown kind of file"),
     "a damaged file": ("info bad.mtx", "bad.mtx is truncated or malformed.*scipy.io.mmwrite"),
+    "a number that is none": ("info number.mtx", r"[^.]\. Fetch it again"),
+    "a banner that is missing": ("info banner.mtx", r"[^.]\. Fetch it again"),
     "a device that is not there": ("info line.mtx --device gpu:77", "GPU"),
     "an unknown device": ("info line.mtx --device tpu", "unknown device 'tpu'"),
     "an output that is there": ("convert line.mtx tall.mtx", "is there already: give another name, or --force"),
@@ -201,6 +232,8 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
     monkeypatch.chdir(files)
     Path("text.npy").write_text("words")
     Path("bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 1\n")
+    Path("number.mtx").write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 x\n")
+    Path("banner.mtx").write_text("1 1 1\n1 1 1\n")
     np.save("short.npy", np.ones(3))
     write_file("complex.mtx", LINE * 1j)
     line, words = MISUSES[case]
@@ -241,6 +274,12 @@ def test_an_exit_code_says_whose_turn_it_is(
     found, out, told = call(capsys, "info", "A.mtx")
     assert (found, out) == (code, "")
     assert told.startswith(words)
+
+
+def test_the_command_alone_shows_its_help(capsys: Any) -> None:
+    code, out, error = call(capsys)
+    assert (code, out) == (2, "")
+    assert all(command.help in error for command in entry.COMMANDS.values())
 
 
 def test_exit_codes_are_in_the_help_of_every_command(capsys: Any) -> None:
@@ -293,7 +332,9 @@ def test_doctor_ends_well_where_a_product_works(capsys: Any) -> None:
     assert found["works"] is True
     assert by_name["a product on cpu"]["found"] == "right"
     assert by_name["scipy"]["found"] == scipy.__version__
-    assert {"GPU", "CuPy", "CPU threads", "g++", "cache: CPU kernels", "tqdm"} <= set(by_name)
+    assert {"GPU", "CuPy", "CPU threads", "g++", "cache: CPU kernels", "cache: tune= and solvers", "tqdm"} <= set(
+        by_name
+    )
     code, text, _ = call(capsys, "doctor")
     assert (code, text.splitlines()[-1]) == (0, "products work on what is here")
 
@@ -314,6 +355,13 @@ def test_doctor_names_what_installs_what_is_missing(capsys: Any, monkeypatch: py
     remedies = text.partition("to add what is missing:")[2]
     for command in ("gsparse[plot]", "gsparse[dask]", "gsparse[cuda12]"):
         assert f"pip install '{command}'" in remedies
+
+
+def test_doctor_advises_nobody_to_install_what_only_tests_use(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    found = {finding["what"]: finding for finding in call_json(capsys, "doctor")["findings"]}
+    for name in ("g++", "clang"):
+        assert (found[name]["status"], found[name]["remedy"]) == ("missing", "")
 
 
 @pytest.mark.parametrize(

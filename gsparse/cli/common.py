@@ -25,8 +25,10 @@ __all__ = [
     "Command",
     "UsageError",
     "add_device",
+    "add_force",
     "add_json",
     "add_matrix",
+    "check_free",
     "describe",
     "read_matrix",
     "show",
@@ -61,6 +63,17 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 def add_json(parser: argparse._ActionsContainer) -> None:
     """Declare the output for programs."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def add_force(parser: argparse._ActionsContainer) -> None:
+    """Declare the leave to write over a file."""
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+
+
+def check_free(path: Path, options: argparse.Namespace) -> None:
+    """Refuse to write over a file without `--force`."""
+    if path.exists() and not options.force:
+        raise UsageError(f"{path} is there already: give another name, or --force")
 
 
 def read_matrix(options: argparse.Namespace) -> sp.csr_array:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gsparse.cli.common import Command, UsageError, add_json, add_matrix, describe, read_matrix, show, underway
+from gsparse.cli.common import (
+    Command,
+    UsageError,
+    add_force,
+    add_json,
+    add_matrix,
+    check_free,
+    describe,
+    read_matrix,
+    show,
+    underway,
+)
 from gsparse.files import SUFFIXES, write_file
 
 __all__ = ["COMMAND"]
@@ -16,16 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_matrix(parser)
     parser.add_argument("out", type=Path, metavar="OUT", help=f"the file to write: {', '.join(SUFFIXES)}")
     parser.add_argument("--out-name", metavar="NAME", help="the variable, of a .mat file that is written (default: A)")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    add_force(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Read and write."""
     if not options.out.name.lower().endswith(SUFFIXES):
-        raise UsageError(f"{options.out.name}: unknown kind of file, written are {', '.join(SUFFIXES)}")
-    if options.out.exists() and not options.force:
-        raise UsageError(f"{options.out} is there already: give another name, or --force")
+        raise UsageError(f"{options.out}: unknown kind of file, written are {', '.join(SUFFIXES)}")
+    check_free(options.out, options)
     S = read_matrix(options)
     with underway(f"writing {options.out.name}"):
         write_file(options.out, S, options.out_name)

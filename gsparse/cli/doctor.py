@@ -187,16 +187,15 @@ def _optional() -> Iterator[Finding]:
 
 def _compilers() -> Iterator[Finding]:
     """Find what only tests need: the emulator of GPU kernels compiles with g++, for AMD with clang."""
-    for name, package in (("g++", "g++"), ("clang", "clang")):
+    for name in ("g++", "clang"):  # (no remedy: whoever uses gsparse lacks nothing without them)
         path = shutil.which(name)
-        found = path or "not there; only gsparse's own tests use it"
-        yield Finding(name, found, "ok" if path else "missing", "" if path else f"apt-get install {package}")
+        yield Finding(name, path or "not there; only gsparse's own tests use it", "ok" if path else "missing")
 
 
 def _caches() -> Iterator[Finding]:
     home = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     numba = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(gsparse.__file__).parent / "kernels" / "cpu" / "__pycache__")
-    for what, folder in (("verdicts of tune=", cache_folder()), ("CUDA kernels", home), ("CPU kernels", numba)):
+    for what, folder in (("tune= and solvers", cache_folder()), ("CUDA kernels", home), ("CPU kernels", numba)):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
         yield Finding(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")
 

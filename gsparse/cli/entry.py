@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="gsparse", description=gsparse.__doc__, epilog=EXIT_CODES, formatter_class=plain
     )
     parser.add_argument("--version", action="version", version=f"gsparse {gsparse.__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         own = subparsers.add_parser(
             name, help=command.help, description=command.help, epilog=EXIT_CODES, formatter_class=plain
@@ -74,7 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["info", "/no/such/file.mtx"])
     2
     """
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return MISUSED
     try:
         code = COMMANDS[options.command].run(options)
         sys.stdout.flush()

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from gsparse.cli.common import (
     Command,
     UsageError,
     add_device,
+    add_force,
     add_json,
     add_matrix,
+    check_free,
     describe,
     read_matrix,
     show,
@@ -57,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--workers", type=int, metavar="N", help="on as many processes, a GPU each where there are any")
     out = parser.add_argument_group("what comes of it")
     out.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"write x: {', '.join(OUTPUTS)}")
+    add_force(out)
     add_json(out)
 
 
@@ -94,6 +98,10 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"-o {options.output}: x is written as {' or '.join(OUTPUTS)}")
     if options.output and not options.output.absolute().parent.is_dir():
         raise UsageError(f"-o {options.output}: there is no folder {options.output.absolute().parent}")
+    if options.output:
+        check_free(options.output, options)
+    if options.rhs and not options.rhs.is_file():
+        raise UsageError(f"--rhs: no file at {options.rhs}")
     if options.method in LEAST_SQUARES and options.precond != "none":
         raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
     if not 0 <= options.rtol < 1:
@@ -112,7 +120,9 @@ def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
         try:
             b = np.load(options.rhs, allow_pickle=False)
         except (ValueError, EOFError) as error:
-            raise UsageError(f"--rhs {options.rhs.name} is no array: {error}; write it with numpy.save") from error
+            raise UsageError(
+                f"--rhs {options.rhs.name} is no array: {str(error).rstrip('. ')}; write it with numpy.save"
+            ) from error
     else:
         b = read_file(options.rhs, options.rhs_name).toarray()
     if b.ndim == 2 and 1 in b.shape:
@@ -179,7 +189,18 @@ def solved(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> 
     else:
         given = {"rtol": options.rtol, "maxiter": options.maxiter, "M": M}
     found: SolveResult = getattr(linalg, method)(A, b, full_output=True, progress=shows_bars(), **given)
-    return found
+    return replace(found, advice=advised(found, method, options))
+
+
+def advised(result: SolveResult, method: str, options: argparse.Namespace) -> str:
+    """Give a solver's advice, where it names arguments of Python, by the options of this command."""
+    if "maxiter" not in result.advice:
+        return result.advice
+    more = "Allow more iterations (--maxiter)"
+    if method in LEAST_SQUARES:
+        return f"{more}."
+    which = "a" if options.precond == "none" else "another"
+    return f"{more}, or give {which} preconditioner: --precond jacobi, ilu0, amg."
 
 
 def write_solution(path: Path, x: Any) -> None:

@@ -12,7 +12,7 @@ from gsparse.device import get_device
 from gsparse.errors import DeviceError
 from gsparse.threads import available_cpus
 
-__all__ = ["LocalGpuCluster", "known_workers"]
+__all__ = ["LocalGpuCluster", "current_client", "known_workers"]
 
 _HOST = "127.0.0.1"
 
@@ -78,6 +78,14 @@ def LocalGpuCluster(
         {"cls": distributed.Scheduler, "options": scheduler},
         **{"silence_logs": logging.WARNING, "security": security, **options},
     )
+
+
+def current_client() -> distributed.Client:
+    """Give the client that dask knows of here."""
+    try:
+        return distributed.get_client()
+    except ValueError as error:
+        raise ValueError("there is no dask client; start one: Client(LocalGpuCluster()), or give client=") from error
 
 
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:

@@ -40,12 +40,14 @@ class Gang:
         That workers know the matrix by.
     secret : bytes
         That ranks know each other by.
+    closed_by : str
+        What has closed it, and what to do then.
     """
 
     def __init__(self, client: distributed.Client, workers: Sequence[str], timeout: float) -> None:
         self.client, self.workers, self.timeout = client, tuple(workers), timeout
         self.key, self.secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
-        self.is_open = True
+        self.is_open, self.closed_by = True, "closed: distribute it again"
         self._epoch, self._is_connected = 0, False
         self._lock = threading.RLock()
         self._anchors: list[distributed.Future] = []
@@ -60,7 +62,7 @@ class Gang:
 
     def check_open(self) -> None:
         if not self.is_open:
-            raise CommunicationError("this matrix has been closed: distribute it again")
+            raise CommunicationError(f"this matrix has been {self.closed_by}")
 
     # ------------------------------------------------------------------ life
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,7 @@ def reopen_rank(roster: Roster, rank: int, addresses: Addresses, secret: bytes) 
 def save_rows(roster: Roster, rank: int, path: str) -> str:
     """Save a rank's rows as SciPy's .npz, which `RowSources` reads."""
     check_home(roster.workers[rank])
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     sp.save_npz(path, resident.find(roster.key).matrix.rows_on_host(), compressed=False)
     return path
 

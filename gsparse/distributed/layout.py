@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["Layout", "is_dask"]
+__all__ = ["Layout", "check_factor", "is_dask"]
 
 Host = npt.NDArray[Any]
 
@@ -20,6 +21,14 @@ Host = npt.NDArray[Any]
 def is_dask(x: Any) -> bool:
     """Tell whether something is dask's, without importing dask."""
     return type(x).__module__.startswith("dask.")
+
+
+def check_factor(shape: tuple[int, int], x: Any) -> None:
+    """Raise where a matrix of this shape is to be multiplied by vectors of another length."""
+    if isinstance(x, LinearOperator) or np.isscalar(x):  # (of which SciPy makes an operator)
+        return
+    if np.ndim(x) not in (1, 2) or np.shape(x)[0] != shape[1]:
+        raise ShapeError(f"dimension mismatch: {shape} times {np.shape(x)}")
 
 
 @dataclass(frozen=True, eq=False)

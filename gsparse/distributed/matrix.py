@@ -14,11 +14,12 @@ import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed import checkpoints, gang_tasks, solves
-from gsparse.distributed.cluster import known_workers
+from gsparse.distributed.cluster import current_client, known_workers
 from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
-from gsparse.distributed.layout import Layout, is_dask
+from gsparse.distributed.layout import Layout, check_factor, is_dask
 from gsparse.distributed.multiplier import Multiplier
+from gsparse.distributed.ordering import check_order
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
 from gsparse.distributed.sources import Partition, RowSource
 from gsparse.errors import CommunicationError
@@ -87,7 +88,8 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         options: dict[str, Any],
     ) -> DistributedMatrix:
         """Choose workers and bounds, and make the matrix."""
-        client = client or distributed.get_client()
+        check_order(reorder, partition)
+        client = client or current_client()
         known = known_workers(client)
         workers = sorted(known) if workers is None else list(workers)
         missing = [address for address in workers if address not in known]
@@ -184,15 +186,18 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         Returns
         -------
         DistributedMatrix
-            A new one.
+            A new one, to go on with: ``A = A.repartition()``.
 
         Raises
         ------
-        ShapeError, CommunicationError, WorkerLost
+        ValueError, ShapeError, CommunicationError, WorkerLost
         """
+        check_order(reorder, partition)
         self.close()
         given = self._device, self.timeout, self._options
-        return DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
+        again = DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
+        self._gang.closed_by = "closed by repartition(): use the matrix that it returned"
+        return again
 
     def checkpoint(self, folder: str | Path) -> list[str]:
         """Have each worker save its rows in a folder that all of them share.
@@ -202,7 +207,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         folder : path-like
-            That each worker can write to by this name.
+            That each worker can write to by this name; it is made where there is none.
 
         Returns
         -------
@@ -253,6 +258,7 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         ------
         ValueError, CommunicationError, WorkerLost
         """
+        check_factor(self.shape, x)
         return self._multiplier.lazy(x, "plain") if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:
@@ -356,6 +362,7 @@ class _Turned(LinearOperator):  # type: ignore[misc]
         self._matrix, self._how = matrix, how
 
     def dot(self, x: Any) -> Any:
+        check_factor(self.shape, x)
         return self._matrix._multiplier.lazy(x, self._how) if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:

@@ -13,7 +13,7 @@ from gsparse.distributed.gang import Gang
 from gsparse.distributed.gang_tasks import Stay
 from gsparse.distributed.layout import Layout
 from gsparse.distributed.products import ProductClient
-from gsparse.errors import CommunicationError, ShapeError
+from gsparse.errors import CommunicationError
 
 __all__ = ["Multiplier"]
 
@@ -99,8 +99,6 @@ class Multiplier:
 
         layout, gang, plain = self._layout, self._gang, how == "plain"
         sources, targets = (layout.columns, layout.rows) if plain else (layout.rows, layout.columns)
-        if x.ndim not in (1, 2) or x.shape[0] != sources.num_rows:
-            raise ShapeError(f"dimension mismatch: {layout.shape} times {x.shape}")
         chunks = layout.chunks(x, sources)
         pieces: list[Any] = []
         found = []

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from gsparse.distributed.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["order_rows"]
+__all__ = ["check_order", "order_rows"]
 
 Permutation = npt.NDArray[np.int64]
 
@@ -70,10 +70,7 @@ def order_rows(
            [0, 0, 1, 2]])
     """
     S = sp.csr_array(S)
-    if reorder not in (None, "rcm"):
-        raise ValueError(f"reorder must be None or 'rcm', got {reorder!r}")
-    if isinstance(partition, str) and partition not in ("rows", "nnz", "metis"):
-        raise ValueError(f"partition must be 'rows', 'nnz', 'metis' or bounds, got {partition!r}")
+    check_order(reorder, partition)
     by_metis = isinstance(partition, str) and partition == "metis"
     if reorder is None and not by_metis:
         return None, _partition(S.indptr, partition, world_size)
@@ -86,6 +83,14 @@ def order_rows(
         order = order[np.argsort(parts[order], kind="stable")]
         partition = np.concatenate([[0], np.cumsum(np.bincount(parts, minlength=world_size))]).tolist()
     return order, _partition(np.concatenate([[0], np.cumsum(lengths[order])]), partition, world_size)
+
+
+def check_order(reorder: str | None, partition: str | Sequence[int]) -> None:
+    """Raise where rows can be neither ordered nor cut so."""
+    if reorder not in (None, "rcm"):
+        raise ValueError(f"reorder must be None or 'rcm', got {reorder!r}")
+    if isinstance(partition, str) and partition not in ("nnz", "rows", "metis"):
+        raise ValueError(f"partition must be 'nnz', 'rows', 'metis' or bounds, got {partition!r}")
 
 
 def _partition(indptr: npt.NDArray[Any], partition: str | Sequence[int], world_size: int) -> RowPartition:

@@ -67,7 +67,7 @@ def find(key: str) -> Resident:
     """
     found = look_for(key)
     if found is None:
-        raise CommunicationError(f"{address()} has been restarted and has no rows of this matrix: A.repartition()")
+        raise CommunicationError(f"{address()} has been restarted and has no rows of this matrix: A = A.repartition()")
     return found
 
 

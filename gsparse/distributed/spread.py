@@ -57,6 +57,8 @@ def distribute(
 
     Raises
     ------
+    ValueError
+        Where `partition` or `reorder` is none of these, before anything is sent.
     ShapeError, CommunicationError, WorkerLost
 
     Examples

@@ -29,7 +29,7 @@ def address() -> str:
 def check_home(wanted: str) -> None:
     """Raise where a task has come to another worker than it was made for."""
     if address() != wanted:
-        raise CommunicationError(f"a task of {wanted} came to {address()}: workers have changed, A.repartition()")
+        raise CommunicationError(f"a task of {wanted} came to {address()}: workers have changed, A = A.repartition()")
 
 
 def own_host() -> str:

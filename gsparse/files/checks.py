@@ -51,8 +51,9 @@ def reading(path: Path, writer: str) -> Iterator[None]:
             "its header says"
         ) from error
     except Exception as error:
+        said = str(error).rstrip(". ")
         raise FileFormatError(
-            f"{path.name} is truncated or malformed: {error}. Fetch it again, or write it with {writer}"
+            f"{path.name} is truncated or malformed: {said}. Fetch it again, or write it with {writer}"
         ) from error
 
 

@@ -41,7 +41,7 @@ SUFFIXES = tuple(_KINDS)
 def _kind_of(path: Path) -> _Kind:
     found = next((_KINDS[ending] for ending in _KINDS if path.name.lower().endswith(ending)), None)
     if found is None:
-        raise FileFormatError(f"{path.name}: unknown kind of file, gsparse reads {', '.join(SUFFIXES)}")
+        raise FileFormatError(f"{path.name or path}: unknown kind of file, gsparse reads {', '.join(SUFFIXES)}")
     return found
 
 

@@ -13,11 +13,15 @@ import scipy.io
 import scipy.io.matlab
 import scipy.sparse as sp
 
+from gsparse.errors import FileFormatError
 from gsparse.files.checks import as_csr
 
 __all__ = ["DEFAULT_NAME", "read", "write"]
 
 DEFAULT_NAME = "A"
+
+# Name, shape and class.
+_Variable = tuple[str, tuple[int, ...], str]
 
 # Classes that a matrix can be of.
 _NUMBERS = ("sparse", "logical", "double", "single", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)))
@@ -43,7 +47,7 @@ def read(path: Path, name: str | None) -> sp.csr_array:
         num_bytes = path.stat().st_size
         _check_file(file, num_bytes)
         file.seek(0)
-        wanted = _chosen([(n, shape, kind) for n, shape, kind in scipy.io.whosmat(file)], name)
+        wanted = _chosen(path.name, [(n, shape, kind) for n, shape, kind in scipy.io.whosmat(file)], name)
         variable, *fields = wanted.split(".")
         file.seek(0)
         found: Any = scipy.io.loadmat(file, variable_names=[variable], spmatrix=False)[variable]
@@ -96,21 +100,30 @@ def _elements(body: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         begin += -(-(begin + count) // 8) * 8 - begin
 
 
-def _chosen(variables: list[tuple[str, tuple[int, ...], str]], name: str | None) -> str:
-    """Give the name of what is to be read."""
-    listed = ", ".join(f"{n} ({kind} {shape})" for n, shape, kind in variables) or "nothing"
+def _chosen(file: str, variables: list[_Variable], name: str | None) -> str:
+    """Give the name of what is to be read; the file is sound where there is none, so the error is of the choice."""
     if name is not None:
         if name.partition(".")[0] not in [n for n, _, _ in variables]:
-            raise ValueError(f"it has no variable {name}, it holds {listed}")
+            raise FileFormatError(f"{file} holds no {name}: it holds {_listed(variables)}")
         return name
-    matrices = [(n, kind) for n, shape, kind in variables if kind in _NUMBERS and len(shape) == 2]
-    sparse = [n for n, kind in matrices if kind == "sparse"]
-    for candidates in (sparse, [n for n, _ in matrices]):
+    matrices = [variable for variable in variables if variable[2] in _NUMBERS and len(variable[1]) == 2]
+    sparse = [variable for variable in matrices if variable[2] == "sparse"]
+    for candidates in (sparse, matrices):
         if len(candidates) == 1:
-            return candidates[0]
-    if not matrices and ("Problem", (1, 1), "struct") in variables:
+            return candidates[0][0]
+    if matrices:
+        raise FileFormatError(f"{file} holds several matrices, {_listed(matrices)}: choose one with name= (--name)")
+    if ("Problem", (1, 1), "struct") in variables:
         return "Problem.A"
-    raise ValueError(f"name the variable (--name, or name=), it holds {listed}")
+    raise FileFormatError(f"{file} holds no matrix: it holds {_listed(variables)}; write it with scipy.io.savemat")
+
+
+def _listed(variables: list[_Variable]) -> str:
+    """Name variables with their shapes, and what they are where that is no matrix of numbers."""
+    return ", ".join(
+        f"{name} ({'×'.join(map(str, shape))}{'' if kind in _NUMBERS else f' {kind}'})"
+        for name, shape, kind in variables
+    ) or "nothing"  # fmt: skip
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:

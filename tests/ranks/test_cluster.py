@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -272,7 +273,7 @@ def test_matrices_that_only_workers_ever_read(client: Any, workers: list[str], t
         with from_loaders(sources, S.shape, client=client, workers=workers[:3]) as A:
             np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
             assert residual(S, gla.cg(A, b, rtol=1e-10)[0], b) < 1e-9
-            files = A.checkpoint(tmp_path)
+            files = A.checkpoint(tmp_path / "not" / "there")
         with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
             np.testing.assert_allclose(again @ b, S @ b, atol=1e-12)
 
@@ -314,13 +315,54 @@ def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str])
     with A.repartition(workers=workers, reorder="rcm") as B:
         assert len(B.workers) == 4
         np.testing.assert_allclose(B @ x, S @ x, atol=1e-12)
-        with pytest.raises(CommunicationError, match="closed"):
+        with pytest.raises(CommunicationError, match=r"closed by repartition\(\): use the matrix that it returned"):
             A @ x
     assert "closed" in repr(B)
+    with pytest.raises(CommunicationError, match="closed: distribute it again"):
+        B @ x
     with pytest.raises(CommunicationError, match="no workers"):
         distribute(S, client=client, workers=["tcp://nobody:1"])
     with pytest.raises(ShapeError, match="row bounds"):
         distribute(S, client=client, workers=workers[:2], partition=(0, 1, 2, 100))
+
+
+def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    before = client.run(kept_here)
+    for misspelt, words in (
+        ({"partition": "entries"}, "partition must be 'nnz', 'rows', 'metis' or bounds, got 'entries'"),
+        ({"reorder": "cmk"}, "reorder must be None or 'rcm', got 'cmk'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            distribute(S, client=client, **misspelt)
+        with pytest.raises(ValueError, match=words):
+            from_loaders([rows_of_laplacian], (144, 144), client=client, **misspelt)
+        assert client.run(kept_here) == before
+        with distribute(S, client=client, workers=workers[:2]) as A:
+            with pytest.raises(ValueError, match=words):
+                A.repartition(**misspelt)
+            np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
+def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, workers: list[str]) -> None:
+    S = matrices("float64")["fewer rows than ranks"]
+    rows, columns = S.shape
+    assert rows != columns
+    with distribute(S, client=client, workers=workers[:1]) as A:
+        for factor, shape in ((A, (rows, columns)), (A.T, (columns, rows)), (A.H, (columns, rows))):
+            for x in (np.ones(shape[0]), np.ones((shape[0], 2)), da.ones(shape[0])):
+                with pytest.raises(ShapeError, match=re.escape(f"{shape} times {x.shape}")):
+                    factor @ x
+            np.testing.assert_allclose((2 * factor) @ np.ones(shape[1]), 2 * (factor @ np.ones(shape[1])), atol=1e-12)
+
+
+def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise ValueError("No global client found and no address provided")
+
+    monkeypatch.setattr(distributed, "get_client", none)
+    with pytest.raises(ValueError, match=r"start one: Client\(LocalGpuCluster\(\)\)"):
+        distribute(laplacian(4))
 
 
 def test_nothing_is_left_on_workers_that_are_let_go(client: Any, workers: list[str]) -> None:

@@ -128,6 +128,7 @@ def test_a_killed_worker_is_named(client: Any) -> None:
     error = solve.wait()
     assert isinstance(error, WorkerLost), repr(error)
     assert (error.rank, error.address) == (1, A.workers[1])
+    assert "A = A.repartition() makes them again" in str(error)
     assert time.monotonic() - began < SOON / 2
     with pytest.raises(CommunicationError):
         gla.cg(A, B)

@@ -21,6 +21,8 @@ __all__ = ["Gang", "started_again"]
 
 # Seconds between two looks whether all workers of a gang are there, and that other ranks have to end when one failed.
 _LOOK_EVERY, _GRACE = 0.5, 3.0
+# And those that a worker that was started again has to register.
+_RESTART = 15.0
 
 
 class Gang:
@@ -250,5 +252,9 @@ def started_again(client: distributed.Client, workers: Sequence[str]) -> list[st
     names = {address: found["name"] for address, found in known_workers(client).items()}
     with suppress(ValueError):  # (no nanny: it has to do as it is)
         client.restart_workers(worn, raise_for_error=False)
-    now = {found["name"]: a for a, found in known_workers(client).items()}
-    return [now[names[address]] for address in workers if names[address] in now]
+    wanted, deadline = {names[address] for address in workers}, time.monotonic() + _RESTART
+    while True:
+        now = {found["name"]: a for a, found in known_workers(client).items()}
+        if wanted <= now.keys() or time.monotonic() > deadline:
+            return [now[names[address]] for address in workers if names[address] in now]
+        time.sleep(_LOOK_EVERY / 10)  # (a worker that is up may not have registered yet)

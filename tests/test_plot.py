@@ -187,6 +187,17 @@ def test_the_roof_is_measured_where_none_is_given(ax: Any) -> None:
     assert texts(ax)[0].startswith("memory: ")
 
 
+def test_a_roofline_of_another_librarys_matrix_names_the_remedy(ax: Any) -> None:
+    with pytest.raises(TypeError, match=r"needs a GpuSparseMatrix, got csr_array: pass GpuSparseMatrix\(A\)"):
+        plot.roofline(LINE, ax)
+
+
+def test_a_roofline_says_what_marks_above_the_roof_mean(ax: Any) -> None:
+    A = gsparse.GpuSparseMatrix(LINE, device="cpu")
+    plot.roofline(A, ax, bandwidth=1.0)
+    assert "above the line: from a cache" in ax.get_legend().get_title().get_text()
+
+
 def test_a_roofline_of_nothing_is_drawn(ax: Any) -> None:
     plot.roofline(gsparse.GpuSparseMatrix(sp.csr_array((0, 3)), device="cpu"), ax, bandwidth=1e9)
     ax.figure.canvas.draw()
@@ -208,6 +219,18 @@ def test_convergence_has_a_line_a_solve_and_right_hand_side(ax: Any) -> None:
     assert texts(ax) == [f"both: converged, {done.iterations} iterations", "stopped: reached maxiter, 3 iterations"]
     assert ax.get_yscale() == "log"
     ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("wrong", [lambda found: (found.x, found.info), lambda found: {"cg": (found.x, found.info)}])
+def test_convergence_asks_for_the_result_where_it_is_given_the_pair(ax: Any, wrong: Any) -> None:
+    found = cg(LINE, np.ones(400), full_output=True)
+    with pytest.raises(TypeError, match=r"pass the SolveResult of full_output=True, got tuple"):
+        plot.convergence(wrong(found), ax)
+
+
+def test_convergence_of_nothing_is_refused(ax: Any) -> None:
+    with pytest.raises(ValueError, match="needs a SolveResult"):
+        plot.convergence({}, ax)
 
 
 def test_convergence_of_one_result_needs_no_name_and_zeros_are_left_out(ax: Any) -> None:

@@ -294,8 +294,32 @@ def test_times_are_scaled_by_the_vendors(ax: Any) -> None:
 
 
 def test_setup_is_scaled_by_a_product(ax: Any) -> None:
-    plot.setup_by_format([record("ellpack", 2.0), record("csr_scalar", 2.0, setup_us=None)], ax)
-    assert [list(line.get_ydata()) for line in ax.lines[:-1]] == [[10.0]]
+    rows = [record("ellpack", 2.0), record("csr_scalar", 2.0, setup_us=None), record("ellpack", 4.0, matrix="n")]
+    plot.setup_by_format(rows, ax)
+    assert [list(line.get_ydata()) for line in ax.lines[:-1]] == [[10.0, 5.0]]
+
+
+def test_a_single_matrix_has_a_bar_for_each_way_and_count_of_threads(ax: Any) -> None:
+    rows = [
+        record(what, us / threads, threads=threads)
+        for threads in (1, 2)
+        for what, us in (("ellpack", 2.0), ("csr_scalar", 8.0))
+    ]
+    plot.times_by_format(rows, ax)
+    ends = [[round(bar.get_x() + bar.get_width(), 9) for bar in bars] for bars in ax.containers]
+    assert ends == [[0.5, 2.0], [0.25, 1.0]]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["ellpack", "csr_scalar"]
+    for bars in ax.containers:
+        assert [round(bar.get_y() + bar.get_height() / 2) for bar in bars] == [0, 1]
+    assert texts(ax) == ["1 thread(s)", "2 thread(s)"]
+    assert ax.get_xlabel() == "time over cuSPARSE best-of, m"
+    ax.figure.canvas.draw()
+
+
+def test_a_single_matrix_without_set_up_is_drawn(ax: Any) -> None:
+    plot.setup_by_format([record("csr_scalar", 2.0, setup_us=None)], ax)
+    assert not ax.patches
+    ax.figure.canvas.draw()
 
 
 def test_threads_have_a_line_each(ax: Any) -> None:

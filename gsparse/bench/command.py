@@ -29,7 +29,7 @@ DTYPES = ("float64", "float32")
 EPILOG = """\
 examples:
   python -m gsparse bench matrix.mtx.gz             one file: .mtx, .mtx.gz or SciPy's .npz
-  python -m gsparse bench "R-MAT 15" "few dense rows"    two model problems; --list prints their names
+  python -m gsparse bench "R-MAT 15" "R-MAT 21"     two model problems; --list prints their names
   python -m gsparse bench --all --json all.json     everything there is, with the published claims beside it
   python -m gsparse bench --cpu-scaling --plot out  the CPU over sizes and threads, drawn
   python -m gsparse bench "R-MAT 21" --threads-per-block 128,256,512

@@ -5,7 +5,7 @@ they are a sparse matrix of texts by words; its leading singular vectors (latent
 that say the same in other words. scikit-learn multiplies the matrix by blocks of columns (`algorithm="randomized"`) or
 by one vector at a time ("arpack"): either way it is handed a GpuSparseMatrix, and finds what it finds for SciPy's
 matrix. Then the same step in a pipeline learns to which module a function belongs, and answers a question. Needs
-scikit-learn. On the GPU where there is one, else on the CPU.
+scikit-learn: pip install 'gsparse[examples]'. On the GPU where there is one, else on the CPU.
 
     python examples/latent_semantics.py
     python examples/latent_semantics.py --topics 200

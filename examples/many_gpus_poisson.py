@@ -3,7 +3,7 @@
 Each worker owns a block of rows and the part of every vector that belongs to it. In an iteration it sends its
 neighbours the entries that they need, straight from one to the other, and all add up two numbers; nothing passes
 through dask or through this process. Without a GPU the workers are two processes on the CPU. Needs dask, tqdm and
-PyAMG: pip install '.[dask,progress]' pyamg.
+PyAMG: pip install 'gsparse[examples]'.
 
     python examples/many_gpus_poisson.py            # 32³ unknowns
     python examples/many_gpus_poisson.py --n 400
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from importlib.util import find_spec
 
 import dask.array as da
 import numpy as np
@@ -54,6 +55,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
     parser.add_argument("--plot", metavar="FILE", help="a picture of the blocks, .png or .svg; needs matplotlib")
     options = parser.parse_args()
+    needed = ["tqdm", "pyamg", *(["matplotlib"] if options.plot else [])]
+    if missing := [name for name in needed if find_spec(name) is None]:  # (rather than after a minute's work)
+        raise SystemExit(f"needs {', '.join(missing)}: pip install 'gsparse[examples]'")
 
     S = poisson(options.n)
     h = 1.0 / (options.n + 1)

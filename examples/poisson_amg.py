@@ -2,7 +2,8 @@
 
 PyAMG sets the multigrid hierarchy up on the host, once; `gsparse.linalg.amg` moves it to the device, where a whole
 cycle of it becomes part of the solver's CUDA graph. The number of iterations then hardly depends on the size of the
-problem. Runs on any machine: on the GPU where CuPy finds one, else on the CPU. Needs PyAMG.
+problem. Runs on any machine: on the GPU where CuPy finds one, else on the CPU. Needs PyAMG: pip install
+'gsparse[examples]'.
 
     python examples/poisson_amg.py            # 32³ unknowns
     python examples/poisson_amg.py --n 128

@@ -6,9 +6,12 @@ prototypes that computes on the host.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import inspect
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +30,19 @@ import scipy.sparse.linalg
 
 import gsparse
 from gsparse import cli
-from gsparse.bench import Settings, claims, columns, cpu_peers, cusparse, gpu_peers, measure, problems, report, run
+from gsparse.bench import (
+    Settings,
+    claims,
+    columns,
+    command,
+    cpu_peers,
+    cusparse,
+    gpu_peers,
+    measure,
+    problems,
+    report,
+    run,
+)
 from gsparse.bench import check as check_module
 from gsparse.bench import command as command_module
 from gsparse.bench import peers as peers_module
@@ -105,8 +120,27 @@ def test_the_folder_is_looked_through_and_small_matrices_left_out_of_all(
     (tmp_path / "broken.npz").write_bytes(b"no archive")
     assert find_problem("small").make(np).shape == (10, 10)
     assert [p.name for p in problems.all_problems()] == [*MODEL_PROBLEMS, "large"]
-    with pytest.raises(FileNotFoundError, match=r"'smal'.*close to it: 'small'"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"'smal'.*no matrix of {re.escape(str(tmp_path))}; close to it: 'small'"
+    ):
         find_problem("smal")
+
+
+def test_without_the_folder_the_error_says_what_it_would_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match=r"GSPARSE_MATRICES names a folder of \.npz files") as raised:
+        find_problem("G3_circuit")
+    assert "absent" not in str(raised.value)  # (which nobody asked to look into)
+
+
+def test_every_name_in_the_examples_of_the_help_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))
+    lines = [line.partition(" bench ")[2].split("  ")[0] for line in command.EPILOG.splitlines() if " bench " in line]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    names = [name for line in lines for name in parser.parse_args(shlex.split(line)).names]
+    assert len(names) >= 4
+    assert set(names) - set(MODEL_PROBLEMS) == {"matrix.mtx.gz"}  # (anybody's own)
 
 
 # ------------------------------------------------------------------- timing
@@ -312,6 +346,9 @@ def test_the_command_prints_a_table_and_writes_json(
     text = capsys.readouterr().out
     assert "m: 216 x 216, 1296 entries, longest row 7, float32" in text
     assert "products right row by row" in text
+    table, words = text.index("csr_scalar plain"), text.index("plain: the format above without compression")
+    assert table < words < text.index("Summary")
+    assert {"plan:", "best-of:"} <= set(text[words - 80 : text.index("Summary")].split())
     assert {r.dtype for r in Run.read(out).records} == {"float32", "float64"}
 
 

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,10 @@ EXAMPLES = {
     "pagerank.py": (["--graph", "R-MAT 15"], r"the ranks differ by \d\.\de-(09|1\d).*1\. page"),
     "partitioned_files.py": (["--n", "8"], r"rows-3\.mtx: converged.* one worker: converged.* function: converged"),
     "poisson_amg.py": (["--n", "16"], r"CG with AMG +converged after \d iterations"),
-    "poisson_cg.py": (["--n", "16"], r"GpuSparseMatrix +4096 unknowns.*u at the centre 0\.05"),
+    "poisson_cg.py": (
+        ["--n", "16"],
+        r"compiled or loaded.*GpuSparseMatrix +4096 .*linalg\.cg\(A, b\) +4096 unknowns.*u at the centre 0\.05",
+    ),
     "thousand_gpus.py": ([], r"measured µs .*weak scaling.*\n 1024 +\d+%.*a billion rows.*\n 1024 +\d+%"),
 }
 
@@ -48,7 +52,7 @@ NEEDED = {
     "how_gsparse_chooses.py": ["matplotlib"],
     "latent_semantics.py": ["sklearn"],
     "many_gpus.py": ["distributed"],
-    "many_gpus_poisson.py": ["distributed", "pyamg"],
+    "many_gpus_poisson.py": ["distributed", "tqdm", "pyamg"],
     "partitioned_files.py": ["distributed"],
     "poisson_amg.py": ["pyamg"],
     "solvers_and_preconditioners.py": ["matplotlib"],
@@ -83,6 +87,38 @@ def run(script: Path, *arguments: str) -> str:
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert found.returncode == 0, found.stderr
     return found.stdout
+
+
+def test_the_extra_of_the_examples_installs_what_they_need() -> None:
+    extras = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shared = re.search(r"\[(.*)\]", extras["examples"][0])
+    assert shared
+    parts = [*extras["examples"], *(part for extra in shared[1].split(",") for part in extras[extra])]
+    installed = {re.split(r"[>\[]", part)[0].replace("scikit-learn", "sklearn") for part in parts}
+    assert {package for packages in NEEDED.values() for package in packages} - installed == {"torch"}  # (too large)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("guides/how_gsparse_chooses.py", "matplotlib"),
+        ("guides/solvers_and_preconditioners.py", "matplotlib"),
+        ("many_gpus_poisson.py", "tqdm"),
+        ("many_gpus_poisson.py", "pyamg"),
+    ],
+)
+def test_an_example_that_lacks_a_package_stops_before_it_works(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.startswith("many"):
+        distributed = pytest.importorskip("gsparse.distributed", reason="needs distributed")
+        pytest.importorskip("distributed", reason="needs distributed")
+        monkeypatch.setattr(distributed, "LocalGpuCluster", None)
+    monkeypatch.setattr(sys, "argv", [name])
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("gsparse.GpuSparseMatrix", None)
+    with pytest.raises(SystemExit, match=rf"needs {package}: pip install 'gsparse\[examples\]'"):
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
 
 
 def test_the_graph_networks_product_has_the_right_gradient() -> None:

@@ -187,6 +187,17 @@ def test_the_roof_is_measured_where_none_is_given(ax: Any) -> None:
     assert texts(ax)[0].startswith("memory: ")
 
 
+def test_a_roofline_of_another_librarys_matrix_names_the_remedy(ax: Any) -> None:
+    with pytest.raises(TypeError, match=r"needs a GpuSparseMatrix, got csr_array: pass GpuSparseMatrix\(A\)"):
+        plot.roofline(LINE, ax)
+
+
+def test_a_roofline_says_what_marks_above_the_roof_mean(ax: Any) -> None:
+    A = gsparse.GpuSparseMatrix(LINE, device="cpu")
+    plot.roofline(A, ax, bandwidth=1.0)
+    assert "above the line: from a cache" in ax.get_legend().get_title().get_text()
+
+
 def test_a_roofline_of_nothing_is_drawn(ax: Any) -> None:
     plot.roofline(gsparse.GpuSparseMatrix(sp.csr_array((0, 3)), device="cpu"), ax, bandwidth=1e9)
     ax.figure.canvas.draw()
@@ -208,6 +219,18 @@ def test_convergence_has_a_line_a_solve_and_right_hand_side(ax: Any) -> None:
     assert texts(ax) == [f"both: converged, {done.iterations} iterations", "stopped: reached maxiter, 3 iterations"]
     assert ax.get_yscale() == "log"
     ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("wrong", [lambda found: (found.x, found.info), lambda found: {"cg": (found.x, found.info)}])
+def test_convergence_asks_for_the_result_where_it_is_given_the_pair(ax: Any, wrong: Any) -> None:
+    found = cg(LINE, np.ones(400), full_output=True)
+    with pytest.raises(TypeError, match=r"pass the SolveResult of full_output=True, got tuple"):
+        plot.convergence(wrong(found), ax)
+
+
+def test_convergence_of_nothing_is_refused(ax: Any) -> None:
+    with pytest.raises(ValueError, match="needs a SolveResult"):
+        plot.convergence({}, ax)
 
 
 def test_convergence_of_one_result_needs_no_name_and_zeros_are_left_out(ax: Any) -> None:
@@ -271,8 +294,32 @@ def test_times_are_scaled_by_the_vendors(ax: Any) -> None:
 
 
 def test_setup_is_scaled_by_a_product(ax: Any) -> None:
-    plot.setup_by_format([record("ellpack", 2.0), record("csr_scalar", 2.0, setup_us=None)], ax)
-    assert [list(line.get_ydata()) for line in ax.lines[:-1]] == [[10.0]]
+    rows = [record("ellpack", 2.0), record("csr_scalar", 2.0, setup_us=None), record("ellpack", 4.0, matrix="n")]
+    plot.setup_by_format(rows, ax)
+    assert [list(line.get_ydata()) for line in ax.lines[:-1]] == [[10.0, 5.0]]
+
+
+def test_a_single_matrix_has_a_bar_for_each_way_and_count_of_threads(ax: Any) -> None:
+    rows = [
+        record(what, us / threads, threads=threads)
+        for threads in (1, 2)
+        for what, us in (("ellpack", 2.0), ("csr_scalar", 8.0))
+    ]
+    plot.times_by_format(rows, ax)
+    ends = [[round(bar.get_x() + bar.get_width(), 9) for bar in bars] for bars in ax.containers]
+    assert ends == [[0.5, 2.0], [0.25, 1.0]]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["ellpack", "csr_scalar"]
+    for bars in ax.containers:
+        assert [round(bar.get_y() + bar.get_height() / 2) for bar in bars] == [0, 1]
+    assert texts(ax) == ["1 thread(s)", "2 thread(s)"]
+    assert ax.get_xlabel() == "time over cuSPARSE best-of, m"
+    ax.figure.canvas.draw()
+
+
+def test_a_single_matrix_without_set_up_is_drawn(ax: Any) -> None:
+    plot.setup_by_format([record("csr_scalar", 2.0, setup_us=None)], ax)
+    assert not ax.patches
+    ax.figure.canvas.draw()
 
 
 def test_threads_have_a_line_each(ax: Any) -> None:

@@ -40,6 +40,17 @@ bound = 16 * np.finfo(float).eps * (abs(S) @ abs(b))
 assert np.all(abs(y - S @ b) <= bound)
 
 # %%
+# On a CPU the first product and the first solve of each kind compile, which takes seconds; what comes of it is kept
+# beside the package for the next process. So time the second call.
+#
+# A ``csr_array`` is not the older ``csr_matrix``: its ``*`` and ``**`` are elementwise, its sums along an axis 1-D
+# arrays. Code written for ``csr_matrix`` says ``A @ x`` where it said ``A * x``, and ``A @ A`` where it said ``A**2``.
+
+assert (A @ b).shape == b.shape and (A * b).shape == A.shape
+assert (A**2).max() == S.max() ** 2 < (A @ A).max()
+assert A.sum(0).shape == (n**3,) and sp.csr_matrix(S).sum(0).shape == (1, n**3)
+
+# %%
 # SciPy's solvers take it as it is. Their vectors stay on the host, so every iteration copies one to the GPU and one
 # back, and that soon is all it does. There are two ways to leave the vectors where the matrix is: SciPy's own call with
 # `A.accelerated() <GpuSparseMatrix.accelerated>`, and the function of the same name in `gsparse.linalg`.

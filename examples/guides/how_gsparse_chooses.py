@@ -4,7 +4,8 @@ How gsparse chooses
 
 A sparse product does two operations for each entry it reads, so its time is that of reading. gsparse reads less: it
 looks at the matrix once, works out what each of its formats would have to read, and takes the one with the shortest
-predicted time, the conversion included. This page shows what it looks at, what it found, and how to overrule it.
+predicted time, the conversion included. This page shows what it looks at, what it found, and how to overrule it. Its
+pictures need matplotlib: ``pip install 'gsparse[examples]'``.
 """
 
 # %%
@@ -14,6 +15,11 @@ predicted time, the conversion included. This page shows what it looks at, what 
 # --------
 # A Laplacian on a grid has few distinct rows, and a random matrix none that are alike. Rows of a third one, a graph in
 # which few vertices have most of the edges, are of very different length.
+
+from importlib.util import find_spec
+
+if find_spec("matplotlib") is None:
+    raise SystemExit("needs matplotlib: pip install 'gsparse[examples]'")
 
 import matplotlib.pyplot as plt
 import numpy as np

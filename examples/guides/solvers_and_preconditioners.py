@@ -2,7 +2,8 @@
 Solvers and preconditioners
 ===========================
 
-Which method for which matrix, which preconditioner to try first, and how to read what a solve says of itself.
+Which method for which matrix, which preconditioner to try first, and how to read what a solve says of itself. Its
+picture needs matplotlib: ``pip install 'gsparse[examples]'``.
 """
 
 # %%
@@ -26,6 +27,11 @@ Which method for which matrix, which preconditioner to try first, and how to rea
 #
 # The problem of this page: -Δ on a cube, with unknowns in units of their own: scaled from both sides, by factors that
 # scatter.
+
+from importlib.util import find_spec
+
+if find_spec("matplotlib") is None:
+    raise SystemExit("needs matplotlib: pip install 'gsparse[examples]'")
 
 import numpy as np
 import scipy.sparse as sp

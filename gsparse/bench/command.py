@@ -29,12 +29,14 @@ DTYPES = ("float64", "float32")
 EPILOG = """\
 examples:
   python -m gsparse bench matrix.mtx.gz             one file: .mtx, .mtx.gz or SciPy's .npz
-  python -m gsparse bench "R-MAT 21" G3_circuit     a model problem, and a matrix of the folder GSPARSE_MATRICES
+  python -m gsparse bench "R-MAT 15" "R-MAT 21"     two model problems; --list prints their names
   python -m gsparse bench --all --json all.json     everything there is, with the published claims beside it
   python -m gsparse bench --cpu-scaling --plot out  the CPU over sizes and threads, drawn
-  python -m gsparse bench G3_circuit --threads-per-block 128,256,512
+  python -m gsparse bench "R-MAT 21" --threads-per-block 128,256,512
   python -m gsparse bench --all --columns 1,2,4,8,16,32,64,128,256 --dtype float32 --dtype float64
   python -m gsparse bench "R-MAT 15" --columns 8,64 --launches row-major   every way of sharing columns out
+
+A folder of .npz files that the environment variable GSPARSE_MATRICES names adds theirs to the names.
 
 exit code: 0; 1 where a product was wrong or a matrix could not be measured; 2 where the command makes no sense here
 """

@@ -203,9 +203,10 @@ def find_problem(name: str) -> Problem:
     known = [*MODEL_PROBLEMS, *(p.stem for p in _real_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; close to it: {', '.join(map(repr, close))}" if close else ""
+    looked = f", and no matrix of {matrix_folder()}" if matrix_folder().is_dir() else ""
     raise FileNotFoundError(
-        f"{name!r} is no file, no model problem, and no matrix of {matrix_folder()} (set {FOLDER_VARIABLE} for "
-        f"another folder){hint}; --list prints what there is"
+        f"{name!r} is no file, no model problem{looked}{hint}; --list prints the names there are, and "
+        f"{FOLDER_VARIABLE} names a folder of .npz files to add (.mtx files are given by their paths)"
     )
 
 

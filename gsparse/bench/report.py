@@ -14,6 +14,11 @@ __all__ = ["header", "matrix_table", "summary"]
 # Letters of a note in a table; the JSON file has all of it.
 MAX_NOTE = 90
 
+# Stands beneath the last table.
+WORDS = """\
+plan: what gsparse chooses by itself; plain: the format above without compression (compress=False)
+best-of: the fastest of all that the named libraries offer, on a CPU with no more threads than the row has"""
+
 Cell = Callable[[Record, Run], str]
 
 
@@ -91,7 +96,7 @@ def matrix_table(records: Sequence[Record], run: Run) -> str:
 
 def summary(run: Run, *, claims: bool) -> str:
     """Give the end of a run's output: means, choices, what went wrong, and the published claims."""
-    lines = ["Summary", *summary_lines(run.records)]
+    lines = [WORDS, "", "Summary", *summary_lines(run.records)]
     lines += [f"not measured: {name}: {why}" for name, why in run.errors.items()]
     if claims:
         lines += ["", "Published claims, and this machine", *claim_lines(run.records)]

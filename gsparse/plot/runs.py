@@ -52,7 +52,7 @@ class Measured(Protocol):
 
 
 def times_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
-    """Draw each format's time over the vendor's best, matrix by matrix: below 1 is faster.
+    """Draw each format's time over the vendor's best, matrix by matrix: below 1 is faster. One alone has bars.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def times_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
 
 
 def setup_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
-    """Draw each format's set-up in products of its own, matrix by matrix.
+    """Draw each format's set-up in products of its own, matrix by matrix. One alone has bars.
 
     Parameters
     ----------
@@ -218,8 +218,40 @@ def _save_sheets(folder: Path, matrices: Sequence[tuple[str, Callable[[], Any]]]
 
 
 def _by_matrix(records: Sequence[Measured], ax: Any, value: Callable[[Measured], float | None], label: str) -> Any:
-    """Draw a mark for each matrix and way of multiplying, matrices by size; geometric means stand in the legend."""
     ax = axes_of(ax)
+    names = {r.matrix for r in records}
+    if len(names) == 1:
+        known = [(r, found) for r in records if (found := value(r)) is not None and found > 0]
+        _draw_bars(known, ax)
+        ax.set_xlabel(f"{label}, {names.pop()}")
+    else:
+        _draw_marks(records, ax, value)
+        ax.set_ylabel(label)
+    return ax
+
+
+def _draw_bars(known: Sequence[tuple[Measured, float]], ax: Any) -> None:
+    """Draw a bar from 1 for each way of multiplying, the first on top, and beside each other those of its threads."""
+    places = {what: place for place, what in enumerate(dict.fromkeys(r.what for r, _ in known))}
+    counts = list(dict.fromkeys(r.threads for r, _ in known))
+    height = 0.8 / max(1, len(counts))
+    for number, threads in enumerate(counts):
+        part = [(places[r.what], found) for r, found in known if r.threads == threads]
+        middles = [place - 0.4 + (number + 0.5) * height for place, _ in part]
+        values = np.array([found for _, found in part])
+        bars = ax.barh(middles, values - 1, height, left=1.0, color=f"C{number}", label=f"{threads} thread(s)")
+        ax.bar_label(bars, [f"{found:.3g}" for found in values], padding=2, fontsize="xx-small")
+    ax.axvline(1.0, color="gray", linewidth=0.8)
+    ax.set_xscale("log")
+    ax.margins(x=0.1)  # (of the numbers beside the bars)
+    ax.set_yticks(range(len(places)), list(places), fontsize="x-small")
+    ax.invert_yaxis()
+    if any(counts):
+        ax.legend(fontsize="x-small")
+
+
+def _draw_marks(records: Sequence[Measured], ax: Any, value: Callable[[Measured], float | None]) -> None:
+    """Draw a mark for each matrix and way of multiplying, matrices by size; geometric means stand in the legend."""
     sizes = {r.matrix: r.nnz for r in records}
     places = {name: place for place, name in enumerate(sorted(sizes, key=lambda name: sizes[name]))}
     series: dict[str, list[tuple[int, float]]] = {}
@@ -235,7 +267,6 @@ def _by_matrix(records: Sequence[Measured], ax: Any, value: Callable[[Measured],
     ax.axhline(1.0, color="gray", linewidth=0.8)
     ax.set_xticks(range(len(places)), list(places), rotation=90, fontsize="x-small")
     ax.set_yscale("log")
-    ax.set_ylabel(label)
     if series:
         ax.legend(
             fontsize="x-small",
@@ -244,4 +275,3 @@ def _by_matrix(records: Sequence[Measured], ax: Any, value: Callable[[Measured],
             loc="upper left",
             bbox_to_anchor=(1, 1),
         )
-    return ax

@@ -45,6 +45,10 @@ def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
 
     Raises
     ------
+    TypeError
+        Where something else is given, such as the pair ``(x, info)``.
+    ValueError
+        Where `results` is empty.
     PlotError
         Where matplotlib is not installed.
 
@@ -60,8 +64,9 @@ def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
     >>> ax.get_legend().get_texts()[0].get_text() == f"cg: converged, {found.iterations} iterations"
     True
     """
-    ax = axes_of(ax)
     named = results if isinstance(results, Mapping) else {"": results}
+    _require_solves(named)
+    ax = axes_of(ax)
     for number, (name, result) in enumerate(named.items()):
         label = f"{name}{': ' if name else ''}{result.reason}, {result.iterations} iterations"
         for column in _relative(result.residuals).T:
@@ -75,9 +80,16 @@ def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
     ax.grid(alpha=0.3, linewidth=0.5)
     ax.set_xlabel("iteration", fontsize="small")
     ax.set_ylabel("residual over the first", fontsize="small")
-    if named:
-        ax.legend(fontsize="x-small")
+    ax.legend(fontsize="x-small")
     return ax
+
+
+def _require_solves(named: Mapping[str, Any]) -> None:
+    if not named:
+        raise ValueError("convergence needs a SolveResult at least, got none")
+    for result in named.values():
+        if not hasattr(result, "residuals"):
+            raise TypeError(f"pass the SolveResult of full_output=True, got {type(result).__name__}")
 
 
 def _relative(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

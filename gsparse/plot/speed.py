@@ -30,7 +30,8 @@ def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
     """Draw each format's product under the roof that memory sets: operations a second over operations a byte.
 
     A format further right reads less; one further below the roof loses time to something else than reading. Above it is
-    what a cache holds. Hollow marks are predicted, filled ones measured (``tune=True``), the ring is around the chosen.
+    what a cache holds. Hollow marks are predicted, filled ones measured (with ``tune=True``, after the first product),
+    the ring is around the chosen.
 
     Parameters
     ----------
@@ -48,6 +49,8 @@ def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
 
     Raises
     ------
+    TypeError
+        Where A is another library's matrix, which has no plan.
     PlotError
         Where matplotlib is not installed.
 
@@ -67,6 +70,8 @@ def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
     >>> ax.get_legend().get_texts()[0].get_text()
     'memory: 20 GB/s'
     """
+    if not hasattr(A, "plan"):
+        raise TypeError(f"roofline needs a GpuSparseMatrix, got {type(A).__name__}: pass GpuSparseMatrix(A)")
     ax = axes_of(ax)
     plan = A.plan
     flops = _FLOPS[A.dtype.kind == "c"] * max(plan.stats.nnz, 1)
@@ -86,7 +91,7 @@ def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
     ax.grid(alpha=0.3, linewidth=0.5, which="both")
     ax.set_xlabel("operations a byte", fontsize="small")
     ax.set_ylabel(f"billion operations a second, {plan.device}", fontsize="small")
-    note = "hollow: predicted\nfilled: measured"
+    note = "hollow: predicted\nfilled: measured\nabove the line: from a cache"
     ax.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1), title=note, title_fontsize="x-small")
     return ax
 

@@ -24,7 +24,7 @@ from gsparse.formats import Csr, Stored
 from gsparse.interchange import library_of, taken
 from gsparse.kernels import Panel
 from gsparse.operand import Request
-from gsparse.plan import Plan, check_request
+from gsparse.plan import Plan
 from gsparse.stats import Stats
 
 __all__ = ["DeviceMatrix", "GpuSparseMatrix", "TransposedMatrix"]
@@ -71,7 +71,6 @@ class DeviceMatrix(ElementwiseOperations):
             given._request if given is not None else Request(),
             **{name: option for name, option in options.items() if option is not None},
         )
-        check_request(self._request.format, self._request.threads_per_block)
         home = given.device if given is not None else source
         self.device = get_device(device) if device is not None or home is None else home
         self.stats = Stats()

@@ -85,6 +85,13 @@ BAD_SOURCES: dict[str, Any] = {
     "unknown format": (S, {"format": "fast"}, FormatError, "unknown format 'fast': use one of auto, csr_scalar"),
     "no format": (S, {"format": ""}, FormatError, "unknown format ''"),
     "100 threads": (S, {"threads_per_block": 100}, FormatError, r"one of \(128, 256, 512\), got 100"),
+    "symmetry unknown": (S, {"symmetric": "yes"}, FormatError, "symmetric must be.*True.*'hermitian'.*got 'yes'"),
+    "symmetry by a number": (S, {"symmetric": 1}, FormatError, "symmetric must be.*got 1"),
+    "tuning unknown": (S, {"tune": "x"}, FormatError, r"tune must be one of \(False, True, 'lazy'\), got 'x'"),
+    "compression unknown": (S, {"compress": "yes"}, FormatError, r"compress must be one of \(False, True\), got 'yes'"),
+    "fewer products than none": (S, {"expected_products": -1}, FormatError, "at least 1, got -1"),
+    "no products": (S, {"expected_products": 0}, FormatError, "at least 1, got 0"),
+    "products by a word": (S, {"expected_products": "many"}, FormatError, "at least 1, got 'many'"),
     "no threads": (S, {"threads_per_block": 0}, FormatError, r"one of \(128, 256, 512\), got 0"),
 }
 

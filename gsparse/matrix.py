@@ -16,7 +16,14 @@ from gsparse import ops
 from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array
 from gsparse.arrays import initialize, mirrors_of
 from gsparse.columns_plan import ColumnsPlan
-from gsparse.construct import check_dtype, check_index_kinds, device_arrays, device_of_source, read_file
+from gsparse.construct import (
+    check_dtype,
+    check_index_kinds,
+    check_source,
+    device_arrays,
+    device_of_source,
+    read_file,
+)
 from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
@@ -57,6 +64,7 @@ class DeviceMatrix(ElementwiseOperations):
         symmetric: bool | Literal["hermitian"] | None = None,
         maxprint: int | None = None,
     ) -> None:
+        check_source(arg1)
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
         options: dict[str, Any] = {
@@ -92,6 +100,9 @@ class DeviceMatrix(ElementwiseOperations):
                 raise kind(f"no matrix can be made of what came: {error}") from error
             check_dtype(self.dtype)
             self._settle()
+
+    # What a TypeError about arguments names: users never see this class.
+    __init__.__qualname__ = "GpuSparseMatrix.__init__"
 
     def _share(self, given: DeviceMatrix, dtype: Any, maxprint: int | None) -> None:
         """Take over another matrix's device arrays; whoever is written to later gets arrays of its own."""

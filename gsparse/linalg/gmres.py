@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,9 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
+    unknown = [name for name in options if name not in signature(gmres).parameters]
+    if unknown:
+        raise TypeError(f"fgmres() got an unexpected keyword argument {unknown[0]!r}")
     return gmres(A, b, x0, **{**options, "flexible": True})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.errors import ShapeError
-from gsparse.linalg import SolveResult, cg, ilu0
+from gsparse.linalg import SolveResult, bicgstab, cg, chebyshev, gmres, ilu0, lsmr, lsqr, minres
 from tests.linalg.problems import Count, laplacian, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder, on_device
 
@@ -214,7 +215,17 @@ def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture
     np.testing.assert_allclose(found.residuals[0], np.linalg.norm(B))
     assert found.residuals[-1] < 1e-8 * np.linalg.norm(B) <= found.residuals[-2]
     assert "converged after" in str(found)
-    assert f"{found.iterations}/" in capsys.readouterr().err  # the bar
+    assert f"{found.iterations}it" in capsys.readouterr().err  # the bar, without an end where none was given
+    found = cg(matrix(real_device), B, rtol=1e-8, full_output=True, progress=True, maxiter=500)
+    assert f"{found.iterations}/500" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("solve", [bicgstab, cg, chebyshev, gmres, lsmr, lsqr, minres])
+def test_a_bar_without_tqdm_is_refused_before_any_work(solve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.delitem(sys.modules, "tqdm.auto", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"progress=True needs tqdm: pip install 'gsparse\[progress\]'"):
+        solve(None, None, progress=True)
 
 
 # Matrices and tolerances at which the count of iterations hardly hangs on roundings: SciPy's own counts, with the rows

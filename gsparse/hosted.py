@@ -29,6 +29,13 @@ READING_METHODS = (
 )
 
 
+# SciPy's methods that write to the arrays of a matrix.
+WRITING_METHODS = (
+    *("__setitem__", "setdiag", "eliminate_zeros", "sum_duplicates", "sort_indices", "prune", "resize"),
+    *("__imul__", "__itruediv__"),
+)
+
+
 class HostedOperations(DeviceArrays):
     """Mixin: what a device matrix leaves to SciPy."""
 
@@ -165,5 +172,24 @@ def _hosted(name: str) -> Callable[..., Any]:
     return method
 
 
+def _writing(name: str) -> Callable[..., Any]:
+    def method(self: HostedOperations, *args: Any, **options: Any) -> Any:
+        try:
+            return getattr(super(HostedOperations, self), name)(*args, **options)
+        except ValueError as error:
+            is_frozen = any(mirror.frozen for mirror in self._mirrors.values())
+            if not (is_frozen and any(word in str(error) for word in _OF_READ_ONLY)):
+                raise
+            raise ValueError("this matrix is frozen: write to a copy()") from error
+
+    method.__name__, method.__doc__ = name, getattr(sp.csr_array, name).__doc__
+    return method
+
+
+# What NumPy and SciPy's compiled code say of an array that may not be written.
+_OF_READ_ONLY = ("read-only", "not writ", "writeable", "frozen")
+
 for _name in READING_METHODS:
     setattr(HostedOperations, _name, _hosted(_name))
+for _name in WRITING_METHODS:
+    setattr(HostedOperations, _name, _writing(_name))

@@ -23,7 +23,7 @@ __all__ = ["HostedOperations"]
 # Methods of SciPy's that read a matrix and give something new: run on the twin.
 READING_METHODS = (
     *("sum", "mean", "trace", "diagonal", "max", "min", "nanmax", "nanmin", "argmax", "argmin", "count_nonzero"),
-    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__str__", "__bool__"),
+    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__bool__"),
     *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "__pow__", "power", "maximum", "minimum"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
 )
@@ -47,6 +47,10 @@ class HostedOperations(DeviceArrays):
         Where columns are unsorted or repeated, the twin gets arrays of its own: SciPy's reductions sort in place.
         """
         self.stats.left_device(operation)
+        return self._twin()
+
+    def _twin(self) -> Any:
+        """Give the twin without a word: for what only shows the matrix, no operation at all. Synchronizes."""
         mirrors = self._mirrors
         hosts = tuple(mirrors[name].read() for name in ("data", "indices", "indptr"))
         # Nothing lent since: nothing written.
@@ -60,6 +64,10 @@ class HostedOperations(DeviceArrays):
             twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)
         mirrors.twin = None if lent else (key, twin)
         return twin
+
+    def __str__(self) -> str:
+        twin = self._twin()
+        return str(twin).replace(repr(twin), repr(self), 1)
 
     def _on_host(self, name: str, *args: Any, **options: Any) -> Any:
         """Run SciPy's method on the twin and bring a sparse result of this format home."""

@@ -37,6 +37,10 @@ from gsparse.stats import Stats
 __all__ = ["DeviceMatrix", "GpuSparseMatrix", "TransposedMatrix"]
 
 
+# What a product of two sparse matrices, on the host, is counted as.
+_SPARSE_PRODUCT = "sparse @ sparse"
+
+
 class DeviceMatrix(ElementwiseOperations):
     """What a matrix on a device and its transposed view have in common: arrays, loans and products.
 
@@ -252,7 +256,7 @@ class DeviceMatrix(ElementwiseOperations):
             if is_scalar(other):
                 raise ValueError("Scalar operands are not allowed, use '*' instead")
             if sp.issparse(other):
-                return self._on_host("dot", other)
+                return self._sparse_product(other)
             other = np.asarray(other)
             if other.ndim == 0:
                 return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
@@ -268,6 +272,11 @@ class DeviceMatrix(ElementwiseOperations):
         if other.ndim == 2 and other.shape[1] == 1:
             return (self @ other.reshape(-1)).reshape(-1, 1)
         return self._product(other)
+
+    def _sparse_product(self, other: Any, *, reflected: bool = False) -> Any:
+        """Multiply by a sparse matrix, on the host."""
+        twin, other = self.host_twin(_SPARSE_PRODUCT), self._plain(_SPARSE_PRODUCT, other)
+        return self._like(other @ twin if reflected else twin @ other)
 
     def dot(self, other: Any) -> Any:
         """Multiply by a scalar, a vector, dense columns or a sparse matrix, as SciPy's `dot`.
@@ -294,7 +303,9 @@ class DeviceMatrix(ElementwiseOperations):
             return library.give(self.__rmatmul__(library.take(other)))
         if is_scalar(other):
             raise ValueError("Scalar operands are not allowed, use '*' instead")
-        if sp.issparse(other) or self.ndim == 1:
+        if sp.issparse(other):
+            return self._sparse_product(other, reflected=True)
+        if self.ndim == 1:
             return self._on_host("__rmatmul__", other)
         other = other if device_of(other) is not None else np.asarray(other)
         if other.ndim == 0:
@@ -515,7 +526,7 @@ class DeviceMatrix(ElementwiseOperations):
         return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, on {self.device.name}>"
+        return f"<{type(self).__name__}: {super().__repr__()[1:-1]}, on {self.device.name}>"
 
     def _repr_html_(self) -> str:
         found: str = import_module("gsparse.plot").html(self)

@@ -191,7 +191,17 @@ class Operand:
             threads_per_block=request.threads_per_block,
             expected_products=request.expected_products,
         )
-        return plan if self._has_room else replace(plan, reason=f"{plan.reason}; memory did not last for other formats")
+        if not self._has_room:
+            plan = replace(plan, reason=f"{plan.reason}; memory did not last for other formats")
+        if self._is_to_be_timed:
+            when = "in the first products" if request.tune == "lazy" else "at the first product"
+            plan = replace(plan, reason=f"{plan.reason}; will be timed {when} (unless such a matrix was before)")
+        return plan
+
+    @property
+    def _is_to_be_timed(self) -> bool:
+        request = self.request
+        return bool(request.tune) and request.format == "auto" and request.expected_products >= _EXAMINE_PRODUCTS
 
     @property
     def _model(self) -> MachineModel:
@@ -229,8 +239,8 @@ class Operand:
         return found
 
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        plan, request = self.plan(storage, compute), self.request
-        if request.tune and request.format == "auto" and request.expected_products >= _EXAMINE_PRODUCTS:
+        plan = self.plan(storage, compute)
+        if self._is_to_be_timed:
             found = self._tuned(plan, storage, compute)
         else:
             found = self._product_of(plan, storage, compute)

@@ -595,6 +595,9 @@ def test_what_leaves_the_device_is_counted_and_logged(A: Any, caplog: pytest.Log
         A.data[:1] = 0
     assert A.stats.host_operations == {"sum": 2, "__getitem__": 1, "data": 1}
     assert [record.name for record in caplog.records] == ["gsparse"] * 4
+    products, *others = str(A.stats).splitlines()
+    assert products.split() == ["2", "products", "on", "the", "device"]
+    assert [line.split()[:2] for line in others] == [["2", "sum,"], ["1", "__getitem__,"], ["1", "data,"]]
     assert "sum ran on the host" in caplog.text
     assert "__getitem__ ran on the host" in caplog.text
     assert (2 * A).stats.products == 0, "counts are each matrix's own"

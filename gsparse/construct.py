@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,18 @@ from gsparse.device import Device, device_of
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.files import read_file
 
-__all__ = ["device_arrays", "device_of_source", "read_file"]
+__all__ = ["check_source", "device_arrays", "device_of_source", "read_file"]
+
+
+def check_source(source: Any) -> None:
+    """Refuse what is taken for a matrix by mistake: a file's name, nothing."""
+    if isinstance(source, str | PathLike):
+        raise StructureError(f"a file name? use GpuSparseMatrix.from_file({fspath(source)!r})")
+    if source is None:
+        raise StructureError(
+            "no matrix can be made of None: give a SciPy sparse array, a dense array, (data, (row, col)), "
+            "(data, indices, indptr) or a shape"
+        )
 
 
 def device_of_source(source: Any) -> Device | None:

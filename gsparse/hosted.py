@@ -23,9 +23,16 @@ __all__ = ["HostedOperations"]
 # Methods of SciPy's that read a matrix and give something new: run on the twin.
 READING_METHODS = (
     *("sum", "mean", "trace", "diagonal", "max", "min", "nanmax", "nanmin", "argmax", "argmin", "count_nonzero"),
-    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__str__", "__bool__"),
+    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__bool__"),
     *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "__pow__", "power", "maximum", "minimum"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
+)
+
+
+# SciPy's methods that write to the arrays of a matrix.
+WRITING_METHODS = (
+    *("__setitem__", "setdiag", "eliminate_zeros", "sum_duplicates", "sort_indices", "prune", "resize"),
+    *("__imul__", "__itruediv__"),
 )
 
 
@@ -40,6 +47,10 @@ class HostedOperations(DeviceArrays):
         Where columns are unsorted or repeated, the twin gets arrays of its own: SciPy's reductions sort in place.
         """
         self.stats.left_device(operation)
+        return self._twin()
+
+    def _twin(self) -> Any:
+        """Give the twin without a word: for what only shows the matrix, no operation at all. Synchronizes."""
         mirrors = self._mirrors
         hosts = tuple(mirrors[name].read() for name in ("data", "indices", "indptr"))
         # Nothing lent since: nothing written.
@@ -53,6 +64,10 @@ class HostedOperations(DeviceArrays):
             twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)
         mirrors.twin = None if lent else (key, twin)
         return twin
+
+    def __str__(self) -> str:
+        twin = self._twin()
+        return str(twin).replace(repr(twin), repr(self), 1)
 
     def _on_host(self, name: str, *args: Any, **options: Any) -> Any:
         """Run SciPy's method on the twin and bring a sparse result of this format home."""
@@ -165,5 +180,24 @@ def _hosted(name: str) -> Callable[..., Any]:
     return method
 
 
+def _writing(name: str) -> Callable[..., Any]:
+    def method(self: HostedOperations, *args: Any, **options: Any) -> Any:
+        try:
+            return getattr(super(HostedOperations, self), name)(*args, **options)
+        except ValueError as error:
+            is_frozen = any(mirror.frozen for mirror in self._mirrors.values())
+            if not (is_frozen and any(word in str(error) for word in _OF_READ_ONLY)):
+                raise
+            raise ValueError("this matrix is frozen: write to a copy()") from error
+
+    method.__name__, method.__doc__ = name, getattr(sp.csr_array, name).__doc__
+    return method
+
+
+# What NumPy and SciPy's compiled code say of an array that may not be written.
+_OF_READ_ONLY = ("read-only", "not writ", "writeable", "frozen")
+
 for _name in READING_METHODS:
     setattr(HostedOperations, _name, _hosted(_name))
+for _name in WRITING_METHODS:
+    setattr(HostedOperations, _name, _writing(_name))

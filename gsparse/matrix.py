@@ -16,7 +16,14 @@ from gsparse import ops
 from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array
 from gsparse.arrays import initialize, mirrors_of
 from gsparse.columns_plan import ColumnsPlan
-from gsparse.construct import check_dtype, check_index_kinds, device_arrays, device_of_source, read_file
+from gsparse.construct import (
+    check_dtype,
+    check_index_kinds,
+    check_source,
+    device_arrays,
+    device_of_source,
+    read_file,
+)
 from gsparse.device import Device, device_of, get_device
 from gsparse.elementwise import ElementwiseOperations, is_scalar
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
@@ -24,10 +31,14 @@ from gsparse.formats import Csr, Stored
 from gsparse.interchange import library_of, taken
 from gsparse.kernels import Panel
 from gsparse.operand import Request
-from gsparse.plan import Plan, check_request
+from gsparse.plan import Plan
 from gsparse.stats import Stats
 
 __all__ = ["DeviceMatrix", "GpuSparseMatrix", "TransposedMatrix"]
+
+
+# What a product of two sparse matrices, on the host, is counted as.
+_SPARSE_PRODUCT = "sparse @ sparse"
 
 
 class DeviceMatrix(ElementwiseOperations):
@@ -57,6 +68,7 @@ class DeviceMatrix(ElementwiseOperations):
         symmetric: bool | Literal["hermitian"] | None = None,
         maxprint: int | None = None,
     ) -> None:
+        check_source(arg1)
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
         options: dict[str, Any] = {
@@ -71,7 +83,6 @@ class DeviceMatrix(ElementwiseOperations):
             given._request if given is not None else Request(),
             **{name: option for name, option in options.items() if option is not None},
         )
-        check_request(self._request.format, self._request.threads_per_block)
         home = given.device if given is not None else source
         self.device = get_device(device) if device is not None or home is None else home
         self.stats = Stats()
@@ -93,6 +104,9 @@ class DeviceMatrix(ElementwiseOperations):
                 raise kind(f"no matrix can be made of what came: {error}") from error
             check_dtype(self.dtype)
             self._settle()
+
+    # What a TypeError about arguments names: users never see this class.
+    __init__.__qualname__ = "GpuSparseMatrix.__init__"
 
     def _share(self, given: DeviceMatrix, dtype: Any, maxprint: int | None) -> None:
         """Take over another matrix's device arrays; whoever is written to later gets arrays of its own."""
@@ -242,7 +256,7 @@ class DeviceMatrix(ElementwiseOperations):
             if is_scalar(other):
                 raise ValueError("Scalar operands are not allowed, use '*' instead")
             if sp.issparse(other):
-                return self._on_host("dot", other)
+                return self._sparse_product(other)
             other = np.asarray(other)
             if other.ndim == 0:
                 return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
@@ -258,6 +272,11 @@ class DeviceMatrix(ElementwiseOperations):
         if other.ndim == 2 and other.shape[1] == 1:
             return (self @ other.reshape(-1)).reshape(-1, 1)
         return self._product(other)
+
+    def _sparse_product(self, other: Any, *, reflected: bool = False) -> Any:
+        """Multiply by a sparse matrix, on the host."""
+        twin, other = self.host_twin(_SPARSE_PRODUCT), self._plain(_SPARSE_PRODUCT, other)
+        return self._like(other @ twin if reflected else twin @ other)
 
     def dot(self, other: Any) -> Any:
         """Multiply by a scalar, a vector, dense columns or a sparse matrix, as SciPy's `dot`.
@@ -284,7 +303,9 @@ class DeviceMatrix(ElementwiseOperations):
             return library.give(self.__rmatmul__(library.take(other)))
         if is_scalar(other):
             raise ValueError("Scalar operands are not allowed, use '*' instead")
-        if sp.issparse(other) or self.ndim == 1:
+        if sp.issparse(other):
+            return self._sparse_product(other, reflected=True)
+        if self.ndim == 1:
             return self._on_host("__rmatmul__", other)
         other = other if device_of(other) is not None else np.asarray(other)
         if other.ndim == 0:
@@ -505,7 +526,7 @@ class DeviceMatrix(ElementwiseOperations):
         return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, on {self.device.name}>"
+        return f"<{type(self).__name__}: {super().__repr__()[1:-1]}, on {self.device.name}>"
 
     def _repr_html_(self) -> str:
         found: str = import_module("gsparse.plot").html(self)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
@@ -18,11 +19,11 @@ from gsparse._typing import INDEX_DTYPES, Array
 from gsparse.build import Entries, halved
 from gsparse.columns_plan import ColumnsPlan, launch_for, plan_columns
 from gsparse.device import Device
-from gsparse.errors import StructureError
+from gsparse.errors import FormatError, StructureError
 from gsparse.formats import Csr, RowPattern, Stored
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, Panel
 from gsparse.machine import CPU_MODEL, GPU_MODEL, MachineModel
-from gsparse.plan import AS_STORED, EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, make_plan, settle
+from gsparse.plan import AS_STORED, EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, check_request, make_plan, settle
 from gsparse.structure import Structure
 from gsparse.tune import LazyTuner, key_of, recall, remember, worth_timing
 
@@ -32,9 +33,22 @@ __all__ = ["Operand", "Product", "Request", "make_operand"]
 _EXAMINE_PRODUCTS = 50
 
 
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "compress": (False, True),
+    "tune": (False, True, "lazy"),
+    "symmetric": (None, True, False, "hermitian"),
+}
+
+
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for when the matrix was made."""
+    """What the user asked for when the matrix was made.
+
+    Raises
+    ------
+    FormatError
+        Where an option is none of its choices.
+    """
 
     format: str = "auto"
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
@@ -42,6 +56,15 @@ class Request:
     compress: bool = True
     tune: bool | Literal["lazy"] = False
     symmetric: bool | Literal["hermitian"] | None = None
+
+    def __post_init__(self) -> None:
+        check_request(self.format, self.threads_per_block)
+        for name, choices in _CHOICES.items():
+            given = getattr(self, name)
+            if not (isinstance(given, str | bool | np.bool_ | None) and given in choices):
+                raise FormatError(f"{name} must be one of {choices}, got {given!r}")
+        if not (isinstance(self.expected_products, Real) and self.expected_products >= 1):
+            raise FormatError(f"expected_products must be a number of at least 1, got {self.expected_products!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +191,17 @@ class Operand:
             threads_per_block=request.threads_per_block,
             expected_products=request.expected_products,
         )
-        return plan if self._has_room else replace(plan, reason=f"{plan.reason}; memory did not last for other formats")
+        if not self._has_room:
+            plan = replace(plan, reason=f"{plan.reason}; memory did not last for other formats")
+        if self._is_to_be_timed:
+            when = "in the first products" if request.tune == "lazy" else "at the first product"
+            plan = replace(plan, reason=f"{plan.reason}; will be timed {when} (unless such a matrix was before)")
+        return plan
+
+    @property
+    def _is_to_be_timed(self) -> bool:
+        request = self.request
+        return bool(request.tune) and request.format == "auto" and request.expected_products >= _EXAMINE_PRODUCTS
 
     @property
     def _model(self) -> MachineModel:
@@ -206,8 +239,8 @@ class Operand:
         return found
 
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        plan, request = self.plan(storage, compute), self.request
-        if request.tune and request.format == "auto" and request.expected_products >= _EXAMINE_PRODUCTS:
+        plan = self.plan(storage, compute)
+        if self._is_to_be_timed:
             found = self._tuned(plan, storage, compute)
         else:
             found = self._product_of(plan, storage, compute)

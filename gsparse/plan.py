@@ -199,13 +199,14 @@ class Plan:
 
     def __str__(self) -> str:
         stats = self.stats
+        is_measured = any(c.measured is not None for c in self.candidates)
         lines = [
             f"{self.format} on {self.device}: {self.reason}",
             f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to "
             f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
             f"η {stats.efficiency:.2f}",
             f"{'':2}{'format':<16}{'columns':>9}{'values':>16}{'MB a product':>14}{'padding':>9}{'predicted µs':>14}"
-            f"{'measured µs':>13}",
+            f"{'measured µs' if is_measured else '':>13}".rstrip(),
         ]
         for c in self.candidates:
             mark = "→" if c.format == self.format else ""
@@ -213,7 +214,7 @@ class Plan:
             measured = "" if c.measured is None else f"{c.measured * 1e6:.1f}"
             lines.append(
                 f"{mark:2}{c.format:<16}{c.storage.columns:>9}{c.storage.values:>16}{megabytes:>14.3f}"
-                f"{c.padding_ratio:>9.2f}{predicted:>14.1f}{measured:>13}"
+                f"{c.padding_ratio:>9.2f}{predicted:>14.1f}{measured:>13}".rstrip()
             )
         return "\n".join(lines)
 

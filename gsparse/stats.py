@@ -32,6 +32,10 @@ class Stats:
     products: int = 0
     host_operations: Counter[str] = field(default_factory=Counter)
 
+    def __str__(self) -> str:
+        counts = [f"{count:7d}  {name}, on the host" for name, count in self.host_operations.most_common()]
+        return "\n".join([f"{self.products:7d}  products on the device", *counts])
+
     def left_device(self, operation: str) -> None:
         """Note that an operation runs on the host.
 

@@ -75,6 +75,14 @@ BAD_SOURCES: dict[str, Any] = {
     "row too large": ((DATA[:1], ([9], [1])), {}, StructureError, "index 9 exceeds matrix dimension 4"),
     "row and col of two lengths": ((DATA[:2], ([0], [1, 2])), {}, StructureError, "same length"),
     "three dimensions": (np.ones((2, 2, 2)), {"shape": None}, StructureError, "3D"),
+    "a file name": ("a.mtx", {"shape": None}, StructureError, r"GpuSparseMatrix\.from_file\('a\.mtx'\)"),
+    "a path": (Path("a.mtx"), {"shape": None}, StructureError, r"GpuSparseMatrix\.from_file\('a\.mtx'\)"),
+    "nothing": (
+        None,
+        {"shape": None},
+        StructureError,
+        r"of None: give a SciPy sparse array.*\(data, indices, indptr\)",
+    ),
     "a scalar": (3.0, {"shape": None}, StructureError, "scalar"),
     "negative shape": ((-1, 3), {"shape": None}, StructureError, "cannot be negative"),
     "another shape": (S, {"shape": (2, 2)}, StructureError, "size 5 should be 3"),
@@ -85,6 +93,13 @@ BAD_SOURCES: dict[str, Any] = {
     "unknown format": (S, {"format": "fast"}, FormatError, "unknown format 'fast': use one of auto, csr_scalar"),
     "no format": (S, {"format": ""}, FormatError, "unknown format ''"),
     "100 threads": (S, {"threads_per_block": 100}, FormatError, r"one of \(128, 256, 512\), got 100"),
+    "symmetry unknown": (S, {"symmetric": "yes"}, FormatError, "symmetric must be.*True.*'hermitian'.*got 'yes'"),
+    "symmetry by a number": (S, {"symmetric": 1}, FormatError, "symmetric must be.*got 1"),
+    "tuning unknown": (S, {"tune": "x"}, FormatError, r"tune must be one of \(False, True, 'lazy'\), got 'x'"),
+    "compression unknown": (S, {"compress": "yes"}, FormatError, r"compress must be one of \(False, True\), got 'yes'"),
+    "fewer products than none": (S, {"expected_products": -1}, FormatError, "at least 1, got -1"),
+    "no products": (S, {"expected_products": 0}, FormatError, "at least 1, got 0"),
+    "products by a word": (S, {"expected_products": "many"}, FormatError, "at least 1, got 'many'"),
     "no threads": (S, {"threads_per_block": 0}, FormatError, r"one of \(128, 256, 512\), got 0"),
 }
 
@@ -117,6 +132,12 @@ def assert_gone(watched: list[Any]) -> None:
     if any(ref() is not None for ref in watched):  # in a cycle, as tracebacks are
         gc.collect()
     assert [ref for ref in watched if ref() is not None] == []
+
+
+def test_a_wrong_keyword_is_refused_in_the_name_of_the_class_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"GpuSparseMatrix.*'fromat'") as caught:
+        GpuSparseMatrix(S, fromat="csr_vector")
+    assert "DeviceMatrix" not in str(caught.value)
 
 
 def test_a_failed_constructor_keeps_nothing_on_the_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -497,7 +497,8 @@ def test_one_warning_says_that_a_loan_is_held(device: Device) -> None:
 def test_a_frozen_matrix_refuses_to_be_written(device: Device, write: str) -> None:
     A, S = make_pair(device)
     assert A.freeze() is A
-    with pytest.raises(ValueError, match=r"read-only|frozen|not writ|writeable"):
+    by_array = write.startswith("through")  # (then it is NumPy that says so)
+    with pytest.raises(ValueError, match="read-only" if by_array else "matrix is frozen.*copy"):
         WRITES[write](A)
     assert_same(A, S)
     np.testing.assert_array_equal(A.toarray(), S.toarray())

@@ -423,8 +423,9 @@ def test_files_are_written_and_read(A: Any, S: Any, tmp_path: Path, device: Devi
 
 
 def test_texts_say_what_and_where(A: Any, S: Any, device: Device) -> None:
-    assert repr(A) == f"{repr(S).replace('Compressed Sparse Row', 'Compressed Sparse Row')[:-1]}, on {device.name}>"
-    assert str(A).splitlines()[1:] == str(S).splitlines()[1:]
+    assert repr(A) == f"<GpuSparseMatrix: {repr(S)[1:-1]}, on {device.name}>"
+    assert str(A).startswith(repr(A))
+    assert str(A).splitlines()[2:] == str(S).splitlines()[2:]
     html = A._repr_html_()
     for words in ("GpuSparseMatrix", "12 × 9", "float64", f"{S.nnz:,}", device.name, A.plan.format):
         assert words in html
@@ -594,6 +595,9 @@ def test_what_leaves_the_device_is_counted_and_logged(A: Any, caplog: pytest.Log
         A.data[:1] = 0
     assert A.stats.host_operations == {"sum": 2, "__getitem__": 1, "data": 1}
     assert [record.name for record in caplog.records] == ["gsparse"] * 4
+    products, *others = str(A.stats).splitlines()
+    assert products.split() == ["2", "products", "on", "the", "device"]
+    assert [line.split()[:2] for line in others] == [["2", "sum,"], ["1", "__getitem__,"], ["1", "data,"]]
     assert "sum ran on the host" in caplog.text
     assert "__getitem__ ran on the host" in caplog.text
     assert (2 * A).stats.products == 0, "counts are each matrix's own"
@@ -610,6 +614,7 @@ ON_DEVICE = {
     "cast": lambda A: A.astype(np.float32) @ np.ones(9),
     "copied": lambda A: GpuSparseMatrix(A.copy()) @ np.ones(9),
     "device arrays": lambda A: (A.device_data, A.device_indices, A.device_indptr),
+    "texts": lambda A: (str(A), repr(A), str(A.T), repr(A.T)),
     "plan": lambda A: (str(A.plan), A.stored.nbytes, A.shape, A.dtype, A.nnz),
 }
 ON_HOST = {
@@ -620,7 +625,7 @@ ON_HOST = {
     "tocsc": lambda A: A.tocsc(),
     "data": lambda A: A.data,
     "indptr": lambda A: A.T.indptr,
-    "dot": lambda A: A @ A.T,
+    "sparse @ sparse": lambda A: A @ A.T,
     "__gt__": lambda A: A > 0,
     "maximum": lambda A: A.maximum(0),
     "__iter__": lambda A: next(iter(A)),

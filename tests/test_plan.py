@@ -345,10 +345,14 @@ def test_the_table_shows_every_candidate_and_marks_the_choice(stats: RowStats, m
         assert line.split()[-3:] == numbers.split()
         assert candidate.storage.columns in line and candidate.storage.values in line
     assert len({len(line) for line in (titles, *table)}) == 1
+    assert "measured" not in titles, "nothing was"
+    assert [line for line in str(plan).splitlines() if line != line.rstrip()] == []
 
 
 def test_the_table_shows_measured_times_where_there_are_any() -> None:
     plan = settle(plan_of(STENCIL), {"ellpack": 1.25e-6, "csr_vector": 7.0}, "measured")
+    assert [line for line in str(plan).splitlines() if line != line.rstrip()] == []
+    assert str(plan).splitlines()[2].endswith("measured µs")
     measured = {line.replace("→", "").split()[0]: line.split()[-1] for line in str(plan).splitlines()[3:]}
     assert (measured["ellpack"], measured["csr_vector"]) == ("1.2", "7000000.0")
     assert measured["csr_scalar"] == f"{next(c for c in plan.candidates if c.format == 'csr_scalar').seconds * 1e6:.1f}"

@@ -89,8 +89,11 @@ def test_the_fastest_is_chosen_and_the_plan_shows_what_each_took(
     seconds[fastest] = 1e-5
     clock = Clock(device, monkeypatch, seconds)
     A = GpuSparseMatrix(S, device=device, tune=way)
+    when = "at the first product" if way is True else "in the first products"
+    assert f"will be timed {when}" in A.plan.reason
     multiply_until_decided(A, S, rng)
     plan = A.plan
+    assert "will be" not in plan.reason
     assert plan.format == names[fastest]
     assert "10.0 µs measured" in plan.reason
     assert {c.format: c.measured for c in plan.candidates if c.measured is not None} == dict(

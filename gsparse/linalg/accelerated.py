@@ -178,7 +178,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     def _solved(self, right: Array, adjoint: bool) -> SolveResult:
         """Solve for a right-hand side of the device by the first method that can, else the best; others go."""
         A = self.matrix.H if adjoint else self.matrix
-        M = self.M if self.M is None or not adjoint else _Adjoint(as_operator(self.M, self.matrix.device))
+        M = self.M if self.M is None or not adjoint else _Adjoint(as_operator(self.M, self.matrix.device, "M"))
         tried = []
         for method, options in self._methods:
             found: SolveResult = method(A, right, rtol=self.rtol, M=M, full_output=True, **options)

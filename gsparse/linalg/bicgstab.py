@@ -152,9 +152,10 @@ def bicgstab(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
+    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
     system = make_system(A, b, x0, M)
     with system.solving():
-        found = _solve(system, rtol, atol, maxiter, Watch(callback, progress=progress))
+        found = _solve(system, rtol, atol, maxiter, watch)
     return found if full_output else (found.x, found.info)
 
 

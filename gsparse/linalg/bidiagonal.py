@@ -74,14 +74,14 @@ def bidiagonalize(
     btol: float,
     conlim: float,
     maxiter: int,
-    progress: bool,
+    watch: Watch,
     *,
     variance: bool = False,
     **scalars: float,
 ) -> Iteration:
     """Run LSQR or LSMR. Synchronizes."""
     rows = system.A.shape[0]
-    it = Iteration(system, program, maxiter, sizes={"u": rows, "q": rows}, watch=Watch(progress=progress))
+    it = Iteration(system, program, maxiter, sizes={"u": rows, "q": rows}, watch=watch)
     it.state.set(
         bnorm=system.tolerances(1, 0), damp=damp, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
         atol=atol, btol=btol, ctol=1 / conlim if conlim > 0 else 0,

@@ -134,10 +134,11 @@ def cg(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
+    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
     system = make_system(A, b, x0, M)
     solve = _solve if inner_dtype is None else partial(refined, _solve, inner_dtype)
     with system.solving():
-        found = solve(system, rtol, atol, maxiter, Watch(callback, progress=progress))
+        found = solve(system, rtol, atol, maxiter, watch)
     return found if full_output else (found.x, found.info)
 
 

@@ -166,10 +166,11 @@ def chebyshev(
     """
     if bounds is not None and not (bounds[0] <= bounds[1] and bounds[0] * bounds[1] > 0):
         raise ValueError(f"bounds must be an interval (low, high) without 0, got {bounds}")
+    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
     system = make_system(A, b, x0, M)
     with system.solving():
         low, high = _estimate(system) if bounds is None else bounds
-        found = _solve(system, low, high, rtol, atol, maxiter, Watch(callback, progress=progress))
+        found = _solve(system, low, high, rtol, atol, maxiter, watch)
     return found if full_output else (found.x, found.info)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -184,13 +185,13 @@ def gmres(
         raise ValueError(f"callback_type must be 'x', 'pr_norm' or 'legacy', got {callback_type!r}")
     if restart is not None and restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")
+    watch = _watch(callback, callback_type, progress, maxiter is not None)
     system = make_system(A, b, x0, M)
     size = system.A.whole_shape[0]
     maxiter = 10 * size if maxiter is None else maxiter
     restart = max(1, min(20 if restart is None else restart, size))
     stored = _stored(system.dtype, basis_dtype)
     limit = maxiter if callback is not None and callback_type == "legacy" else np.inf
-    watch = _watch(callback, callback_type, progress)
     with system.solving():
         found = _solve(system, rtol, atol, restart, maxiter, limit, watch, stored, flexible and M is not None)
     return found if full_output else (found.x, found.info)
@@ -235,6 +236,9 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
+    unknown = [name for name in options if name not in signature(gmres).parameters]
+    if unknown:
+        raise TypeError(f"fgmres() got an unexpected keyword argument {unknown[0]!r}")
     return gmres(A, b, x0, **{**options, "flexible": True})
 
 
@@ -249,9 +253,9 @@ def _stored(dtype: np.dtype[Any], asked: npt.DTypeLike | None) -> np.dtype[Any]:
     return np.dtype(stored)
 
 
-def _watch(callback: Callable[[Any], Any] | None, callback_type: str | None, progress: bool) -> Watch:
+def _watch(callback: Callable[[Any], Any] | None, callback_type: str | None, progress: bool, bounded: bool) -> Watch:
     if callback is None or callback_type == "x":
-        return Watch(callback, progress=progress)
+        return Watch(callback, progress=progress, bounded=bounded)
     given = 1  # residuals, the first of which is from before the first iteration
 
     def new_norms(iteration: Iteration, snapshot: Snapshot) -> Array:
@@ -264,7 +268,7 @@ def _watch(callback: Callable[[Any], Any] | None, callback_type: str | None, pro
         for norm in norms:
             callback(norm)
 
-    return Watch(call_with_each, new_norms, progress)
+    return Watch(call_with_each, new_norms, progress, bounded)
 
 
 def _solve(

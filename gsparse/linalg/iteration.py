@@ -22,7 +22,7 @@ from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import SYSTEM_CELLS, Program
 from gsparse.linalg.operators import Apply, Ranks
 from gsparse.linalg.progress import Watch
-from gsparse.linalg.result import CONVERGED, MAXITER, SolveResult, describe
+from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe
 from gsparse.linalg.system import System
 
 __all__ = ["Iteration", "State"]
@@ -320,6 +320,9 @@ class Iteration:
         seconds = time.perf_counter() - self.began
         said = describe(worst, reasons or {})
         tried = {**_ADVICE, **(advice or {})}.get(worst, "")
+        culprits = self.system.nonfinite() if worst == BREAKDOWN else []
+        if culprits:
+            tried = f"{' and '.join(culprits)} hold{'' if len(culprits) > 1 else 's'} NaN or inf."
         return SolveResult(x, info, iterations, self.residuals, said, tried, seconds)
 
 

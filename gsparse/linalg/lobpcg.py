@@ -131,7 +131,7 @@ def lobpcg(
     with device.active(), device.memory_guard():
         on_host = device_of(X) is None
         block, constraints = _block(device, X, "X"), None if Y is None else _block(device, Y, "Y")
-        pencil = Pencil(device, multiplier(A, device, on_host), multiplier(B, device, on_host), largest, ranks)
+        pencil = Pencil(device, multiplier(A, device, on_host), multiplier(B, device, on_host, "B"), largest, ranks)
         rows, columns = block.shape if ranks is None else (A.whole_shape[0], block.shape[1])
         num_constraints = 0 if constraints is None else constraints.shape[1]
         histories: list[list[Host]] = []
@@ -139,7 +139,7 @@ def lobpcg(
             values, vectors = _solve_dense(pencil, block, num_constraints)
         else:
             tol = default_tolerance(rows, block.dtype) if tol is None or tol <= 0 else tol
-            search = _Search(pencil, multiplier(M, device, on_host), tol, restartControl, verbosityLevel)
+            search = _Search(pencil, multiplier(M, device, on_host, "M"), tol, restartControl, verbosityLevel)
             values, vectors = search.run(block, constraints, 20 if maxiter is None else maxiter)
             wanted = (retLambdaHistory, search.values), (retResidualNormsHistory, search.residuals)
             histories = [[np.squeeze(entry) for entry in history] for is_wanted, history in wanted if is_wanted]

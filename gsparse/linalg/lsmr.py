@@ -8,6 +8,7 @@ from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.bidiagonal import FIRST, LEFT, RIGHT, START, TESTS, bidiagonalize, result_of, statistics
 from gsparse.linalg.handover import handed_over
+from gsparse.linalg.progress import Watch
 from gsparse.linalg.system import make_system
 
 __all__ = ["PROGRAM", "lsmr"]
@@ -159,11 +160,12 @@ def lsmr(
     >>> istop, numpy.round(x, 4).tolist(), round(normr, 4)
     (2, [1.0033, -0.9967], 0.0058)
     """
+    watch = Watch(progress=progress, bounded=maxiter is not None)
     system = make_system(A, b, x0, square=False)
     with system.solving():
         limit = min(system.A.whole_shape) if maxiter is None else maxiter
         it = bidiagonalize(
-            system, PROGRAM, damp, atol, btol, conlim, limit, progress,
+            system, PROGRAM, damp, atol, btol, conlim, limit, watch,
             rhobar=1, cbar=1, rhodold=1, minrbar=1e100, acond=1,
         )  # fmt: skip
         it.state.set(stop=0)

@@ -10,6 +10,7 @@ from gsparse._typing import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.bidiagonal import FIRST, LEFT, RIGHT, START, TESTS, bidiagonalize, result_of, statistics
 from gsparse.linalg.handover import handed_over
+from gsparse.linalg.progress import Watch
 from gsparse.linalg.system import make_system
 
 __all__ = ["PROGRAM", "lsqr"]
@@ -164,10 +165,11 @@ def lsqr(
     >>> istop, numpy.round(x, 4).tolist(), round(r1norm, 4)
     (2, [1.0033, -0.9967], 0.0058)
     """
+    watch = Watch(progress=progress, bounded=iter_lim is not None)
     system = make_system(A, b, x0, square=False)
     with system.solving():
         limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
-        it = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, progress, cs2=-1.0, variance=calc_var)
+        it = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, watch, cs2=-1.0, variance=calc_var)
         found = result_of(it)
         variance = system.deliver(it.vectors["var"].real)
     if show:

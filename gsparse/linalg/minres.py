@@ -203,9 +203,10 @@ def minres(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
+    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
     system = make_system(A, b, x0, M)
     with system.solving():
-        found = _solve(system, rtol, shift, maxiter, check, Watch(callback, progress=progress))
+        found = _solve(system, rtol, shift, maxiter, check, watch)
     if show:
         print(found.log())
     return found if full_output else (found.x, found.info)

@@ -21,6 +21,10 @@ __all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
 Apply = Callable[[Array, Array], None]
 
 
+# Names that are taken for preconditioners themselves.
+_PRECONDITIONERS = ("amg", "block_jacobi", "chebyshev_polynomial", "ic0", "ilu0", "isai", "jacobi")
+
+
 class Ranks(Protocol):
     """What a solver needs of the ranks that share its vectors. All call the same in the same order."""
 
@@ -284,8 +288,16 @@ class ForeignOperator(Operator):
         return apply
 
 
-def as_operator(A: Any, device: Device) -> Operator:
+def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
     """Give the operator for whatever a caller has: our matrices, SciPy's and CuPy's, dense arrays, LinearOperators.
+
+    Parameters
+    ----------
+    A : object
+    device : Device
+        Where a matrix of the host goes.
+    name : str
+        What the caller calls it.
 
     Raises
     ------
@@ -300,11 +312,25 @@ def as_operator(A: Any, device: Device) -> Operator:
         return MatrixOperator(GpuSparseMatrix(A, device=device))
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         return ForeignOperator(A)
-    if device_of(A) is None:
-        A = np.asarray(A)
-    if A.ndim != 2 or A.dtype.kind not in "biufc":
-        raise TypeError(f"a matrix or an operator with shape and matvec is needed, got {type(A).__name__}")
-    return DenseOperator(A if A.dtype.kind in "fc" else A.astype(np.float64))
+    array = A if device_of(A) is not None else np.asarray(A)
+    if array.ndim != 2 or array.dtype.kind not in "biufc":
+        raise TypeError(_no_operator(A, array, name))
+    return DenseOperator(array if array.dtype.kind in "fc" else array.astype(np.float64))
+
+
+def _no_operator(given: Any, array: Array, name: str) -> str:
+    """Say what is required instead of what came; for a preconditioner's name, or what makes one, how to make it."""
+    came = type(given).__name__
+    if array.ndim:
+        came += f" of {array.dtype} with shape {array.shape}"
+    module = "gsparse.linalg"
+    function = given if isinstance(given, str) else getattr(given, "__name__", "")
+    if name == "M" and not array.ndim:
+        is_ours = callable(given) and getattr(given, "__module__", "").startswith(module)
+        remedy = f": M={module}.{function if is_ours or function in _PRECONDITIONERS else 'jacobi'}(A)"
+    else:
+        remedy = ": one has a shape and matvec"
+    return f"{name} must be a matrix or operator, got {came}{remedy}"
 
 
 def device_for(*parts: Any) -> Device:

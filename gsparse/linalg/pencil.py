@@ -156,13 +156,13 @@ def product(multiply: Multiply | None, V: Array, name: str) -> Array:
     return found
 
 
-def multiplier(A: Any, device: Device, on_host: bool) -> Multiply | None:
+def multiplier(A: Any, device: Device, on_host: bool, name: str = "A") -> Multiply | None:
     """Give the product of blocks for whatever a caller has."""
     if A is None:
         return None
     if callable(A) and not hasattr(A, "shape"):
         return _hosted(A, device) if on_host else A
-    operator = as_operator(A, device)
+    operator = as_operator(A, device, name)
     blockwise: Any = operator.matrix if isinstance(operator, MatrixOperator) else operator
     matmat: Multiply = blockwise.matmat
     return matmat

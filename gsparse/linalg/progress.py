@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +22,13 @@ class Watch:
         ``argument(iteration, snapshot)``; the solution as the caller would get it, by default.
     progress : bool
         Whether to show a bar (tqdm): iterations and the residual.
+    bounded : bool
+        Whether the caller said how many iterations there may be; if not, iterations are counted without an end.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Where there is to be a bar and no tqdm.
     """
 
     def __init__(
@@ -29,8 +36,10 @@ class Watch:
         callback: Callable[[Any], Any] | None = None,
         argument: Callable[[Any, Any], Any] | None = None,
         progress: bool = False,
+        bounded: bool = True,
     ) -> None:
-        self.callback, self._argument, self._progress = callback, argument, progress
+        self.callback, self._argument, self._bounded = callback, argument, bounded
+        self._make_bar = _bars() if progress else None
         self._bar: Any = None
 
     @property
@@ -41,12 +50,10 @@ class Watch:
     @contextmanager
     def showing(self, maxiter: int) -> Iterator[None]:
         """Show the bar, where there is to be one, while the solve is within this block."""
-        if not self._progress:
+        if self._make_bar is None:
             yield
             return
-        from tqdm.auto import tqdm
-
-        with tqdm(total=maxiter, unit="it") as self._bar:
+        with self._make_bar(total=maxiter if self._bounded else None, unit="it") as self._bar:
             yield
         self._bar = None
 
@@ -59,3 +66,14 @@ class Watch:
         if self.callback is not None:
             given = self._argument(iteration, snapshot) if self._argument else iteration.solution()
             self.callback(given)
+
+
+def _bars() -> Callable[..., Any]:
+    """Give tqdm, or say how to get it."""
+    try:
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "tqdm":
+            raise
+        raise ModuleNotFoundError("progress=True needs tqdm: pip install 'gsparse[progress]'", name="tqdm") from None
+    return cast(Callable[..., Any], tqdm)

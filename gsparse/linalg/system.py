@@ -37,6 +37,8 @@ class System:
         Right-hand sides.
     has_guess : bool
         Whether `x` may be other than 0.
+    guess : array, optional
+        What `x` began as, where the caller gave it.
     on_host : bool
         Whether the caller gave a host array for b.
     shape : tuple of int
@@ -56,6 +58,7 @@ class System:
     on_host: bool
     shape: tuple[int, ...]
     library: Library | None = None
+    guess: Array | None = None
 
     @contextmanager
     def solving(self) -> Iterator[None]:
@@ -82,6 +85,18 @@ class System:
         ranks.allreduce(on_device)
         return self.device.peek(on_device, ranks.wait)()
 
+    def nonfinite(self) -> list[str]:
+        """Name what was given and holds NaN or infinity: why a solve may have broken down. Synchronizes."""
+        values = getattr(getattr(self.A, "matrix", None), "device_data", None)
+        given = {"b": self.b, "x0": self.guess, "A": values}
+        with self.device.active():
+            bad = [
+                v is not None and not bool((np if device_of(v) is None else self.device.xp).isfinite(v).all())
+                for v in given.values()
+            ]
+        total = self.total(np.array(bad, dtype=np.float64))
+        return [name for name, count in zip(given, total, strict=True) if count]
+
     def deliver(self, x: Array) -> Array:
         """Give flat columns to the caller: of the kind b was, a vector where there is one right-hand side."""
         x = x.reshape(self.columns, -1).T
@@ -107,7 +122,7 @@ def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool =
 
 
 def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, dtype: Any) -> System:
-    operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device)
+    operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     rows, size = operator.shape
     if square and rows != size:
         raise ShapeError(f"expected square matrix, but got shape={(rows, size)}: use lsqr or lsmr for least squares")
@@ -123,7 +138,7 @@ def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, 
     if dtype is None:
         dtype = solve_dtype(operator, b)
     flat = flatten(device, b, dtype, columns)
-    x = device.xp.zeros(columns * size, dtype)
+    x, guess = device.xp.zeros(columns * size, dtype), None
     if isinstance(x0, str):
         if x0 != "Mb":
             raise ValueError(f"x0 must be an array or 'Mb', got {x0!r}")
@@ -137,7 +152,9 @@ def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, 
             raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
         x[...] = flatten(device, guess, dtype, columns)
     shape = (size,) if columns == 1 else (size, columns)  # (SciPy's: a vector also for a column)
-    return System(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, home is None, shape)
+    return System(
+        device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, home is None, shape, guess=guess
+    )
 
 
 def flatten(device: Device, array: Array, dtype: np.dtype[Any], columns: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.errors import ShapeError
-from gsparse.linalg import SolveResult, cg
+from gsparse.linalg import SolveResult, bicgstab, cg, chebyshev, gmres, ilu0, lsmr, lsqr, minres
 from tests.linalg.problems import Count, laplacian, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder, on_device
 
@@ -137,6 +138,16 @@ def test_cg_ends_where_numbers_are_not(device: Device, where: str) -> None:
     assert "not a number" in found.reason
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["A", "b", "x0"])
+def test_cg_names_what_holds_no_number(real_device: Device, name: str, value: float) -> None:
+    given = {"A": S.copy(), "b": B.copy(), "x0": np.ones_like(B)}
+    getattr(given[name], "data" if name == "A" else "real")[3] = value
+    found = cg(matrix(real_device, given["A"]), given["b"], given["x0"], full_output=True, maxiter=50)
+    assert found.info > 0
+    assert found.advice == f"{name} holds NaN or inf."
+
+
 def test_cg_says_that_a_matrix_is_indefinite(device: Device) -> None:
     T = sp.csr_array(S - 3 * sp.eye_array(S.shape[0]))
     found = cg(matrix(device, T), B, rtol=1e-14, maxiter=20, full_output=True)
@@ -174,8 +185,23 @@ def test_cg_refuses_what_does_not_fit(real_device: Device) -> None:
         cg(A, B, M=JACOBI[1:, 1:])
     with pytest.raises(ValueError, match="non-negative"):
         cg(A, B, atol=-1)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="A must be a matrix or operator, got str"):
         cg("A", B)
+
+
+@pytest.mark.parametrize(
+    ("M", "words"),
+    [
+        ("jacobi", r"got str: M=gsparse\.linalg\.jacobi\(A\)"),
+        ("ilu0", r"got str: M=gsparse\.linalg\.ilu0\(A\)"),
+        (ilu0, r"got function: M=gsparse\.linalg\.ilu0\(A\)"),
+        (np.ones(3), r"got ndarray of float64 with shape \(3,\)"),
+    ],
+    ids=["a name", "another name", "a function", "a vector"],
+)
+def test_cg_says_how_a_preconditioner_is_made(real_device: Device, M: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=f"M must be a matrix or operator, {words}"):
+        cg(matrix(real_device), B, M=M)
 
 
 def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +215,17 @@ def test_cg_tells_how_it_went(real_device: Device, capsys: pytest.CaptureFixture
     np.testing.assert_allclose(found.residuals[0], np.linalg.norm(B))
     assert found.residuals[-1] < 1e-8 * np.linalg.norm(B) <= found.residuals[-2]
     assert "converged after" in str(found)
-    assert f"{found.iterations}/" in capsys.readouterr().err  # the bar
+    assert f"{found.iterations}it" in capsys.readouterr().err  # the bar, without an end where none was given
+    found = cg(matrix(real_device), B, rtol=1e-8, full_output=True, progress=True, maxiter=500)
+    assert f"{found.iterations}/500" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("solve", [bicgstab, cg, chebyshev, gmres, lsmr, lsqr, minres])
+def test_a_bar_without_tqdm_is_refused_before_any_work(solve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.delitem(sys.modules, "tqdm.auto", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"progress=True needs tqdm: pip install 'gsparse\[progress\]'"):
+        solve(None, None, progress=True)
 
 
 # Matrices and tolerances at which the count of iterations hardly hangs on roundings: SciPy's own counts, with the rows

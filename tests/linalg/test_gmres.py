@@ -311,6 +311,12 @@ def test_nan_stops_at_once_and_leaves_the_guess(device: Device) -> None:
     assert not np.isnan(got.x).any()
 
 
+def test_flexible_gmres_refuses_an_unknown_option_in_its_own_name() -> None:
+    S, b = convection(20), right_side(20)
+    with pytest.raises(TypeError, match=r"fgmres\(\) got an unexpected keyword argument 'inner_dtype'"):
+        fgmres(S, b, inner_dtype=np.float32)
+
+
 def test_operators_of_the_host_are_called_as_often_as_scipy_calls_them() -> None:
     S, b = convection(100), right_side(100)
     counts = []

@@ -61,6 +61,19 @@ def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
 # -------------------------------------------------------------------------------------------------- what each is
 
 
+@pytest.mark.parametrize("name", {**FOR_CG, **FOR_ANY})
+def test_a_line_says_what_a_preconditioner_is(real_device: Device, name: str) -> None:
+    S = positive(7, np.float32)
+    text = repr({**FOR_CG, **FOR_ANY}[name](matrix(real_device, S)))
+    assert text.startswith(f"<{name.partition(',')[0]} preconditioner of shape (49, 49), dtype float32")
+    assert text.endswith(f", on {real_device.name}>")
+    lower = (S.nnz + 49) // 2  # (with the diagonal)
+    entries = {"jacobi": 49, "block_jacobi": 9 * 25 + 16, "isai": None, "ilu0": S.nnz, "ic0": lower}
+    expected = entries.get(name.partition(",")[0])
+    assert expected is None or f", {expected} entries" in text
+    assert "\n" not in text
+
+
 def test_jacobi_is_the_inverse_diagonal(device: Device) -> None:
     close(dense(jacobi(matrix(device, SPD))), np.diag(1 / SPD.diagonal()))
 

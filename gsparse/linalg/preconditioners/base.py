@@ -87,11 +87,24 @@ class Preconditioner(Operator):
         Rows and columns.
     dtype : dtype
         Vectors have to be complex where this is.
+    kind : str
+        The function that makes such preconditioners.
+    num_entries : int, optional
+        Entries that a product reads, where it reads a matrix of its own.
     """
 
-    def __init__(self, device: Device, size: int, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, device: Device, size: int, dtype: np.dtype[Any], kind: str, num_entries: int | None = None
+    ) -> None:
         self.device, self.shape, self.dtype = device, (size, size), np.dtype(dtype)
+        self._kind, self._num_entries = kind, num_entries
         self._latest: tuple[Any, ...] = (None,)
+
+    def __repr__(self) -> str:
+        entries = "" if self._num_entries is None else f", {self._num_entries} entries"
+        return (
+            f"<{self._kind} preconditioner of shape {self.shape}, dtype {self.dtype}{entries}, on {self.device.name}>"
+        )
 
     def home(self) -> Device:
         return self.device

@@ -24,7 +24,7 @@ class DiagonalPreconditioner(Preconditioner):
     """Each element times a number of its own."""
 
     def __init__(self, device: Device, diagonal: Array) -> None:
-        super().__init__(device, int(diagonal.size), diagonal.dtype)
+        super().__init__(device, int(diagonal.size), diagonal.dtype, "jacobi", int(diagonal.size))
         self._diagonal = diagonal
 
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:
@@ -39,11 +39,15 @@ class ProductPreconditioner(Preconditioner):
     ----------
     *factors : (MatrixOperator, bool)
         The first is applied first; whether to take its adjoint.
+    kind : str
+        See `Preconditioner`.
     """
 
-    def __init__(self, *factors: tuple[MatrixOperator, bool]) -> None:
+    def __init__(self, *factors: tuple[MatrixOperator, bool], kind: str) -> None:
         operator = factors[0][0]
-        super().__init__(operator.home(), operator.shape[0], operator.dtype)
+        matrices = {id(f.matrix): f.matrix for f, _ in factors}
+        num_entries = sum(int(m.nnz) for m in matrices.values())
+        super().__init__(operator.home(), operator.shape[0], operator.dtype, kind, num_entries)
         self._factors = factors
 
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:
@@ -133,7 +137,9 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     with SquareMatrix.of(A, "block_jacobi") as matrix:
         inverses = _inverse_blocks(matrix, block_size)
-        return ProductPreconditioner((matrix.operator_of(_block_diagonal(matrix, inverses)), False))
+        return ProductPreconditioner(
+            (matrix.operator_of(_block_diagonal(matrix, inverses)), False), kind="block_jacobi"
+        )
 
 
 def _inverse_blocks(matrix: SquareMatrix, size: int) -> Array:

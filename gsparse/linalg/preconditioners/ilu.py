@@ -30,12 +30,21 @@ class FactoredPreconditioner(Preconditioner):
     lower, upper : (Triangle, bool)
         Whether to take the adjoint.
     inverse_diagonal : array
+    kind : str
+        See `Preconditioner`.
     """
 
     def __init__(
-        self, device: Device, lower: tuple[Triangle, bool], inverse_diagonal: Array, upper: tuple[Triangle, bool]
+        self,
+        device: Device,
+        lower: tuple[Triangle, bool],
+        inverse_diagonal: Array,
+        upper: tuple[Triangle, bool],
+        kind: str,
     ) -> None:
-        super().__init__(device, int(inverse_diagonal.size), inverse_diagonal.dtype)
+        size = int(inverse_diagonal.size)
+        num_entries = size + sum(triangle.nnz for triangle in {lower[0], upper[0]})
+        super().__init__(device, size, inverse_diagonal.dtype, kind, num_entries)
         self._lower, self._upper, self._inverse_diagonal = lower, upper, inverse_diagonal
 
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:
@@ -112,7 +121,7 @@ def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float =
         below = select(device, factors, factors.indices < rows, factors.data)
         above = select(device, factors, factors.indices > rows, factors.data / pivots[rows])
         lower, upper = (Triangle(matrix, part, kind, sweeps, upper=part is above) for part in (below, above))
-        return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False))
+        return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False), "ilu0")
 
 
 @handed_over
@@ -174,7 +183,7 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
         below = select(device, factors, factors.indices < rows, factors.data)
         triangle = Triangle(matrix, below, kind, sweeps, upper=False)
         return FactoredPreconditioner(
-            device, (triangle, False), (1 / pivots.real).astype(matrix.dtype), (triangle, True)
+            device, (triangle, False), (1 / pivots.real).astype(matrix.dtype), (triangle, True), "ic0"
         )
 
 

@@ -84,7 +84,8 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
             kind = "spd" if positive and matrix.is_hermitian() else "general"
         pattern = _pattern(matrix, power, lower=kind == "spd")
         W = matrix.operator_of(_inverse(matrix, pattern, spd=kind == "spd"))
-        return ProductPreconditioner((W, False), (W, True)) if kind == "spd" else ProductPreconditioner((W, False))
+        factors = [(W, False), (W, True)] if kind == "spd" else [(W, False)]
+        return ProductPreconditioner(*factors, kind="isai")
 
 
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:

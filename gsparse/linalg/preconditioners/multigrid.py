@@ -89,13 +89,13 @@ class MultigridPreconditioner(Preconditioner):
         self, device: Device, levels: Sequence[Level], coarse: MatrixOperator, visits: int, dtype: npt.DTypeLike | None
     ) -> None:
         finest = levels[0].operator if levels else coarse
-        super().__init__(device, finest.shape[0], finest.dtype)
+        super().__init__(device, finest.shape[0], finest.dtype, "amg")
         self.levels, self.coarse, self._visits = tuple(levels), coarse, visits
         self._inner = None if dtype is None else np.dtype(dtype)
 
     def __repr__(self) -> str:
         sizes = " → ".join(f"{n:,}" for n in (*(level.size for level in self.levels), self.coarse.shape[0]))
-        return f"<{type(self).__name__}: rows {sizes}>"
+        return f"{super().__repr__()[:-1]}: rows {sizes}>"
 
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:
         inner = passes.dtype if self._inner is None else _inner_dtype(self._inner, passes.dtype)

@@ -27,7 +27,7 @@ class PolynomialPreconditioner(Preconditioner):
     """Some relaxations from 0: a polynomial in D⁻¹A, times D⁻¹."""
 
     def __init__(self, matrix: SquareMatrix, relaxation: Relaxation) -> None:
-        super().__init__(matrix.device, matrix.size, matrix.dtype)
+        super().__init__(matrix.device, matrix.size, matrix.dtype, "chebyshev_polynomial")
         self._operator, self._relaxation = matrix.operator, relaxation
 
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:

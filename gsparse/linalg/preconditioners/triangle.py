@@ -37,6 +37,11 @@ class Triangle:
     def __init__(self, matrix: SquareMatrix, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
         self._matrix, self._csr, self._solve, self._sweeps, self._upper = matrix, csr, solve, sweeps, upper
 
+    @property
+    def nnz(self) -> int:
+        """Entries of N."""
+        return self._csr.nnz
+
     def bind(self, passes: Passes, *, adjoint: bool) -> Solve:
         """Make ready for solves with it or with its adjoint."""
         return SOLVES[self._solve](self, passes, adjoint)

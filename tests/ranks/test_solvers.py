@@ -250,3 +250,13 @@ def test_sums_that_leave_the_device_in_between(device: Device, name: str) -> Non
     assert abs(found.iterations - alone.iterations) <= 1
     np.testing.assert_allclose(host(found.x), host(alone.x), atol=1e-9 * abs(host(alone.x)).max())
     assert communicator.calls >= (found.iterations if device.kind == "cpu" else 1)  # (a CUDA graph holds several)
+
+
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres", "minres"])
+def test_all_ranks_say_what_holds_nan_though_one_has_it(name: str) -> None:
+    S = MATRICES.get(name, laplacian)(8)
+    b = right_hand_side(S)
+    b[-1] = np.nan
+    for found in shared(run_ranks, 2, S, b, SOLVES[name]):
+        assert found.info != 0
+        assert "b holds NaN or inf" in found.advice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,13 +84,19 @@ class ElementwiseOperations(HostedOperations):
         values = mirrors["data"].resident()
         with device.active(), device.memory_guard():
             values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
-        return self._with_values(values)
+        return self._with_values(values, is_mapped=True)
 
-    def _with_values(self, values: Array) -> Any:
-        """Give a matrix of the same structure over these device values."""
+    def _with_values(self, values: Array, *, is_mapped: bool = False) -> Any:
+        """Give a matrix of the same structure over these device values, which are functions of its own if mapped."""
         device, operand, mirrors = self.device, self.current_operand(), self._mirrors
+        told = self._request.symmetric
+        # Equal values stay equal; but conjugates, times a complex number, do not stay conjugates.
+        symmetric = told if not told or (is_mapped and told is True) else None
         new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
-        return self._with_mirrors(type(self), Mirrors(new, operand.with_data(values)), self.shape)
+        found = operand.with_data(values, replace(operand.request, symmetric=symmetric))
+        matrix = self._with_mirrors(type(self), Mirrors(new, found), self.shape)
+        matrix._request = replace(self._request, symmetric=symmetric)
+        return matrix
 
     def _scaled(self, factor: Any) -> Any:
         factor = factor[()] if isinstance(factor, np.ndarray) else factor  # (CuPy takes no arrays of NumPy's)

@@ -8,6 +8,7 @@ device; their arrays move there when first multiplied by.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,11 @@ class HostedOperations(DeviceArrays):
             name: Mirror(self.device, host=np.require(getattr(result, name), requirements="W"))
             for name in ("indptr", "indices", "data")
         }
-        return self._with_mirrors(type(self), Mirrors(mirrors), result.shape)
+        new = self._with_mirrors(type(self), Mirrors(mirrors), result.shape)
+        new._request = replace(
+            self._request, symmetric=None
+        )  # (a slice or a sum is not what this matrix was said to be)
+        return new
 
     def _getnnz(self, axis: int | None = None) -> Any:
         if axis is not None:

@@ -104,6 +104,8 @@ class DeviceMatrix(ElementwiseOperations):
                 raise kind(f"no matrix can be made of what came: {error}") from error
             check_dtype(self.dtype)
             self._settle()
+        if self._request.symmetric and len(set(self.shape)) > 1:
+            raise ShapeError(f"symmetric={self._request.symmetric!r} takes a square matrix, got shape {self.shape}")
 
     # What a TypeError about arguments names: users never see this class.
     __init__.__qualname__ = "GpuSparseMatrix.__init__"
@@ -567,8 +569,8 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         matrices of the same features. False by default.
     symmetric : bool or "hermitian", optional
         Whether the matrix equals its transpose, or its conjugate transpose, so that transposed products need no copy.
-        It is believed where given; by default an exact check on the device decides when a transposed product is first
-        asked for.
+        It is believed where given, of this matrix and not of slices, sums, or other values; by default an exact check
+        on the device decides when a transposed product is first asked for.
     maxprint : int, optional
         Entries that ``print(A)`` shows, 50 by default.
 

@@ -19,7 +19,7 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.elementwise import UFUNC_METHODS, VALUE_FUNCTIONS
-from gsparse.errors import DtypeError, HostFallbackError
+from gsparse.errors import DtypeError, HostFallbackError, ShapeError
 from gsparse.matrix import TransposedMatrix
 from tests.support import DTYPES, INDEX_DTYPES, assert_product, from_lengths, host, on_device, random_values, with_types
 
@@ -576,6 +576,38 @@ def test_operands_without_a_meaning_are_refused_as_by_scipy(A: Any, S: Any) -> N
             bool(M)
         with pytest.raises(TypeError):
             len(M)
+
+
+DERIVED = {
+    "rows": lambda A: A[:3],
+    "sum": lambda A: A + sp.eye_array(5, k=1, format="csr"),
+    "product": lambda A: A @ sp.eye_array(5, k=1, format="csr"),
+    "other values": lambda A: A.with_data(np.arange(1.0, 26.0)) if hasattr(A, "with_data") else _filled(A),
+    "times a complex number": lambda A: A * 1j,
+    "mapped": lambda A: A.sin(),
+}
+
+
+def _filled(S: Any) -> Any:
+    return sp.csr_array((np.arange(1.0, 26.0), S.indices, S.indptr), shape=S.shape)
+
+
+@pytest.mark.parametrize("symmetric", [True, "hermitian"])
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_a_matrix_is_said_to_be_is_not_believed_of_others_made_of_it(
+    real_device: Device, name: str, symmetric: Any
+) -> None:
+    H = np.add.outer(np.arange(1.0, 6.0), np.arange(1.0, 6.0))
+    H = H + 1j * np.subtract.outer(np.arange(5.0), np.arange(5.0)) if symmetric == "hermitian" else H
+    S = sp.csr_array(H)
+    got, expected = (DERIVED[name](M) for M in (GpuSparseMatrix(S, device=real_device, symmetric=symmetric), S))
+    x = np.arange(1.0, 1.0 + expected.shape[0])
+    np.testing.assert_allclose(got.T @ x, expected.T @ x, rtol=1e-13)
+
+
+def test_a_matrix_that_is_not_square_is_not_symmetric(real_device: Device, S: Any) -> None:
+    with pytest.raises(ShapeError, match=r"symmetric=True takes a square matrix, got shape \(12, 9\)"):
+        GpuSparseMatrix(S, device=real_device, symmetric=True)
 
 
 # ------------------------------------------------------------------------------------------------ stats and strict

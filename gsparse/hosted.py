@@ -92,9 +92,8 @@ class HostedOperations(DeviceArrays):
             for name in ("indptr", "indices", "data")
         }
         new = self._with_mirrors(type(self), Mirrors(mirrors), result.shape)
-        new._request = replace(
-            self._request, symmetric=None
-        )  # (a slice or a sum is not what this matrix was said to be)
+        # (A slice or a sum is not what this matrix was said to be.)
+        new._request = replace(self._request, symmetric=None)
         return new
 
     def _getnnz(self, axis: int | None = None) -> Any:

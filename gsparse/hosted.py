@@ -67,8 +67,7 @@ class HostedOperations(DeviceArrays):
         return twin
 
     def __str__(self) -> str:
-        twin = self._twin()
-        return str(twin).replace(repr(twin), repr(self), 1)
+        return str(self._twin())
 
     def _on_host(self, name: str, *args: Any, **options: Any) -> Any:
         """Run SciPy's method on the twin and bring a sparse result of this format home."""

@@ -424,8 +424,7 @@ def test_files_are_written_and_read(A: Any, S: Any, tmp_path: Path, device: Devi
 
 def test_texts_say_what_and_where(A: Any, S: Any, device: Device) -> None:
     assert repr(A) == f"<GpuSparseMatrix: {repr(S)[1:-1]}, on {device.name}>"
-    assert str(A).startswith(repr(A))
-    assert str(A).splitlines()[2:] == str(S).splitlines()[2:]
+    assert str(A) == str(S)
     html = A._repr_html_()
     for words in ("GpuSparseMatrix", "12 × 9", "float64", f"{S.nnz:,}", device.name, A.plan.format):
         assert words in html

@@ -72,8 +72,8 @@ def times_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
     >>> from matplotlib.figure import Figure
     >>> from gsparse.plot import times_by_format
     >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, speedup=2.0, reference="best")
-    >>> times_by_format([record], Figure().subplots()).get_ylabel()
-    'time over best'
+    >>> times_by_format([record], Figure().subplots()).get_xlabel()
+    'time over best, m'
     """
     found = list(records)
     reference = next((r.reference for r in found if r.reference), "the reference")
@@ -101,8 +101,8 @@ def setup_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
     >>> from matplotlib.figure import Figure
     >>> from gsparse.plot import setup_by_format
     >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, setup_products=9.0)
-    >>> setup_by_format([record], Figure().subplots()).get_ylabel()
-    'set-up in products'
+    >>> setup_by_format([record], Figure().subplots()).get_xlabel()
+    'set-up in products, m'
     """
     return _by_matrix(list(records), ax, lambda r: r.setup_products, "set-up in products")
 

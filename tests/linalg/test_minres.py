@@ -138,4 +138,4 @@ def test_minres_shows_how_it_went(real_device: Device, capsys: pytest.CaptureFix
     assert lines[0] == f"{0:7d}  {np.linalg.norm(B):.6e}"
     assert len(lines) == found.iterations + 2
     assert lines[-1].startswith("converged after")
-    assert f"{found.iterations}/" in shown.err
+    assert f"{found.iterations}it " in shown.err

@@ -113,7 +113,7 @@ def test_scipys_solvers_take_it_as_it_is(client: Any, workers: list[str]) -> Non
 
 SOLVES: dict[str, Callable[..., Any]] = {
     "cg": gla.cg, "bicgstab": gla.bicgstab, "gmres": gla.gmres, "fgmres": gla.fgmres, "minres": gla.minres,
-    "chebyshev": lambda A, b, **o: gla.chebyshev(A, b, bounds=(0.05, 8), **o),
+    "chebyshev": lambda A, b, *x0, **o: gla.chebyshev(A, b, *x0, bounds=(0.05, 8), **o),
 }  # fmt: skip
 
 

@@ -1,7 +1,9 @@
-"""Products with a vector of matrices that nobody thought of, in every format.
+"""Products of matrices that nobody thought of, in every format, with a vector and with columns.
 
-A longer run, on a GPU with ``-m gpu``: ``GSPARSE_FUZZ_EXAMPLES=100000 python -m pytest -n auto
-tests/test_random_structures.py``. What fails is made small and printed.
+A longer run, in twelve processes that each look at others; what fails is made small and printed::
+
+    seq 12 | GSPARSE_FUZZ_EXAMPLES=100000 xargs -P 12 -I{} python -m pytest -q -p no:cacheprovider -m gpu \\
+        --hypothesis-seed={} tests/test_random_structures.py
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import gsparse
-from gsparse import GpuSparseMatrix, spmv
+from gsparse import GpuSparseMatrix, spmm, spmv
 from gsparse.device import Device
 from gsparse.errors import FormatError
 from tests.support import DTYPES, INDEX_DTYPES, exact_product, random_values
@@ -118,35 +120,59 @@ def assert_rows(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: Any) -> None
         bound = abs(alpha) * bound + abs(beta) * abs(y) if beta else abs(alpha) * bound
         finite = np.isfinite(exact)
         np.testing.assert_array_equal(np.isfinite(got), finite)
-        info, lengths = np.finfo(got.dtype), np.diff(S.indptr) + 8
+        info, lengths = np.finfo(got.dtype), np.diff(S.indptr).reshape(-1, *[1] * (x.ndim - 1)) + 8
         allowed = 2 * lengths * (info.eps * bound + info.smallest_subnormal)
         error = abs(got - exact)[finite]
     assert np.all(error <= allowed[finite]), f"worst error is {np.max(error / allowed[finite]):.3g} of what is allowed"
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(recipes, options, st.sampled_from(list(VIEWS)), st.sampled_from([0, 1, -2]), st.booleans())
-def test_any_structure_in_any_format_is_right(
-    device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, x_is_damaged: bool
+def assert_right(
+    device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, damage: bool, shape: Any = ()
 ) -> None:
+    """Check 3·A·x + beta·y of this view with an array of `shape` beyond the first dimension, twice the same bits."""
     rng = np.random.default_rng(recipe.seed)
     S = recipe.matrix(rng)
     of_ours, of_scipys = VIEWS[view]
     note(f"{S.nnz} entries, rows of {np.diff(S.indptr)[:20]}…")
     A = GpuSparseMatrix(S, device=device, **options)
     V = of_scipys(S)
-    x, y = (random_values(rng, size, S.dtype) for size in V.shape[::-1])
-    if x_is_damaged and x.size:
+    x, y = (
+        np.asarray(random_values(rng, (size, *shape), S.dtype), order=rng.choice(["C", "F"])) for size in V.shape[::-1]
+    )
+    if damage and x.size:
         # What no entry of a row multiplies must not reach it, whatever a format pads with.
-        x[rng.integers(x.size)] = rng.choice([np.nan, np.inf])
+        x[tuple(rng.integers(x.shape))] = rng.choice([np.nan, np.inf])
+    multiply = spmm if shape else spmv
     try:
-        got = spmv(of_ours(A), x, 3, beta, out=y.copy())
+        got = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
     except FormatError:
         assert options["format"] == "row_pattern"
         return
     assert_rows(got, V, x, 3, beta, y)
-    again = spmv(of_ours(A), x, 3, beta, out=y.copy())
+    again = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
     np.testing.assert_array_equal(got, again)
+
+
+examples = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+views, betas = st.sampled_from(list(VIEWS)), st.sampled_from([0, 1, -2])
+# (as many as a lane, a tile or several of them have, and one more or less)
+columns = st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 33, 63, 64, 65, 127, 130, 257]))
+
+
+@examples
+@given(recipes, options, views, betas, st.booleans())
+def test_any_structure_in_any_format_is_right(
+    device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, damage: bool
+) -> None:
+    assert_right(device, recipe, options, view, beta, damage)
+
+
+@examples
+@given(recipes, options, views, betas, st.booleans(), columns)
+def test_any_structure_times_columns_is_right(
+    device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, damage: bool, columns: int
+) -> None:
+    assert_right(device, recipe, options, view, beta, damage, (columns,))
 
 
 def test_the_check_finds_a_wrong_row_and_a_stray_nan() -> None:

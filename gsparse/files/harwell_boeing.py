@@ -31,7 +31,9 @@ SUFFIXES = (".hb", ".rb", ".rua", ".rsa", ".rra", ".rza", ".iua", ".isa")
 _MIRRORS: dict[str, Any] = {"S": np.positive, "Z": np.negative}
 _WITHOUT = "UR"
 # Fortran's: numbers of a line, and characters of a number.
-_FORMAT = re.compile(r"\((\d*)[IEFDG](\d+)", re.IGNORECASE)
+_FORMAT = re.compile(r"\((\d*)([IEFDG])(\d+)", re.IGNORECASE)
+# What NumPy reads as another whole number without a word: a sign alone as 0, one beyond int64 as the largest there is.
+_DOUBTFUL = re.compile(r"[+-](?=\s|$)|[+-]?\d{19,}")
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
@@ -76,7 +78,7 @@ def _fill_up(lines: list[str]) -> None:
         found = _FORMAT.match(format)
         if found is None:
             raise ValueError(f"{format} is no format of whole numbers or of numbers with an exponent")
-        repeat, width = int(found[1] or 1), int(found[2])
+        repeat, width = int(found[1] or 1), int(found[3])
         says, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(repeat, 1))
         if says != count or count > len(lines) - begin:
             raise ValueError(f"{numbers} numbers of {format} take {count} lines, it announces {says}")
@@ -84,7 +86,15 @@ def _fill_up(lines: list[str]) -> None:
             lines[number] = lines[number].rstrip().ljust(repeat * width)
             if len(lines[number]) > repeat * width:
                 raise ValueError(f"line {number + 1} is longer than {format}: {len(lines[number])} characters")
+            if found[2] in "Ii":
+                _check_whole_numbers(lines[number])
         begin += count
+
+
+def _check_whole_numbers(line: str) -> None:
+    for text in _DOUBTFUL.findall(line):
+        if text in ("+", "-") or not -(2**63) <= int(text) < 2**63:
+            raise ValueError(f"{text} is no whole number of 64 bits")
 
 
 def _mirrored(lower: sp.csr_array, symmetry: str) -> sp.csr_array:

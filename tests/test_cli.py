@@ -168,6 +168,22 @@ def test_advice_names_options_of_the_command_not_arguments_of_python(
     assert found["advice"] == f"Allow more iterations {words}"
 
 
+@pytest.mark.parametrize(
+    ("method", "S", "advice"),
+    [
+        ("bicgstab", np.array([[0.0, 1.0], [-1.0, 0.0]]), "Use --method gmres."),
+        ("lsmr", np.vander(np.linspace(1, 2, 30), 20) * 10.0 ** -np.arange(20), "Scale the columns of A; "),
+    ],
+)
+def test_advice_of_a_breakdown_names_no_argument_that_is_no_option(
+    tmp_path: Path, capsys: Any, method: str, S: Any, advice: str
+) -> None:
+    scipy.io.mmwrite(tmp_path / "A.mtx", sp.coo_array(S))
+    np.save(tmp_path / "b.npy", np.arange(len(S)) % 2 - 1.0)
+    given = ["--device", "cpu", "--method", method, "--rtol", "1e-15", "--rhs", tmp_path / "b.npy"]
+    assert call_json(capsys, "solve", tmp_path / "A.mtx", *given, code=1)["advice"].startswith(advice)
+
+
 def test_a_solution_replaces_a_file_only_where_that_is_asked_for(files: Path, capsys: Any) -> None:
     given = ["solve", files / "line.mtx", "--device", "cpu", "-o", files / "b.npy"]
     assert call(capsys, *given)[0] == 2
@@ -203,6 +219,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
     "a right-hand side that is no array": ("solve line.mtx --rhs text.npy", "text.npy is no array.*numpy.save"),
     "a right-hand side that is not there": ("solve line.mtx --rhs none.npy", r"--rhs: no file at none.npy$"),
+    "a right-hand side among others": ("solve line.mtx --rhs two.mat", r"holds several matrices.*\(--rhs-name\)$"),
     "a solution that is there": ("solve line.mtx -o short.npy", "is there already: give another name, or --force"),
     "an output of another kind": ("solve line.mtx -o x.csv", "x is written as .npy or .mtx"),
     "an output nowhere": ("solve line.mtx -o nowhere/x.npy", "there is no folder"),
@@ -236,6 +253,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
     Path("banner.mtx").write_text("1 1 1\n1 1 1\n")
     np.save("short.npy", np.ones(3))
     write_file("complex.mtx", LINE * 1j)
+    scipy.io.savemat("two.mat", {"B": np.ones((20, 1)), "C": np.ones((20, 1))})
     line, words = MISUSES[case]
     before = sorted(path.name for path in files.iterdir())
     code, out, error = call(capsys, *line.split())

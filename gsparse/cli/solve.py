@@ -30,6 +30,7 @@ from gsparse.cli.common import (
     underway,
 )
 from gsparse.cli.info import is_hermitian
+from gsparse.errors import FileFormatError
 from gsparse.files import read_file
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix import GpuSparseMatrix
@@ -42,6 +43,11 @@ PRECONDITIONERS = ("jacobi", "block_jacobi", "ilu0", "ic0", "isai", "chebyshev_p
 # Rows of a block of block_jacobi: unknowns of a point in most discretizations.
 _BLOCK = 4
 OUTPUTS = (".npy", ".mtx")
+# Instead of advice with this word, an argument that is no option here.
+_ADVICE = {
+    "(x0)": "Use --method gmres.",
+    "conlim": "Scale the columns of A; gsparse.linalg regularizes too: lsmr(A, b, damp=...).",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +130,10 @@ def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
                 f"--rhs {options.rhs.name} is no array: {str(error).rstrip('. ')}; write it with numpy.save"
             ) from error
     else:
-        b = read_file(options.rhs, options.rhs_name).toarray()
+        try:
+            b = read_file(options.rhs, options.rhs_name).toarray()
+        except FileFormatError as error:
+            raise UsageError(f"--rhs: {str(error).replace('--name', '--rhs-name')}") from error
     if b.ndim == 2 and 1 in b.shape:
         b = b.reshape(-1)
     if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:
@@ -194,6 +203,9 @@ def solved(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> 
 
 def advised(result: SolveResult, method: str, options: argparse.Namespace) -> str:
     """Give a solver's advice, where it names arguments of Python, by the options of this command."""
+    for word, instead in _ADVICE.items():
+        if word in result.advice:
+            return instead
     if "maxiter" not in result.advice:
         return result.advice
     more = "Allow more iterations (--maxiter)"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed.partition import RowPartition
-from gsparse.errors import ShapeError
+from gsparse.errors import DtypeError, ShapeError
 
 __all__ = ["Layout", "check_factor", "is_dask"]
 
@@ -24,8 +24,13 @@ def is_dask(x: Any) -> bool:
 
 
 def check_factor(shape: tuple[int, int], x: Any) -> None:
-    """Raise where a matrix of this shape is to be multiplied by vectors of another length."""
-    if isinstance(x, LinearOperator) or np.isscalar(x):  # (of which SciPy makes an operator)
+    """Raise where a matrix of this shape is to be multiplied by vectors of another length, or by what is no number."""
+    if isinstance(x, LinearOperator):  # (of which SciPy makes an operator, as of a number)
+        return
+    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+    if dtype.kind not in "biufc":
+        raise DtypeError(f"a product needs numbers, got {dtype}: use astype(float)")
+    if np.isscalar(x):
         return
     if np.ndim(x) not in (1, 2) or np.shape(x)[0] != shape[1]:
         raise ShapeError(f"dimension mismatch: {shape} times {np.shape(x)}")

@@ -11,17 +11,17 @@ from typing import Any
 import distributed
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.linalg import LinearOperator
 
 from gsparse.distributed import checkpoints, gang_tasks, solves
 from gsparse.distributed.cluster import current_client, known_workers
 from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
-from gsparse.distributed.layout import Layout, check_factor, is_dask
+from gsparse.distributed.layout import Layout
 from gsparse.distributed.multiplier import Multiplier
 from gsparse.distributed.ordering import check_order
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
 from gsparse.distributed.sources import Partition, RowSource
+from gsparse.distributed.views import Products
 from gsparse.errors import CommunicationError
 from gsparse.linalg.result import SolveResult
 
@@ -34,7 +34,7 @@ _PRECONDITIONERS = ("amg", "block_jacobi", "chebyshev_polynomial", "ic0", "ilu0"
 _CHECKPOINT_EVERY = 50
 
 
-class DistributedMatrix(LinearOperator):  # type: ignore[misc]
+class DistributedMatrix(Products):
     """A sparse matrix in blocks of rows, one a worker; made by `distribute`, `from_loaders` and `from_dask_array`.
 
     It is an operator for `scipy.sparse.linalg`, whose vectors are NumPy's here, and for `gsparse.linalg`, whose solvers
@@ -239,49 +239,6 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ products
-
-    def dot(self, x: Any) -> Any:
-        """Multiply by a vector or a block of vectors.
-
-        Parameters
-        ----------
-        x : ndarray or dask.array.Array, shape (N,) or (N, k)
-            Of NumPy, on this host, or of dask.
-
-        Returns
-        -------
-        ndarray or dask.array.Array, shape (M,) or (M, k)
-            As `x`; of dask in chunks of `row_bounds`, with nothing computed yet.
-
-        Raises
-        ------
-        ValueError, CommunicationError, WorkerLost
-        """
-        check_factor(self.shape, x)
-        return self._multiplier.lazy(x, "plain") if is_dask(x) else super().dot(x)
-
-    def __matmul__(self, x: Any) -> Any:
-        return self.dot(x)
-
-    def _matvec(self, x: Host) -> Host:
-        return self._multiplier.host(x.reshape(-1), "plain")
-
-    def _rmatvec(self, x: Host) -> Host:
-        return self._multiplier.host(x.reshape(-1), "adjoint")
-
-    def _matmat(self, X: Host) -> Host:
-        return self._multiplier.host(X, "plain")
-
-    def _rmatmat(self, X: Host) -> Host:
-        return self._multiplier.host(X, "adjoint")
-
-    def _transpose(self) -> LinearOperator:
-        return _Turned(self, "transposed")
-
-    def _adjoint(self) -> LinearOperator:
-        return _Turned(self, "adjoint")
-
     # ------------------------------------------------------------------ solvers
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -352,41 +309,3 @@ class DistributedMatrix(LinearOperator):  # type: ignore[misc]
         rows = self._source.partition("nnz", len(left))
         self._open(left, Layout.of(rows, layout.columns.num_rows, layout.permutation))
         return x0 if parts is None else layout.joined(parts)
-
-
-class _Turned(LinearOperator):  # type: ignore[misc]
-    """The transpose or the adjoint of a distributed matrix."""
-
-    def __init__(self, matrix: DistributedMatrix, how: str) -> None:
-        super().__init__(matrix.dtype, matrix.shape[::-1])
-        self._matrix, self._how = matrix, how
-
-    def dot(self, x: Any) -> Any:
-        check_factor(self.shape, x)
-        return self._matrix._multiplier.lazy(x, self._how) if is_dask(x) else super().dot(x)
-
-    def __matmul__(self, x: Any) -> Any:
-        return self.dot(x)
-
-    def _matvec(self, x: Host) -> Host:
-        return self._matrix._multiplier.host(x.reshape(-1), self._how)
-
-    def _matmat(self, X: Host) -> Host:
-        return self._matrix._multiplier.host(X, self._how)
-
-    def _rmatvec(self, x: Host) -> Host:
-        return self._matmat_of_adjoint(x.reshape(-1))
-
-    def _rmatmat(self, X: Host) -> Host:
-        return self._matmat_of_adjoint(X)
-
-    def _matmat_of_adjoint(self, X: Host) -> Host:
-        if self._how == "adjoint":
-            return self._matrix._multiplier.host(X, "plain")
-        return self._matrix._multiplier.host(X.conj(), "plain").conj()
-
-    def _adjoint(self) -> LinearOperator:
-        return self._matrix if self._how == "adjoint" else super()._adjoint()
-
-    def _transpose(self) -> LinearOperator:
-        return self._matrix if self._how == "transposed" else super()._transpose()

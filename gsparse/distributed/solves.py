@@ -15,6 +15,7 @@ from gsparse.distributed import solve_tasks
 from gsparse.distributed.gang import Gang
 from gsparse.distributed.layout import Layout, is_dask
 from gsparse.distributed.partition import RowPartition
+from gsparse.linalg.progress import bars
 
 __all__ = ["delivered", "run"]
 
@@ -79,10 +80,8 @@ def _watching(client: distributed.Client, solve: solve_tasks.Solve) -> Iterator[
     if not solve.topic:
         yield lambda report: None
         return
-    from tqdm.auto import tqdm
-
     lock = threading.Lock()  # (events come in a thread of dask's)
-    with tqdm(unit="it", desc=solve.name) as bar:
+    with bars()(unit="it", desc=solve.name) as bar:
 
         def show(report: Report) -> None:
             with lock:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "bars"]
 
 
 class Watch:
@@ -39,7 +39,7 @@ class Watch:
         bounded: bool = True,
     ) -> None:
         self.callback, self._argument, self._bounded = callback, argument, bounded
-        self._make_bar = _bars() if progress else None
+        self._make_bar = bars() if progress else None
         self._bar: Any = None
 
     @property
@@ -68,7 +68,7 @@ class Watch:
             self.callback(given)
 
 
-def _bars() -> Callable[..., Any]:
+def bars() -> Callable[..., Any]:
     """Give tqdm, or say how to get it."""
     try:
         from tqdm.auto import tqdm

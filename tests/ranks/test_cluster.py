@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ import scipy.sparse.linalg as la
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device import get_device
-from gsparse.errors import CommunicationError, DeviceError, ShapeError
+from gsparse.errors import CommunicationError, DeviceError, DtypeError, ShapeError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
 from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
@@ -353,6 +354,14 @@ def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, wor
             for x in (np.ones(shape[0]), np.ones((shape[0], 2)), da.ones(shape[0])):
                 with pytest.raises(ShapeError, match=re.escape(f"{shape} times {x.shape}")):
                     factor @ x
+            sizes = {"matvec": shape[1], "rmatvec": shape[0], "matmat": shape[1], "rmatmat": shape[0]}
+            for method, size in sizes.items():
+                wrong = np.ones((size + 1, 2) if method.endswith("mat") else size + 1)
+                with pytest.raises(ShapeError, match=re.escape(f"times {wrong.shape}")):
+                    getattr(factor, method)(wrong)
+            for words in ("x", np.full(shape[1], "x"), np.ones(shape[1], object)):
+                with pytest.raises(DtypeError, match="a product needs numbers"):
+                    factor @ words
             np.testing.assert_allclose((2 * factor) @ np.ones(shape[1]), 2 * (factor @ np.ones(shape[1])), atol=1e-12)
 
 
@@ -401,6 +410,19 @@ def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
         assert norms[-1] < norms[0]
         with pytest.raises(ZeroDivisionError):
             gla.cg(A, b, callback=lambda x: 1 / 0)
+
+
+def test_a_bar_without_tqdm_is_refused_before_any_work(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = laplacian(8)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "tqdm", None)
+            without.delitem(sys.modules, "tqdm.auto", raising=False)
+            with pytest.raises(ModuleNotFoundError, match=r"pip install 'gsparse\[progress\]'"):
+                gla.cg(A, right_hand_side(S), progress=True)
+        assert gla.cg(A, right_hand_side(S))[1] == 0
 
 
 def test_bars_end_at_the_iterations_of_solves_however_short(

@@ -17,9 +17,10 @@ import scipy.sparse as sp
 
 import gsparse
 import gsparse.device
+import gsparse.gpu
 from gsparse import GpuSparseMatrix
 from gsparse.construct import device_arrays
-from gsparse.device import Device, GpuDevice, get_device
+from gsparse.device import Device, get_device
 from gsparse.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -30,6 +31,7 @@ from gsparse.errors import (
     ShapeError,
     StructureError,
 )
+from gsparse.gpu import GpuDevice
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import on_device
 
@@ -343,7 +345,7 @@ def test_a_gpu_asked_for_where_there_is_none(case: str, name: str, asked: str, m
 
 
 def test_a_gpu_of_a_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gsparse.device, "import_module", a_cupy(lambda: 2))
+    monkeypatch.setattr(gsparse.gpu, "import_cupy", lambda: a_cupy(lambda: 2)("cupy"))
     with pytest.raises(DeviceError, match=r"'gpu:7' was asked for, CuPy sees 2 GPU\(s\): use gpu:0 to gpu:1"):
         get_device("gpu:7")
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.device import GpuDevice, get_device
+from gsparse.device import get_device
 from gsparse.distributed import resident
 from gsparse.distributed.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.loaders import RowSources
@@ -27,6 +27,7 @@ from gsparse.distributed.partition import RowPartition
 from gsparse.distributed.products import ProductServer
 from gsparse.distributed.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker import check_home, own_host, this_worker, tls_of
+from gsparse.gpu import GpuDevice
 
 __all__ = ["Roster", "Stay", "aborting", "is_worn_out", "open_rank", "reopen_rank", "reserve", "save_rows"]
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from gsparse._typing import Array
-from gsparse.device import Device, GpuDevice
+from gsparse.device import Device
 from gsparse.distributed.communicator import Buffers, Communicator
 from gsparse.errors import CommunicationError
+from gsparse.gpu import GpuDevice
 
 __all__ = ["NcclCommunicator"]
 

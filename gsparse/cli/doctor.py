@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.cache import cache_folder
+from gsparse.cache import cache_folder, cpu_code_folder
 from gsparse.cli.common import Command, add_json, show, underway
 from gsparse.device import Device, get_device
 from gsparse.matrix import GpuSparseMatrix
@@ -194,8 +194,7 @@ def _compilers() -> Iterator[Finding]:
 
 def _caches() -> Iterator[Finding]:
     home = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    numba = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(gsparse.__file__).parent / "kernels" / "cpu" / "__pycache__")
-    for what, folder in (("tune= and solvers", cache_folder()), ("CUDA kernels", home), ("CPU kernels", numba)):
+    for what, folder in (("gsparse", cache_folder()), ("CUDA kernels", home), ("CPU kernels", cpu_code_folder())):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
         yield Finding(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")
 

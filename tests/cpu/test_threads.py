@@ -446,18 +446,47 @@ def test_a_second_process_finds_the_compiled_code(tmp_path: Path, num_threads: i
     assert run_python(program, NUMBA_CACHE_DIR=str(tmp_path)) == "True 1"
 
 
-@COMPILED
-def test_compiled_code_goes_to_the_users_cache_where_the_package_cannot_be_written(
-    tmp_path: Path, num_threads: int, code: str
-) -> None:
-    package = tmp_path / "read_only" / "gsparse"
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A copy of the package, as if it were installed there."""
+    package = tmp_path / "installed" / "gsparse"
     shutil.copytree(SOURCE_ROOT / "gsparse", package, ignore=shutil.ignore_patterns("__pycache__"))
-    # A file in the place of the folder stops root too, which a mode would not.
-    (package / "kernels" / "cpu" / "__pycache__").touch()
-    home = tmp_path / "home"
+    return package
+
+
+def at_home(home: Path) -> dict[str, str]:
     home.mkdir()
+    return {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NUMBA_CACHE_DIR": "", "GSPARSE_CACHE_DIR": ""}
+
+
+@COMPILED
+def test_compiled_code_goes_to_the_users_cache_and_leaves_nothing_where_the_package_is(
+    tmp_path: Path, installed: Path, num_threads: int, code: str
+) -> None:
     program = count_cache_hits(num_threads, code)
-    variables = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NUMBA_CACHE_DIR": ""}
-    assert run_python(program, package.parent, **variables) == "True 0"
-    assert run_python(program, package.parent, **variables) == "True 1"
-    assert any(home.rglob("*.nbi"))
+    variables = at_home(tmp_path / "home")
+    assert run_python(program, installed.parent, **variables) == "True 0"
+    assert run_python(program, installed.parent, **variables) == "True 1"
+    assert any((tmp_path / "home").rglob("*.nbi")) and not any(installed.rglob("*.nbi"))
+    # (numba itself looks only at the file of the function, not at those of what it calls)
+    with (installed / "kernels" / "cpu" / "intrinsics.py").open("a") as changed:
+        changed.write("# changed\n")
+    assert run_python(program, installed.parent, **variables) == "True 0"
+
+
+def test_compiled_code_stays_beside_the_source_where_the_users_cache_cannot_be_written(
+    tmp_path: Path, installed: Path
+) -> None:
+    program = count_cache_hits(1, "spmv_csr._csr_scalar")
+    variables = at_home(tmp_path / "home")
+    # A file in the place of the folder stops root too, which a mode would not.
+    (tmp_path / "home" / "cache").touch()
+    assert run_python(program, installed.parent, **variables) == "True 0"
+    assert run_python(program, installed.parent, **variables) == "True 1"
+    assert any(installed.rglob("*.nbi"))
+
+
+def test_other_libraries_code_is_kept_where_they_say() -> None:
+    folder = "numba.config.CACHE_DIR"
+    program = f"import numba; before = {folder}; import gsparse.kernels.cpu; print({folder} == before)"
+    assert run_python(program) == "True"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+
+from gsparse.cache import cpu_code_folder
 
 __all__ = ["OPTIONS", "PIECE_OPTIONS", "jitted", "piece"]
 
@@ -21,14 +24,32 @@ PIECE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
 def jitted(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     """Compile a function for the types of its first call, to run without the GIL, and keep the code on disk.
 
-    The code is kept beside the source, or in the user's cache directory where that cannot be written; where neither
-    can, each process compiles anew. Numba compiles again what changed in the function's own file only: after a change
-    to a piece that comes from another file, the cached code is stale until the file that uses it is touched.
+    The code is kept in the user's cache directory, or beside the source where that cannot be written; where neither
+    can, each process compiles anew.
     """
     try:
-        return cast("Callable[P, R]", numba.njit(cache=True, **OPTIONS, **options)(function))
+        with _kept_elsewhere():
+            return cast("Callable[P, R]", numba.njit(cache=True, **OPTIONS, **options)(function))
     except RuntimeError:  # numba found no directory to write to
         return cast("Callable[P, R]", numba.njit(**OPTIONS, **options)(function))
+
+
+@contextmanager
+def _kept_elsewhere() -> Iterator[None]:
+    """Have numba keep what is decorated within this block in a folder of our own; others' code goes where it did.
+
+    Beside the source, it would stay when pip removes the package, and hide one that is installed in another way. And
+    numba compiles again what changed in the function's own file, not in a piece's of another: hence a folder for each
+    state of the sources.
+    """
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    with suppress(RuntimeError):  # (there is no home directory)
+        config.CACHE_DIR = str(cpu_code_folder())
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
 
 
 def piece(function: Callable[P, R]) -> Callable[P, R]:

@@ -159,8 +159,10 @@ class Entries:
             return None
         if self.patterns is not None:
             rows = f"{self.patterns.num_patterns} rows"
-            return Storage(rows, rows, stats.nnz, self.patterns.nbytes(self.compute.itemsize))
-        return Storage(f"{facts[0]} rows", describe(self.values), stats.blocked_stored, self._bytes_apart())
+            nbytes = self.patterns.nbytes(self.compute.itemsize)
+            return Storage(rows, rows, stats.nnz, nbytes, self.patterns.runs)
+        rows, values = f"{facts[0]} rows", describe(self.values)
+        return Storage(rows, values, stats.blocked_stored, self._bytes_apart(), facts[2])
 
     def _at(self, positions: Any) -> Values:
         """Lay values out by a function of items and padding."""

@@ -33,6 +33,8 @@ class KernelModel:
         A row where rows are sorted: it is looked up, and written out of turn.
     coded, narrow : float
         A position whose value is looked up in a table; whose column counts from a base.
+    run, run_entry : float
+        A row whose pattern is not that of the row before, and an entry of it: what rows that follow share.
     setup : float
         The conversion from CSR, in products.
     """
@@ -48,6 +50,8 @@ class KernelModel:
     sorted: float = 0.0
     coded: float = 0.0
     narrow: float = 0.0
+    run: float = 0.0
+    run_entry: float = 0.0
     setup: float = 0.0
 
 
@@ -112,7 +116,8 @@ GPU_MODEL = MachineModel(
     examination=2.5e8,  # 0.5 ms of looking; 0.2 µs a product are gained at 500k entries
 )
 # Fitted in the same way to two cores of an AMD EPYC (Zen 4), float64: 7-point 100³, 27-point 64³, banded, R-MAT 18,
-# G3_circuit, cnr-2000, USA-road-FLA, armadillo13k_elast_P1.
+# G3_circuit, cnr-2000, USA-road-FLA, armadillo13k_elast_P1. `run` and `run_entry` by hand, for two patterns of seven
+# entries in turns of 1 to 128 rows, bcsstk16 and bfly_G.
 CPU_MODEL = MachineModel(
     kernels={
         "csr_scalar": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.33e-9, narrow=0.1e-9),
@@ -121,7 +126,9 @@ CPU_MODEL = MachineModel(
         "csr_split": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.34e-9, setup=2.0),
         "ellpack": KernelModel(fixed=2e-6, byte=2.9e-11, position=0.25e-9, row=0.3e-9, setup=20.0),
         "blocked_ellpack": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.1e-9, coded=0.13e-9, setup=20.0),
-        "row_pattern": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.03e-9, coded=0.2e-9, setup=60.0),
+        "row_pattern": KernelModel(
+            fixed=2e-6, byte=2.6e-11, position=0.03e-9, coded=0.2e-9, run=3e-9, run_entry=0.6e-9, setup=60.0
+        ),
     },
     long_length=128,
     cache=(30e6, 60e6),

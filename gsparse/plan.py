@@ -119,12 +119,15 @@ class Storage:
         Positions, padding included.
     nbytes : int
         Bytes of the matrix that one product reads.
+    runs : (int, int)
+        Of row patterns on a CPU: how often consecutive rows begin to follow another, and the entries of these rows.
     """
 
     columns: str
     values: str
     num_stored: int
     nbytes: int
+    runs: tuple[int, int] = (0, 0)
 
 
 # Products a matrix is expected to serve: what a conversion is worth.
@@ -384,6 +387,8 @@ def _terms(
         "sorted": stats.num_rows * (name == "blocked_ellpack" and stats.wants_sorting),
         "coded": positions * storage.values.startswith("uint"),
         "narrow": positions * storage.columns.startswith("uint"),
+        "run": storage.runs[0],
+        "run_entry": storage.runs[1],
     }
 
 

@@ -46,12 +46,16 @@ class Patterns:
     indptr : array of int32, shape (num_patterns + 1,)
         Where each pattern begins among the entries of all.
     num_entries : int
+    runs : (int, int)
+        Where a row's pattern is not that of the row before: how often that is, and the entries of these rows. On a CPU,
+        which takes the rows of a run together; a GPU has a thread for each row.
     """
 
     codes: Array
     representatives: Array
     indptr: Array
     num_entries: int
+    runs: tuple[int, int] = (0, 0)
 
     @property
     def num_patterns(self) -> int:
@@ -286,10 +290,10 @@ class Structure:
         return find_patterns(self.device, self.csr, self._row_dictionary, values=False)
 
     @cached_property
-    def pattern_facts(self) -> tuple[int, int] | None:
-        """How many distinct rows, and the bytes that say so: known also once these went. Synchronizes."""
+    def pattern_facts(self) -> tuple[int, int, tuple[int, int]] | None:
+        """How many distinct rows, the bytes that say so, their runs: known also once these went. Synchronizes."""
         found = self.patterns
-        return None if found is None else (found.num_patterns, found.nbytes())
+        return None if found is None else (found.num_patterns, found.nbytes(), found.runs)
 
 
 def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary | None:
@@ -319,4 +323,10 @@ def find_patterns(device: Device, csr: Csr, found: Dictionary | None, *, values:
         return None
     indptr = np.zeros(found.size + 1, np.int32)
     np.cumsum(lengths, out=indptr[1:])
-    return Patterns(found.codes, representatives, device.upload(indptr), int(indptr[-1]))
+    runs = _runs(found.codes, lengths) if device.kind == "cpu" else (0, 0)
+    return Patterns(found.codes, representatives, device.upload(indptr), int(indptr[-1]), runs)
+
+
+def _runs(codes: Any, lengths: Any) -> tuple[int, int]:
+    begins = np.concatenate([codes[:1], codes[1:][codes[1:] != codes[:-1]]])
+    return begins.size, int(lengths[begins].sum())

@@ -229,6 +229,32 @@ def test_rows_are_stored_once_a_pattern(
     assert_product(A @ x, S, x)
 
 
+def in_turns(num_rows: int, rows: int) -> sp.csr_array:
+    """Give rows of three entries, with other offsets after each so many of them."""
+    row = np.arange(num_rows)
+    offsets = np.where((row // rows % 2)[:, None], [-5, 0, 5], [-2, 0, 2])
+    columns = np.clip(row[:, None] + offsets, 0, num_rows - 1)
+    return sp.csr_array((np.ones(columns.size), columns.ravel(), np.arange(0, columns.size + 1, 3)))
+
+
+@pytest.mark.parametrize("values", ["shared", "of their own"])
+def test_rows_that_take_turns_are_stored_by_pattern_only_where_a_turn_is_long(
+    device: Device, values: str, rng: np.random.Generator
+) -> None:
+    for rows, is_chosen in ((1, False), (64, True)):
+        S = in_turns(64_000, rows)
+        if values == "of their own":
+            S.data = random_values(rng, S.nnz, float)
+        plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
+        storage = {c.format: c.storage for c in plan.candidates}[PATTERN]
+        if device.kind == "cpu":
+            # (at the ends, columns beyond the matrix change the offsets of a few rows)
+            assert storage.runs == pytest.approx((64_000 / rows, 3 * 64_000 / rows), abs=40)
+            assert (plan.format == PATTERN) is is_chosen
+        else:
+            assert storage.runs == (0, 0)
+
+
 def test_a_matrix_of_too_many_distinct_rows_is_refused_by_row_patterns_alone(
     device: Device, rng: np.random.Generator
 ) -> None:

@@ -96,6 +96,12 @@ def test_positions_cost_more_where_their_values_or_columns_are_looked_up(
 
 
 @EVERY_FORMAT
+def test_a_run_of_rows_that_follow_a_pattern_begins_once_and_is_read_once(format: str) -> None:
+    storage = Storage("27 rows", "27 rows", 44_000_000, 10**8, (300, 2000))
+    assert (count("run", format, SHORT, storage), count("run_entry", format, SHORT, storage)) == (300, 2000)
+
+
+@EVERY_FORMAT
 def test_only_slices_that_have_to_be_sorted_look_their_rows_up(format: str) -> None:
     assert RAGGED.wants_sorting
     assert not SHORT.wants_sorting

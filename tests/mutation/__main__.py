@@ -1,11 +1,11 @@
-"""Mutation testing of the choice and of the formats: ``python -m tests.mutation [MODULE …]`` (pip install cosmic-ray).
+"""Mutation testing of the choice and of the formats: ``python -m tests.mutation [MODULE …]``, with the extra ``dev``.
 
 Cosmic Ray makes the mutants: each is one of `MODULES` with one operator, number, comparison, … changed. Each meets the
 tests that claim to prove its module, as far as they need no device, and its doctests; what still passes has survived.
 Survivors that may are in `accepted.toml`, each with its reason: the command prints the others as lines for that file,
 and what stands there in vain, and then fails. No file is changed: a process of its own imports each mutant.
 
-Eleven hundred mutants take ten minutes of processor time, too long for CI; `gsparse.formats` alone takes one.
+Eleven hundred mutants take ten minutes of processor time, too long for CI; ``gsparse/formats`` alone takes one.
 (mutmut 3 mutates no properties, and a format is little else; mutatest has not moved since 2022. Cosmic Ray's own runs
 start Python, SciPy and pytest anew for each mutant, which takes several times as long.)
 """
@@ -139,24 +139,26 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__.split("\n\n")[1])
     parser.add_argument(
-        "modules", nargs="*", default=list(MODULES), metavar="MODULE", help="one of " + ", ".join(MODULES)
+        "modules", nargs="*", default=["gsparse"], metavar="MODULE", help="a folder, or one of " + ", ".join(MODULES)
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants that are tested at a time")
     options = parser.parse_args()
-    if unknown := set(options.modules).difference(MODULES):
-        parser.error(f"no tests are listed for {', '.join(unknown)}")
-    specs = mutants_of(options.modules)
-    for module in options.modules:
+    modules = [module for module in MODULES if any(Path(module).is_relative_to(given) for given in options.modules)]
+    for given in options.modules:
+        if not any(Path(module).is_relative_to(given) for module in modules):
+            parser.error(f"no tests are listed for {given}, but for {', '.join(MODULES)}")
+    specs = mutants_of(modules)
+    for module in modules:
         if os.waitpid(start(module, Path(module).read_text()), 0)[1]:
             sys.exit(
                 f"{module} has to pass its tests as it is, and does not: pytest {' '.join(MODULES[module])} {module}"
             )
     found = Counter(change_of(spec) for spec in survivors(specs, options.jobs))
-    known = Counter({change: n for change, n in accepted().items() if change[0] in options.modules})
+    known = Counter({change: n for change, n in accepted().items() if change[0] in modules})
     for title, changes in (("new survivors", found - known), ("accepted, but no survivors", known - found)):
         for module, before, after in sorted(changes.elements()):
             print(f"{title}: {module}\n- {before}\n+ {after}")
-    for module in options.modules:
+    for module in modules:
         count = sum(str(spec.module_path) == module for spec in specs)
         lived = sum(n for change, n in found.items() if change[0] == module)
         print(f"{module}: {count} mutants, {count - lived} killed")

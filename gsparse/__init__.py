@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from gsparse.errors import GsparseError
 from gsparse.matrix import GpuSparseMatrix
 from gsparse.ops import spmm, spmv
@@ -21,3 +24,16 @@ __all__ = [
     "spmv",
     "strict",
 ]
+
+_SUBMODULES = ("distributed", "files", "linalg", "plot")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part when it is first used, as SciPy does."""
+    if name in _SUBMODULES:
+        return import_module(f"gsparse.{name}")
+    raise AttributeError(f"module 'gsparse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_SUBMODULES, "__version__"]

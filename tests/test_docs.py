@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from inspect import ismodule
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -31,7 +32,7 @@ def public_names(module: str) -> set[str]:
     """Give what a module offers, dask's part of gsparse.distributed included."""
     found = importlib.import_module(module)
     lazy = dir(found) if "__dir__" in vars(found) else []
-    return {*found.__all__, *lazy}
+    return {name for name in (*found.__all__, *lazy) if name[0] != "_" and not ismodule(getattr(found, name))}
 
 
 def listed_names(module: str) -> set[str]:

@@ -94,6 +94,18 @@ def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
+def test_parts_are_imported_when_they_are_first_used() -> None:
+    code = (
+        "import sys, gsparse\n"
+        "assert not {'gsparse.linalg', 'gsparse.plot', 'matplotlib', 'dask'} & set(sys.modules)\n"
+        "assert {'linalg', 'plot', 'files', 'distributed', 'GpuSparseMatrix'} <= set(dir(gsparse))\n"
+        "assert gsparse.linalg.cg and gsparse.plot.distribution and gsparse.files.read_file\n"
+        "assert not hasattr(gsparse, 'cg')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_layers_import_downwards_only() -> None:
     linter = pytest.importorskip("importlinter.cli", reason="import-linter is in the dev extra")
     assert linter.lint_imports(config_filename=str(ROOT / "pyproject.toml")) == 0

@@ -333,6 +333,27 @@ def test_threads_have_a_line_each(ax: Any) -> None:
     assert list(ax.lines[1].get_ydata()) == [5.0, 50.0]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("A", "size"),
+    [
+        (np.eye(5), 5), (np.ones(4), 4), (sp.coo_array(np.ones(6)), 6), (sp.csr_array((0, 0)), 0),
+        (sp.csr_array((3, 0)), 0),
+    ],
+    ids=["dense", "vector", "sparse vector", "0 x 0", "3 x 0"],
+)  # fmt: skip
+def test_whatever_scipy_makes_a_matrix_of_is_drawn(A: Any, size: int, ax: Any) -> None:
+    assert plot.sparsity(A, ax).get_xlabel() == f"{size} columns"
+    plot.row_lengths(A)
+
+
+@pytest.mark.parametrize("draw", [plot.sparsity, plot.row_lengths])
+@pytest.mark.parametrize("A", [None, "A.mtx", np.ones((2, 2, 2))], ids=["nothing", "a name", "three dimensions"])
+def test_a_picture_of_what_is_no_matrix_says_what_it_needs(draw: Any, A: Any, ax: Any) -> None:
+    with pytest.raises(TypeError, match="needs a sparse array or matrix, or a dense array of numbers"):
+        draw(A, ax)
+
+
 def test_without_axes_a_new_figure_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib
 

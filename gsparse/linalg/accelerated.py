@@ -31,6 +31,7 @@ _GMRES = {"restart": 50, "maxiter": 400}
 _DEFINITE = (("cg", _MAXITER), ("gmres", _GMRES))
 _HERMITIAN = (("minres", _MAXITER), ("gmres", _GMRES))
 _GENERAL = (("bicgstab", _MAXITER), ("gmres", _GMRES))
+_METHODS = ("cg", "minres", "bicgstab", "gmres", "fgmres")
 
 
 class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
@@ -66,6 +67,8 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     ------
     ShapeError
         Where the matrix is not square.
+    ValueError
+        Where the method is none.
 
     Warns
     -----
@@ -196,6 +199,8 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
 
 
 def _named(method: str) -> Callable[..., Any]:
+    if method not in _METHODS:
+        raise ValueError(f"method must be auto, a function or one of {', '.join(_METHODS)}, got {method!r}")
     found: Callable[..., Any] = getattr(import_module("gsparse.linalg"), method)
     return found
 

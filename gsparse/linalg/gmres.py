@@ -18,7 +18,7 @@ from gsparse.linalg.handover import handed_over
 from gsparse.linalg.iteration import Iteration, Snapshot
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
-from gsparse.linalg.system import System, make_system
+from gsparse.linalg.system import System, dtype_of, make_system
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
 
@@ -246,7 +246,8 @@ def _stored(dtype: np.dtype[Any], asked: npt.DTypeLike | None) -> np.dtype[Any]:
     """Give the dtype of the basis: that of vectors, or half of it, complex where they are."""
     if asked is None:
         return dtype
-    stored = np.result_type(asked, np.complex64) if dtype.kind == "c" else np.dtype(asked)
+    given = dtype_of(asked, "basis_dtype")
+    stored = np.result_type(given, np.complex64) if dtype.kind == "c" else given
     allowed = {dtype, np.dtype(np.complex64 if dtype.kind == "c" else np.float32)}
     if stored not in allowed:
         raise DtypeError(f"a basis of {dtype} vectors is stored as {dtype} or in single precision, got {stored}")

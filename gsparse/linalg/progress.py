@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
+from gsparse.linalg.result import largest
 
 __all__ = ["Watch", "bars"]
 
@@ -60,7 +60,7 @@ class Watch:
     def step(self, snapshot: Any, iteration: Any) -> None:
         """See the state after one or several iterations."""
         if self._bar is not None:
-            residual = float(np.nanmax(iteration.residuals[-1])) if len(iteration.residuals) else np.nan
+            residual = largest(iteration.residuals[-1:])
             self._bar.set_postfix_str(f"residual {residual:.2e}", refresh=False)
             self._bar.update(int(snapshot.iterations.max()) - self._bar.n)
         if self.callback is not None:

@@ -16,7 +16,7 @@ from gsparse.linalg.iteration import Iteration, State
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import SolveResult
-from gsparse.linalg.system import System
+from gsparse.linalg.system import System, dtype_of
 
 __all__ = ["Solve", "refined"]
 
@@ -173,7 +173,7 @@ class _Correction(Operator):
 
 
 def _narrow_dtype(inner: Any, wide: np.dtype[Any]) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(inner)
+    dtype = dtype_of(inner, "inner_dtype")
     if wide.kind == "c" and dtype.kind == "f":
         dtype = np.dtype(np.result_type(dtype, np.complex64))
     if dtype.kind != wide.kind or dtype.char not in "fdFD" or dtype.itemsize > wide.itemsize:

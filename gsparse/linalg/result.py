@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gsparse._typing import Array
 
-__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveResult"]
+__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveResult", "largest"]
 
 # What the cell `stop` says; methods may have further reasons (`SolveResult.reasons`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
@@ -60,7 +60,7 @@ class SolveResult:
     def __str__(self) -> str:
         text = f"{self.reason} after {self.iterations} iterations, {self.seconds:.3g} s"
         if self.residuals.size:
-            text += f"; residual {np.nanmax(self.residuals[0]):.3e} → {np.nanmax(_last(self.residuals)):.3e}"
+            text += f"; residual {largest(self.residuals[0]):.3e} → {largest(_last(self.residuals)):.3e}"
         return f"{text}\n{self.advice}" if self.advice else text
 
     def log(self) -> str:
@@ -71,14 +71,19 @@ class SolveResult:
         str
             Of several right-hand sides the largest residual.
         """
-        lines = [f"{i:7d}  {np.nanmax(residual):.6e}" for i, residual in enumerate(self.residuals)]
+        lines = [f"{i:7d}  {largest(residual):.6e}" for i, residual in enumerate(self.residuals)]
         return "\n".join([*lines, str(self)])
 
 
 def _last(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give the last residual of each right-hand side."""
+    """Give the last residual of each right-hand side; NaN where it has none."""
     columns = residuals.reshape(len(residuals), -1)
-    return np.array([column[~np.isnan(column)][-1:] for column in columns.T]).ravel()
+    return np.array([[np.nan, *column[~np.isnan(column)]][-1] for column in columns.T])
+
+
+def largest(residuals: npt.ArrayLike) -> float:
+    """Give the largest of residuals that are numbers; NaN where none is, as of a right-hand side with a NaN."""
+    return float(np.fmax.reduce(np.asarray(residuals), axis=None, initial=np.nan))
 
 
 def describe(stop: int, extra: dict[int, str]) -> str:

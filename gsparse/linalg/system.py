@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from gsparse._typing import Array
 from gsparse.device import Device, device_of
-from gsparse.errors import DeviceError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.interchange import Library, library_of, taken
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 
-__all__ = ["System", "make_system"]
+__all__ = ["System", "dtype_of", "make_system"]
 
 
 @dataclass(eq=False)
@@ -164,3 +164,12 @@ def flatten(device: Device, array: Array, dtype: np.dtype[Any], columns: int) ->
         return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
     host = array if isinstance(array, np.ndarray) else array.get()
     return device.upload(np.ascontiguousarray(host.reshape(-1, columns).T.astype(dtype)).reshape(-1))
+
+
+def dtype_of(given: Any, name: str) -> np.dtype[Any]:
+    """Give the dtype that an argument of this name asks for."""
+    try:
+        found: np.dtype[Any] = np.dtype(given)
+    except TypeError as error:
+        raise DtypeError(f"{name} must be a dtype, got {given!r}") from error
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from gsparse.plot.axes import axes_of, matplotlib_module
 
@@ -31,8 +32,8 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
 
     Parameters
     ----------
-    A : sparse array or matrix
-        SciPy's, or a GpuSparseMatrix.
+    A : sparse array or matrix, or a dense array
+        SciPy's, or a GpuSparseMatrix; a vector is a row.
     ax : matplotlib Axes, optional
         A new figure's where left out.
     cells : int
@@ -49,6 +50,8 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
     ------
     PlotError
         Where matplotlib is not installed.
+    TypeError
+        Where `A` is no matrix.
 
     Examples
     --------
@@ -57,14 +60,13 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
     >>> sparsity(scipy.sparse.eye_array(1000), Figure().subplots(), cells=10).get_xlabel()
     '1000 columns'
     """
-    ax = axes_of(ax)
+    A, ax = _matrix(A), axes_of(ax)
     counts = density(A, cells, most)
     shown = np.ma.masked_equal(counts, 0)
     colors = matplotlib_module("colors").LogNorm(vmin=1, vmax=max(2, int(counts.max(initial=0))))
     num_rows, num_cols = A.shape
-    ax.imshow(
-        shown, norm=colors, cmap="viridis_r", interpolation="nearest", aspect="auto", extent=(0, num_cols, num_rows, 0)
-    )
+    extent = (0, max(num_cols, 1), max(num_rows, 1), 0)
+    ax.imshow(shown, norm=colors, cmap="viridis_r", interpolation="nearest", aspect="auto", extent=extent)
     ax.set_xlabel(f"{num_cols} columns", fontsize="small")
     ax.set_ylabel(f"{num_rows} rows", fontsize="small")
     ax.set_xticks([])
@@ -77,8 +79,8 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
 
     Parameters
     ----------
-    A : sparse array or matrix, shape (M, N)
-        SciPy's, or a GpuSparseMatrix, whose arrays are copied to the host.
+    A : sparse array or matrix, or a dense array, shape (M, N)
+        SciPy's, or a GpuSparseMatrix, whose arrays are copied to the host; a vector is a row.
     cells : int
         Cells a side, at most.
     most : int, optional
@@ -98,6 +100,7 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
            [0, 2, 0],
            [0, 0, 2]])
     """
+    A = _matrix(A)
     if _is_by_columns(A):
         return np.ascontiguousarray(density(A.T, cells, most).T)
     num_rows, num_cols = A.shape
@@ -122,8 +125,8 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
 
     Parameters
     ----------
-    A : sparse array or matrix
-        SciPy's, or a GpuSparseMatrix.
+    A : sparse array or matrix, or a dense array
+        SciPy's, or a GpuSparseMatrix; a vector is a row.
     ax : matplotlib Axes, optional
         A new figure's where left out.
 
@@ -176,10 +179,21 @@ def _edges_of_lengths(longest: int) -> Any:
 
 def lengths_of(A: Any) -> Any:
     """Count the entries of each row, on the host."""
+    A = _matrix(A)
     if _is_by_columns(A):
         indptr, part = _structure(A.T)
         return np.bincount(part(0, int(indptr[-1])), minlength=A.shape[0])
     return np.diff(_structure(A)[0])
+
+
+def _matrix(A: Any) -> Any:
+    """Give what has two dimensions and a format of SciPy's, or say what is needed."""
+    if isinstance(A, np.ndarray) and A.ndim in (1, 2) and A.dtype.kind in "biufc":
+        return sp.csr_array(np.atleast_2d(A))
+    if not sp.issparse(A):
+        needed = "a sparse array or matrix, or a dense array of numbers of up to two dimensions"
+        raise TypeError(f"a picture of entries needs {needed}, got {type(A).__name__}")
+    return A if A.ndim == 2 else A.reshape(1, -1)
 
 
 def _is_by_columns(A: Any) -> bool:

@@ -102,6 +102,13 @@ def test_indefinite_matrices_are_solved(real_device: Device) -> None:
     assert residual(S, x, b) < 1e-9
 
 
+@pytest.mark.parametrize("name", ["cgg", "jacobi", "SolveResult"])
+def test_what_is_no_method_is_refused_with_those_there_are(real_device: Device, name: str) -> None:
+    A = GpuSparseMatrix(laplacian(SIDE), device=real_device)
+    with pytest.raises(ValueError, match=f"one of cg, minres, bicgstab, gmres, fgmres, got '{name}'"):
+        A.accelerated(name)
+
+
 def test_a_method_a_preconditioner_and_options_are_passed_on(real_device: Device) -> None:
     S = sp.csr_array(laplacian(SIDE) + sp.diags_array(np.geomspace(1, 1e3, SIDE**2)))
     b = right_hand_side(S)

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
+import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device import Device
 from gsparse.errors import ShapeError
@@ -146,6 +147,20 @@ def test_cg_names_what_holds_no_number(real_device: Device, name: str, value: fl
     found = cg(matrix(real_device, given["A"]), given["b"], given["x0"], full_output=True, maxiter=50)
     assert found.info > 0
     assert found.advice == f"{name} holds NaN or inf."
+
+
+@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres", "fgmres", "lsqr", "lsmr"])
+def test_a_solve_that_met_no_numbers_is_printed(real_device: Device, name: str, capsys: Any) -> None:
+    """Of one right-hand side and of two, where only one has a NaN, with a bar."""
+    b = B.copy()
+    b[3] = np.nan
+    solve, A = getattr(gsparse.linalg, name), matrix(real_device)
+    found = solve(A, b, full_output=True, progress=True)
+    assert "residual nan → nan\nb holds NaN or inf." in str(found)
+    assert found.log().endswith(str(found))
+    both = solve(A, np.stack([b, B], axis=1), full_output=True)
+    assert "b holds NaN or inf." in str(both) and "residual nan" not in str(both)
+    assert both.log().endswith(str(both))
 
 
 def test_cg_says_that_a_matrix_is_indefinite(device: Device) -> None:

@@ -22,10 +22,14 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse as sp
-import torch
-from torch import Tensor
 
 import gsparse
+
+try:
+    import torch
+    from torch import Tensor
+except ModuleNotFoundError:
+    raise SystemExit("needs PyTorch: pip install torch") from None
 
 COMMUNITIES = 5
 SAID = 20  # nodes of each community that say which theirs is

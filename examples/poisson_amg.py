@@ -15,11 +15,15 @@ import argparse
 import time
 
 import numpy as np
-import pyamg
 import scipy.sparse.linalg
 
 import gsparse
 from gsparse.linalg import amg, cg
+
+try:
+    import pyamg
+except ModuleNotFoundError:
+    raise SystemExit("needs PyAMG: pip install 'gsparse[examples]'") from None
 
 
 def main() -> None:

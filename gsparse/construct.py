@@ -123,4 +123,4 @@ def check_index_kinds(source: Any) -> None:
 def check_dtype(dtype: np.dtype[Any]) -> None:
     """Refuse values that no sparse array holds, as SciPy does: objects, strings, half precision."""
     if dtype.kind not in "biufc" or dtype == np.float16:
-        raise DtypeError(f"a sparse matrix does not support dtype {dtype}: convert with astype(numpy.float32)")
+        raise DtypeError(f"a sparse matrix does not support dtype {dtype}: convert with astype(float)")

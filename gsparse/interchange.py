@@ -57,7 +57,7 @@ class Library:
         """
         array = self.ready(array)
         try:
-            return _on_gpu(array) if is_on_gpu(array) else np.asarray(array)
+            return _on_gpu(array) if is_on_gpu(array) else _on_host(array)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, DeviceError):
                 raise
@@ -82,6 +82,15 @@ def is_on_gpu(array: Any) -> bool:
 def _on_gpu(array: Any) -> Array:
     cupy = import_cupy()
     return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
+
+def _on_host(array: Any) -> Array:
+    return np.asarray(array) if _is_numpys(array) else np.from_dlpack(array)
+
+
+def _is_numpys(array: Any) -> bool:
+    """Tell whether `numpy.asarray` makes an array of it that holds numbers, not the object."""
+    return hasattr(array, "__array__") or hasattr(array, "__array_interface__")
 
 
 def _without_gradient(tensor: Any) -> Any:
@@ -112,7 +121,7 @@ def library_of(array: Any) -> Library | None:
     True
     """
     found = _library_of_class(cast(Hashable, type(array)))
-    return None if found is _OTHERS and not is_on_gpu(array) else found
+    return None if found is _OTHERS and not is_on_gpu(array) and _is_numpys(array) else found
 
 
 def taken(array: Any) -> Any:

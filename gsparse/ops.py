@@ -256,7 +256,9 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "biufc":
-        raise DtypeError(f"a product needs numbers, got a {matrix} matrix and a {vector} vector: use astype(float)")
+        raise DtypeError(
+            f"a product needs numbers, got a matrix of {matrix} and a vector of {vector}: use astype(float)"
+        )
     if dtype.kind in "iu":
         for scalar in scalars:
             dtype.type(scalar)  # NumPy's own OverflowError where it does not fit

@@ -205,6 +205,28 @@ class OfSomeGpu:
         return 2, 0
 
 
+class OfTheHost:
+    """An array of memory of the host that speaks DLPack and nothing of NumPy's."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def test_memory_of_the_host_is_multiplied_where_it_lies_by_dlpack_alone(A: Any, S: Any) -> None:
+    x = np.linspace(0, 1, 20)
+    for got in (A @ OfTheHost(x), A.matvec(OfTheHost(x)), gsparse.spmv(A, OfTheHost(x))):
+        assert_product(got, S, x)
+    assert_product(OfTheHost(np.ones(30)) @ A, S.T, np.ones(30))
+    taken = interchange.taken(OfTheHost(x))
+    assert taken.ctypes.data == x.ctypes.data
+
+
 class OfAnOlderOne:
     """The same, by the CUDA array interface."""
 

@@ -64,8 +64,8 @@ print(short)
 assert short.info == 5 and "maxiter" in short.advice
 
 # %%
-# ``rtol`` bounds the norm of ``b - A @ x`` over that of b, which is not the error of x: that may be larger by the
-# condition number. So compare the residual, recomputed, with what was asked for:
+# In CG, BiCGSTAB and GMRES, ``rtol`` bounds the norm of ``b - A @ x`` over that of b, which is not the error of x: that
+# may be larger by the condition number. So compare the residual, recomputed, with what was asked for:
 
 assert np.linalg.norm(b - S @ x) <= 2e-8 * np.linalg.norm(b)
 
@@ -117,6 +117,10 @@ except FactorizationError as error:
     print(error)
 else:
     raise AssertionError("an indefinite matrix has Cholesky factors")
+
+# %%
+# MINRES takes it. As SciPy's, it ends where the residual is below ``rtol`` times the norm of A times that of x, and so
+# do ``lsqr`` and ``lsmr`` with ``atol``. Over the norm of b, the residual may then be larger than ``rtol``.
 
 found = minres(indefinite, b, rtol=1e-8, full_output=True)
 print(found)

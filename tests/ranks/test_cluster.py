@@ -365,6 +365,22 @@ def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, wor
             np.testing.assert_allclose((2 * factor) @ np.ones(shape[1]), 2 * (factor @ np.ones(shape[1])), atol=1e-12)
 
 
+def test_solvers_refuse_what_is_no_number_before_anything_is_sent(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    b = np.ones(36)
+    words = np.full(36, "x")
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        for wrong in (b.astype(object), words, b.astype("M8[s]"), da.from_array(words), da.ones(36, dtype=object, chunks=9)):
+            for solve, name in (
+                (lambda x: gla.cg(A, x), "b"), (lambda x: gla.lsqr(A, x), "b"), (lambda x: gla.cg(A, b, x0=x), "x0"),
+                (lambda x: A @ x, "a product"),
+            ):  # fmt: skip
+                with pytest.raises(DtypeError, match=f"{name} needs numbers, got .*: use astype"):
+                    solve(wrong)
+        np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
+        assert gla.cg(A, b)[1] == 0
+
+
 def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> None:
         raise ValueError("No global client found and no address provided")

@@ -19,6 +19,7 @@ from gsparse.distributed.gang import Gang, started_again
 from gsparse.distributed.layout import Layout
 from gsparse.distributed.multiplier import Multiplier
 from gsparse.distributed.ordering import check_order
+from gsparse.distributed.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
 from gsparse.distributed.sources import Partition, RowSource
 from gsparse.distributed.views import Products
@@ -202,7 +203,9 @@ class DistributedMatrix(Products):
     def checkpoint(self, folder: str | Path) -> list[str]:
         """Have each worker save its rows in a folder that all of them share.
 
-        ``from_loaders(files, shape)`` makes the matrix again, its rows and columns in the order of the blocks.
+        ``from_loaders(files, shape)`` makes the matrix again. Where `permutation` is not None, rows and columns are
+        saved in the order of the blocks, and `permutation` beside them, by which `from_loaders` finds back; who else
+        reads them has ``S[permutation][:, permutation]``.
 
         Parameters
         ----------
@@ -212,7 +215,7 @@ class DistributedMatrix(Products):
         Returns
         -------
         list of str
-            The files, by rank, in SciPy's ``.npz``.
+            The files, by rank, in SciPy's ``.npz``; each with its part of `permutation` as one more array of that name.
 
         Raises
         ------
@@ -220,10 +223,18 @@ class DistributedMatrix(Products):
         """
         gang = self._gang
         gang.check_open()
-        paths = [str(Path(folder) / f"rows-{rank:05d}.npz") for rank in gang.ranks]
-        roster = gang.roster
-        tasks = [gang.submit(gang_tasks.save_rows, "save", r, roster, r, path) for r, path in enumerate(paths)]
+        roster, tasks = gang.roster, []
+        for rank in gang.ranks:
+            path = str(Path(folder) / f"rows-{rank:05d}.npz")
+            tasks.append(gang.submit(gang_tasks.save_rows, "save", rank, roster, rank, path, self._moved(rank)))
         return gang.wait(tasks)
+
+    def _moved(self, rank: int) -> dict[str, Host]:
+        """Give what a rank's checkpoint is to hold beside its rows, where they were moved."""
+        if self.permutation is None:
+            return {}
+        own = self._layout.rows.rows(rank)
+        return {FIRST_ROW: np.array([own.start]), PERMUTATION: self.permutation[own]}
 
     def close(self) -> None:
         """Let go of everything on the workers. Nothing else may be called after it, but `repartition`."""

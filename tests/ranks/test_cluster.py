@@ -18,7 +18,7 @@ import scipy.sparse.linalg as la
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device import get_device
-from gsparse.errors import CommunicationError, DeviceError, DtypeError, ShapeError
+from gsparse.errors import CommunicationError, DeviceError, DtypeError, ShapeError, StructureError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
 from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
@@ -279,6 +279,29 @@ def test_matrices_that_only_workers_ever_read(client: Any, workers: list[str], t
             np.testing.assert_allclose(again @ b, S @ b, atol=1e-12)
 
 
+def test_a_checkpoint_of_rows_that_were_moved_comes_back_as_the_matrix(
+    client: Any, workers: list[str], tmp_path: Path
+) -> None:
+    S = laplacian(12)
+    shuffled = np.random.default_rng(1).permutation(S.shape[0])
+    S = sp.csr_array(S[shuffled][:, shuffled])
+    b = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:3], reorder="rcm") as A:
+        order = A.permutation
+        files = A.checkpoint(tmp_path)
+    blocks = sp.vstack([sp.load_npz(file) for file in files])
+    assert (blocks != S[order][:, order]).nnz == 0
+    with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
+        np.testing.assert_array_equal(again.permutation, order)
+        np.testing.assert_allclose(again @ b, S @ b, atol=1e-12)
+        np.testing.assert_allclose((again.T @ da.from_array(b, chunks=50)).compute(), S.T @ b, atol=1e-12)
+        assert residual(S, gla.cg(again, b, rtol=1e-10)[0], b) < 1e-9
+    sp.save_npz(tmp_path / "plain.npz", sp.load_npz(files[2]))
+    for wrong in ([files[1], files[0], files[2]], [*files[:2], tmp_path / "plain.npz"]):
+        with pytest.raises(StructureError, match=r"the list that checkpoint\(\) has returned"):
+            from_loaders(wrong, S.shape, client=client, workers=workers[:2])
+
+
 def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
     S = laplacian(12)
     chunks = (20, 50, 4, 70)
@@ -368,9 +391,9 @@ def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, wor
 def test_solvers_refuse_what_is_no_number_before_anything_is_sent(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
     b = np.ones(36)
-    words = np.full(36, "x")
+    words, lazy = np.full(36, "x"), da.ones(36, dtype=object, chunks=9)
     with distribute(S, client=client, workers=workers[:2]) as A:
-        for wrong in (b.astype(object), words, b.astype("M8[s]"), da.from_array(words), da.ones(36, dtype=object, chunks=9)):
+        for wrong in (b.astype(object), words, b.astype("M8[s]"), da.from_array(words), lazy):
             for solve, name in (
                 (lambda x: gla.cg(A, x), "b"), (lambda x: gla.lsqr(A, x), "b"), (lambda x: gla.cg(A, b, x0=x), "x0"),
                 (lambda x: A @ x, "a product"),

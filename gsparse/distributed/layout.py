@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.distributed.partition import RowPartition
 from gsparse.errors import DtypeError, ShapeError
 
-__all__ = ["Layout", "check_factor", "is_dask"]
+__all__ = ["Layout", "check_factor", "check_numbers", "is_dask"]
 
 Host = npt.NDArray[Any]
 
@@ -27,14 +27,14 @@ def check_factor(shape: tuple[int, int], x: Any) -> None:
     """Raise where a matrix of this shape is to be multiplied by vectors of another length, or by what is no number."""
     if isinstance(x, LinearOperator):  # (of which SciPy makes an operator, as of a number)
         return
-    _check_numbers("a product", x)
+    check_numbers("a product", x)
     if np.isscalar(x):
         return
     if np.ndim(x) not in (1, 2) or np.shape(x)[0] != shape[1]:
         raise ShapeError(f"dimension mismatch: {shape} times {np.shape(x)}")
 
 
-def _check_numbers(name: str, x: Any) -> None:
+def check_numbers(name: str, x: Any) -> None:
     """Raise where something holds what is no number, which connections do not carry."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     if dtype.kind not in "biufc":
@@ -74,7 +74,7 @@ class Layout:
 
     def check(self, x: Any, cut: RowPartition, name: str) -> None:
         """Raise where something is not one or several vectors of numbers that can be cut so."""
-        _check_numbers(name, x)
+        check_numbers(name, x)
         if x.ndim not in (1, 2) or x.shape[0] != cut.num_rows:
             raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
+import gsparse.linalg
 from gsparse.distributed import checkpoints, gang_tasks, solves
 from gsparse.distributed.cluster import current_client, known_workers
 from gsparse.distributed.eigenpairs import lobpcg_on_workers
@@ -19,6 +21,7 @@ from gsparse.distributed.gang import Gang, started_again
 from gsparse.distributed.layout import Layout
 from gsparse.distributed.multiplier import Multiplier
 from gsparse.distributed.ordering import check_order
+from gsparse.distributed.preconditioners import DistributedPreconditioner
 from gsparse.distributed.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
 from gsparse.distributed.sources import Partition, RowSource
@@ -33,6 +36,10 @@ Host = npt.NDArray[Any]
 TIMEOUT = 60.0
 _PRECONDITIONERS = ("amg", "block_jacobi", "chebyshev_polynomial", "ic0", "ilu0", "isai", "jacobi")
 _CHECKPOINT_EVERY = 50
+# What solvers of a distributed matrix take beside their own arguments.
+_OWN_OPTIONS = ("on_failure", "checkpoint_every")
+# What names the options of a function that passes them on.
+_NAMED_OPTIONS = {"fgmres": "gmres"}
 
 
 class DistributedMatrix(Products):
@@ -254,11 +261,16 @@ class DistributedMatrix(Products):
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of `gsparse.linalg` on the workers."""
+        given = _arguments(name, args, kwargs)
         if name in _PRECONDITIONERS:
-            return Preconditioner(name, args, kwargs)
+            return DistributedPreconditioner(self, Preconditioner(name, args, kwargs))
         if name == "lobpcg":
-            return lobpcg_on_workers(self._gang, self._layout, args, kwargs)
+            return lobpcg_on_workers(self._gang, self._layout, self._recipe(given["M"]), given)
         return self._solve(name, *args, **kwargs)
+
+    def _recipe(self, M: Any) -> Preconditioner | None:
+        """Give what ranks make a preconditioner by; None where it is not one of this matrix."""
+        return M.recipe if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _solve(
         self,
@@ -277,12 +289,14 @@ class DistributedMatrix(Products):
         if on_failure not in ("raise", "resume"):
             raise ValueError(f"on_failure must be 'raise' or 'resume', got {on_failure!r}")
         if args:
-            if len(args) > 1 or name in ("lsqr", "lsmr"):
+            if name in ("lsqr", "lsmr"):
                 raise TypeError(f"{name} of a distributed matrix takes keyword arguments after b")
-            x0 = args[0]
-        if M is not None and not isinstance(M, Preconditioner):
+            (x0,) = args
+        recipe = self._recipe(M)
+        if M is not None and recipe is None:
             raise TypeError(
-                "M must be made of the distributed matrix: M=gsparse.linalg.jacobi(A), ilu0(A), amg(A), ..."
+                "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
+                f"amg(A), ..., got {M!r}; SciPy's solvers take any operator"
             )
         told = f"{self._gang.key}-{uuid.uuid4().hex}"
         kwargs["full_output"] = full_output or name not in ("lsqr", "lsmr")
@@ -291,7 +305,7 @@ class DistributedMatrix(Products):
         solve = Solve(
             name,
             kwargs,
-            M,
+            recipe,
             topic=told if progress else "",
             calls=f"{told}-calls" if callback is not None else "",
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
@@ -320,3 +334,15 @@ class DistributedMatrix(Products):
         rows = self._source.partition("nnz", len(left))
         self._open(left, Layout.of(rows, layout.columns.num_rows, layout.permutation))
         return x0 if parts is None else layout.joined(parts)
+
+
+def _arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Give what a function of `gsparse.linalg` is given beside A; raise where it takes no such, before ranks do."""
+    function = getattr(gsparse.linalg, _NAMED_OPTIONS.get(name, name))
+    own = () if name in _PRECONDITIONERS else _OWN_OPTIONS
+    try:
+        given = signature(function).bind(None, *args, **{key: kwargs[key] for key in kwargs if key not in own})
+    except TypeError as error:
+        raise TypeError(f"{name}() {error}") from None
+    given.apply_defaults()
+    return {key: value for key, value in given.arguments.items() if key != "A"}

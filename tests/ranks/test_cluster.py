@@ -222,8 +222,9 @@ def test_lobpcg_runs_here_with_what_workers_do_not_have(client: Any, workers: li
         with pytest.warns(UserWarning, match="dense eigensolver"):
             values = gla.lobpcg(A, np.eye(100, 30), M=gla.jacobi(A))[0]
         np.testing.assert_allclose(values, np.linalg.eigvalsh(S.toarray())[:-31:-1], rtol=1e-12)
-        with pytest.raises(TypeError, match="made on the workers"):
-            gla.lobpcg(A, X, mass, gla.jacobi(A))
+        options = {"B": mass, "tol": 1e-8, "maxiter": 100}
+        expected = gla.lobpcg(own, X, M=gla.jacobi(own), **options)[0]
+        np.testing.assert_allclose(gla.lobpcg(A, X, M=gla.jacobi(A), **options)[0], expected, rtol=1e-12)
 
 
 def test_scipys_eigensolvers_take_it_as_it_is(client: Any, workers: list[str]) -> None:
@@ -488,7 +489,7 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
             gla.cg(A, np.ones(35))
         with pytest.raises(ValueError, match="on_failure"):
             gla.cg(A, np.ones(36), on_failure="ignore")
-        with pytest.raises(TypeError, match="keyword arguments after b"):
+        with pytest.raises(TypeError, match="too many positional arguments"):
             gla.cg(A, np.ones(36), None, 1e-8)
         with pytest.raises(TypeError, match="keyword arguments after b"):
             gla.lsqr(A, np.ones(36), 0.1)

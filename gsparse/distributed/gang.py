@@ -14,7 +14,7 @@ from typing import Any
 import distributed
 
 from gsparse.distributed import gang_tasks, resident
-from gsparse.distributed.cluster import known_workers
+from gsparse.distributed.cluster import check_running, known_workers
 from gsparse.errors import CommunicationError, RankLostError, WorkerLost
 
 __all__ = ["Gang", "started_again"]
@@ -65,6 +65,7 @@ class Gang:
     def check_open(self) -> None:
         if not self.is_open:
             raise CommunicationError(f"this matrix has been {self.closed_by}")
+        check_running(self.client)
 
     # ------------------------------------------------------------------ life
 
@@ -201,13 +202,13 @@ class Gang:
 
     def first_lost(self, ranks: Iterable[int] | None = None) -> WorkerLost | None:
         """Give the first of these ranks (of all) whose worker the scheduler does not know."""
-        known = self._known_workers()
+        known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
         return next((WorkerLost(rank, self.workers[rank]) for rank in lost), None)
 
     def left(self) -> list[str]:
         """Give the workers of this matrix that are still there."""
-        known = self._known_workers()
+        known = known_workers(self.client)
         return [address for address in self.workers if address in known]
 
     def _error(self, tasks: list[distributed.Future]) -> Any:
@@ -225,18 +226,6 @@ class Gang:
         if lost is not None:
             return lost
         return found[0] if found else CommunicationError("cancelled, or the cluster has been restarted")
-
-    def _known_workers(self) -> Any:
-        """Give the workers that the scheduler knows.
-
-        Raises
-        ------
-        CommunicationError
-            Where there is no scheduler.
-        """
-        if not self._has_scheduler:
-            raise CommunicationError(f"the scheduler is gone: the client is {self.client.status}")
-        return known_workers(self.client)
 
     @property
     def _has_scheduler(self) -> bool:

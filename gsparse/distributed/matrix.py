@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from inspect import signature
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,12 +16,12 @@ import numpy.typing as npt
 
 import gsparse.linalg
 from gsparse.distributed import checkpoints, gang_tasks, solves
-from gsparse.distributed.cluster import current_client, known_workers
+from gsparse.distributed.cluster import chosen_workers, current_client
 from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
 from gsparse.distributed.layout import Layout
 from gsparse.distributed.multiplier import Multiplier
-from gsparse.distributed.ordering import check_order
+from gsparse.distributed.ordering import parsed_partition
 from gsparse.distributed.preconditioners import DistributedPreconditioner
 from gsparse.distributed.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
@@ -88,21 +89,19 @@ class DistributedMatrix(Products):
         cls,
         source: RowSource,
         client: distributed.Client | None,
-        workers: Sequence[str] | None,
+        workers: Sequence[str] | int | None,
         partition: Partition,
         reorder: str | None,
         device: str,
         timeout: float,
         options: dict[str, Any],
     ) -> DistributedMatrix:
-        """Choose workers and bounds, and make the matrix."""
-        check_order(reorder, partition)
-        client = client or current_client()
-        known = known_workers(client)
-        workers = sorted(known) if workers is None else list(workers)
-        missing = [address for address in workers if address not in known]
-        if missing or not workers:
-            raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {sorted(known)}")
+        """Check what is asked for, choose workers and bounds, and make the matrix."""
+        partition = parsed_partition(reorder, partition)
+        if not (isinstance(timeout, Real) and 0 < timeout < np.inf):
+            raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+        client = current_client(client)
+        workers = chosen_workers(client, workers)
         workers = started_again(client, workers)
         ordered, permutation, rows = source.ordered(partition, reorder, len(workers))
         layout = Layout.of(rows, source.shape[1], permutation)
@@ -178,7 +177,7 @@ class DistributedMatrix(Products):
         self._multiplier = Multiplier(gang, layout, self._stays, dtype)
 
     def repartition(
-        self, partition: Partition = "nnz", *, workers: Sequence[str] | None = None, reorder: str | None = None
+        self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
     ) -> DistributedMatrix:
         """Make the same matrix again on other workers, or with other bounds, from where it came; this one is closed.
 
@@ -186,8 +185,8 @@ class DistributedMatrix(Products):
         ----------
         partition : {"nnz", "rows", "metis"} or sequence of int, optional
             As for `distribute`.
-        workers : sequence of str, optional
-            Dask's addresses; by default the workers that are there now.
+        workers : sequence of str, or int, optional
+            Dask's addresses, or how many; by default the workers that are there now.
         reorder : {"rcm"}, optional
             As for `distribute`.
 
@@ -200,7 +199,7 @@ class DistributedMatrix(Products):
         ------
         ValueError, ShapeError, CommunicationError, WorkerLost
         """
-        check_order(reorder, partition)
+        partition, workers = parsed_partition(reorder, partition), chosen_workers(self.client, workers)
         self.close()
         given = self._device, self.timeout, self._options
         again = DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
@@ -248,6 +247,9 @@ class DistributedMatrix(Products):
         if self._gang.is_open:
             self._multiplier.close()
             self._gang.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a distributed matrix lives with its client and is not pickled: checkpoint(folder) saves it")
 
     def __enter__(self) -> DistributedMatrix:
         return self

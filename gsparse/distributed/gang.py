@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
@@ -77,6 +79,7 @@ class Gang:
             stays = self.wait(tasks)
             self._anchors = tasks  # (dask keeps what they have returned, and so the ranks their matrix)
             self._is_connected = True
+        _opened.add(self)
         return stays
 
     def reconnect(self) -> None:
@@ -107,7 +110,8 @@ class Gang:
         self.is_open = False
         with suppress(Exception):
             self.client.run(resident.release, self.key, workers=self.left(), on_error="ignore")
-        self._anchors = []
+        while self._anchors:  # (dask's own references to a future end only when garbage is collected)
+            self._anchors.pop().release()
 
     # ------------------------------------------------------------------ tasks
 
@@ -231,6 +235,17 @@ class Gang:
     def _has_scheduler(self) -> bool:
         """Whether the scheduler answers: all that asks it waits half a minute for one that is gone."""
         return bool(self.client.status == "running")
+
+
+_opened: weakref.WeakSet[Gang] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """Close the clients of what a session leaves open: dask closes its clusters first, and warns of what they lose."""
+    for client in {gang.client for gang in _opened if gang.is_open}:
+        with suppress(Exception):
+            client.close()
 
 
 def started_again(client: distributed.Client, workers: Sequence[str]) -> list[str]:

@@ -4,8 +4,8 @@
 CG on dask arrays; both run anywhere. The others on as many GPUs as there are, a process each, over NCCL: CG on the
 7-point Laplacian in slabs, an iteration being a long minus a short solve. `large`: a matrix larger than one GPU's
 memory, multiplied and checked by construction. `killed`: ``kill -9`` of a rank while others are in an all-reduce.
-``--goals`` sets the project's own beside the figures. ``--json FILE`` keeps all figures, as
-`gsparse.distributed.model` takes them.
+``--goals`` sets the project's own beside the figures: what it wants of them, and whether they are so. ``--json FILE``
+keeps all figures, as `gsparse.distributed.model` takes them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ WEAK_ROWS, STRONG_ROWS = (256, 250, 125), (400, 400, 400)
 WEAK_GOAL, STRONG_GOALS = 0.95, {2: 1.85, 4: 3.5}
 CPU_GOALS = {"1e3 rows": 0.4e-3, "1e6 rows": 0.10}
 REPEATS = 5
+SECTIONS = ("cpu", "dask", "weak", "strong", "large", "killed")
 
 
 def iteration_seconds(A: RankMatrix, lengths: tuple[int, int]) -> tuple[float, Any]:
@@ -335,7 +336,7 @@ def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sections", nargs="*", default=["cpu"])
+    parser.add_argument("sections", nargs="*", default=["cpu"], metavar="SECTION", help=" ".join(SECTIONS))
     parser.add_argument("--json")
     parser.add_argument("--goals", action="store_true", help="say which of the project's goals are met")
     parser.add_argument("--gpus", type=int, default=0)
@@ -343,6 +344,8 @@ def main() -> None:
         "--rows", type=int, default=150_000_000, help="rows a rank of the large matrix, 32 entries each"
     )
     given = parser.parse_args()
+    if unknown := [section for section in given.sections if section not in SECTIONS]:
+        parser.error(f"no section is called {' '.join(unknown)}; there are {' '.join(SECTIONS)}")
     records: list[dict[str, Any]] = []
     gpus = given.gpus
     on_gpus = [section for section in given.sections if section not in ("cpu", "dask")]

@@ -139,6 +139,11 @@ def test_a_distribution_shows_entries_rows_and_ghosts_of_each_worker(ax: Any) ->
     ax.figure.canvas.draw()
 
 
+def test_a_distribution_of_a_matrix_that_is_not_distributed_is_refused(ax: Any) -> None:
+    with pytest.raises(TypeError, match=r"a distributed matrix is needed, got csr_array: .*distribute\(A\)"):
+        plot.distribution(sp.eye_array(3, format="csr"), ax)
+
+
 def test_a_distribution_of_nothing_is_drawn(ax: Any) -> None:
     plot.distribution(SimpleNamespace(nnz_per_worker=[0], ghosts_per_worker=[0], row_bounds=(0, 0)), ax)
     ax.figure.canvas.draw()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,28 +12,21 @@ from gsparse.distributed import solves
 from gsparse.distributed.gang import Gang
 from gsparse.distributed.layout import Layout, is_dask
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
-from gsparse.linalg.lobpcg import default_tolerance, is_small, lobpcg
+from gsparse.linalg.lobpcg import default_tolerance, is_small
 
 __all__ = ["lobpcg_on_workers"]
 
-_SIGNATURE = signature(lobpcg)
 _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
 
 
-def lobpcg_on_workers(gang: Gang, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run `lobpcg`; NotImplemented where it has to run here, with products on the workers only."""
-    given = _SIGNATURE.bind(None, *args, **kwargs)
-    given.apply_defaults()
-    options = given.arguments
-    del options["A"]
+def lobpcg_on_workers(gang: Gang, layout: Layout, recipe: Preconditioner | None, options: dict[str, Any]) -> Any:
+    """Run `lobpcg` with these arguments; NotImplemented where it has to run here, with products on the workers only."""
     X, B, M, Y = (options.pop(name) for name in "XBMY")
-    if B is not None and isinstance(M, Preconditioner):
-        raise TypeError("M is made on the workers, B would be multiplied here: give M as an operator of whole vectors")
-    if B is not None or not (M is None or isinstance(M, Preconditioner)) or not _fits(layout, X, Y):
+    if B is not None or (M is not None and recipe is None) or not _fits(layout, X, Y):
         return NotImplemented
     shown = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
-    solve = Solve("lobpcg", dict(options), M)
+    solve = Solve("lobpcg", options, recipe)
     tasks = solves.run(gang, layout, solve, X, {"Y": Y})
     values, vectors, *histories = solves.delivered(gang, layout, tasks, X)
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
@@ -14,7 +16,7 @@ from typing import Any
 import distributed
 
 from gsparse.distributed import gang_tasks, resident
-from gsparse.distributed.cluster import known_workers
+from gsparse.distributed.cluster import check_running, known_workers
 from gsparse.errors import CommunicationError, RankLostError, WorkerLost
 
 __all__ = ["Gang", "started_again"]
@@ -65,6 +67,7 @@ class Gang:
     def check_open(self) -> None:
         if not self.is_open:
             raise CommunicationError(f"this matrix has been {self.closed_by}")
+        check_running(self.client)
 
     # ------------------------------------------------------------------ life
 
@@ -76,6 +79,7 @@ class Gang:
             stays = self.wait(tasks)
             self._anchors = tasks  # (dask keeps what they have returned, and so the ranks their matrix)
             self._is_connected = True
+        _opened.add(self)
         return stays
 
     def reconnect(self) -> None:
@@ -106,7 +110,8 @@ class Gang:
         self.is_open = False
         with suppress(Exception):
             self.client.run(resident.release, self.key, workers=self.left(), on_error="ignore")
-        self._anchors = []
+        while self._anchors:  # (dask's own references to a future end only when garbage is collected)
+            self._anchors.pop().release()
 
     # ------------------------------------------------------------------ tasks
 
@@ -201,13 +206,13 @@ class Gang:
 
     def first_lost(self, ranks: Iterable[int] | None = None) -> WorkerLost | None:
         """Give the first of these ranks (of all) whose worker the scheduler does not know."""
-        known = self._known_workers()
+        known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
         return next((WorkerLost(rank, self.workers[rank]) for rank in lost), None)
 
     def left(self) -> list[str]:
         """Give the workers of this matrix that are still there."""
-        known = self._known_workers()
+        known = known_workers(self.client)
         return [address for address in self.workers if address in known]
 
     def _error(self, tasks: list[distributed.Future]) -> Any:
@@ -226,22 +231,21 @@ class Gang:
             return lost
         return found[0] if found else CommunicationError("cancelled, or the cluster has been restarted")
 
-    def _known_workers(self) -> Any:
-        """Give the workers that the scheduler knows.
-
-        Raises
-        ------
-        CommunicationError
-            Where there is no scheduler.
-        """
-        if not self._has_scheduler:
-            raise CommunicationError(f"the scheduler is gone: the client is {self.client.status}")
-        return known_workers(self.client)
-
     @property
     def _has_scheduler(self) -> bool:
         """Whether the scheduler answers: all that asks it waits half a minute for one that is gone."""
         return bool(self.client.status == "running")
+
+
+_opened: weakref.WeakSet[Gang] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """Close the clients of what a session leaves open: dask closes its clusters first, and warns of what they lose."""
+    for client in {gang.client for gang in _opened if gang.is_open}:
+        with suppress(Exception):
+            client.close()
 
 
 def started_again(client: distributed.Client, workers: Sequence[str]) -> list[str]:

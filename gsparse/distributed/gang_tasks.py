@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -143,11 +144,15 @@ def reopen_rank(roster: Roster, rank: int, addresses: Addresses, secret: bytes) 
     found.epoch = roster.epoch
 
 
-def save_rows(roster: Roster, rank: int, path: str) -> str:
-    """Save a rank's rows as SciPy's .npz, which `RowSources` reads."""
+def save_rows(roster: Roster, rank: int, path: str, moved: dict[str, npt.NDArray[Any]]) -> str:
+    """Save a rank's rows as SciPy's .npz, which `RowSources` reads, and beside them how they were moved."""
     check_home(roster.workers[rank])
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     sp.save_npz(path, resident.find(roster.key).matrix.rows_on_host(), compressed=False)
+    with ZipFile(path, "a") as archive:
+        for name, values in moved.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, values, allow_pickle=False)
     return path
 
 

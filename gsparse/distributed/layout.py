@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.distributed.partition import RowPartition
 from gsparse.errors import DtypeError, ShapeError
 
-__all__ = ["Layout", "check_factor", "is_dask"]
+__all__ = ["Layout", "check_factor", "check_numbers", "is_dask"]
 
 Host = npt.NDArray[Any]
 
@@ -27,13 +27,18 @@ def check_factor(shape: tuple[int, int], x: Any) -> None:
     """Raise where a matrix of this shape is to be multiplied by vectors of another length, or by what is no number."""
     if isinstance(x, LinearOperator):  # (of which SciPy makes an operator, as of a number)
         return
-    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
-    if dtype.kind not in "biufc":
-        raise DtypeError(f"a product needs numbers, got {dtype}: use astype(float)")
+    check_numbers("a product", x)
     if np.isscalar(x):
         return
     if np.ndim(x) not in (1, 2) or np.shape(x)[0] != shape[1]:
         raise ShapeError(f"dimension mismatch: {shape} times {np.shape(x)}")
+
+
+def check_numbers(name: str, x: Any) -> None:
+    """Raise where something holds what is no number, which connections do not carry."""
+    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+    if dtype.kind not in "biufc":
+        raise DtypeError(f"{name} needs numbers, got {dtype}: use astype(float)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +73,8 @@ class Layout:
         return self.rows.num_rows, self.columns.num_rows
 
     def check(self, x: Any, cut: RowPartition, name: str) -> None:
-        """Raise where something is not one or several vectors that can be cut so."""
+        """Raise where something is not one or several vectors of numbers that can be cut so."""
+        check_numbers(name, x)
         if x.ndim not in (1, 2) or x.shape[0] != cut.num_rows:
             raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
 

@@ -103,6 +103,28 @@ class RowSources:
             parts.append(lengths)
         return np.concatenate(parts)
 
+    def permutation(self) -> npt.NDArray[np.int64] | None:
+        """Read which row of the matrix each row of the sources is, and column too; None where none was moved.
+
+        Raises
+        ------
+        StructureError
+            Where the sources are not all those of one checkpoint.
+        FileFormatError
+        """
+        found = [reader.moved() for reader in self._readers]
+        parts = [part for part in found if part is not None]
+        if not parts:
+            return None
+        firsts, whole = [first for first, _ in parts], np.concatenate([numbers for _, numbers in parts])
+        rows, columns = self.shape
+        if firsts != list(self._bounds[:-1]) or rows != columns or (np.sort(whole) != np.arange(rows)).any():
+            raise StructureError(
+                "files of a checkpoint whose rows were moved must be all of that one, in their order: give the list "
+                "that checkpoint() has returned"
+            )
+        return whole
+
     def _covering(self, lo: int, hi: int) -> list[tuple[Reader, int, int]]:
         """Give the readers that hold these rows, and which of theirs; one reader at least."""
         if not 0 <= lo <= hi <= self.shape[0]:
@@ -134,6 +156,9 @@ class _Called:
         return found
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
+        return None
+
+    def moved(self) -> None:
         return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from inspect import signature
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,13 +14,16 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
+import gsparse.linalg
 from gsparse.distributed import checkpoints, gang_tasks, solves
-from gsparse.distributed.cluster import current_client, known_workers
+from gsparse.distributed.cluster import chosen_workers, current_client
 from gsparse.distributed.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.gang import Gang, started_again
 from gsparse.distributed.layout import Layout
 from gsparse.distributed.multiplier import Multiplier
-from gsparse.distributed.ordering import check_order
+from gsparse.distributed.ordering import parsed_partition
+from gsparse.distributed.preconditioners import DistributedPreconditioner
+from gsparse.distributed.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.solve_tasks import Preconditioner, Solve
 from gsparse.distributed.sources import Partition, RowSource
 from gsparse.distributed.views import Products
@@ -32,6 +37,10 @@ Host = npt.NDArray[Any]
 TIMEOUT = 60.0
 _PRECONDITIONERS = ("amg", "block_jacobi", "chebyshev_polynomial", "ic0", "ilu0", "isai", "jacobi")
 _CHECKPOINT_EVERY = 50
+# What solvers of a distributed matrix take beside their own arguments.
+_OWN_OPTIONS = ("on_failure", "checkpoint_every")
+# What names the options of a function that passes them on.
+_NAMED_OPTIONS = {"fgmres": "gmres"}
 
 
 class DistributedMatrix(Products):
@@ -80,21 +89,19 @@ class DistributedMatrix(Products):
         cls,
         source: RowSource,
         client: distributed.Client | None,
-        workers: Sequence[str] | None,
+        workers: Sequence[str] | int | None,
         partition: Partition,
         reorder: str | None,
         device: str,
         timeout: float,
         options: dict[str, Any],
     ) -> DistributedMatrix:
-        """Choose workers and bounds, and make the matrix."""
-        check_order(reorder, partition)
-        client = client or current_client()
-        known = known_workers(client)
-        workers = sorted(known) if workers is None else list(workers)
-        missing = [address for address in workers if address not in known]
-        if missing or not workers:
-            raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {sorted(known)}")
+        """Check what is asked for, choose workers and bounds, and make the matrix."""
+        partition = parsed_partition(reorder, partition)
+        if not (isinstance(timeout, Real) and 0 < timeout < np.inf):
+            raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+        client = current_client(client)
+        workers = chosen_workers(client, workers)
         workers = started_again(client, workers)
         ordered, permutation, rows = source.ordered(partition, reorder, len(workers))
         layout = Layout.of(rows, source.shape[1], permutation)
@@ -170,7 +177,7 @@ class DistributedMatrix(Products):
         self._multiplier = Multiplier(gang, layout, self._stays, dtype)
 
     def repartition(
-        self, partition: Partition = "nnz", *, workers: Sequence[str] | None = None, reorder: str | None = None
+        self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
     ) -> DistributedMatrix:
         """Make the same matrix again on other workers, or with other bounds, from where it came; this one is closed.
 
@@ -178,8 +185,8 @@ class DistributedMatrix(Products):
         ----------
         partition : {"nnz", "rows", "metis"} or sequence of int, optional
             As for `distribute`.
-        workers : sequence of str, optional
-            Dask's addresses; by default the workers that are there now.
+        workers : sequence of str, or int, optional
+            Dask's addresses, or how many; by default the workers that are there now.
         reorder : {"rcm"}, optional
             As for `distribute`.
 
@@ -192,7 +199,7 @@ class DistributedMatrix(Products):
         ------
         ValueError, ShapeError, CommunicationError, WorkerLost
         """
-        check_order(reorder, partition)
+        partition, workers = parsed_partition(reorder, partition), chosen_workers(self.client, workers)
         self.close()
         given = self._device, self.timeout, self._options
         again = DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
@@ -202,7 +209,9 @@ class DistributedMatrix(Products):
     def checkpoint(self, folder: str | Path) -> list[str]:
         """Have each worker save its rows in a folder that all of them share.
 
-        ``from_loaders(files, shape)`` makes the matrix again, its rows and columns in the order of the blocks.
+        ``from_loaders(files, shape)`` makes the matrix again. Where `permutation` is not None, rows and columns are
+        saved in the order of the blocks, and `permutation` beside them, by which `from_loaders` finds back; who else
+        reads them has ``S[permutation][:, permutation]``.
 
         Parameters
         ----------
@@ -212,7 +221,7 @@ class DistributedMatrix(Products):
         Returns
         -------
         list of str
-            The files, by rank, in SciPy's ``.npz``.
+            The files, by rank, in SciPy's ``.npz``; each with its part of `permutation` as one more array of that name.
 
         Raises
         ------
@@ -220,16 +229,27 @@ class DistributedMatrix(Products):
         """
         gang = self._gang
         gang.check_open()
-        paths = [str(Path(folder) / f"rows-{rank:05d}.npz") for rank in gang.ranks]
-        roster = gang.roster
-        tasks = [gang.submit(gang_tasks.save_rows, "save", r, roster, r, path) for r, path in enumerate(paths)]
+        roster, tasks = gang.roster, []
+        for rank in gang.ranks:
+            path = str(Path(folder) / f"rows-{rank:05d}.npz")
+            tasks.append(gang.submit(gang_tasks.save_rows, "save", rank, roster, rank, path, self._moved(rank)))
         return gang.wait(tasks)
+
+    def _moved(self, rank: int) -> dict[str, Host]:
+        """Give what a rank's checkpoint is to hold beside its rows, where they were moved."""
+        if self.permutation is None:
+            return {}
+        own = self._layout.rows.rows(rank)
+        return {FIRST_ROW: np.array([own.start]), PERMUTATION: self.permutation[own]}
 
     def close(self) -> None:
         """Let go of everything on the workers. Nothing else may be called after it, but `repartition`."""
         if self._gang.is_open:
             self._multiplier.close()
             self._gang.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a distributed matrix lives with its client and is not pickled: checkpoint(folder) saves it")
 
     def __enter__(self) -> DistributedMatrix:
         return self
@@ -243,11 +263,16 @@ class DistributedMatrix(Products):
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of `gsparse.linalg` on the workers."""
+        given = _arguments(name, args, kwargs)
         if name in _PRECONDITIONERS:
-            return Preconditioner(name, args, kwargs)
+            return DistributedPreconditioner(self, Preconditioner(name, args, kwargs))
         if name == "lobpcg":
-            return lobpcg_on_workers(self._gang, self._layout, args, kwargs)
+            return lobpcg_on_workers(self._gang, self._layout, self._recipe(given["M"]), given)
         return self._solve(name, *args, **kwargs)
+
+    def _recipe(self, M: Any) -> Preconditioner | None:
+        """Give what ranks make a preconditioner by; None where it is not one of this matrix."""
+        return M.recipe if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _solve(
         self,
@@ -266,12 +291,14 @@ class DistributedMatrix(Products):
         if on_failure not in ("raise", "resume"):
             raise ValueError(f"on_failure must be 'raise' or 'resume', got {on_failure!r}")
         if args:
-            if len(args) > 1 or name in ("lsqr", "lsmr"):
+            if name in ("lsqr", "lsmr"):
                 raise TypeError(f"{name} of a distributed matrix takes keyword arguments after b")
-            x0 = args[0]
-        if M is not None and not isinstance(M, Preconditioner):
+            (x0,) = args
+        recipe = self._recipe(M)
+        if M is not None and recipe is None:
             raise TypeError(
-                "M must be made of the distributed matrix: M=gsparse.linalg.jacobi(A), ilu0(A), amg(A), ..."
+                "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
+                f"amg(A), ..., got {M!r}; SciPy's solvers take any operator"
             )
         told = f"{self._gang.key}-{uuid.uuid4().hex}"
         kwargs["full_output"] = full_output or name not in ("lsqr", "lsmr")
@@ -280,7 +307,7 @@ class DistributedMatrix(Products):
         solve = Solve(
             name,
             kwargs,
-            M,
+            recipe,
             topic=told if progress else "",
             calls=f"{told}-calls" if callback is not None else "",
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
@@ -309,3 +336,15 @@ class DistributedMatrix(Products):
         rows = self._source.partition("nnz", len(left))
         self._open(left, Layout.of(rows, layout.columns.num_rows, layout.permutation))
         return x0 if parts is None else layout.joined(parts)
+
+
+def _arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Give what a function of `gsparse.linalg` is given beside A; raise where it takes no such, before ranks do."""
+    function = getattr(gsparse.linalg, _NAMED_OPTIONS.get(name, name))
+    own = () if name in _PRECONDITIONERS else _OWN_OPTIONS
+    try:
+        given = signature(function).bind(None, *args, **{key: kwargs[key] for key in kwargs if key not in own})
+    except TypeError as error:
+        raise TypeError(f"{name}() {error}") from None
+    given.apply_defaults()
+    return {key: value for key, value in given.arguments.items() if key != "A"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from gsparse.distributed.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["check_order", "order_rows"]
+__all__ = ["order_rows", "parsed_partition"]
 
 Permutation = npt.NDArray[np.int64]
 
@@ -70,8 +71,8 @@ def order_rows(
            [0, 0, 1, 2]])
     """
     S = sp.csr_array(S)
-    check_order(reorder, partition)
-    by_metis = isinstance(partition, str) and partition == "metis"
+    partition = parsed_partition(reorder, partition)
+    by_metis = partition == "metis"
     if reorder is None and not by_metis:
         return None, _partition(S.indptr, partition, world_size)
     if S.shape[0] != S.shape[1]:
@@ -85,12 +86,17 @@ def order_rows(
     return order, _partition(np.concatenate([[0], np.cumsum(lengths[order])]), partition, world_size)
 
 
-def check_order(reorder: str | None, partition: str | Sequence[int]) -> None:
-    """Raise where rows can be neither ordered nor cut so."""
-    if reorder not in (None, "rcm"):
+def parsed_partition(reorder: str | None, partition: str | Sequence[int]) -> str | tuple[int, ...]:
+    """Give the name of a partition, or its bounds; raise where rows can be neither ordered nor cut so."""
+    if reorder is not None and not (isinstance(reorder, str) and reorder == "rcm"):
         raise ValueError(f"reorder must be None or 'rcm', got {reorder!r}")
-    if isinstance(partition, str) and partition not in ("nnz", "rows", "metis"):
-        raise ValueError(f"partition must be 'nnz', 'rows', 'metis' or bounds, got {partition!r}")
+    try:
+        found = partition if isinstance(partition, str) else tuple(map(index, partition))
+    except TypeError:
+        found = ""
+    if isinstance(found, str) and found not in ("nnz", "rows", "metis"):
+        raise ValueError(f"partition must be 'nnz', 'rows', 'metis' or bounds, got {partition!r}; bounds are integers")
+    return found
 
 
 def _partition(indptr: npt.NDArray[Any], partition: str | Sequence[int], world_size: int) -> RowPartition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -99,8 +100,10 @@ class RowPartition:
         ------
         ShapeError
             Where they do not end there.
+        TypeError
+            Where they are no integers.
         """
-        found = cls(tuple(int(bound) for bound in bounds))
+        found = cls(tuple(map(index, bounds)))
         if found.num_rows != num_rows:
             raise ShapeError(f"row bounds end at {found.num_rows}, the matrix has {num_rows} rows")
         return found

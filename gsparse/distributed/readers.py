@@ -22,7 +22,11 @@ from gsparse.errors import FileFormatError
 from gsparse.files import matrix_market, npz
 from gsparse.files.checks import as_csr, check_values, reading
 
-__all__ = ["Reader", "open_file"]
+__all__ = ["FIRST_ROW", "PERMUTATION", "Reader", "open_file"]
+
+# What an .npz calls the numbers that its rows had before they were moved, and the first one's number since
+# (`DistributedMatrix.checkpoint`).
+PERMUTATION, FIRST_ROW = "permutation", "first_row"
 
 # Bytes read at once.
 _CHUNK = 1 << 23
@@ -46,6 +50,10 @@ class Reader(Protocol):
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         """Give how many entries each of the rows holds, None where that takes reading them."""
+        ...
+
+    def moved(self) -> tuple[int, npt.NDArray[np.int64]] | None:
+        """Give the first row's number, and those that all had before they were moved; None where they were not."""
         ...
 
 
@@ -78,6 +86,7 @@ class _Npz:
     shape: tuple[int, int]
     format: str
     dtype: np.dtype[Any]
+    was_moved: bool
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -92,7 +101,7 @@ class _Npz:
             _check_lengths(headers, num_rows)
         dtype = headers["data"].dtype
         check_values(dtype)
-        return cls(path, (num_rows, num_cols), layout, dtype.newbyteorder("="))
+        return cls(path, (num_rows, num_cols), layout, dtype.newbyteorder("="), PERMUTATION in headers)
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         with reading(self.path, self.writer):
@@ -109,6 +118,16 @@ class _Npz:
             return None
         with reading(self.path, self.writer):
             return np.diff(self._indptr(lo, hi)).astype(np.int64)
+
+    def moved(self) -> tuple[int, npt.NDArray[np.int64]] | None:
+        if not self.was_moved:
+            return None
+        with reading(self.path, self.writer):
+            (first,) = _part(self.path, FIRST_ROW, 0, 1)
+            found = _part(self.path, PERMUTATION, 0, self.shape[0])
+            if found.dtype.kind != "i":
+                raise ValueError(f"{PERMUTATION} must be integers, got {found.dtype}")
+            return int(first), found.astype(np.int64, copy=False)
 
     def _indptr(self, lo: int, hi: int) -> npt.NDArray[Any]:
         indptr = _part(self.path, "indptr", lo, hi + 1)
@@ -193,6 +212,9 @@ class _MatrixMarket:
         return self.header.shape
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
+        return None
+
+    def moved(self) -> None:
         return None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:

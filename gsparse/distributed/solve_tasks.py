@@ -17,7 +17,7 @@ from gsparse.distributed.worker import Heed, check_home, this_worker
 from gsparse.errors import CommunicationError
 from gsparse.linalg.result import SolveResult
 
-__all__ = ["Preconditioner", "Solution", "Solve", "run_solve"]
+__all__ = ["Preconditioner", "Solution", "Solve", "precondition", "run_solve"]
 
 Host = npt.NDArray[Any]
 
@@ -154,6 +154,16 @@ def run_solve(roster: Roster, rank: int, solve: Solve, b: Any, vectors: dict[str
             return Solution.of(solve.name, getattr(gsparse.linalg, solve.name)(matrix, b, **kwargs))
         finally:
             matrix.observer = None
+
+
+def precondition(roster: Roster, rank: int, recipe: Preconditioner, x: Host, adjoint: bool) -> Host:
+    """Apply a rank's preconditioner to its part of vectors, without the other ranks."""
+    check_home(roster.workers[rank])
+    kept = resident.find(roster.key)
+    with kept.matrix.device.active():
+        own = recipe.of(kept)
+        found: Host = own.rmatmat(x) if adjoint else own.matmat(x)
+    return found
 
 
 class _Observer:

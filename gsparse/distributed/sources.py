@@ -85,6 +85,13 @@ class Loaded(RowSource):
 
     def __init__(self, sources: RowSources) -> None:
         self._sources, self.shape = sources, sources.shape
+        self._permutation = sources.permutation()
+
+    def ordered(
+        self, partition: Partition, reorder: str | None, world_size: int
+    ) -> tuple[RowSource, Host | None, RowPartition]:
+        _, _, rows = super().ordered(partition, reorder, world_size)
+        return self, self._permutation, rows
 
     def lengths(self) -> Host | None:
         return self._sources.row_lengths(0, self.shape[0])

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import distributed
+import numpy as np
 import scipy.sparse as sp
 
+from gsparse.distributed.layout import is_dask
 from gsparse.distributed.loaders import RowSources, Source
 from gsparse.distributed.matrix import TIMEOUT, DistributedMatrix
 from gsparse.distributed.sources import Blocks, Here, Loaded, Partition, RowSource
@@ -23,7 +25,7 @@ def distribute(
     client: distributed.Client | None = None,
     partition: Partition = "nnz",
     reorder: str | None = None,
-    workers: Sequence[str] | None = None,
+    workers: Sequence[str] | int | None = None,
     device: str = "auto",
     timeout: float = TIMEOUT,
     **options: Any,
@@ -41,8 +43,8 @@ def distribute(
         matrices; it needs pymetis and permutes rows and columns), or the bounds themselves.
     reorder : {"rcm"}, optional
         Reverse Cuthill–McKee first: few ghosts without METIS.
-    workers : sequence of str, optional
-        Dask's addresses; all of the cluster's by default, one rank each.
+    workers : sequence of str, or int, optional
+        Dask's addresses, or how many of them; all of the cluster's by default, one rank each.
     device : str, optional
         On each worker; "auto" is its GPU where it has one.
     timeout : float, optional
@@ -57,8 +59,8 @@ def distribute(
 
     Raises
     ------
-    ValueError
-        Where `partition` or `reorder` is none of these, before anything is sent.
+    ValueError, TypeError
+        Where an argument is none of these, before anything is sent.
     ShapeError, CommunicationError, WorkerLost
 
     Examples
@@ -74,6 +76,9 @@ def distribute(
     ...         bool(numpy.allclose(A @ numpy.ones(50), S @ numpy.ones(50)))
     True
     """
+    if not isinstance(S, RowSource) and np.ndim(S) != 2:
+        got = f"{type(S).__name__} of {np.ndim(S)} dimensions"
+        raise ShapeError(f"S must be a sparse array of two, got {got}; files are read by from_loaders([path], (M, N))")
     # (a copy of what would be on loan, so that the device's matrix is free again)
     source = S if isinstance(S, RowSource) else Here(sp.csr_array(S, copy=isinstance(S, GpuSparseMatrix)))
     return DistributedMatrix.made(source, client, workers, partition, reorder, device, timeout, options)
@@ -136,7 +141,7 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
 
     Raises
     ------
-    ShapeError, CommunicationError, WorkerLost
+    TypeError, ShapeError, CommunicationError, WorkerLost
 
     Examples
     --------
@@ -149,6 +154,8 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
     ...         A.row_bounds, A.nnz
     ((0, 50), 50)
     """
+    if not is_dask(X):
+        raise TypeError(f"a dask array is needed, got {type(X).__name__}: distribute(S) takes what is here")
     if X.ndim != 2 or X.numblocks[1] != 1:
         raise ShapeError(f"a dask array in chunks of whole rows is needed, got chunks {X.chunks}: X.rechunk((n, -1))")
     return distribute(Blocks(X), **placement)

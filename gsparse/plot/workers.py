@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from gsparse.plot.axes import axes_of
 __all__ = ["distribution"]
 
 
+@runtime_checkable
 class Spread(Protocol):
     """What the picture of a distributed matrix needs to know of it (`gsparse.distributed.DistributedMatrix`)."""
 
@@ -41,6 +42,11 @@ def distribution(A: Spread, ax: Any = None) -> Any:
     matplotlib Axes
         That of the entries; the legend is on it, and says how uneven they are.
 
+    Raises
+    ------
+    TypeError
+        Where the matrix is not distributed.
+
     Examples
     --------
     >>> from types import SimpleNamespace
@@ -49,6 +55,8 @@ def distribution(A: Spread, ax: Any = None) -> Any:
     >>> [text.get_text() for text in distribution(A, Figure().subplots()).get_legend().get_texts()]
     ['entries (most: 1.12 times the mean)', 'rows', 'ghosts (in all 0.50 a row)']
     """
+    if not isinstance(A, Spread):
+        raise TypeError(f"a distributed matrix is needed, got {type(A).__name__}: gsparse.distributed.distribute(A)")
     ax = axes_of(ax)
     entries, ghosts, rows = np.array(A.nnz_per_worker), np.array(A.ghosts_per_worker), np.diff(A.row_bounds)
     unevenness = entries.max() / max(entries.mean(), 1)

@@ -1,0 +1,194 @@
+"""What a newcomer gives to distributed matrices: taken as meant, or refused in words before anything is sent."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+import gsparse.linalg as gla
+from gsparse import GpuSparseMatrix
+from gsparse.errors import CommunicationError, ShapeError
+from tests.linalg.problems import convection, laplacian, residual, right_hand_side
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+
+from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed.cluster import known_workers  # noqa: E402
+from gsparse.distributed.gang import Gang  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+# ------------------------------------------------------------------ arguments of distribute
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "negative timeout": ({"timeout": -1}, ValueError, "timeout must be a number of seconds above 0, got -1"),
+    "no timeout": ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, got 0"),
+    "timeout in words": ({"timeout": "abc"}, ValueError, "timeout must be a number of seconds above 0, got 'abc'"),
+    "endless timeout": ({"timeout": np.inf}, ValueError, "timeout must be a number of seconds above 0, got inf"),
+    "more workers than there are": ({"workers": 5}, CommunicationError, "5 workers are asked for, the cluster has 2"),
+    "workers below zero": ({"workers": -1}, CommunicationError, "-1 workers are asked for, the cluster has 2"),
+    "half workers": ({"workers": 1.5}, TypeError, "workers must be a list of dask's addresses, or how many"),
+    "one address": ({"workers": "tcp://127.0.0.1:1"}, TypeError, "workers must be a list of dask's addresses"),
+    "unknown address": ({"workers": ["tcp://127.0.0.1:1"]}, CommunicationError, r"no workers \['tcp://127.0.0.1:1'\]"),
+    "no partition": ({"partition": None}, ValueError, "partition must be .* or bounds, got None"),
+    "bounds between rows": ({"partition": [0, 1.5, 36]}, ValueError, r"got \[0, 1.5, 36\]; bounds are integers"),
+    "bounds as floats": ({"partition": np.array([0.0, 36.0])}, ValueError, "bounds are integers"),
+    "an order as array": ({"reorder": np.arange(36)}, ValueError, "reorder must be None or 'rcm'"),
+    "a number as client": ({"client": 3}, TypeError, r"must be a distributed.Client, got int: Client\(cluster\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_distribute_cannot_take_is_refused_and_named(client: Any, name: str) -> None:
+    given, kind, words = REFUSED[name]
+    with pytest.raises(kind, match=words):
+        distribute(laplacian(6), **{"client": client, **given})
+
+
+def test_a_cluster_in_place_of_a_client_is_refused(client: Any) -> None:
+    with pytest.raises(TypeError, match=r"client must be a distributed.Client, got SpecCluster: Client\(cluster\)"):
+        distribute(laplacian(6), client=client.cluster)
+
+
+@pytest.mark.parametrize("S", ["x.npz", None, sp.coo_array([1.0, 2.0])], ids=["path", "None", "1-D"])
+def test_what_is_no_matrix_is_refused(client: Any, S: Any) -> None:
+    with pytest.raises(ShapeError, match=r"S must be a sparse array of two, got .* of [01] dimensions; files are"):
+        distribute(S, client=client)
+
+
+def test_a_matrix_in_place_of_a_dask_array_is_refused(client: Any) -> None:
+    with pytest.raises(TypeError, match=r"a dask array is needed, got csr_array: distribute\(S\)"):
+        from_dask_array(laplacian(6), client=client)
+
+
+def test_a_number_of_workers_takes_so_many(client: Any) -> None:
+    S = laplacian(6)
+    for count in (1, np.int64(2)):
+        with distribute(S, client=client, workers=count) as A:
+            assert len(A.workers) == count
+            np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
+def test_bounds_in_an_array_are_taken_as_those_in_a_list(client: Any) -> None:
+    S = laplacian(6)
+    workers = sorted(known_workers(client))
+    with distribute(S, client=client, workers=workers, partition=np.array([0, 10, 36])) as A:
+        assert A.row_bounds == (0, 10, 36)
+        assert all(type(bound) is int for bound in A.row_bounds)
+    with from_loaders([lambda lo, hi: S[lo:hi]], S.shape, client=client, partition=np.array([0, 10, 36])) as A:
+        assert A.row_bounds == (0, 10, 36)
+
+
+def test_a_matrix_stays_open_where_repartition_is_given_what_it_cannot_take(client: Any) -> None:
+    S = laplacian(6)
+    with distribute(S, client=client) as A:
+        for wrong in ({"workers": 5}, {"partition": None}, {"reorder": np.arange(3)}):
+            with pytest.raises((ValueError, CommunicationError)):
+                A.repartition(**wrong)
+        np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
+def test_a_matrix_whose_client_is_closed_says_so(client: Any) -> None:
+    S = laplacian(6)
+    with distributed.Client(client.cluster) as own:
+        A = distribute(S, client=own)
+    M = gla.jacobi(A)
+    for use in (
+        lambda: gla.cg(A, np.ones(36)), lambda: A @ np.ones(36), lambda: M @ np.ones(36), lambda: A.checkpoint("x"),
+        lambda: distribute(S, client=own), A.repartition,
+    ):  # fmt: skip
+        with pytest.raises(CommunicationError, match="the scheduler is gone: the client is closed"):
+            use()
+    A.close()
+
+
+def test_a_matrix_that_is_pickled_says_what_saves_it(client: Any) -> None:
+    with distribute(laplacian(6), client=client) as A, pytest.raises(TypeError, match=r"checkpoint\(folder\) saves it"):
+        pickle.dumps(A)
+
+
+# ------------------------------------------------------------------ preconditioners
+
+
+def test_preconditioners_serve_scipys_solvers(client: Any) -> None:
+    S = laplacian(12)
+    b = right_hand_side(S)
+    counts = []
+    with distribute(S, client=client, reorder="rcm") as A:
+        for M in (None, gla.ic0(A)):
+            seen: list[Any] = []
+            x, info = la.cg(A, b, rtol=1e-8, M=M, callback=seen.append)
+            assert info == 0
+            assert residual(S, x, b) < 1e-7
+            counts.append(len(seen))
+    assert counts[1] < 0.7 * counts[0]
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_preconditioners_multiply_as_those_of_the_blocks(client: Any, dtype: Any) -> None:
+    S = sp.csr_array(convection(8).astype(dtype) * (1 + (1j if dtype is complex else 0)))
+    X = right_hand_side(S, 3)
+    with distribute(S, client=client) as A:
+        cut = A.row_bounds[1]
+        blocks = [GpuSparseMatrix(S[own, own], device="cpu") for own in (slice(0, cut), slice(cut, None))]
+        M = gla.ilu0(A)
+        local = [gla.ilu0(block) for block in blocks]
+        expected = np.concatenate([m @ part for m, part in zip(local, (X[:cut], X[cut:]), strict=True)])
+        turned = np.concatenate([m.rmatmat(part) for m, part in zip(local, (X[:cut], X[cut:]), strict=True)])
+        np.testing.assert_allclose(M @ X, expected, rtol=1e-12)
+        np.testing.assert_allclose(M @ X[:, 0], expected[:, 0], rtol=1e-12)
+        np.testing.assert_allclose(M.H @ X, turned, rtol=1e-12)
+        np.testing.assert_allclose(M.rmatvec(X[:, 0]), turned[:, 0], rtol=1e-12)
+        np.testing.assert_allclose(la.aslinearoperator(2 * M) @ X, 2 * expected, rtol=1e-12)
+
+
+def test_a_preconditioner_of_another_matrix_is_refused(client: Any) -> None:
+    S = laplacian(8)
+    b = right_hand_side(S)
+    with distribute(S, client=client) as A, distribute(2 * S, client=client) as B:
+        with pytest.raises(TypeError, match="made of the distributed matrix that is solved with"):
+            gla.cg(A, b, M=gla.ic0(B))
+        x, info = la.cg(A, b, rtol=1e-8, M=gla.ic0(B))
+        assert info == 0
+        assert residual(S, x, b) < 1e-7
+
+
+# ------------------------------------------------------------------ arguments of solvers
+
+
+def test_arguments_that_a_function_does_not_take_are_refused_before_anything_is_sent(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = laplacian(6)
+    b = np.ones(36)
+    with distribute(S, client=client) as A, monkeypatch.context() as patch:
+
+        def sent(*args: Any) -> None:
+            raise AssertionError("a task was sent")
+
+        patch.setattr(Gang, "submit", sent)
+        for call, words in (
+            (lambda: gla.block_jacobi(A), r"block_jacobi\(\) missing a required argument: 'block_size'"),
+            (lambda: gla.jacobi(A, on_failure="raise"), r"jacobi\(\) got an unexpected keyword argument 'on_failure'"),
+            (lambda: gla.cg(A, b, tol=1e-8), r"cg\(\) got an unexpected keyword argument 'tol'"),
+            (lambda: gla.fgmres(A, b, tol=1e-8), r"fgmres\(\) got an unexpected keyword argument 'tol'"),
+            (lambda: gla.lsqr(A, b, M=None), r"lsqr\(\) got an unexpected keyword argument 'M'"),
+            (lambda: gla.lobpcg(A), r"lobpcg\(\) missing a required argument: 'X'"),
+            (lambda: gla.cg(A), r"cg\(\) missing a required argument: 'b'"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                call()

@@ -237,6 +237,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "an output that is there": ("convert line.mtx tall.mtx", "is there already: give another name, or --force"),
     "a kind that is not written": ("convert line.mtx x.csv", "unknown kind of file, written are .npz"),
     "what a kind cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
+    "a name that is none": ("convert line.mtx u.mat --out-name _x", "'_x' is no name of a MATLAB variable: a letter"),
     "a demonstration of nothing": ("demo -n 1", "-n: at least 2, got 1"),
     "a benchmark of nothing": ("bench", "name a file or a problem"),
 }

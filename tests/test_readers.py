@@ -121,6 +121,19 @@ def test_of_several_variables_the_only_sparse_one_is_read_or_the_one_named(tmp_p
     same(read_file(path, name="T"), 2 * S)
 
 
+@pytest.mark.parametrize("name", ["_x", "3x", "", "a b", "a.b", "é", "x\n", "x" * 64])
+def test_a_name_that_matlab_does_not_take_is_refused_and_nothing_left_behind(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileFormatError, match=r"^A.mat cannot be written: .* is no name of a MATLAB variable"):
+        write_file(tmp_path / "A.mat", S, name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x", "X_3", "x" * 63])
+def test_a_name_that_matlab_takes_is_kept(tmp_path: Path, name: str) -> None:
+    write_file(tmp_path / "A.mat", S, name)
+    same(scipy.io.loadmat(tmp_path / "A.mat")[name], S)
+
+
 def test_a_sound_file_without_the_one_matrix_is_not_called_malformed(tmp_path: Path) -> None:
     path = tmp_path / "two.mat"
     scipy.io.savemat(path, {"A": sp.csc_array(S), "B": sp.csc_array(S.T), "text": "words"})

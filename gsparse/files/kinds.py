@@ -98,12 +98,13 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
     A : sparse array or matrix, shape (M, N)
         Entries that are stored twice are added up.
     name : str, optional
-        Of the variable in a ``.mat`` file, ``A`` by default.
+        Of the variable in a ``.mat`` file, ``A`` by default: a letter, then letters, digits and underscores, at most
+        63 characters.
 
     Raises
     ------
     FileFormatError
-        Where the kind of file is unknown, or cannot hold such a matrix.
+        Where the kind of file is unknown, or cannot hold such a matrix or a variable of that name.
     OSError
 
     Examples

@@ -482,6 +482,39 @@ def test_an_output_that_nobody_reads_any_more_is_no_error(files: Path) -> None:
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+def run_in_shell(line: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of gsparse's as a shell does, with its redirections."""
+    command = f"unset PYTHONUNBUFFERED; {sys.executable} -W error -m gsparse {line}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
+def test_an_output_that_lacks_a_character_shows_a_question_mark(
+    files: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    for command in ("info", "solve"):
+        assert cli.main([command, str(files / "line.mtx"), "--device", "cpu"]) == 0
+    text = written.getvalue().decode(encoding)
+    assert "; ? 0." in text  # (η of the rows' lengths)
+    assert re.search(r"residual \S+ \? \S+", text)  # (→)
+
+
+def test_an_output_or_a_stderr_that_is_closed_is_no_error(files: Path) -> None:
+    for closed in ("--json >&-", ">&- 2>&-"):
+        done = run_in_shell(f"info {files}/line.mtx --device cpu {closed}")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert run_in_shell(f"info {files}/none.mtx 2>&-").returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_takes_nothing_is_one_line_and_an_exit_code_of_ours(files: Path) -> None:
+    done = run_in_shell(f"info {files}/line.mtx --device cpu >/dev/full")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.startswith(b"gsparse info: ") and b"No space left" in done.stderr
+
+
 def test_the_module_and_the_command_are_the_same(files: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "gsparse", "info", str(files / "line.mtx"), "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

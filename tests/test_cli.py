@@ -219,6 +219,18 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
     "a right-hand side that is no array": ("solve line.mtx --rhs text.npy", "text.npy is no array.*numpy.save"),
     "a right-hand side that is not there": ("solve line.mtx --rhs none.npy", r"--rhs: no file at none.npy$"),
+    "a right-hand side of text": (
+        "solve line.mtx --rhs b.txt",
+        r"b is read from \.npy, which numpy.save writes, or as",
+    ),
+    "a right-hand side in an archive": (
+        "solve line.mtx --rhs b.npz",
+        "it holds b, c; write it with numpy.save, as .npy$",
+    ),
+    "an archive of no matrix": (
+        "info b.npz",
+        "b.npz does not contain a sparse matrix: it holds b, c; .* scipy.sparse.save_npz$",
+    ),
     "a right-hand side among others": ("solve line.mtx --rhs two.mat", r"holds several matrices.*\(--rhs-name\)$"),
     "a solution that is there": ("solve line.mtx -o short.npy", "is there already: give another name, or --force"),
     "an output of another kind": ("solve line.mtx -o x.csv", "x is written as .npy or .mtx"),
@@ -252,6 +264,8 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
     Path("bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 1\n")
     Path("number.mtx").write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 x\n")
     Path("banner.mtx").write_text("1 1 1\n1 1 1\n")
+    Path("b.txt").write_text("1\n" * 20)
+    np.savez("b.npz", b=np.ones(20), c=np.ones(3))
     np.save("short.npy", np.ones(3))
     write_file("complex.mtx", LINE * 1j)
     scipy.io.savemat("two.mat", {"B": np.ones((20, 1)), "C": np.ones((20, 1))})

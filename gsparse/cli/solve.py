@@ -31,7 +31,7 @@ from gsparse.cli.common import (
 )
 from gsparse.cli.info import is_hermitian
 from gsparse.errors import FileFormatError
-from gsparse.files import read_file
+from gsparse.files import SUFFIXES, npz, read_file
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix import GpuSparseMatrix
 
@@ -42,7 +42,9 @@ LEAST_SQUARES = ("lsqr", "lsmr")
 PRECONDITIONERS = ("jacobi", "block_jacobi", "ilu0", "ic0", "isai", "chebyshev_polynomial", "amg")
 # Rows of a block of block_jacobi: unknowns of a point in most discretizations.
 _BLOCK = 4
-OUTPUTS = (".npy", ".mtx")
+# What numpy.save writes, b's usual file; and what x is written as.
+_ARRAY = ".npy"
+OUTPUTS = (_ARRAY, ".mtx")
 # Instead of advice with this word, an argument that is no option here.
 _ADVICE = {
     "(x0)": "Use --method gmres.",
@@ -108,6 +110,11 @@ def check(options: argparse.Namespace) -> None:
         check_free(options.output, options)
     if options.rhs and not options.rhs.is_file():
         raise UsageError(f"--rhs: no file at {options.rhs}")
+    if options.rhs and not options.rhs.name.lower().endswith((_ARRAY, *SUFFIXES)):
+        raise UsageError(
+            f"--rhs {options.rhs.name}: b is read from {_ARRAY}, which numpy.save writes, or as a matrix is from "
+            f"{', '.join(SUFFIXES)}"
+        )
     if options.method in LEAST_SQUARES and options.precond != "none":
         raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
     if not 0 <= options.rtol < 1:
@@ -122,7 +129,7 @@ def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
     """Read b, or make one whose solution is known to exist: A times ones."""
     if options.rhs is None:
         return S @ np.ones(S.shape[1], S.dtype)
-    if options.rhs.suffix.lower() == ".npy":
+    if options.rhs.suffix.lower() == _ARRAY:
         try:
             b = np.load(options.rhs, allow_pickle=False)
         except (ValueError, EOFError) as error:
@@ -133,7 +140,8 @@ def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
         try:
             b = read_file(options.rhs, options.rhs_name).toarray()
         except FileFormatError as error:
-            raise UsageError(f"--rhs: {str(error).replace('--name', '--rhs-name')}") from error
+            said = str(error).replace("--name", "--rhs-name").replace(npz.WRITER, f"numpy.save, as {_ARRAY}")
+            raise UsageError(f"--rhs: {said}") from error
     if b.ndim == 2 and 1 in b.shape:
         b = b.reshape(-1)
     if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:

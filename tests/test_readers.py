@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
 from gsparse.errors import DeviceMemoryError, FileFormatError
-from gsparse.files import SUFFIXES, read_file, write_file
+from gsparse.files import SUFFIXES, WRITTEN, read_file, write_file
 from tests.support import STRUCTURES, random_values, with_types
 
 S = sp.csr_array(np.array([[1.0, 0, 2], [0, 3, 0], [4, 0, 5e-300], [0, 0, -6.1]]))
@@ -45,12 +45,13 @@ def same(A: Any, B: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ both ways
 
 
-@pytest.mark.parametrize("ending", SUFFIXES)
+@pytest.mark.parametrize("ending", WRITTEN)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: str, structure: str) -> None:
     A = STRUCTURES[structure](np.random.default_rng(5))
+    A = (4 * A).astype(np.int64) if ending == ".iua" else A
     path = tmp_path / f"A{ending}"
-    if A.nnz == 0 and ending[1:3] in ("hb", "rb", "ru", "rs", "rr", "rz", "iu", "is"):
+    if A.nnz == 0 and ending in (".hb", ".rb", ".rua", ".iua"):
         with pytest.raises(FileFormatError, match=r"^A\..* cannot be written: .*with entries"):
             write_file(path, A)
         assert not list(tmp_path.iterdir())
@@ -58,6 +59,35 @@ def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: st
     write_file(path, A)
     same(read_file(path), A)
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("ending", "dtype", "right"),
+    [(ending, "float64", ".rua") for ending in (*sorted({*SUFFIXES} - {*WRITTEN}), ".iua")]
+    + [(".rua", "int64", ".iua"), (".isa", "int32", ".iua")],
+)
+def test_a_suffix_that_names_another_type_than_is_written_is_refused(
+    tmp_path: Path, ending: str, dtype: str, right: str
+) -> None:
+    A = sp.eye_array(3, dtype=dtype)
+    with pytest.raises(
+        FileFormatError, match=rf"^A{ending} .* of {dtype} is .* type {right[1:].upper()}: name it {right}$"
+    ):
+        write_file(tmp_path / f"A{ending}", A)
+    assert not list(tmp_path.iterdir())
+    write_file(tmp_path / f"A{right}", A)
+    assert (tmp_path / f"A{right}").read_text().splitlines()[2].startswith(right[1:].upper())
+
+
+@pytest.mark.parametrize("ending", [ending for ending in WRITTEN if ending != ".mat"])
+def test_a_name_is_refused_where_files_hold_none(tmp_path: Path, ending: str) -> None:
+    words = rf"^A{ending}: its kind of file holds one matrix, without a name: leave 'B' out$"
+    with pytest.raises(FileFormatError, match=words):
+        write_file(tmp_path / f"A{ending}", S, "B")
+    assert not list(tmp_path.iterdir())
+    write_file(tmp_path / f"A{ending}", S.astype(np.int64) if ending == ".iua" else S)
+    with pytest.raises(FileFormatError, match=words):
+        read_file(tmp_path / f"A{ending}", "B")
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint32", "float32", "complex64", "complex128"])

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help="chosen by the matrix where left out")
     how.add_argument("--precond", choices=("none", *PRECONDITIONERS), default="none", help="default: none")
-    how.add_argument("--block-size", type=int, default=_BLOCK, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
+    how.add_argument("--block-size", type=int, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
     how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help="of the residual (default: 1e-8)")
     how.add_argument("--maxiter", type=int, metavar="N", help="iterations at most (default: the method's)")
     add_device(how)
@@ -117,6 +117,10 @@ def check(options: argparse.Namespace) -> None:
         )
     if options.method in LEAST_SQUARES and options.precond != "none":
         raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
+    if options.block_size is not None and options.precond != "block_jacobi":
+        raise UsageError("--block-size goes with --precond block_jacobi")
+    if options.rhs_name is not None and (options.rhs is None or options.rhs.suffix.lower() != ".mat"):
+        raise UsageError("--rhs-name goes with --rhs FILE.mat, whose variables have names")
     if not 0 <= options.rtol < 1:
         raise UsageError(f"--rtol: from 0 to 1, got {options.rtol}")
     for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
@@ -194,7 +198,7 @@ def preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:
         return None, 0.0
     begin = time.perf_counter()
     with underway(f"preconditioner {name}"):
-        M = getattr(linalg, name)(A, *([options.block_size] if name == "block_jacobi" else []))
+        M = getattr(linalg, name)(A, *([options.block_size or _BLOCK] if name == "block_jacobi" else []))
     return M, time.perf_counter() - begin
 
 

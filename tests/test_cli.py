@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import gsparse
-from gsparse import cli
+from gsparse import cli, linalg
 from gsparse.cli import common, demo, doctor, entry, solve
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
@@ -132,6 +133,39 @@ def test_every_preconditioner_is_made(files: Path, capsys: Any, precond: str) ->
 def test_a_block_of_block_jacobi_has_the_rows_asked_for(files: Path, capsys: Any) -> None:
     given = ["--device", "cpu", "--precond", "block_jacobi", "--method", "cg", "--block-size", str(N)]
     assert call_json(capsys, "solve", files / "line.mtx", *given)["iterations"] == 1  # (one block: the inverse)
+
+
+@pytest.mark.parametrize("method", ["minres", "lsqr", "lsmr"])
+def test_a_residual_above_rtol_of_what_converged_says_by_which_test(tmp_path: Path, capsys: Any, method: str) -> None:
+    line, one = (sp.kron(a, b) for a, b in ((LINE, sp.eye_array(N)), (sp.eye_array(N), LINE)))
+    write_file(tmp_path / "A.npz", line + one)
+    np.save(tmp_path / "b.npy", np.random.default_rng(3).standard_normal(N * N))
+    given = ["solve", tmp_path / "A.npz", "--device", "cpu", "--rhs", tmp_path / "b.npy", "--maxiter", "2000"]
+    found = call_json(capsys, *given, "--method", method)
+    assert (found["reason"], found["relative_residual"] > 1e-8) == ("converged", True)
+    why = f"which is above --rtol 1e-08: {method} stops by SciPy's test, relative to |A| |x|: give a smaller --rtol"
+    assert why in call(capsys, *given, "--method", method)[1]
+    assert "above --rtol" not in call(capsys, *given, "--method", "cg", "--rtol", "1e-6")[1]
+
+
+def test_a_residual_above_rtol_by_rounding_or_of_least_squares_says_so(
+    files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["solve", files / "tall.mtx", "--device", "cpu", "--rhs", files / "b.npy"]
+    np.save(files / "b.npy", np.arange(N) % 2)
+    _, text, _ = call(capsys, *given)
+    assert "found a least-squares solution" in text and "above --rtol" not in text
+    exact = linalg.cg
+    monkeypatch.setattr(linalg, "cg", lambda *a, **o: replace(found := exact(*a, **o), x=found.x * (1 + 1e-6)))
+    code, text, _ = call(capsys, "solve", files / "line.mtx", "--device", "cpu", "--method", "cg")
+    assert code == 0
+    assert "above --rtol 1e-08: cg updates its residual, from which rounding has parted this one" in text
+
+
+def test_the_help_says_what_rtol_is_relative_to(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["solve", "--help"])
+    assert "minres, lsqr, lsmr: SciPy's test, relative to |A| |x|" in " ".join(capsys.readouterr().out.split())
 
 
 def test_where_the_first_method_fails_the_next_is_tried(tmp_path: Path, capsys: Any) -> None:

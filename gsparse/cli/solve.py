@@ -39,6 +39,8 @@ __all__ = ["COMMAND"]
 
 SQUARE = ("cg", "minres", "bicgstab", "gmres", "fgmres")
 LEAST_SQUARES = ("lsqr", "lsmr")
+# Those that stop by SciPy's own test, which is relative to |A| |x|; the others' is relative to |b|.
+_BY_SIZE = ("minres", *LEAST_SQUARES)
 PRECONDITIONERS = ("jacobi", "block_jacobi", "ilu0", "ic0", "isai", "chebyshev_polynomial", "amg")
 # Rows of a block of block_jacobi: unknowns of a point in most discretizations.
 _BLOCK = 4
@@ -62,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help="chosen by the matrix where left out")
     how.add_argument("--precond", choices=("none", *PRECONDITIONERS), default="none", help="default: none")
     how.add_argument("--block-size", type=int, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
-    how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help="of the residual (default: 1e-8)")
+    of = f"of the residual, relative to |b| ({', '.join(_BY_SIZE)}: SciPy's test, relative to |A| |x|; default: 1e-8)"
+    how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=of)
     how.add_argument("--maxiter", type=int, metavar="N", help="iterations at most (default: the method's)")
     add_device(how)
     how.add_argument("--workers", type=int, metavar="N", help="on as many processes, a GPU each where there are any")
@@ -235,6 +238,18 @@ def write_solution(path: Path, x: Any) -> None:
         scipy.io.mmwrite(path, x.reshape(x.shape[0], -1))
 
 
+def above_rtol(found: dict[str, Any]) -> list[str]:
+    """Say why a solve that converged leaves more than `--rtol`; of least squares its reason does."""
+    if found["reason"] != "converged" or found["relative_residual"] <= found["rtol"]:
+        return []
+    why = (
+        "stops by SciPy's test, relative to |A| |x|: give a smaller --rtol for less"
+        if found["method"] in _BY_SIZE
+        else "updates its residual, from which rounding has parted this one"
+    )
+    return [f"which is above --rtol {found['rtol']:g}: {found['method']} {why}"]
+
+
 def _text(found: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
     tried = [f"{name}: did not converge, next one tried" for name in found["tried"][:-1]]
     lines = [
@@ -245,6 +260,7 @@ def _text(found: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
         + (f" ({found['precond_seconds']:.3g} s)" if found["precond"] != "none" else ""),
         str(result),
         f"norm(b - A x) / norm(b) = {found['relative_residual']:.3e}",
+        *above_rtol(found),
     ]
     return "\n".join([*lines, *([f"wrote {found['output']}"] if found["output"] else [])])
 

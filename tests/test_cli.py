@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import gsparse
-from gsparse import cli
+from gsparse import cli, linalg
 from gsparse.cli import common, demo, doctor, entry, solve
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
@@ -129,6 +130,73 @@ def test_every_preconditioner_is_made(files: Path, capsys: Any, precond: str) ->
     assert found["relative_residual"] < 1e-6
 
 
+def test_a_block_of_block_jacobi_has_the_rows_asked_for(files: Path, capsys: Any) -> None:
+    given = ["--device", "cpu", "--precond", "block_jacobi", "--method", "cg", "--block-size", str(N)]
+    assert call_json(capsys, "solve", files / "line.mtx", *given)["iterations"] == 1  # (one block: the inverse)
+
+
+@pytest.mark.parametrize("method", ["minres", "lsqr", "lsmr"])
+def test_a_residual_above_rtol_of_what_converged_says_by_which_test(tmp_path: Path, capsys: Any, method: str) -> None:
+    line, one = (sp.kron(a, b) for a, b in ((LINE, sp.eye_array(N)), (sp.eye_array(N), LINE)))
+    write_file(tmp_path / "A.npz", line + one)
+    np.save(tmp_path / "b.npy", np.random.default_rng(3).standard_normal(N * N))
+    given = ["solve", tmp_path / "A.npz", "--device", "cpu", "--rhs", tmp_path / "b.npy", "--maxiter", "2000"]
+    found = call_json(capsys, *given, "--method", method)
+    assert (found["reason"], found["relative_residual"] > 1e-8) == ("converged", True)
+    why = f"which is above --rtol 1e-08: {method} stops by SciPy's test, relative to |A| |x|: give a smaller --rtol"
+    assert why in call(capsys, *given, "--method", method)[1]
+    assert "above --rtol" not in call(capsys, *given, "--method", "cg", "--rtol", "1e-6")[1]
+
+
+def test_a_residual_above_rtol_by_rounding_or_of_least_squares_says_so(
+    files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["solve", files / "tall.mtx", "--device", "cpu", "--rhs", files / "b.npy"]
+    np.save(files / "b.npy", np.arange(N) % 2)
+    _, text, _ = call(capsys, *given)
+    assert "found a least-squares solution" in text and "above --rtol" not in text
+    exact = linalg.cg
+
+    def rounded(*arguments: Any, **options: Any) -> Any:
+        found = exact(*arguments, **{**options, "full_output": True})
+        return replace(found, x=found.x * (1 + 1e-6))
+
+    monkeypatch.setattr(linalg, "cg", rounded)
+    code, text, _ = call(capsys, "solve", files / "line.mtx", "--device", "cpu", "--method", "cg")
+    assert code == 0
+    assert "above --rtol 1e-08: cg updates its residual, from which rounding has parted this one" in text
+
+
+def test_the_help_says_what_rtol_is_relative_to(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["solve", "--help"])
+    assert "minres, lsqr, lsmr: SciPy's test, relative to |A| |x|" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("method", [*solve.SQUARE, *solve.LEAST_SQUARES])
+def test_the_seconds_of_a_solve_leave_out_what_is_compiled_for_it(
+    files: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    compiled: list[None] = []
+    exact = getattr(linalg, method)
+
+    def compiling_first(*arguments: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        if not compiled:
+            time.sleep(0.5)
+            compiled.append(None)
+        found = exact(*arguments, **options)
+        return replace(found, seconds=time.perf_counter() - begin) if options.get("full_output") else found
+
+    monkeypatch.setattr(linalg, method, compiling_first)
+    given = ["solve", files / "line.mtx", "--device", "cpu", "--method", method]
+    found = call_json(capsys, *given)
+    assert found["seconds"] < 0.5 <= found["setup_seconds"]
+    compiled.clear()
+    ready = re.search(r"made ready in (\S+) s \(kernels compiled or loaded\)", call(capsys, *given)[1])
+    assert ready and float(ready[1]) >= 0.5
+
+
 def test_where_the_first_method_fails_the_next_is_tried(tmp_path: Path, capsys: Any) -> None:
     indefinite = sp.csr_array(np.array([[1.0, 2.0, 0.5], [2.0, 1.0, 0.1], [0.5, 0.1, 3.0]]))
     write_file(tmp_path / "A.mtx", indefinite)
@@ -219,6 +287,18 @@ MISUSES: dict[str, tuple[str, str]] = {
     "a right-hand side of other rows": ("solve line.mtx --rhs short.npy", r"shape \(3,\): 20 rows are needed"),
     "a right-hand side that is no array": ("solve line.mtx --rhs text.npy", "text.npy is no array.*numpy.save"),
     "a right-hand side that is not there": ("solve line.mtx --rhs none.npy", r"--rhs: no file at none.npy$"),
+    "a right-hand side of text": (
+        "solve line.mtx --rhs b.txt",
+        r"b is read from \.npy, which numpy.save writes, or as",
+    ),
+    "a right-hand side in an archive": (
+        "solve line.mtx --rhs b.npz",
+        "it holds b, c; write it with numpy.save, as .npy$",
+    ),
+    "an archive of no matrix": (
+        "info b.npz",
+        "b.npz does not contain a sparse matrix: it holds b, c; .* scipy.sparse.save_npz$",
+    ),
     "a right-hand side among others": ("solve line.mtx --rhs two.mat", r"holds several matrices.*\(--rhs-name\)$"),
     "a solution that is there": ("solve line.mtx -o short.npy", "is there already: give another name, or --force"),
     "an output of another kind": ("solve line.mtx -o x.csv", "x is written as .npy or .mtx"),
@@ -237,6 +317,16 @@ MISUSES: dict[str, tuple[str, str]] = {
     "an output that is there": ("convert line.mtx tall.mtx", "is there already: give another name, or --force"),
     "a kind that is not written": ("convert line.mtx x.csv", "unknown kind of file, written are .npz"),
     "what a kind cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
+    "a block of no block_jacobi": ("solve line.mtx --block-size 7", "--block-size goes with --precond block_jacobi$"),
+    "a name in an array": ("solve line.mtx --rhs short.npy --rhs-name B", "--rhs-name goes with --rhs FILE.mat"),
+    "a name of no right-hand side": ("solve line.mtx --rhs-name B", "--rhs-name goes with --rhs FILE.mat"),
+    "a name in a file of one matrix": (
+        "info line.mtx --name B",
+        "line.mtx: its kind of file holds one .* leave 'B' out$",
+    ),
+    "a name for a file of one matrix": ("convert line.mtx o.npz --out-name B", "o.npz: .*leave 'B' out$"),
+    "half a symmetric matrix": ("convert line.mtx o.rsa", "written with all its entries, type RUA: name it .rua$"),
+    "a name that is none": ("convert line.mtx u.mat --out-name _x", "'_x' is no name of a MATLAB variable: a letter"),
     "a demonstration of nothing": ("demo -n 1", "-n: at least 2, got 1"),
     "a benchmark of nothing": ("bench", "name a file or a problem"),
 }
@@ -251,6 +341,8 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
     Path("bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 1\n")
     Path("number.mtx").write_text("%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 x\n")
     Path("banner.mtx").write_text("1 1 1\n1 1 1\n")
+    Path("b.txt").write_text("1\n" * 20)
+    np.savez("b.npz", b=np.ones(20), c=np.ones(3))
     np.save("short.npy", np.ones(3))
     write_file("complex.mtx", LINE * 1j)
     scipy.io.savemat("two.mat", {"B": np.ones((20, 1)), "C": np.ones((20, 1))})
@@ -314,7 +406,9 @@ def test_exit_codes_are_in_the_help_of_every_command(capsys: Any) -> None:
 @pytest.mark.parametrize("ending", [".npz", ".mtx.gz", ".mtx.bz2", ".mat", ".hb", ".rua"])
 def test_a_matrix_comes_back_from_every_kind_of_file(files: Path, capsys: Any, ending: str) -> None:
     there, back = files / f"there{ending}", files / "back.mtx"
-    found = call_json(capsys, "convert", files / "upwind.mtx", there, "--out-name", "U")
+    found = call_json(
+        capsys, "convert", files / "upwind.mtx", there, *(["--out-name", "U"] if ending == ".mat" else [])
+    )
     assert (found["entries"], found["bytes"]) == (UPWIND.nnz, there.stat().st_size)
     assert call(capsys, "convert", there, back, *(["--name", "U"] if ending == ".mat" else []))[0] == 0
     assert (read_file(back) != UPWIND).nnz == 0
@@ -327,7 +421,7 @@ def test_a_matrix_comes_back_from_every_kind_of_file(files: Path, capsys: Any, e
 
 
 def test_the_demonstration_solves_as_scipy_does(capsys: Any) -> None:
-    found = call_json(capsys, "demo", "-n", "12", "--device", "cpu")
+    found = call_json(capsys, "demo", "--n", "12", "--device", "cpu")
     assert found["agree"] is True
     assert found["relative_difference"] < 1e-6
     assert abs(found["iterations"]["gsparse"] - found["iterations"]["scipy"]) <= 1
@@ -479,6 +573,39 @@ def test_an_output_that_nobody_reads_any_more_is_no_error(files: Path) -> None:
     command = f"{info} | head -n 0; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def run_in_shell(line: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of gsparse's as a shell does, with its redirections."""
+    command = f"unset PYTHONUNBUFFERED; {sys.executable} -W error -m gsparse {line}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
+def test_an_output_that_lacks_a_character_shows_a_question_mark(
+    files: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    for command in ("info", "solve"):
+        assert cli.main([command, str(files / "line.mtx"), "--device", "cpu"]) == 0
+    text = written.getvalue().decode(encoding)
+    assert "; ? 0." in text  # (η of the rows' lengths)
+    assert re.search(r"residual \S+ \? \S+", text)  # (→)
+
+
+def test_an_output_or_a_stderr_that_is_closed_is_no_error(files: Path) -> None:
+    for closed in ("--json >&-", ">&- 2>&-"):
+        done = run_in_shell(f"info {files}/line.mtx --device cpu {closed}")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert run_in_shell(f"info {files}/none.mtx 2>&-").returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_takes_nothing_is_one_line_and_an_exit_code_of_ours(files: Path) -> None:
+    done = run_in_shell(f"info {files}/line.mtx --device cpu >/dev/full")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.startswith(b"gsparse info: ") and b"No space left" in done.stderr
 
 
 def test_the_module_and_the_command_are_the_same(files: Path) -> None:

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
 from gsparse.errors import DeviceMemoryError, FileFormatError
-from gsparse.files import SUFFIXES, read_file, write_file
+from gsparse.files import SUFFIXES, WRITTEN, read_file, write_file
 from tests.support import STRUCTURES, random_values, with_types
 
 S = sp.csr_array(np.array([[1.0, 0, 2], [0, 3, 0], [4, 0, 5e-300], [0, 0, -6.1]]))
@@ -45,12 +45,13 @@ def same(A: Any, B: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ both ways
 
 
-@pytest.mark.parametrize("ending", SUFFIXES)
+@pytest.mark.parametrize("ending", WRITTEN)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: str, structure: str) -> None:
     A = STRUCTURES[structure](np.random.default_rng(5))
+    A = (4 * A).astype(np.int64) if ending == ".iua" else A
     path = tmp_path / f"A{ending}"
-    if A.nnz == 0 and ending[1:3] in ("hb", "rb", "ru", "rs", "rr", "rz", "iu", "is"):
+    if A.nnz == 0 and ending in (".hb", ".rb", ".rua", ".iua"):
         with pytest.raises(FileFormatError, match=r"^A\..* cannot be written: .*with entries"):
             write_file(path, A)
         assert not list(tmp_path.iterdir())
@@ -58,6 +59,35 @@ def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: st
     write_file(path, A)
     same(read_file(path), A)
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("ending", "dtype", "right"),
+    [(ending, "float64", ".rua") for ending in (*sorted({*SUFFIXES} - {*WRITTEN}), ".iua")]
+    + [(".rua", "int64", ".iua"), (".isa", "int32", ".iua")],
+)
+def test_a_suffix_that_names_another_type_than_is_written_is_refused(
+    tmp_path: Path, ending: str, dtype: str, right: str
+) -> None:
+    A = sp.eye_array(3, dtype=dtype)
+    with pytest.raises(
+        FileFormatError, match=rf"^A{ending} .* of {dtype} is .* type {right[1:].upper()}: name it {right}$"
+    ):
+        write_file(tmp_path / f"A{ending}", A)
+    assert not list(tmp_path.iterdir())
+    write_file(tmp_path / f"A{right}", A)
+    assert (tmp_path / f"A{right}").read_text().splitlines()[2].startswith(right[1:].upper())
+
+
+@pytest.mark.parametrize("ending", [ending for ending in WRITTEN if ending != ".mat"])
+def test_a_name_is_refused_where_files_hold_none(tmp_path: Path, ending: str) -> None:
+    words = rf"^A{ending}: its kind of file holds one matrix, without a name: leave 'B' out$"
+    with pytest.raises(FileFormatError, match=words):
+        write_file(tmp_path / f"A{ending}", S, "B")
+    assert not list(tmp_path.iterdir())
+    write_file(tmp_path / f"A{ending}", S.astype(np.int64) if ending == ".iua" else S)
+    with pytest.raises(FileFormatError, match=words):
+        read_file(tmp_path / f"A{ending}", "B")
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint32", "float32", "complex64", "complex128"])
@@ -119,6 +149,19 @@ def test_of_several_variables_the_only_sparse_one_is_read_or_the_one_named(tmp_p
     assert GpuSparseMatrix.from_file(path, name="b", device="cpu").shape == (1, 4)
     scipy.io.savemat(path, {"S": sp.csc_array(S), "T": sp.csc_array(2 * S)})
     same(read_file(path, name="T"), 2 * S)
+
+
+@pytest.mark.parametrize("name", ["_x", "3x", "", "a b", "a.b", "é", "x\n", "x" * 64])
+def test_a_name_that_matlab_does_not_take_is_refused_and_nothing_left_behind(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileFormatError, match=r"^A.mat cannot be written: .* is no name of a MATLAB variable"):
+        write_file(tmp_path / "A.mat", S, name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x", "X_3", "x" * 63])
+def test_a_name_that_matlab_takes_is_kept(tmp_path: Path, name: str) -> None:
+    write_file(tmp_path / "A.mat", S, name)
+    same(scipy.io.loadmat(tmp_path / "A.mat")[name], S)
 
 
 def test_a_sound_file_without_the_one_matrix_is_not_called_malformed(tmp_path: Path) -> None:
@@ -599,6 +642,8 @@ def test_a_damaged_file_is_refused_or_read_as_it_is(reader: Reader, ending: str)
             wrong, remedy = "is truncated or malformed: ", "Fetch it again, or write it"
             if ending == ".mat" and "holds no matrix" in found:  # (a valid file of nothing, or of text, say)
                 wrong, remedy = "holds no matrix: it holds ", "write it"
+            if ending == ".npz" and "does not contain a sparse matrix" in found:  # (a valid archive of other arrays)
+                wrong, remedy = "does not contain a sparse matrix: it holds ", "write it"
             assert found.startswith(f"A{ending} {wrong}") and remedy in found
         elif found is not None:
             exact = ORACLES[ending](reader.folder / f"A{ending}")

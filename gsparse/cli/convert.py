@@ -17,7 +17,7 @@ from gsparse.cli.common import (
     show,
     underway,
 )
-from gsparse.files import SUFFIXES, write_file
+from gsparse.files import SUFFIXES, WRITTEN, write_file
 
 __all__ = ["COMMAND"]
 
@@ -25,7 +25,7 @@ __all__ = ["COMMAND"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``convert``."""
     add_matrix(parser)
-    parser.add_argument("out", type=Path, metavar="OUT", help=f"the file to write: {', '.join(SUFFIXES)}")
+    parser.add_argument("out", type=Path, metavar="OUT", help=f"the file to write: {', '.join(WRITTEN)}")
     parser.add_argument("--out-name", metavar="NAME", help="the variable, of a .mat file that is written (default: A)")
     add_force(parser)
     add_json(parser)
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read and write."""
     if not options.out.name.lower().endswith(SUFFIXES):
-        raise UsageError(f"{options.out}: unknown kind of file, written are {', '.join(SUFFIXES)}")
+        raise UsageError(f"{options.out}: unknown kind of file, written are {', '.join(WRITTEN)}")
     check_free(options.out, options)
     S = read_matrix(options)
     with underway(f"writing {options.out.name}"):

@@ -31,7 +31,7 @@ _OWN_LOAD = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``demo``."""
-    parser.add_argument("-n", type=int, default=_SIDE, metavar="N", help=f"N^3 unknowns (default: {_SIDE}^3)")
+    parser.add_argument("-n", "--n", type=int, default=_SIDE, metavar="N", help=f"N^3 unknowns (default: {_SIDE}^3)")
     add_device(parser)
     add_json(parser)
 

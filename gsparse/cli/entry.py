@@ -6,7 +6,10 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from io import TextIOWrapper
+from pathlib import Path
 
 import gsparse
 from gsparse.cli import bench, convert, demo, doctor, info, solve
@@ -74,6 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["info", "/no/such/file.mtx"])
     2
     """
+    with _streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -85,10 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # (`| head` has seen enough; Python would complain once more when it ends)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # (`| head` has seen enough)
+        _drop_output()
         return DONE
     except Exception as error:
+        _drop_output()
         if options.debug:
             traceback.print_exc()
         elif isinstance(error, _FAILURES + _MISUSES):
@@ -97,3 +106,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             what = f"{type(error).__name__}: {error}"
             print(f"gsparse {options.command}: unexpected {what}; --debug shows where from", file=sys.stderr)
         return MISUSED if isinstance(error, _MISUSES) and not isinstance(error, _FAILURES) else FAILED
+
+
+@contextmanager
+def _streams() -> Iterator[None]:
+    """Let a character be written as ? where the output cannot hold it, and nothing where there is no output (`>&-`)."""
+    with ExitStack() as stack:
+        for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if stream is None:  # (Python's own mark of a stream that was closed before it began)
+                stack.enter_context(redirect(stack.enter_context(Path(os.devnull).open("w"))))
+            elif isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        yield
+
+
+def _drop_output() -> None:
+    """Give up what cannot be written any more: Python would complain once more when it ends, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

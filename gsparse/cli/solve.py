@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from gsparse.cli.common import (
 )
 from gsparse.cli.info import is_hermitian
 from gsparse.errors import FileFormatError
-from gsparse.files import read_file
+from gsparse.files import SUFFIXES, npz, read_file
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix import GpuSparseMatrix
 
@@ -39,10 +40,16 @@ __all__ = ["COMMAND"]
 
 SQUARE = ("cg", "minres", "bicgstab", "gmres", "fgmres")
 LEAST_SQUARES = ("lsqr", "lsmr")
+# Those that stop by SciPy's own test, which is relative to |A| |x|; the others' is relative to |b|.
+_BY_SIZE = ("minres", *LEAST_SQUARES)
 PRECONDITIONERS = ("jacobi", "block_jacobi", "ilu0", "ic0", "isai", "chebyshev_polynomial", "amg")
 # Rows of a block of block_jacobi: unknowns of a point in most discretizations.
 _BLOCK = 4
-OUTPUTS = (".npy", ".mtx")
+# Iterations after which a solver has what it needs: seconds, where its kernels are not compiled yet.
+_READY = 1
+# What numpy.save writes, b's usual file; and what x is written as.
+_ARRAY = ".npy"
+OUTPUTS = (_ARRAY, ".mtx")
 # Instead of advice with this word, an argument that is no option here.
 _ADVICE = {
     "(x0)": "Use --method gmres.",
@@ -59,8 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help="chosen by the matrix where left out")
     how.add_argument("--precond", choices=("none", *PRECONDITIONERS), default="none", help="default: none")
-    how.add_argument("--block-size", type=int, default=_BLOCK, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
-    how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help="of the residual (default: 1e-8)")
+    how.add_argument("--block-size", type=int, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
+    of = f"of the residual, relative to |b| ({', '.join(_BY_SIZE)}: SciPy's test, relative to |A| |x|; default: 1e-8)"
+    how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=of)
     how.add_argument("--maxiter", type=int, metavar="N", help="iterations at most (default: the method's)")
     add_device(how)
     how.add_argument("--workers", type=int, metavar="N", help="on as many processes, a GPU each where there are any")
@@ -78,10 +86,12 @@ def run(options: argparse.Namespace) -> int:
     b = right_hand_side(options, S)
     attempts, why = methods(options, S)
     found: dict[str, Any] = {"file": options.file, "shape": S.shape, "entries": S.nnz, "tried": []}
+    found["setup_seconds"] = 0.0
     with operand(options, S) as A:
         M, found["precond_seconds"] = preconditioner(options, A)
         for method in attempts:
-            result = solved(method, A, b, M, options)
+            result, ready = solved(method, A, b, M, options)
+            found["setup_seconds"] += ready
             found["tried"].append(method)
             if result.info == 0:
                 break
@@ -108,8 +118,17 @@ def check(options: argparse.Namespace) -> None:
         check_free(options.output, options)
     if options.rhs and not options.rhs.is_file():
         raise UsageError(f"--rhs: no file at {options.rhs}")
+    if options.rhs and not options.rhs.name.lower().endswith((_ARRAY, *SUFFIXES)):
+        raise UsageError(
+            f"--rhs {options.rhs.name}: b is read from {_ARRAY}, which numpy.save writes, or as a matrix is from "
+            f"{', '.join(SUFFIXES)}"
+        )
     if options.method in LEAST_SQUARES and options.precond != "none":
         raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
+    if options.block_size is not None and options.precond != "block_jacobi":
+        raise UsageError("--block-size goes with --precond block_jacobi")
+    if options.rhs_name is not None and (options.rhs is None or options.rhs.suffix.lower() != ".mat"):
+        raise UsageError("--rhs-name goes with --rhs FILE.mat, whose variables have names")
     if not 0 <= options.rtol < 1:
         raise UsageError(f"--rtol: from 0 to 1, got {options.rtol}")
     for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
@@ -122,7 +141,7 @@ def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
     """Read b, or make one whose solution is known to exist: A times ones."""
     if options.rhs is None:
         return S @ np.ones(S.shape[1], S.dtype)
-    if options.rhs.suffix.lower() == ".npy":
+    if options.rhs.suffix.lower() == _ARRAY:
         try:
             b = np.load(options.rhs, allow_pickle=False)
         except (ValueError, EOFError) as error:
@@ -133,7 +152,8 @@ def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
         try:
             b = read_file(options.rhs, options.rhs_name).toarray()
         except FileFormatError as error:
-            raise UsageError(f"--rhs: {str(error).replace('--name', '--rhs-name')}") from error
+            said = str(error).replace("--name", "--rhs-name").replace(npz.WRITER, f"numpy.save, as {_ARRAY}")
+            raise UsageError(f"--rhs: {said}") from error
     if b.ndim == 2 and 1 in b.shape:
         b = b.reshape(-1)
     if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:
@@ -186,19 +206,23 @@ def preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:
         return None, 0.0
     begin = time.perf_counter()
     with underway(f"preconditioner {name}"):
-        M = getattr(linalg, name)(A, *([options.block_size] if name == "block_jacobi" else []))
+        M = getattr(linalg, name)(A, *([options.block_size or _BLOCK] if name == "block_jacobi" else []))
     return M, time.perf_counter() - begin
 
 
-def solved(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> SolveResult:
-    """Call a solver by its own names for tolerance and limit."""
-    if method in LEAST_SQUARES:
-        limit = "iter_lim" if method == "lsqr" else "maxiter"
-        given = {"atol": options.rtol, "btol": options.rtol, limit: options.maxiter}
-    else:
-        given = {"rtol": options.rtol, "maxiter": options.maxiter, "M": M}
-    found: SolveResult = getattr(linalg, method)(A, b, full_output=True, progress=shows_bars(), **given)
-    return replace(found, advice=advised(found, method, options))
+def solved(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> tuple[SolveResult, float]:
+    """Call a solver by its own names for tolerance and limit; give what it found, and the seconds of getting ready."""
+    names = ("atol", "btol") if method in LEAST_SQUARES else ("rtol",)
+    solve = partial(getattr(linalg, method), A, b, **dict.fromkeys(names, options.rtol))
+    if method not in LEAST_SQUARES:
+        solve = partial(solve, M=M)
+    limit = "iter_lim" if method == "lsqr" else "maxiter"
+    begin = time.perf_counter()
+    with underway(f"compiling or loading {method}"):
+        solve(**{limit: _READY})
+    ready = time.perf_counter() - begin
+    found: SolveResult = solve(full_output=True, progress=shows_bars(), **{limit: options.maxiter})
+    return replace(found, advice=advised(found, method, options)), ready
 
 
 def advised(result: SolveResult, method: str, options: argparse.Namespace) -> str:
@@ -223,6 +247,18 @@ def write_solution(path: Path, x: Any) -> None:
         scipy.io.mmwrite(path, x.reshape(x.shape[0], -1))
 
 
+def above_rtol(found: dict[str, Any]) -> list[str]:
+    """Say why a solve that converged leaves more than `--rtol`; of least squares its reason does."""
+    if found["reason"] != "converged" or found["relative_residual"] <= found["rtol"]:
+        return []
+    why = (
+        "stops by SciPy's test, relative to |A| |x|: give a smaller --rtol for less"
+        if found["method"] in _BY_SIZE
+        else "updates its residual, from which rounding has parted this one"
+    )
+    return [f"which is above --rtol {found['rtol']:g}: {found['method']} {why}"]
+
+
 def _text(found: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
     tried = [f"{name}: did not converge, next one tried" for name in found["tried"][:-1]]
     lines = [
@@ -230,9 +266,15 @@ def _text(found: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
         f"method: {found['why']}",
         *tried,
         f"{found['method']}, preconditioner {found['precond']}"
-        + (f" ({found['precond_seconds']:.3g} s)" if found["precond"] != "none" else ""),
+        + (
+            f" ({found['precond_seconds']:.3g} s, with its kernels compiled or loaded)"
+            if found["precond"] != "none"
+            else ""
+        ),
+        f"made ready in {found['setup_seconds']:.3g} s (kernels compiled or loaded), which the solve's own leave out",
         str(result),
         f"norm(b - A x) / norm(b) = {found['relative_residual']:.3e}",
+        *above_rtol(found),
     ]
     return "\n".join([*lines, *([f"wrote {found['output']}"] if found["output"] else [])])
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
+from functools import partial
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +24,12 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import as_csr
 
-__all__ = ["SUFFIXES", "read", "write"]
+__all__ = ["READ_ONLY", "SUFFIXES", "read", "writer"]
 
 # As collections name such files: by the values (real, pattern …), the symmetry, and whether they are assembled.
-SUFFIXES = (".hb", ".rb", ".rua", ".rsa", ".rra", ".rza", ".iua", ".isa")
+_UNTYPED = (".hb", ".rb")
+READ_ONLY = (".rsa", ".rra", ".rza", ".isa")
+SUFFIXES = (*_UNTYPED, ".rua", ".iua", *READ_ONLY)
 
 # What the second letter of the type says of the other triangle.
 _MIRRORS: dict[str, Any] = {"S": np.positive, "Z": np.negative}
@@ -107,12 +111,21 @@ def _mirrored(lower: sp.csr_array, symmetry: str) -> sp.csr_array:
     return sp.csr_array((values, (row, col)), shape=lower.shape)
 
 
-def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
-    """Write a real or integer matrix that has entries."""
+def writer(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], None]:
+    """Give what writes real or integer matrices that have entries to files of that suffix."""
+    return partial(_write, ending)
+
+
+def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     if A.dtype.kind not in "iuf":
         raise ValueError(f"Harwell-Boeing files are written of real and integer matrices, this one is {A.dtype}")
     if A.nnz == 0:
         raise ValueError("Harwell-Boeing files are written of matrices with entries, this one has none")
+    own = ".rua" if A.dtype.kind == "f" else ".iua"  # (SciPy's: all entries, whatever their symmetry)
+    if ending not in (*_UNTYPED, own):
+        raise ValueError(
+            f"a matrix of {A.dtype} is written with all its entries, type {own[1:].upper()}: name it {own}"
+        )
     text = TextIOWrapper(file, encoding="ascii", newline="\n")
     try:
         scipy.io.hb_write(text, A)

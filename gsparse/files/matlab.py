@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from gsparse.files.checks import as_csr
 __all__ = ["DEFAULT_NAME", "read", "write"]
 
 DEFAULT_NAME = "A"
+
+# What MATLAB takes for the name of a variable; SciPy leaves some others out with a warning, and writes the rest.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 # Name, shape and class.
 _Variable = tuple[str, tuple[int, ...], str]
@@ -128,9 +132,14 @@ def _listed(variables: list[_Variable]) -> str:
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     """Write a variable, compressed; MATLAB's sparse matrices are double, complex or logical."""
+    name = DEFAULT_NAME if name is None else name
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a MATLAB variable: a letter, then letters, digits, underscores, at most 63 in all"
+        )
     if A.dtype.kind != "b":
         wide = A.astype(np.complex128 if A.dtype.kind == "c" else np.float64)
         if A.dtype.kind in "iu" and not np.array_equal(wide.data.astype(A.dtype), A.data):
             raise ValueError(f"MATLAB's sparse matrices are of doubles, which do not hold every {A.dtype} of this one")
         A = wide
-    scipy.io.savemat(file, {name or DEFAULT_NAME: sp.csc_array(A)}, do_compression=True)
+    scipy.io.savemat(file, {name: sp.csc_array(A)}, do_compression=True)

@@ -10,6 +10,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse.errors import FileFormatError
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
 __all__ = ["WRITER", "array_header", "headers", "read", "write"]
@@ -36,11 +37,14 @@ def read(path: Path, name: str | None) -> sp.csr_array:
     """Load a matrix of any of SciPy's formats."""
     with path.open("rb") as file:  # which NumPy leaves open where it is no archive
         with zipfile.ZipFile(file) as archive:
-            headers(archive)
+            members = headers(archive)
+        if "format" not in members:  # (numpy.savez's, and sound)
+            found = ", ".join(members) or "nothing"
+            raise FileFormatError(
+                f"{path.name} does not contain a sparse matrix: it holds {found}; write it with {WRITER}"
+            )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            if "format" not in arrays:
-                raise ValueError("it does not contain a sparse array or matrix")
             if "shape" in arrays:  # (formats other than CSR allocate by it)
                 check_rows(tuple(int(n) for n in arrays["shape"].ravel()), path.stat().st_size)
         file.seek(0)

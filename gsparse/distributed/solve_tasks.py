@@ -15,7 +15,7 @@ from gsparse.distributed.gang_tasks import Roster, aborting
 from gsparse.distributed.resident import Resident
 from gsparse.distributed.worker import Heed, check_home, this_worker
 from gsparse.errors import CommunicationError
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.result import SolveResult, largest
 
 __all__ = ["Preconditioner", "Solution", "Solve", "precondition", "run_solve"]
 
@@ -133,7 +133,7 @@ class Solution:
 
 
 def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, float]:
-    return {"iteration": iterations, "residual": float(np.nanmax(residuals[-1])) if len(residuals) else np.nan}
+    return {"iteration": iterations, "residual": largest(residuals[-1:])}
 
 
 def run_solve(roster: Roster, rank: int, solve: Solve, b: Any, vectors: dict[str, Any]) -> Solution:

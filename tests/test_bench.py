@@ -548,12 +548,20 @@ class Stream:
     def end_capture(self) -> SimpleNamespace:
         assert self.capturing
         self.capturing = False
-        return SimpleNamespace(launch=lambda stream: time.sleep(1e-4))
+        return SimpleNamespace(launch=lambda stream: Event.work(1e-4))
 
 
 class Event:
+    """By a clock that only the stand-in's own work moves: what a loaded machine adds is no part of it."""
+
+    now = 0.0
+
+    @classmethod
+    def work(cls, seconds: float) -> None:
+        cls.now += seconds
+
     def record(self, stream: Stream) -> None:
-        self.at = time.perf_counter()
+        self.at = Event.now
 
     def synchronize(self) -> None:
         pass
@@ -583,7 +591,7 @@ class FakeCupy:
         )
 
     def empty_like(self, array: Any) -> Any:
-        return SimpleNamespace(data=SimpleNamespace(copy_from_device_async=lambda source, nbytes: time.sleep(1e-4)))
+        return SimpleNamespace(data=SimpleNamespace(copy_from_device_async=lambda source, nbytes: Event.work(1e-4)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -687,7 +695,7 @@ def test_the_gpus_side_runs_and_absent_libraries_are_recorded(fake_gpu: FakeGpu)
     rows = {r.what: r for r in found.records}
     for name in ("plan", "csr_vector/128", *(f"cuSPARSE {algorithm}" for algorithm in cusparse.ALGORITHMS)):
         assert rows[name].status == "measured", rows[name]
-        assert rows[name].kernel_us == pytest.approx(10, rel=2)  # the stand-in's graph sleeps 100 µs for ten
+        assert rows[name].kernel_us == pytest.approx(10)  # the stand-in's graph works 100 µs for ten
         assert rows[name].call_us
         assert rows[name].correct
         assert not rows[name].note
@@ -732,9 +740,8 @@ def test_one_matrix_after_the_other_where_memory_is_short(fake_gpu: FakeGpu, mon
 
 def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "refuses", True)
-    calls: list[int] = []
-    sampler = GpuClock(FakeCupy()).kernel_sampler(lambda: calls.append(1))
-    assert sampler.sample() > 0
+    sampler = GpuClock(FakeCupy()).kernel_sampler(lambda: Event.work(1e-5))
+    assert sampler.sample() == pytest.approx(1e-5)
     assert "10 eager calls, not captured (RuntimeError: planted" in sampler.note
 
 

@@ -16,13 +16,18 @@ __all__ = ["check_source", "device_arrays", "device_of_source", "read_file"]
 
 
 def check_source(source: Any) -> None:
-    """Refuse what is taken for a matrix by mistake: a file's name, nothing."""
+    """Refuse what is taken for a matrix by mistake: a file's name, nothing, a sparse tensor."""
     if isinstance(source, str | PathLike):
         raise StructureError(f"a file name? use GpuSparseMatrix.from_file({fspath(source)!r})")
     if source is None:
         raise StructureError(
             "no matrix can be made of None: give a SciPy sparse array, a dense array, (data, (row, col)), "
             "(data, indices, indptr) or a shape"
+        )
+    if str(getattr(source, "layout", "")).startswith("torch.sparse"):
+        raise StructureError(
+            "a sparse tensor is no matrix of SciPy's: with C = tensor.cpu().to_sparse_csr(), give "
+            "(C.values(), C.col_indices(), C.crow_indices()) and shape=tuple(C.shape)"
         )
 
 

@@ -78,6 +78,12 @@ BAD_SOURCES: dict[str, Any] = {
     "row and col of two lengths": ((DATA[:2], ([0], [1, 2])), {}, StructureError, "same length"),
     "three dimensions": (np.ones((2, 2, 2)), {"shape": None}, StructureError, "3D"),
     "a file name": ("a.mtx", {"shape": None}, StructureError, r"GpuSparseMatrix\.from_file\('a\.mtx'\)"),
+    "a sparse tensor": (
+        SimpleNamespace(layout="torch.sparse_csr"),
+        {"shape": None},
+        StructureError,
+        r"C\.values\(\), C\.col_indices",
+    ),
     "a path": (Path("a.mtx"), {"shape": None}, StructureError, r"GpuSparseMatrix\.from_file\('a\.mtx'\)"),
     "nothing": (
         None,

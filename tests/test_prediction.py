@@ -99,6 +99,7 @@ def test_positions_cost_more_where_their_values_or_columns_are_looked_up(
 def test_a_run_of_rows_that_follow_a_pattern_begins_once_and_is_read_once(format: str) -> None:
     storage = Storage("27 rows", "27 rows", 44_000_000, 10**8, (300, 2000))
     assert (count("run", format, SHORT, storage), count("run_entry", format, SHORT, storage)) == (300, 2000)
+    assert (count("run", format, SHORT), count("run_entry", format, SHORT)) == (0, 0)
 
 
 @EVERY_FORMAT

@@ -93,7 +93,7 @@ class Entries:
         structure = self.structure
         assert structure.pattern_facts is not None
         slices = 8 * (structure.pitch // structure.device.lanes + 1)
-        return structure.pattern_facts[1] + slices + _value_bytes(self.values, structure.rows.blocked_stored)
+        return structure.pattern_facts.nbytes + slices + _value_bytes(self.values, structure.rows.blocked_stored)
 
     def storages(self, examined: Collection[str]) -> dict[str, Storage]:
         """Say how each format that fits would write the matrix down. Synchronizes.
@@ -161,8 +161,8 @@ class Entries:
             rows = f"{self.patterns.num_patterns} rows"
             nbytes = self.patterns.nbytes(self.compute.itemsize)
             return Storage(rows, rows, stats.nnz, nbytes, self.patterns.runs)
-        rows, values = f"{facts[0]} rows", describe(self.values)
-        return Storage(rows, values, stats.blocked_stored, self._bytes_apart(), facts[2])
+        rows, values = f"{facts.num_patterns} rows", describe(self.values)
+        return Storage(rows, values, stats.blocked_stored, self._bytes_apart(), facts.runs)
 
     def _at(self, positions: Any) -> Values:
         """Lay values out by a function of items and padding."""

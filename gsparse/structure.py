@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +64,14 @@ class Patterns:
     def nbytes(self, itemsize: int = 0) -> int:
         """Bytes of codes, row pointers, offsets and values of this size."""
         return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.num_entries * (4 + itemsize)
+
+
+class PatternFacts(NamedTuple):
+    """How many distinct rows there are, the bytes that say so, and their runs, as in `Patterns`."""
+
+    num_patterns: int
+    nbytes: int
+    runs: tuple[int, int]
 
 
 # What each format is made of, of the pieces of a structure that take memory.
@@ -290,10 +298,10 @@ class Structure:
         return find_patterns(self.device, self.csr, self._row_dictionary, values=False)
 
     @cached_property
-    def pattern_facts(self) -> tuple[int, int, tuple[int, int]] | None:
-        """How many distinct rows, the bytes that say so, their runs: known also once these went. Synchronizes."""
+    def pattern_facts(self) -> PatternFacts | None:
+        """What is known of patterns also once these went. Synchronizes."""
         found = self.patterns
-        return None if found is None else (found.num_patterns, found.nbytes(), found.runs)
+        return None if found is None else PatternFacts(found.num_patterns, found.nbytes(), found.runs)
 
 
 def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary | None:

@@ -75,6 +75,12 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert ours <= inside
 
 
+def run_python(code: str, folder: Path) -> None:
+    """Run a program in a process of its own, which has to end well."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
     subprocess.run(
@@ -90,8 +96,7 @@ def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> Non
         "A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(5), device='cpu')\n"
         "assert (A @ numpy.ones(5) == 1).all()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(code, tmp_path)
 
 
 def test_parts_are_imported_when_they_are_first_used() -> None:
@@ -102,8 +107,7 @@ def test_parts_are_imported_when_they_are_first_used() -> None:
         "assert gsparse.linalg.cg and gsparse.plot.distribution and gsparse.files.read_file\n"
         "assert not hasattr(gsparse, 'cg')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(code, ROOT)
 
 
 def test_layers_import_downwards_only() -> None:

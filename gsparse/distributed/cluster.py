@@ -14,7 +14,7 @@ from gsparse.device import get_device
 from gsparse.errors import CommunicationError, DeviceError
 from gsparse.threads import available_cpus
 
-__all__ = ["LocalGpuCluster", "check_running", "chosen_workers", "current_client", "known_workers"]
+__all__ = ["LocalGpuCluster", "check_running", "chosen_workers", "current_client", "has_scheduler", "known_workers"]
 
 _HOST = "127.0.0.1"
 # Seconds that a worker's process has to end. Python takes 0.3 to 0.5 s of a processor to take down what is compiled in
@@ -106,9 +106,14 @@ def current_client(client: distributed.Client | None) -> distributed.Client:
     return client
 
 
+def has_scheduler(client: distributed.Client) -> bool:
+    """Tell whether the scheduler answers: what asks one that is gone waits half a minute, or fails in other words."""
+    return bool(client.status == "running")
+
+
 def check_running(client: distributed.Client) -> None:
-    """Raise where the scheduler does not answer: all that asks it would wait half a minute, or fail in other words."""
-    if client.status != "running":
+    """Raise where the scheduler does not answer."""
+    if not has_scheduler(client):
         raise CommunicationError(f"the scheduler is gone: the client is {client.status}")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import distributed
 
 from gsparse.distributed import gang_tasks, resident
-from gsparse.distributed.cluster import check_running, known_workers
+from gsparse.distributed.cluster import check_running, has_scheduler, known_workers
 from gsparse.errors import CommunicationError, RankLostError, WorkerLost
 
 __all__ = ["Gang", "started_again"]
@@ -154,7 +154,7 @@ class Gang:
                     held.append(lock)
                 yield
             finally:
-                for lock in held if self._has_scheduler else ():
+                for lock in held if has_scheduler(self.client) else ():
                     with suppress(Exception):
                         lock.release()
 
@@ -171,7 +171,7 @@ class Gang:
             return list(self.client.gather(tasks)) if gather else []
         except BaseException:
             self._is_connected = False
-            if self._has_scheduler:
+            if has_scheduler(self.client):
                 with suppress(Exception):
                     self.client.cancel(tasks, force=True)
             raise
@@ -230,11 +230,6 @@ class Gang:
         if lost is not None:
             return lost
         return found[0] if found else CommunicationError("cancelled, or the cluster has been restarted")
-
-    @property
-    def _has_scheduler(self) -> bool:
-        """Whether the scheduler answers: all that asks it waits half a minute for one that is gone."""
-        return bool(self.client.status == "running")
 
 
 _opened: weakref.WeakSet[Gang] = weakref.WeakSet()

@@ -5,7 +5,7 @@ CG on dask arrays; both run anywhere. The others on as many GPUs as there are, a
 7-point Laplacian in slabs, an iteration being a long minus a short solve. `large`: a matrix larger than one GPU's
 memory, multiplied and checked by construction. `killed`: ``kill -9`` of a rank while others are in an all-reduce.
 ``--goals`` sets the project's own beside the figures: what it wants of them, and whether they are so. ``--json FILE``
-keeps all figures, as `gsparse.distributed.model` takes them.
+keeps all figures, as `gsparse.bench.scaling_model` takes them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix, set_num_threads
 from gsparse.bench.problems import stencil
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 from gsparse.distributed import RankMatrix, RowBlock, RowPartition, SingleCommunicator, SocketCommunicator, listen
-from gsparse.distributed.nccl import NcclCommunicator
+from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.errors import DeviceError
 from gsparse.linalg import cg
 

@@ -4,7 +4,7 @@ A model of what an iteration costs (memory traffic, ghosts of the neighbours, tw
 runs, then asked about up to 1024 GPUs, eight to a host: with 8 million rows for each GPU (weak scaling), and with 64
 million and a billion rows in all (strong scaling). Twice each: in slabs, which is how consecutive rows are cut, and in
 boxes, which is what METIS comes close to. What links between hosts cost is assumed, not measured, until
-there are records of several hosts; `gsparse.distributed.model` says what else the model leaves out.
+there are records of several hosts; `gsparse.bench.scaling_model` says what else the model leaves out.
 
     python examples/thousand_gpus.py
     python examples/thousand_gpus.py --records my_runs.json --plot scaling.png
@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gsparse.distributed.model import CostModel, Work, fit
+from gsparse.bench.scaling_model import CostModel, Work, fit
 
 WORLD_SIZES = [2**k for k in range(11)]
 ENTRIES_PER_ROW = 7

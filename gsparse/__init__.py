@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from gsparse._version import __version__
+from gsparse.device.counters import strict
+from gsparse.device.threads import get_num_threads, set_num_threads
 from gsparse.errors import GsparseError
-from gsparse.matrix import GpuSparseMatrix
-from gsparse.ops import spmm, spmv
-from gsparse.plan import FORMATS
-from gsparse.stats import strict
-from gsparse.threads import get_num_threads, set_num_threads
-
-__version__ = "0.1.0.dev0"
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.upper_rooms import UPPER_ROOMS
+from gsparse.plan.choice import FORMATS
+from gsparse.products.multiply import spmm, spmv
 
 __all__ = [
     "FORMATS",
     "GpuSparseMatrix",
     "GsparseError",
+    "__version__",
     "get_num_threads",
     "set_num_threads",
     "spmm",
     "spmv",
     "strict",
 ]
+
+
+def _imported_later(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that imports another one when it is first called."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **options)
+
+    return call
+
+
+UPPER_ROOMS.update(
+    distribute=_imported_later("gsparse.distributed", "distribute"),
+    accelerated=_imported_later("gsparse.linalg.accelerated", "AcceleratedOperator"),
+    html=_imported_later("gsparse.plot", "html"),
+)
 
 _SUBMODULES = ("distributed", "files", "linalg", "plot")
 
@@ -36,4 +54,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_SUBMODULES, "__version__"]
+    return [*__all__, *_SUBMODULES]

@@ -8,7 +8,8 @@ from shutil import which
 
 import pytest
 
-from gsparse.device import Device, get_device
+from gsparse.device.base import Device
+from gsparse.device.select import get_device
 from gsparse.errors import DeviceError
 from tests.proof.emulated_device import EmulatedDevice
 

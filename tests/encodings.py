@@ -1,4 +1,4 @@
-"""Every format with every encoding: made by name, multiplied by, and read back independently of `gsparse.build`."""
+"""Every format with every encoding: made by name, multiplied by, and read back without `gsparse.products.storage`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.build import Entries
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.formats import (
     BlockedEllpack,
     Columns,
@@ -20,8 +19,10 @@ from gsparse.formats import (
     Stored,
     Values,
 )
-from gsparse.kernels import Launch
-from gsparse.structure import Structure
+from gsparse.formats.launch import Launch
+from gsparse.kernels.backends import kernels_of
+from gsparse.products.storage import Entries
+from gsparse.products.structure import Structure
 from tests.support import exact_product, from_lengths, host, on_device, random_values
 
 PATTERN = "row_pattern"
@@ -70,7 +71,7 @@ HURTING: dict[str, Any] = {
 
 def hurting(device: Device, name: str, rng: np.random.Generator) -> sp.csr_array:
     """Give a structure of `HURTING` for the kernels of a device."""
-    return _window(HURTING[name](device.kernels, rng), rng)
+    return _window(HURTING[name](kernels_of(device), rng), rng)
 
 
 def values_of_kind(kind: str, rng: np.random.Generator, size: int, dtype: Any) -> Any:
@@ -101,7 +102,7 @@ def store(
 ) -> Stored:
     """Store a matrix in a format with columns of a dtype (None: as they are) and values in a way out of `VALUES`.
 
-    Where each entry goes is `gsparse.build`'s; what columns and values become is asked for, whatever that would choose.
+    `gsparse.products.storage` decides where each entry goes; how columns and values are encoded is asked for here.
     `row_pattern` has no columns, and with values "shared" stores these with the patterns.
     """
     compute = np.dtype(compute or S.dtype)
@@ -119,7 +120,7 @@ def store(
             "blocked_ellpack": ("slice_columns", structure.plain_slice_columns),
         }.get(format, ("csr_columns", lambda: csr.indices))
         plain = lay()
-        encode = device.kernels.encode_columns
+        encode = kernels_of(device).encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
         setattr(structure, places, encoded)
     return entries.stored(format)
@@ -141,7 +142,7 @@ def multiply(
     compute = x.dtype
     poison = np.nan if compute.kind in "fc" else -(2**62)
     out = on_device(device, np.full(stored.num_rows, poison, compute) if y is None else y)
-    kernel = device.kernels.SPMV[format](device, stored, compute, launch or Launch(256, 4))
+    kernel = kernels_of(device).SPMV[format](device, stored, compute, launch or Launch(256, 4))
     kernel(on_device(device, x), out, compute.type(alpha), compute.type(beta), conjugate)
     return host(out)
 

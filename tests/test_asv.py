@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gsparse.bench.problems import from_lengths, rmat, stencil, uniform
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "asv_bench" / "benchmarks"

@@ -17,10 +17,13 @@ import scipy.sparse as sp
 
 import gsparse
 import gsparse.device
-import gsparse.gpu
+import gsparse.device.cupy
+import gsparse.device.gpu
+import gsparse.device.select
 from gsparse import GpuSparseMatrix
-from gsparse.construct import device_arrays
-from gsparse.device import Device, get_device
+from gsparse.device.base import Device
+from gsparse.device.gpu import GpuDevice
+from gsparse.device.select import get_device
 from gsparse.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -31,7 +34,7 @@ from gsparse.errors import (
     ShapeError,
     StructureError,
 )
-from gsparse.gpu import GpuDevice
+from gsparse.sparse.construction import device_arrays
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import on_device
 
@@ -182,7 +185,7 @@ DEVICE_SOURCES: dict[str, Any] = {
 @pytest.mark.parametrize("case", DEVICE_SOURCES)
 def test_bad_arrays_on_the_device_are_refused_there(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source, words = DEVICE_SOURCES[case]
-    monkeypatch.setattr("gsparse.matrix.device_of_source", lambda _: device)
+    monkeypatch.setattr("gsparse.matrix.gpu_sparse_matrix.device_of_source", lambda _: device)
 
     def bring(part: Any) -> Any:
         return tuple(map(bring, part)) if isinstance(part, tuple) else on_device(device, np.asarray(part))
@@ -347,7 +350,7 @@ WITHOUT_GPU = {
 @pytest.mark.parametrize("case", WITHOUT_GPU)
 def test_a_gpu_asked_for_where_there_is_none(case: str, name: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     importer, words = WITHOUT_GPU[case]
-    monkeypatch.setattr(gsparse.device, "import_module", importer)
+    monkeypatch.setattr(gsparse.device.cupy, "import_module", importer)
     if asked == "GSPARSE_DEVICE":
         monkeypatch.setenv(asked, name)
     with pytest.raises(DeviceError, match=words):
@@ -355,7 +358,7 @@ def test_a_gpu_asked_for_where_there_is_none(case: str, name: str, asked: str, m
 
 
 def test_a_gpu_of_a_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gsparse.gpu, "import_cupy", lambda: a_cupy(lambda: 2)("cupy"))
+    monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: a_cupy(lambda: 2)("cupy"))
     with pytest.raises(DeviceError, match=r"'gpu:7' was asked for, CuPy sees 2 GPU\(s\): use gpu:0 to gpu:1"):
         get_device("gpu:7")
 
@@ -371,7 +374,7 @@ class CupyArray:
 def test_a_vector_of_another_device_is_refused(A: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = EmulatedDevice(32)
     elsewhere.name = "gpu:3"
-    monkeypatch.setattr(gsparse.device, "_gpu", lambda index: elsewhere)
+    monkeypatch.setattr(gsparse.device.select, "gpu_device", lambda index: elsewhere)
     x = CupyArray()
     assert gsparse.device.device_of(x) is elsewhere
     with pytest.raises(DeviceError, match=f"matrix lives on {A.device.name}, the vector on gpu:3: bring one"):

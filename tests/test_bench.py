@@ -51,7 +51,8 @@ from gsparse.bench.problems import MODEL_PROBLEMS, Problem, find_problem
 from gsparse.bench.records import Record, Run, by_matrix, with_reference
 from gsparse.bench.summary import choices, summary_lines
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
-from gsparse.device import CpuDevice, get_device
+from gsparse.device.cpu import CpuDevice
+from gsparse.device.select import get_device
 
 CPU = get_device("cpu")
 QUICK = Settings(CPU, repeats=2, check=True)

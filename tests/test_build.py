@@ -11,11 +11,12 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.build import MAX_VALUES
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from gsparse.formats import Csr
-from gsparse.structure import MAX_PATTERNS, Structure
+from gsparse.kernels.backends import kernels_of
+from gsparse.products.storage import MAX_VALUES
+from gsparse.products.structure import MAX_PATTERNS, Structure
 from tests.encodings import HURTING, assert_decodes, bits, decode, hurting, patterned
 from tests.support import STRUCTURES, assert_product, from_lengths, host, on_device, random_values
 
@@ -75,10 +76,10 @@ def test_slices_keep_their_order_or_keep_long_rows_apart_or_are_sorted(
         assert (slices.long_rows is not None) is is_split
         assert (slices.rows is not None) is (is_sorted or is_split)
         if is_split:
-            assert slices.long_length == device.kernels.LONG_LENGTH
+            assert slices.long_length == kernels_of(device).LONG_LENGTH
             lengths = np.diff(S.indptr)
             np.testing.assert_array_equal(
-                host(slices.long_rows.rows), np.flatnonzero(lengths > device.kernels.LONG_LENGTH)
+                host(slices.long_rows.rows), np.flatnonzero(lengths > kernels_of(device).LONG_LENGTH)
             )
 
 
@@ -130,7 +131,7 @@ def test_columns_are_as_narrow_as_their_span_within_a_run(
     S.data, S.indices, S.indptr = random_values(rng, num_rows, float), columns, np.arange(num_rows + 1, dtype=index)
     A = GpuSparseMatrix(S, device=device, format=format)
     stored = A.stored.columns
-    codes = device.kernels.CSR_CODES if format in CSR else (np.dtype(np.uint8), np.dtype(np.uint16))
+    codes = kernels_of(device).CSR_CODES if format in CSR else (np.dtype(np.uint8), np.dtype(np.uint16))
     dtype = next((code for code in codes if dtype is not None and code >= np.dtype(dtype)), None)
     assert stored.codes.dtype == (dtype or index)
     assert (stored.bases is None) is (dtype is None)
@@ -271,12 +272,12 @@ def test_a_matrix_of_too_many_distinct_rows_is_refused_by_row_patterns_alone(
 def test_rows_whose_hashes_collide_are_told_apart(
     device: Device, hashes: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_keys = device.kernels.row_keys
+    true_keys = kernels_of(device).row_keys
 
     def keys(*args: Any) -> Any:
         return true_keys(*args) % np.uint64(hashes)
 
-    monkeypatch.setattr(device.kernels, "row_keys", keys)
+    monkeypatch.setattr(kernels_of(device), "row_keys", keys)
     S = sp.vstack([patterned(rng, 20_000, 9), patterned(rng, 20_000, 9)]).tocsr()[:, :20_000]
     x = random_values(rng, S.shape[1], float)
     with pytest.raises(FormatError):
@@ -288,8 +289,8 @@ def test_rows_whose_hashes_collide_are_told_apart(
 def test_rows_with_equal_hashes_of_their_values_only_keep_values_of_their_own(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_keys = device.kernels.row_keys
-    monkeypatch.setattr(device.kernels, "row_keys", lambda device, csr, values: true_keys(device, csr, False))
+    true_keys = kernels_of(device).row_keys
+    monkeypatch.setattr(kernels_of(device), "row_keys", lambda device, csr, values: true_keys(device, csr, False))
     S = patterned(rng, 2000, 6)
     S.data = random_values(rng, S.nnz, float)
     A = GpuSparseMatrix(S, device=device, format=PATTERN)
@@ -300,7 +301,7 @@ def test_rows_with_equal_hashes_of_their_values_only_keep_values_of_their_own(
 def test_complex_values_whose_hashes_collide_are_told_apart(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(400, 6), 90, rng)
     data = np.where(rng.random(S.nnz) < 0.5, 1.5 + 2.5j, 3.25 - 1j)
-    # Another number of the first one's key, as `gsparse.build` mixes two words into one.
+    # Another number of the first one's key, as `gsparse.products.storage` mixes two words into one.
     factor, mask = 0x9E3779B97F4A7C15, 2**64 - 1
     words = [int(w) for w in data[data.real == 1.5][:1].view(np.uint64)]
 
@@ -326,7 +327,7 @@ def test_tiles_share_out_the_merged_list_of_entries_and_row_ends(
     S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
     tiles = GpuSparseMatrix(S, device=device, format="csr_split").stored.schedule
     merged = [item for row in range(S.shape[0]) for item in [row] * (S.indptr[row + 1] - S.indptr[row]) + [-1 - row]]
-    size = device.kernels.TILE_WORK
+    size = kernels_of(device).TILE_WORK
     cuts = [merged[i : i + size] for i in range(0, len(merged), size)]
     ended = [sum(item < 0 for item in cut) for cut in cuts]
     np.testing.assert_array_equal(host(tiles.first_rows), np.concatenate([[0], np.cumsum(ended)]))
@@ -342,7 +343,7 @@ def test_row_blocks_hold_each_row_once_and_fit_shared_memory(
 ) -> None:
     S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
     blocks = GpuSparseMatrix(S, device=device, format="csr_adaptive").stored.schedule
-    first, work, lengths = host(blocks.first_rows), device.kernels.BLOCK_WORK, np.diff(S.indptr)
+    first, work, lengths = host(blocks.first_rows), kernels_of(device).BLOCK_WORK, np.diff(S.indptr)
     assert (first[0], first[-1]) == (0, S.shape[0])
     assert np.all(np.diff(first) > 0)
     long = [] if blocks.long_rows is None else host(blocks.long_rows.rows).tolist()
@@ -358,7 +359,7 @@ def test_row_blocks_hold_each_row_once_and_fit_shared_memory(
 def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng: np.random.Generator) -> None:
     S = hurting(device, structure, rng)
     structure_of = Structure.of(device, Csr(S.shape, *(on_device(device, a) for a in (S.indptr, S.indices, S.data))))
-    size, lengths = device.kernels.CHUNK_SIZE, np.diff(S.indptr)
+    size, lengths = kernels_of(device).CHUNK_SIZE, np.diff(S.indptr)
     for limit in (16, 64, 256):
         long = structure_of.csr_long_rows(limit)
         rows = np.flatnonzero(lengths > limit)
@@ -384,8 +385,8 @@ def test_a_survey_tells_what_a_slow_look_does(
 ) -> None:
     S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
     indptr, indices = (on_device(device, part.astype(index)) for part in (S.indptr, S.indices))
-    found, lengths = device.kernels.survey(device, indptr, indices, True), np.diff(S.indptr).astype(np.int64)
-    short = np.where(lengths > device.kernels.LONG_LENGTH, 0, lengths)
+    found, lengths = kernels_of(device).survey(device, indptr, indices, True), np.diff(S.indptr).astype(np.int64)
+    short = np.where(lengths > kernels_of(device).LONG_LENGTH, 0, lengths)
     padded = [np.append(part, np.zeros(-part.size % device.lanes, int)) for part in (lengths, short)]
     stored = [device.lanes * part.reshape(-1, device.lanes).max(axis=1, initial=0).sum() for part in padded]
     rows = np.repeat(np.arange(lengths.size), lengths)
@@ -396,7 +397,7 @@ def test_a_survey_tells_what_a_slow_look_does(
     assert (found.first, found.last, found.num_falls) == (0, S.nnz, 0)
     assert found.num_unsorted == ((np.diff(rows) == 0) & (np.diff(S.indices) <= 0)).sum()
     assert (found.min_column, found.max_column) == ((S.indices.min(), S.indices.max()) if S.nnz else (0, 0))
-    if device.kernels.CSR_CODES:
+    if kernels_of(device).CSR_CODES:
         runs = [S.indices[k : k + device.lanes] for k in range(0, S.nnz, device.lanes)]
         assert found.run_span == max((int(np.ptp(run)) for run in runs), default=0)
 
@@ -408,7 +409,7 @@ def test_distinct_keys_are_all_found_or_too_many(
 ) -> None:
     table = np.unique(np.append([0, 1], rng.integers(0, np.iinfo(key).max, 2 * count, dtype=key)).astype(key))[:count]
     keys = rng.permutation(np.append(table, table[rng.integers(0, count, 50_000)]))
-    found = device.kernels.distinct_keys(device, on_device(device, keys), 4096)
+    found = kernels_of(device).distinct_keys(device, on_device(device, keys), 4096)
     if count > 4096:
         assert found is None
         return

@@ -10,19 +10,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse import GpuSparseMatrix, ops, spmm
+from gsparse import GpuSparseMatrix, spmm
 from gsparse.bench.check import Exact
 from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
 from gsparse.bench.columns import column_peers, with_columns
 from gsparse.bench.peers import load
 from gsparse.bench.problems import Problem, stencil
-from gsparse.columns_plan import plan_columns
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.formats import RowPattern
-from gsparse.kernels import Panel, PanelLaunch
+from gsparse.formats.launch import Panel, PanelLaunch
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.catalogue import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
-from gsparse.plan import RowStats
+from gsparse.plan.choice import RowStats
+from gsparse.plan.columns import plan_columns
+from gsparse.products import multiply as ops
 from tests.support import (
     DTYPES,
     INDEX_DTYPES,
@@ -82,7 +84,7 @@ class Multiplier:
             )
 
         survey = self.operand.structure.survey
-        multiply = self.device.kernels.csr_spmm(self.device, self.operand.csr, X.dtype, choose, survey)
+        multiply = kernels_of(self.device).csr_spmm(self.device, self.operand.csr, X.dtype, choose, survey)
         device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
         alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))
         multiply(device_x, device_y, alpha, beta, scalars.get("conjugate", False))
@@ -224,13 +226,13 @@ def test_values_that_float32_holds_are_read_so(
     if survives:
         S.data = S.data.astype(np.complex64 if S.dtype.kind == "c" else np.float32).astype(dtype)
     read: list[Any] = []
-    csr_spmm = gpu.kernels.csr_spmm
+    csr_spmm = kernels_of(gpu).csr_spmm
 
     def spy(device: Device, csr: Any, *rest: Any) -> Any:
         read.append(csr.dtype)
         return csr_spmm(device, csr, *rest)
 
-    monkeypatch.setattr(gpu.kernels, "csr_spmm", spy)
+    monkeypatch.setattr(kernels_of(gpu), "csr_spmm", spy)
     X = random_values(rng, (S.shape[1], 6), dtype)
     assert_product(GpuSparseMatrix(S, device=gpu, expected_products=10**6) @ X, S, X)
     assert read[0].itemsize == S.dtype.itemsize // (2 if survives else 1)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gsparse.columns_plan import ColumnsPlan, launch_for, plan_columns
-from gsparse.kernels import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
-from gsparse.plan import RowStats
+from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
+from gsparse.plan.choice import RowStats
+from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 
 # Rows alike, too many for a device; and few that are long.
 EVEN = RowStats(10**7, 10**7, 7 * 10**7, 5, 7, 7.0, 0.2, 0, 7 * 10**7)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gsparse
-from gsparse.device import Device
-from gsparse.kernels import Launch
+from gsparse.device.base import Device
+from gsparse.formats.launch import Launch
 from tests.encodings import (
     HURTING,
     VALUES,

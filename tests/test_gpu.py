@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DeviceMemoryError
 from tests.conftest import make_device
 from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values
@@ -181,7 +181,7 @@ def test_out_of_memory_says_what_was_needed_and_leaves_all_usable(gpu: Device, c
 
 
 def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: Any) -> None:
-    from gsparse.staging import CHUNK_BYTES
+    from gsparse.device.staging import CHUNK_BYTES
 
     for size in (0, 1, 1000, CHUNK_BYTES // 8, CHUNK_BYTES // 8 + 1, 5 * CHUNK_BYTES // 8 + 3):
         x = rng.standard_normal(size)
@@ -189,7 +189,7 @@ def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: 
 
 
 def test_pinned_results_are_bounded_and_returned(gpu: Any, monkeypatch: pytest.MonkeyPatch, cupy: Any) -> None:
-    from gsparse import staging
+    from gsparse.device import staging
 
     monkeypatch.setattr(staging, "MAX_PINNED_RESULTS", 3000 * 8)
     ours = staging.Staging(cupy)

@@ -14,8 +14,9 @@ import scipy.sparse.linalg as la
 
 import gsparse
 import gsparse.linalg
-from gsparse import GpuSparseMatrix, interchange
-from gsparse.device import Device
+from gsparse import GpuSparseMatrix
+from gsparse.device import interchange
+from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError
 from tests.conftest import make_device
 from tests.support import assert_product, host, random_values

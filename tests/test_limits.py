@@ -17,11 +17,13 @@ import scipy.sparse as sp
 
 import gsparse
 import gsparse.linalg
-from gsparse import GpuSparseMatrix, build, operand, spmm
+from gsparse import GpuSparseMatrix, spmm
 from gsparse.bench.problems import stencil
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
-from gsparse.plan import AS_STORED
+from gsparse.plan.choice import AS_STORED
+from gsparse.products import prepared as operand
+from gsparse.products import storage as build
 from tests.conftest import make_device
 from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values
 

@@ -20,12 +20,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.arrays import initialize as initialize_matrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import HostLoanWarning
-from gsparse.hosted import READING_METHODS
-from gsparse.matrix import TransposedMatrix
-from gsparse.mirror import Mirror, held_elsewhere
+from gsparse.kernels.backends import kernels_of
+from gsparse.matrix.arrays import initialize as initialize_matrix
+from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
+from gsparse.matrix.host_operations import READING_METHODS
+from gsparse.matrix.loans import Mirror, held_elsewhere
 from tests.conftest import make_device
 from tests.support import assert_product, from_lengths, host, on_device, random_values, with_types
 
@@ -620,8 +621,8 @@ def test_a_transposed_copy_is_made_once_however_often_a_view_is_taken(
     else:
         A.data[:], S.data[:] = 2, 2
     made: list[int] = []
-    transpose = device.kernels.csr_transpose
-    monkeypatch.setattr(device.kernels, "csr_transpose", lambda *args: made.append(1) or transpose(*args))
+    transpose = kernels_of(device).csr_transpose
+    monkeypatch.setattr(kernels_of(device), "csr_transpose", lambda *args: made.append(1) or transpose(*args))
     z = np.arange(float(SHAPE[0]))
     for _ in range(3):
         assert_product(A.H @ z, S.T, z)
@@ -706,7 +707,7 @@ def test_a_loan_taken_in_a_thread_is_seen_by_products_of_others(device: Device) 
 
 
 def test_references_are_counted_exactly(device: Device) -> None:
-    """Fails where CPython counts references in another way than `gsparse.mirror` allows for."""
+    """Fails where CPython counts references in another way than `gsparse.matrix.loans` allows for."""
     mirror = Mirror(device, on_device=device.upload(np.arange(6.0)))
     assert not mirror.on_loan
     mirror.lend()

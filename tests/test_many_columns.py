@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gsparse
 from gsparse import GpuSparseMatrix, spmm
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DtypeError, ShapeError
 from tests.support import assert_product, exact_product, from_lengths, host, on_device, random_values
 

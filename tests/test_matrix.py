@@ -17,10 +17,10 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
-from gsparse.elementwise import UFUNC_METHODS, VALUE_FUNCTIONS
+from gsparse.device.base import Device
 from gsparse.errors import DtypeError, HostFallbackError, ShapeError
-from gsparse.matrix import TransposedMatrix
+from gsparse.matrix.elementwise import UFUNC_METHODS, VALUE_FUNCTIONS
+from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
 from tests.support import DTYPES, INDEX_DTYPES, assert_product, from_lengths, host, on_device, random_values, with_types
 
 SHAPE = (12, 9)
@@ -162,7 +162,7 @@ def test_arrays_of_the_device_are_taken_without_a_host_copy(
         sparse = pytest.importorskip("cupyx.scipy.sparse").csr_matrix(sp.csr_matrix(S))
     else:
         sparse = S
-        monkeypatch.setattr("gsparse.matrix.device_of_source", lambda _: device)
+        monkeypatch.setattr("gsparse.matrix.gpu_sparse_matrix.device_of_source", lambda _: device)
     row, col = (on_device(device, c) for c in S.tocoo().coords)
     shuffled = on_device(device, np.random.default_rng(0).permutation(S.nnz))
     source = {
@@ -187,7 +187,7 @@ def test_arrays_of_the_device_are_taken_without_a_host_copy(
 
 
 def test_copy_decides_whether_device_arrays_are_shared(device: Device, S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gsparse.matrix.device_of_source", lambda _: device)
+    monkeypatch.setattr("gsparse.matrix.gpu_sparse_matrix.device_of_source", lambda _: device)
     parts = tuple(on_device(device, part) for part in (S.data, S.indices, S.indptr))
     for shared in (True, False):
         A = GpuSparseMatrix(parts, shape=SHAPE, copy=not shared)

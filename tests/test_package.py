@@ -90,7 +90,7 @@ def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> Non
         f"import sys; sys.path.insert(0, {str(target)!r})\n"
         "import gsparse, scipy.sparse, numpy\n"
         f"assert gsparse.__file__.startswith({str(target)!r}), gsparse.__file__\n"
-        "from gsparse.gpu import kernel_source\n"
+        "from gsparse.device.compilation import kernel_source\n"
         "from gsparse.kernels.gpu.catalogue import instantiations\n"
         "assert all('GS_WARP' in kernel_source(file) for file, _ in instantiations(32))\n"
         "A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(5), device='cpu')\n"

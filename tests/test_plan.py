@@ -11,11 +11,11 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import FormatError
-from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
-from gsparse.machine import CPU_MODEL, GPU_MODEL
-from gsparse.plan import (
+from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
+from gsparse.kernels.backends import kernels_of
+from gsparse.plan.choice import (
     AS_STORED,
     EXPECTED_PRODUCTS,
     FORMATS,
@@ -29,6 +29,7 @@ from gsparse.plan import (
     settle,
     threads_per_row,
 )
+from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL
 from tests.support import STRUCTURES, from_lengths
 
 KERNELS = FORMATS[1:]
@@ -65,7 +66,7 @@ MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "c
 
 
 def storages_of(stats: RowStats, *, pattern: bool = False) -> dict[str, Storage]:
-    """Write a matrix down plainly in every format, as `gsparse.build` would describe it."""
+    """Write a matrix down plainly in every format, as `gsparse.products.storage` would describe it."""
     places = {"ellpack": stats.num_rows * stats.max_length, "blocked_ellpack": stats.blocked_stored}
     found = {}
     for name in KERNELS[:-1]:
@@ -363,14 +364,14 @@ def test_the_table_shows_measured_times_where_there_are_any() -> None:
 
 def test_row_statistics_are_those_of_the_rows(device: Device) -> None:
     lengths = np.random.default_rng(3).integers(0, 9, 4500)
-    lengths[[5, 4000]] = device.kernels.LONG_LENGTH + 1, 3 * device.kernels.LONG_LENGTH
+    lengths[[5, 4000]] = kernels_of(device).LONG_LENGTH + 1, 3 * kernels_of(device).LONG_LENGTH
     stats = GpuSparseMatrix(from_lengths(lengths, 50, np.random.default_rng(4)), device=device).plan.stats
     assert (stats.num_rows, stats.num_cols, stats.nnz) == (4500, 50, lengths.sum())
     assert (stats.min_length, stats.max_length, stats.num_empty) == (lengths.min(), lengths.max(), (lengths == 0).sum())
     assert stats.mean_length == pytest.approx(lengths.mean())
     assert stats.std_length == pytest.approx(lengths.std())
-    assert (stats.num_long, stats.long_entries) == (2, 4 * device.kernels.LONG_LENGTH + 1)
-    short = np.where(lengths > device.kernels.LONG_LENGTH, 0, lengths)
+    assert (stats.num_long, stats.long_entries) == (2, 4 * kernels_of(device).LONG_LENGTH + 1)
+    short = np.where(lengths > kernels_of(device).LONG_LENGTH, 0, lengths)
     for stored, of in ((stats.blocked_stored, lengths), (stats.split_stored, short)):
         slices = [of[i : i + device.lanes].max() * device.lanes for i in range(0, 4500, device.lanes)]
         assert stored == sum(slices)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gsparse.kernels import gpu
-from gsparse.machine import KernelModel, MachineModel
-from gsparse.plan import FORMATS, Candidate, RowStats, Storage, make_plan, share_above
+from gsparse.plan.choice import FORMATS, Candidate, RowStats, Storage, make_plan, share_above
+from gsparse.plan.cost_model import KernelModel, MachineModel
 
 KERNELS = FORMATS[1:]
 EVERY_FORMAT = pytest.mark.parametrize("format", KERNELS)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from tests.support import (
     DTYPES,
     INDEX_DTYPES,

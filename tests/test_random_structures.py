@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import gsparse
 from gsparse import GpuSparseMatrix, spmm, spmv
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from tests.support import DTYPES, INDEX_DTYPES, exact_product, random_values
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from tests.support import assert_product, host, matrix_folder, on_device, random_values
 

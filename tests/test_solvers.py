@@ -14,8 +14,10 @@ import scipy.sparse as sp
 import scipy.sparse.csgraph as graph
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix, ops
-from gsparse.device import Device, get_device
+from gsparse import GpuSparseMatrix
+from gsparse.device.base import Device
+from gsparse.device.select import get_device
+from gsparse.products import multiply as ops
 from tests.support import host, matrix_folder
 
 SIZE = 120

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DtypeError, FormatError, ShapeError
+from gsparse.kernels.backends import kernels_of
 from tests.encodings import assert_decodes, patterned
 from tests.support import DTYPES, STRUCTURES, assert_product, from_lengths, on_device, random_values, with_types
 
@@ -31,10 +32,12 @@ def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("the structure was worked on again")
 
     for name in BUILDERS:
-        monkeypatch.setattr(device.kernels, name, refuse)
-    row_keys = device.kernels.row_keys
+        monkeypatch.setattr(kernels_of(device), name, refuse)
+    row_keys = kernels_of(device).row_keys
     monkeypatch.setattr(
-        device.kernels, "row_keys", lambda device, csr, values: row_keys(device, csr, values) if values else refuse()
+        kernels_of(device),
+        "row_keys",
+        lambda device, csr, values: row_keys(device, csr, values) if values else refuse(),
     )
 
 
@@ -214,7 +217,7 @@ def test_a_matrix_that_is_its_own_transpose_is_found_and_not_copied(
     S = square(rng, dtype, kind)
     S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
     if device.kind == "gpu":  # (on the CPU the check itself transposes, and drops what it made)
-        monkeypatch.setattr(device.kernels, "csr_transpose", refuse)
+        monkeypatch.setattr(kernels_of(device), "csr_transpose", refuse)
     A = GpuSparseMatrix(S, device=device)
     assert is_its_own_transpose(A)
     assert A.operand()[0].transposed()[1] is (kind == "hermitian" and dtype.kind == "c")
@@ -291,7 +294,7 @@ def test_what_is_said_of_symmetry_is_believed(
         raise AssertionError("nothing is checked or copied where it is given")
 
     for name in ("is_symmetric", "csr_transpose"):
-        monkeypatch.setattr(device.kernels, name, refuse)
+        monkeypatch.setattr(kernels_of(device), name, refuse)
     S = square(rng, dtype, kind)
     A = GpuSparseMatrix(S, device=device, symmetric=given)
     assert is_its_own_transpose(A)
@@ -304,7 +307,7 @@ def test_what_is_said_of_symmetry_is_believed(
 
 def test_symmetric_false_is_believed_too(device: Device, rng: np.random.Generator, monkeypatch: Any) -> None:
     S = square(rng, float, "symmetric")
-    monkeypatch.setattr(device.kernels, "is_symmetric", None)
+    monkeypatch.setattr(kernels_of(device), "is_symmetric", None)
     A = GpuSparseMatrix(S, device=device, symmetric=False)
     assert not is_its_own_transpose(A)
     check_views(A, S, rng)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 
 AGREEMENT = 1e-6
 

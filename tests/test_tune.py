@@ -14,8 +14,8 @@ import pytest
 import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
-from gsparse.tune import CANDIDATES, cache_path, forget, recall, remember, worth_timing
+from gsparse.device.base import Device
+from gsparse.products.tuning import CANDIDATES, cache_path, forget, recall, remember, worth_timing
 from tests.support import STRUCTURES, assert_product, random_values
 
 WAYS: tuple[Any, ...] = (True, "lazy")
@@ -218,7 +218,7 @@ def test_threads_that_multiply_at_once_decide_once(
 ) -> None:
     Clock(device, monkeypatch, [1e-5, 2e-5])
     kept: list[Any] = []
-    monkeypatch.setattr("gsparse.operand.remember", lambda key, times: kept.append(times))
+    monkeypatch.setattr("gsparse.products.prepared.remember", lambda key, times: kept.append(times))
     A, vectors = (
         GpuSparseMatrix(S, device=device, tune="lazy"),
         [random_values(rng, S.shape[1], float) for _ in range(40)],

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse.bench.problems import MODEL_PROBLEMS, rmat, stencil, uniform
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 from gsparse.errors import FormatError
 
 if find_spec("cupy"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gsparse
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 
 from .common import MATRICES, WithMatrices, host_matrix, matrix, vector
 

@@ -9,10 +9,12 @@ from itertools import product
 from typing import Any
 
 import gsparse
-from gsparse._typing import Array
 from gsparse.bench.peers import SEED, Loaded, Peer, Prepared
+from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, RowPattern
-from gsparse.kernels import Panel, PanelLaunch, Survey
+from gsparse.formats.launch import Panel, PanelLaunch
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.catalogue import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
 
@@ -100,7 +102,7 @@ def _prepare_launch(
     loaded: Loaded, stored: Csr | RowPattern, survey: Survey, X: Array, Y: Array, launch: PanelLaunch
 ) -> Prepared:
     device, dtype = loaded.device, loaded.dtype
-    multiply = device.kernels.csr_spmm(device, stored, dtype, lambda panel: launch, survey)
+    multiply = kernels_of(device).csr_spmm(device, stored, dtype, lambda panel: launch, survey)
     one, zero = dtype.type(1), dtype.type(0)
 
     def run() -> Any:

@@ -18,9 +18,9 @@ from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_p
 from gsparse.bench.records import Run
 from gsparse.bench.runner import Listener, Settings
 from gsparse.bench.runner import run as run_all
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 from gsparse.errors import GsparseError
-from gsparse.kernels import THREADS_PER_BLOCK
+from gsparse.formats.launch import THREADS_PER_BLOCK
 
 __all__ = ["UsageError", "add_arguments", "execute", "problems_of"]
 

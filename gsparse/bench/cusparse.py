@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 
 __all__ = [
     "ALGORITHMS",

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import gsparse
-from gsparse._typing import Array
 from gsparse.bench.problems import Arrays, Problem
 from gsparse.bench.timing import Sampler, once, peak_bytes
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 
 __all__ = ["Loaded", "Peer", "Prepared", "SkippedError", "format_peers", "load"]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse._typing import Array
-from gsparse.construct import read_file
+from gsparse.device.dtypes import Array
+from gsparse.sparse.construction import read_file
 
 __all__ = [
     "MODEL_PROBLEMS",

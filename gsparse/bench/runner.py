@@ -21,7 +21,7 @@ from gsparse.bench.peers import Loaded, Peer, Prepared, SkippedError, format_pee
 from gsparse.bench.problems import Problem
 from gsparse.bench.records import Record, Run, with_reference
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, cpu_copy_bandwidth, medians
-from gsparse.device import Device
+from gsparse.device.base import Device
 
 __all__ = ["Listener", "Settings", "measure", "run"]
 

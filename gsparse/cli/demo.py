@@ -15,9 +15,9 @@ import scipy.sparse.linalg
 from gsparse.bench.problems import stencil
 from gsparse.cli.common import Command, UsageError, add_device, add_json, describe, show, underway
 from gsparse.cli.info import plan_of
+from gsparse.device.threads import available_cpus
 from gsparse.linalg import cg
-from gsparse.matrix import GpuSparseMatrix
-from gsparse.threads import available_cpus
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 __all__ = ["COMMAND"]
 

@@ -21,11 +21,12 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.cache import cache_folder, cpu_code_folder
 from gsparse.cli.common import Command, add_json, show, underway
-from gsparse.device import Device, get_device
-from gsparse.matrix import GpuSparseMatrix
-from gsparse.threads import available_cpus, get_num_threads
+from gsparse.device.base import Device
+from gsparse.device.cache import cache_folder, cpu_code_folder
+from gsparse.device.select import get_device
+from gsparse.device.threads import available_cpus, get_num_threads
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 __all__ = ["COMMAND"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.cli.common import Command, add_device, add_json, add_matrix, describe, read_matrix, show, underway
-from gsparse.linalg.preconditioners.square import SquareMatrix
-from gsparse.matrix import GpuSparseMatrix
-from gsparse.plan import Plan
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.plan.choice import Plan
 
 __all__ = ["COMMAND", "is_hermitian"]
 

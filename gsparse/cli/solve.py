@@ -33,16 +33,18 @@ from gsparse.cli.common import (
 from gsparse.cli.info import is_hermitian
 from gsparse.errors import FileFormatError
 from gsparse.files import SUFFIXES, npz, read_file
+from gsparse.linalg.registry import names_of
 from gsparse.linalg.result import SolveResult
-from gsparse.matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 __all__ = ["COMMAND"]
 
-SQUARE = ("cg", "minres", "bicgstab", "gmres", "fgmres")
-LEAST_SQUARES = ("lsqr", "lsmr")
+# Methods that need no more than a matrix and a right-hand side (Chebyshev's iteration wants bounds of the spectrum).
+SQUARE = tuple(name for name in names_of("solver", least_squares=False) if name != "chebyshev")
+LEAST_SQUARES = names_of("solver", least_squares=True)
 # Those that stop by SciPy's own test, which is relative to |A| |x|; the others' is relative to |b|.
-_BY_SIZE = ("minres", *LEAST_SQUARES)
-PRECONDITIONERS = ("jacobi", "block_jacobi", "ilu0", "ic0", "isai", "chebyshev_polynomial", "amg")
+_BY_SIZE = names_of("solver", relative_to_matrix=True)
+PRECONDITIONERS = names_of("preconditioner")
 # Rows of a block of block_jacobi: unknowns of a point in most discretizations.
 _BLOCK = 4
 # Iterations after which a solver has what it needs: seconds, where its kernels are not compiled yet.

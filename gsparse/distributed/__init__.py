@@ -7,12 +7,12 @@ ghosts, comes in one exchange a product.
 from importlib import import_module
 from typing import Any
 
-from gsparse.distributed.communicator import Communicator, SingleCommunicator
-from gsparse.distributed.halo import Halo, RowBlock, split_columns
-from gsparse.distributed.local import LocalCommunicator, run_ranks
-from gsparse.distributed.operator import RankMatrix
-from gsparse.distributed.partition import RowPartition
-from gsparse.distributed.sockets import SocketCommunicator, listen
+from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
+from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
+from gsparse.distributed.ranks.local import LocalCommunicator, run_ranks
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 
 __all__ = [
     "Communicator",
@@ -30,11 +30,11 @@ __all__ = [
 
 # Those that need dask, imported when they are asked for.
 _OF_DASK = {
-    "DistributedMatrix": "matrix",
-    "LocalGpuCluster": "cluster",
-    "distribute": "spread",
-    "from_dask_array": "spread",
-    "from_loaders": "spread",
+    "DistributedMatrix": "client.matrix",
+    "LocalGpuCluster": "client.cluster",
+    "distribute": "client.distribute",
+    "from_dask_array": "client.distribute",
+    "from_loaders": "client.distribute",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.formats.csr import LongRows
 from gsparse.formats.entries import Columns, Values
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 
 __all__ = ["Levels"]
 

@@ -1,4 +1,4 @@
-"""The contract of Krylov bases: `device.kernels.Arnoldi`, implemented by each backend.
+"""The contract of Krylov bases: `kernels_of(device).Arnoldi`, implemented by each backend.
 
 Arnoldi's process for an operator B, every vector made orthogonal twice, with two passes over the basis an iteration:
 the second subtraction is delayed into the next iteration's first, and the vector's norm follows from Pythagoras. At the
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 
 __all__ = ["ARNOLDI_CELLS", "Arnoldi"]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
 from gsparse.linalg.operators import Apply, Operator, as_operator
-from gsparse.linalg.preconditioners.square import SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveResult
-from gsparse.matrix import DeviceMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 __all__ = ["AcceleratedOperator"]
 
@@ -201,8 +201,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
 def _named(method: str) -> Callable[..., Any]:
     if method not in _METHODS:
         raise ValueError(f"method must be auto, a function or one of {', '.join(_METHODS)}, got {method!r}")
-    found: Callable[..., Any] = getattr(import_module("gsparse.linalg"), method)
-    return found
+    return find_method(method, "solver").function
 
 
 def _structure(matrix: DeviceMatrix) -> tuple[bool, bool]:

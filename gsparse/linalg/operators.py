@@ -9,20 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse._typing import COMPUTE_DTYPES, Array, storage_dtype
-from gsparse.device import Device, device_of, get_device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, Array, storage_dtype
+from gsparse.device.interchange import library_of
+from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, ShapeError
-from gsparse.interchange import library_of
-from gsparse.matrix import DeviceMatrix, GpuSparseMatrix
+from gsparse.linalg.registry import names_of
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
 __all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
 
 # ``apply(x, y)``: y becomes the product; both are flat, one column after the other.
 Apply = Callable[[Array, Array], None]
-
-
-# Names that are taken for preconditioners themselves.
-_PRECONDITIONERS = ("amg", "block_jacobi", "chebyshev_polynomial", "ic0", "ilu0", "isai", "jacobi")
 
 
 class Ranks(Protocol):
@@ -327,7 +325,8 @@ def _no_operator(given: Any, array: Array, name: str) -> str:
     function = given if isinstance(given, str) else getattr(given, "__name__", "")
     if name == "M" and not array.ndim:
         is_ours = callable(given) and getattr(given, "__module__", "").startswith(module)
-        remedy = f": M={module}.{function if is_ours or function in _PRECONDITIONERS else 'jacobi'}(A)"
+        is_known = is_ours or function in names_of("preconditioner")
+        remedy = f": M={module}.{function if is_known else 'jacobi'}(A)"
     else:
         remedy = ": one has a shape and matvec"
     return f"{name} must be a matrix or operator, got {came}{remedy}"

@@ -7,7 +7,7 @@ from html import escape
 from io import BytesIO
 from typing import Any
 
-from gsparse._typing import HOST_ONLY
+from gsparse.device.dtypes import HOST_ONLY
 from gsparse.plot.axes import PlotError, new_figure
 from gsparse.plot.structure import sparsity
 

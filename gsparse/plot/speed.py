@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device import Device
-from gsparse.plan import Candidate
+from gsparse.device.base import Device
+from gsparse.device.threads import run_parts
+from gsparse.plan.choice import Candidate
 from gsparse.plot.axes import axes_of
-from gsparse.threads import run_parts
 
 __all__ = ["copy_bandwidth", "roofline"]
 

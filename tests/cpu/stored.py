@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 from gsparse.formats import (
     BlockedEllpack,
     Columns,
@@ -21,7 +21,8 @@ from gsparse.formats import (
     Values,
     padding_code,
 )
-from gsparse.kernels import NO_LIMIT, cpu
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels import cpu
 
 DEVICE = get_device("cpu")
 RUN = DEVICE.lanes

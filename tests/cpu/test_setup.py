@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse import threads
+from gsparse.device import threads
 from gsparse.formats import Csr
-from gsparse.kernels import NO_LIMIT, cpu
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels import cpu
 from tests.cpu.stored import DEVICE, RUN, make_slices
 
 ITEMS = ["bool", "uint16", "float32", "complex64", "complex128"]  # 1, 2, 4, 8, 16 bytes

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.kernels import Launch, cpu
+from gsparse.formats.launch import Launch
+from gsparse.kernels import cpu
 from tests.cpu.stored import store
 
 LAYOUTS = {

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse import threads
+from gsparse.device import threads
 from gsparse.formats import Csr
-from gsparse.kernels import Launch, cpu
+from gsparse.formats.launch import Launch
+from gsparse.kernels import cpu
 from tests.cpu.stored import make_entries, make_row_blocks, make_tiles, store
 
 IN_ORDER = [

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import FactorizationError, ShapeError
 from gsparse.linalg import amg, cg
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
@@ -214,7 +214,7 @@ def test_misuse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             amg(ml, **options)
     with pytest.raises(ShapeError, match="needs a square matrix"):
         amg(sp.csr_array((3, 4)))
-    monkeypatch.setattr("gsparse.linalg.preconditioners.multigrid._MAX_COARSE", 3)
+    monkeypatch.setattr("gsparse.linalg.multigrid.amg._MAX_COARSE", 3)
     with pytest.raises(FactorizationError, match="build the hierarchy with more levels"):
         amg(hierarchy(S, max_coarse=100))
     monkeypatch.setitem(sys.modules, "pyamg", None)

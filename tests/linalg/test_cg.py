@@ -12,7 +12,7 @@ import scipy.sparse.linalg as la
 
 import gsparse
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import SolveResult, bicgstab, cg, chebyshev, gmres, ilu0, lsmr, lsqr, minres
 from tests.linalg.problems import Count, laplacian, residual, right_hand_side

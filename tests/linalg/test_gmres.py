@@ -8,11 +8,12 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 from gsparse import GpuSparseMatrix, set_num_threads
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DtypeError, ShapeError
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import basis as gpu_basis
-from gsparse.linalg.gmres import PROGRAM, fgmres, gmres
-from gsparse.linalg.iteration import State
+from gsparse.linalg.krylov.gmres import PROGRAM, fgmres, gmres
+from gsparse.linalg.krylov.solve_loop import State
 from tests.support import host, on_device, random_values
 
 # More than the two blocks of an emulated device have in flight.
@@ -93,7 +94,7 @@ def test_basis_stays_orthogonal_where_gram_schmidt_loses_it(device: Device, dtyp
     state = State(device, PROGRAM, np.dtype(dtype), 1, 64)
     w, u = on_device(device, rng.standard_normal(size).astype(dtype)), device.xp.zeros(size, dtype)
     state.set(norm=np.linalg.norm(host(w).astype(float)), limit=np.inf)
-    basis = device.kernels.Arnoldi(device, state, w, u, steps, np.dtype(dtype))
+    basis = kernels_of(device).Arnoldi(device, state, w, u, steps, np.dtype(dtype))
     for j in range(steps):
         u[...] = on_device(device, A @ host(w))
         basis.project(j)()
@@ -129,7 +130,7 @@ def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarr
     w, u = on_device(device, rng.standard_normal(2 * size)), device.xp.zeros(2 * size)
     diagonal = on_device(device, rng.standard_normal(2 * size))
     state.set(norm=np.linalg.norm(host(w).reshape(2, -1), axis=1), limit=np.inf)
-    basis = device.kernels.Arnoldi(device, state, w, u, steps, np.dtype(float))
+    basis = kernels_of(device).Arnoldi(device, state, w, u, steps, np.dtype(float))
     for j in range(steps):
         u[...] = diagonal * w
         basis.project(j)()

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.linalg import lobpcg
 from tests.linalg.problems import laplacian
 from tests.support import DTYPES, host, on_device, random_values

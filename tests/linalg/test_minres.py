@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import minres
 from tests.linalg.problems import Count, indefinite, laplacian, residual, right_hand_side

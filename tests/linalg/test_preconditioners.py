@@ -11,10 +11,10 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
 from gsparse.linalg import block_jacobi, cg, chebyshev_polynomial, ic0, ilu0, isai, jacobi
-from gsparse.linalg.preconditioners.triangle import levels_of
+from gsparse.linalg.preconditioners.triangular import levels_of
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import DTYPES, host, on_device

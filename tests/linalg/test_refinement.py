@@ -8,13 +8,13 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import DtypeError
 from gsparse.linalg import cg
-from gsparse.linalg.bicgstab import _solve as solve_bicgstab
+from gsparse.linalg.krylov.bicgstab import _solve as solve_bicgstab
+from gsparse.linalg.krylov.linear_system import make_system
+from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.progress import Watch
-from gsparse.linalg.refinement import refined
-from gsparse.linalg.system import make_system
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 
 S = laplacian(10)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import gsparse
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step, parse
-from gsparse.linalg.iteration import State
+from gsparse.linalg.krylov.solve_loop import State
 from tests.support import host, on_device, random_values
 
 VECTORS = "a b c d"
@@ -83,7 +84,7 @@ class Bound:
         self.state = State(device, program, dtype, columns)
         self.state.set(**scalars)
         self.arrays = {name: on_device(device, array) for name, array in arrays.items()}
-        bind = device.kernels.bind_step
+        bind = kernels_of(device).bind_step
         self.steps = {s.name: bind(device, program, s, self.arrays, self.state) for s in program.steps}
 
     def run(self, *names: str) -> Any:
@@ -273,6 +274,8 @@ def test_steps_may_work_on_other_vectors_of_the_same_length(device: Device) -> N
     state = State(device, UPDATE, np.dtype(float), 1)
     state.set(s=2.0)
     placed = {name: on_device(device, array) for name, array in arrays.items()}
-    device.kernels.bind_step(device, UPDATE, UPDATE.steps[0], {**placed, "a": placed["c"], "b": placed["d"]}, state)()
+    kernels_of(device).bind_step(
+        device, UPDATE, UPDATE.steps[0], {**placed, "a": placed["c"], "b": placed["d"]}, state
+    )()
     np.testing.assert_allclose(host(placed["c"]), arrays["c"] + 2 * arrays["d"], rtol=1e-15, atol=1e-15)
     np.testing.assert_array_equal(host(placed["a"]), arrays["a"])

@@ -38,8 +38,8 @@ from tqdm import tqdm
 
 # The tests that prove each module.
 MODULES = {
-    "gsparse/plan.py": ["tests/test_plan.py", "tests/test_prediction.py"],
-    "gsparse/columns_plan.py": ["tests/test_columns_plan.py", "tests/test_columns.py"],
+    "gsparse/plan/choice.py": ["tests/test_plan.py", "tests/test_prediction.py"],
+    "gsparse/plan/columns.py": ["tests/test_columns_plan.py", "tests/test_columns.py"],
     **{str(path): ["tests/test_formats.py"] for path in sorted(Path("gsparse/formats").glob("[!_]*.py"))},
 }
 # Every | is of a type; & ^ << >> % ** mostly raise on floats, or are as far off as one of + - * / // is; of numbers and

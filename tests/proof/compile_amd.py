@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import which
 from typing import NamedTuple
 
-from gsparse.gpu import compile_options
+from gsparse.device.compilation import compile_options
 
 from .emulator import PROOF_FOLDER, SOURCE_FOLDER
 from .kernel_usage import KernelUsage, compilations, complaints, file_of, table

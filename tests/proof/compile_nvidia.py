@@ -17,7 +17,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from gsparse.gpu import compile_options, kernel_source
+from gsparse.device.compilation import compile_options, kernel_source
 
 from .kernel_usage import KernelUsage, compilations, complaints, file_of, table
 

@@ -10,16 +10,14 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.catalogue import instantiations
 
 from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule
@@ -68,10 +66,6 @@ class EmulatedDevice(Device):
         self.seed = seed
         self.name = f"emulated:{lanes}"
         self.description = f"emulated GPU, {lanes} lanes a warp"
-
-    @property
-    def kernels(self) -> ModuleType:
-        return import_module("gsparse.kernels.gpu")
 
     def owns(self, array: object) -> bool:
         return isinstance(array, np.ndarray)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.gpu import compile_options, kernel_source
+from gsparse.device.compilation import compile_options, kernel_source
 from gsparse.kernels.gpu.catalogue import instantiations
 
 from .compile_nvidia import CUPY_OPTIONS, LANES

@@ -19,8 +19,8 @@ from tests.linalg.problems import convection, laplacian, residual, right_hand_si
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.cluster import known_workers  # noqa: E402
-from gsparse.distributed.gang import Gang  # noqa: E402
+from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.task_group import Gang  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
 

@@ -17,7 +17,7 @@ import scipy.sparse.linalg as la
 
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 from gsparse.errors import CommunicationError, DeviceError, DtypeError, ShapeError, StructureError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
 from tests.ranks.groups import make_certificate
@@ -27,14 +27,9 @@ from tests.support import random_values
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 da = pytest.importorskip("dask.array")
 
-from gsparse.distributed import (  # noqa: E402
-    LocalGpuCluster,
-    distribute,
-    from_dask_array,
-    from_loaders,
-    multiplier,
-)
-from gsparse.distributed.cluster import known_workers  # noqa: E402
+from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed.client import products as multiplier  # noqa: E402
+from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
 
@@ -432,7 +427,7 @@ def kept_here() -> tuple[int, int]:
     """Give how many matrices this worker has, and how many threads of ours."""
     import threading
 
-    from gsparse.distributed import resident
+    from gsparse.distributed.worker import registry as resident
 
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse products")]
     return len(resident._residents) + len(resident._listeners), len(ours)
@@ -517,7 +512,7 @@ def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
 
 
 def wear_out() -> None:
-    from gsparse.distributed import gang_tasks
+    from gsparse.distributed.worker import group_tasks as gang_tasks
 
     gang_tasks._worn_out.set()
 

@@ -16,8 +16,8 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 
-from gsparse.distributed import readers
-from gsparse.distributed.loaders import RowSources
+from gsparse.distributed.io import readers
+from gsparse.distributed.io.loaders import RowSources
 from gsparse.errors import DeviceMemoryError, FileFormatError
 from tests.ranks.test_loaders import BANNER, assert_same, load_rows, rewrite
 from tests.test_readers import CHILD, EXAMPLES, arrays_of, damaged, same, written
@@ -28,7 +28,7 @@ ROWS_CHILD = CHILD.replace(
     "from gsparse.files import read_file",
     """
 from gsparse.distributed import readers
-from gsparse.distributed.loaders import RowSources
+from gsparse.distributed.io.loaders import RowSources
 readers._CHUNK = 30
 
 def read_file(path):

@@ -25,8 +25,9 @@ from tests.ranks.test_cluster import kept_here
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 import dask  # noqa: E402
 
-from gsparse.distributed import DistributedMatrix, LocalGpuCluster, checkpoints, distribute, from_loaders  # noqa: E402
-from gsparse.distributed.cluster import known_workers  # noqa: E402
+from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.worker import solution_copies as checkpoints  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
 
@@ -100,7 +101,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = SOON) -> None:
 
 def is_solving() -> bool:
     """Tell whether a rank's solve runs on this worker (and how its matrix is watched)."""
-    from gsparse.distributed import resident
+    from gsparse.distributed.worker import registry as resident
 
     return any(kept.matrix.observer is not None for kept in resident._residents.values())
 

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
-from gsparse.distributed import readers
-from gsparse.distributed.loaders import RowSources
+from gsparse.distributed.io import readers
+from gsparse.distributed.io.loaders import RowSources
 from gsparse.errors import FileFormatError, ShapeError, StructureError
 from tests.support import STRUCTURES, random_values
 

@@ -13,8 +13,8 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LaplacianNd
 
+from gsparse.bench.scaling_model import CostModel, Work, fit
 from gsparse.distributed import RowPartition, split_columns
-from gsparse.distributed.model import CostModel, Work, fit
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ROUND = CostModel(

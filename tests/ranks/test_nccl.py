@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
-from gsparse.distributed.nccl import NcclCommunicator
+from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.errors import DeviceError
 from tests.linalg.problems import rectangular, right_hand_side
 from tests.ranks.test_solvers import LEAST_SQUARES, MATRICES, SOLVES, check, laplacian

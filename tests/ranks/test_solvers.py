@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, SingleCommunicator, run_ranks
 from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import convection, indefinite, laplacian, rectangular, residual, right_hand_side

@@ -10,7 +10,7 @@ from scipy.sparse import SparseEfficiencyWarning
 from scipy.sparse.tests import test_base as scipys
 
 from gsparse import GpuSparseMatrix
-from gsparse.device import get_device
+from gsparse.device.select import get_device
 
 # SciPy's tests that GpuSparseMatrix differs from on purpose. Strict: one that begins to pass must leave the list.
 DIFFERENCES = {

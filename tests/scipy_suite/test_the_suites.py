@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import scipy.linalg
 
-from gsparse import GpuSparseMatrix, ops
+from gsparse import GpuSparseMatrix
+from gsparse.products import multiply as ops
 from tests.scipy_suite import SUITES, load, replaced
 
 # What witnesses with arguments are called with.

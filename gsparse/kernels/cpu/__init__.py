@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.kernels import NO_LIMIT
+from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels.cpu.basis import Arnoldi
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
 from gsparse.kernels.cpu.halo import gather, scatter_add

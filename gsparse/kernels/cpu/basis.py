@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.kernels import basis
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
-from gsparse.threads import run_parts
 
 __all__ = ["Arnoldi"]
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
-    """Compile a kernel as `jitted` does, and have `gsparse.threads.run_parts` hand out its parts without the GIL."""
+    """Compile a kernel as `jitted` does; `gsparse.device.threads.run_parts` hands out its parts without the GIL."""
     kernel: Any = jitted(function, **options)
     if FUTEX is not None:
         kernel.hand_out = partial(hand_out, _in_parts(kernel, function))

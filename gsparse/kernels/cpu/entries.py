@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import CPU_LANES
+from gsparse.device.cpu import CPU_LANES
+from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Values
 from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.lanes import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 
 __all__ = ["gather", "scatter_add"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gsparse.threads import get_num_threads, set_num_threads
+from gsparse.device.threads import get_num_threads, set_num_threads
 
 __all__ = ["register_with_threadpoolctl"]
 

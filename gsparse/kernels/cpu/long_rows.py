@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import LongRows
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import sum_lanes
 from gsparse.kernels.cpu.rows import write
-from gsparse.threads import run_parts
 
 __all__ = ["CHUNK_SIZE", "long_args", "sum_chunks", "write_long_rows"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import first_row
-from gsparse.threads import run_parts
 
 __all__ = ["gather_rows", "row_keys", "rows_follow"]
 

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.kernels.cpu.intrinsics import (
     address_of,
     call_part,
@@ -45,7 +46,6 @@ from gsparse.kernels.cpu.intrinsics import (
     wake,
 )
 from gsparse.kernels.cpu.jit import jitted, piece
-from gsparse.threads import available_cpus, get_num_threads
 
 __all__ = ["hand_out", "post"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.entries import Run
 from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first

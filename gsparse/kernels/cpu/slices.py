@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import Slices
-from gsparse.kernels import NO_LIMIT, Survey
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels.contract import Survey
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
-from gsparse.threads import run_parts
 
 __all__ = ["SORTING_SCOPE", "bits", "cut_slices", "lay_out", "lay_out_ellpack"]
 

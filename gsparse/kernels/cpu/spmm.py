@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row, write
-from gsparse.threads import run_parts
 
 __all__ = ["csr_spmm"]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import CsrEntries, RowBlocks, Tiles
-from gsparse.kernels import NO_LIMIT, Launch
+from gsparse.formats.launch import NO_LIMIT, Launch
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import add_entry, entries_of, sum_lanes
 from gsparse.kernels.cpu.long_rows import long_args, sum_chunks, write_long_rows
 from gsparse.kernels.cpu.rows import Int, first_row, write
-from gsparse.threads import run_parts
 
 __all__ = ["BLOCK_WORK", "TILE_WORK", "csr_adaptive", "csr_scalar", "csr_split", "csr_vector"]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import BlockedEllpack, Ellpack
-from gsparse.kernels import Launch
+from gsparse.formats.launch import Launch
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, add_run, entries_of, no_sums
 from gsparse.kernels.cpu.lanes import LANES, load, store
 from gsparse.kernels.cpu.long_rows import long_args, sum_chunks, write_long_rows
 from gsparse.kernels.cpu.rows import first_row, write, write_run
-from gsparse.threads import run_parts
 
 __all__ = ["blocked_ellpack", "ellpack"]
 

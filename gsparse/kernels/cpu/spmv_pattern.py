@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import RowPattern
-from gsparse.kernels import Launch
+from gsparse.formats.launch import Launch
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, lanes_first_value, lanes_value, no_sums
 from gsparse.kernels.cpu.lanes import (
@@ -27,7 +28,6 @@ from gsparse.kernels.cpu.lanes import (
     splat,
 )
 from gsparse.kernels.cpu.rows import write_first, write_run
-from gsparse.threads import run_parts
 
 __all__ = ["row_pattern"]
 

@@ -15,10 +15,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from gsparse._typing import Array
-from gsparse.cache import cache_folder
+from gsparse.device.cache import cache_folder
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.kernels.steps import Program, Step, names_in
-from gsparse.threads import run_parts
 
 __all__ = ["bind_step", "step_source"]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import LongRows, RowBlocks, Tiles
-from gsparse.kernels import Survey
+from gsparse.kernels.contract import Survey
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK
-from gsparse.threads import run_parts
 
 __all__ = ["LONG_LENGTH", "long_rows", "row_blocks", "survey", "tiles"]
 

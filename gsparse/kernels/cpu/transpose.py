@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.formats import Csr
 
 __all__ = ["csr_transpose", "is_symmetric"]

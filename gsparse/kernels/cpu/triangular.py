@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.jit import jitted
 

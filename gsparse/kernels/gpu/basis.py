@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.kernels import basis
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.catalogue import expression

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import COMPUTE_DTYPES, INDEX_DTYPES, storage_dtype
-from gsparse.kernels import LANE_BYTES
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, storage_dtype
+from gsparse.formats.launch import LANE_BYTES
 
 __all__ = [
     "CPP_TYPES",

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads

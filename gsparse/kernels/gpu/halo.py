@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.catalogue import expression
 
 __all__ = ["gather", "num_scatter_dots", "scatter_add"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gsparse.device import Device
+from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 
 __all__ = ["MAX_GRID", "check_grid", "launch_blocks", "launch_threads"]

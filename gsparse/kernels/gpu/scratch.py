@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows
-from gsparse.kernels import Launch
+from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.launch import launch_threads
 

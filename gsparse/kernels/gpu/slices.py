@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.formats import Slices
-from gsparse.kernels import NO_LIMIT, Survey
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import records

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, RowPattern
-from gsparse.kernels import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch, Survey
+from gsparse.formats.launch import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch
+from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.catalogue import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.scratch import Scratch, records

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.formats import BlockedEllpack, Columns, CsrEntries, Ellpack, LongRows, RowBlocks, RowPattern, Tiles, Values
-from gsparse.kernels import Launch
+from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.catalogue import PATTERN_ROWS, SPLIT_SHAPES, expression
 from gsparse.kernels.gpu.launch import check_grid, launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import Scratch, records

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.step_source import is_split, pending_read, step_source

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows, RowBlocks, Tiles
-from gsparse.kernels import Launch, Survey
+from gsparse.formats.launch import Launch
+from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.spmv import BLOCK_WORK, CHUNK_SIZE, TILE_WORK

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gsparse._typing import COMPUTE_DTYPES
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.launch import launch_threads

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.catalogue import expression

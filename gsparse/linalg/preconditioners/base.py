@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceError, DtypeError
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.iteration import State
+from gsparse.linalg.krylov.solve_loop import State
 from gsparse.linalg.operators import Apply, Operator
 
 __all__ = ["Passes", "Preconditioner"]
@@ -62,7 +63,7 @@ class Passes:
         if state is None:
             state = self._states[size] = State(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
             state.set(size=size)
-        bind: Callable[..., Call] = self.device.kernels.bind_step
+        bind: Callable[..., Call] = kernels_of(self.device).bind_step
         return bind(self.device, PROGRAM, _STEPS[name], vectors, state)
 
     def vector(self, rows: int) -> Array:

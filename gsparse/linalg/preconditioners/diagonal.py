@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
-from gsparse.linalg.handover import handed_over
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
-from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, solve_each
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, solve_each
+from gsparse.linalg.registry import register
 
 __all__ = ["ProductPreconditioner", "block_jacobi", "jacobi"]
 
@@ -65,7 +65,7 @@ class ProductPreconditioner(Preconditioner):
         return build
 
 
-@handed_over
+@register("preconditioner")
 def jacobi(A: Any) -> Preconditioner:
     """Precondition with the inverse of the diagonal.
 
@@ -100,7 +100,7 @@ def jacobi(A: Any) -> Preconditioner:
         return DiagonalPreconditioner(matrix.device, matrix.inverse_diagonal("jacobi"))
 
 
-@handed_over
+@register("preconditioner")
 def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     """Precondition with the inverses of dense blocks on the diagonal.
 

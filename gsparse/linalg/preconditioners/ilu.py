@@ -6,15 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
-from gsparse.linalg.handover import handed_over
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
-from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, select
-from gsparse.linalg.preconditioners.triangle import SOLVES, Solve, Triangle, levels_of
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, select
+from gsparse.linalg.preconditioners.triangular import SOLVES, Solve, Triangle, levels_of
+from gsparse.linalg.registry import register
 
 __all__ = ["ic0", "ilu0"]
 
@@ -60,7 +61,7 @@ class FactoredPreconditioner(Preconditioner):
         return build
 
 
-@handed_over
+@register("preconditioner")
 def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
     """Precondition with the incomplete LU factors that have entries where A has: ILU(0), for gmres and bicgstab.
 
@@ -124,7 +125,7 @@ def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float =
         return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False), "ilu0")
 
 
-@handed_over
+@register("preconditioner")
 def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
     """Precondition with the incomplete Cholesky factors that have entries where A has: IC(0), for cg and minres.
 
@@ -208,7 +209,7 @@ def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
     levels: Levels | None = None
     if device.kind != "cpu":
         levels = levels_of(device, select(device, csr, csr.indices < rows, csr.data), upper=False)
-    device.kernels.factorize_ilu0(device, csr, diagonal, levels)
+    kernels_of(device).factorize_ilu0(device, csr, diagonal, levels)
     return csr, rows, csr.data[diagonal]
 
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
-from gsparse.linalg.handover import handed_over
 from gsparse.linalg.preconditioners.base import Preconditioner
 from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
-from gsparse.linalg.preconditioners.square import SquareMatrix, first_where, on_host, rows_of, select, solve_each
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, on_host, rows_of, select, solve_each
+from gsparse.linalg.registry import register
 
 __all__ = ["isai"]
 
@@ -26,7 +26,7 @@ _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, _MAX_LENGTH)
 _BATCH = 1 << 23
 
 
-@handed_over
+@register("preconditioner")
 def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto") -> Preconditioner:
     """Precondition with an incomplete sparse approximate inverse: one sparse product, or two, an application.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gsparse._typing import Array
+from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.kernels.calls import Call
-from gsparse.linalg.handover import handed_over
 from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
 from gsparse.linalg.preconditioners.relaxation import (
     BoundRelaxation,
@@ -15,7 +14,8 @@ from gsparse.linalg.preconditioners.relaxation import (
     chebyshev_sizes,
     largest_eigenvalue,
 )
-from gsparse.linalg.preconditioners.square import SquareMatrix, first_where
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
+from gsparse.linalg.registry import register
 
 __all__ = ["chebyshev_polynomial"]
 
@@ -39,7 +39,7 @@ class PolynomialPreconditioner(Preconditioner):
         return build
 
 
-@handed_over
+@register("preconditioner")
 def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> Preconditioner:
     """Precondition with the polynomial in D⁻¹A that is nearest to its inverse between two eigenvalues; D the diagonal.
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse._typing import Array
-from gsparse.device import Device
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import Passes
-from gsparse.linalg.preconditioners.square import SquareMatrix, first_where
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
 
 __all__ = ["BoundRelaxation", "Relaxation", "chebyshev_sizes", "largest_eigenvalue"]
 

@@ -1,0 +1,1 @@
+"""What the user of a dask cluster holds."""

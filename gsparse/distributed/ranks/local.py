@@ -1,0 +1,181 @@
+"""Ranks that are threads of one process: several GPUs, or CPU ranks, without any cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy.typing as npt
+
+from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.errors import CommunicationError
+
+__all__ = ["LocalCommunicator", "run_ranks"]
+
+_TIMEOUT = 60.0
+
+
+class _Group:
+    """What the threads share."""
+
+    def __init__(self, world_size: int, timeout: float) -> None:
+        self.timeout = timeout
+        self.mail = {(a, b): SimpleQueue[Any]() for a in range(world_size) for b in range(world_size) if a != b}
+        self.barrier = threading.Barrier(world_size)
+        self.parts: list[Any] = [None] * world_size
+        self.reason = ""
+
+    def meet(self) -> None:
+        try:
+            self.barrier.wait(self.timeout)
+        except threading.BrokenBarrierError:
+            raise CommunicationError(self.reason or f"not all ranks came within {self.timeout:g} s") from None
+
+
+class LocalCommunicator(Communicator):
+    """One thread's end; `LocalCommunicator.group` makes all of them.
+
+    Parameters
+    ----------
+    group : object
+        What the ends share.
+    rank : int
+        Of this end.
+    world_size : int
+        How many ends there are.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> import numpy
+    >>> from gsparse.distributed import LocalCommunicator
+    >>> totals = [numpy.array([1.0]), numpy.array([2.0])]
+    >>> with ThreadPoolExecutor(2) as pool:  # (`run_ranks` does this)
+    ...     ends = LocalCommunicator.group(2)
+    ...     done = list(pool.map(lambda end: end.allreduce(totals[end.rank]), ends))
+    >>> totals
+    [array([3.]), array([3.])]
+    """
+
+    def __init__(self, group: _Group, rank: int, world_size: int) -> None:
+        self._group, self.rank, self.world_size, self.timeout = group, rank, world_size, group.timeout
+
+    @classmethod
+    def group(cls, world_size: int, timeout: float = _TIMEOUT) -> list[LocalCommunicator]:
+        """Make the ends of a new group.
+
+        Parameters
+        ----------
+        world_size : int
+            How many.
+        timeout : float
+            Seconds after which a rank that does not come is an error.
+
+        Returns
+        -------
+        list of LocalCommunicator
+            By rank.
+        """
+        shared = _Group(world_size, timeout)
+        return [cls(shared, rank, world_size) for rank in range(world_size)]
+
+    def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
+        for peer, values in sends.items():
+            self._group.mail[self.rank, peer].put(values.copy())
+
+        def wait() -> None:
+            for peer, target in receives.items():
+                target[...] = self._receive(peer, target)
+
+        return wait
+
+    def _receive(self, peer: int, target: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        try:
+            values = self._group.mail[peer, self.rank].get(timeout=self._group.timeout)
+        except Empty:
+            raise CommunicationError(f"rank {peer} has sent nothing for {self._group.timeout:g} s") from None
+        if values is None:
+            raise CommunicationError(self._group.reason)
+        if (values.shape, values.dtype) != (target.shape, target.dtype):
+            expected, got = (f"{a.size} numbers of {a.dtype}" for a in (target, values))
+            raise CommunicationError(f"ranks disagree: rank {self.rank} expects {expected}, rank {peer} sent {got}")
+        return values  # type: ignore[no-any-return]
+
+    def allreduce(self, values: npt.NDArray[Any]) -> None:
+        group = self._group
+        group.parts[self.rank] = values
+        group.meet()
+        shapes = {(part.shape, part.dtype) for part in group.parts}
+        total = group.parts[0].copy() if len(shapes) == 1 else None
+        for part in group.parts[1:] if total is not None else ():
+            total += part
+        group.meet()
+        if total is None:
+            raise CommunicationError(f"ranks disagree on what to add up: {sorted(map(str, shapes))}")
+        values[...] = total
+
+    def check(self) -> None:
+        if self._group.reason:
+            raise CommunicationError(self._group.reason)
+
+    def abort(self, reason: str) -> None:
+        group = self._group
+        group.reason = group.reason or reason
+        group.barrier.abort()
+        for peer in range(self.world_size):
+            if peer != self.rank:
+                group.mail[self.rank, peer].put(None)
+
+    def close(self) -> None:
+        pass
+
+
+def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = _TIMEOUT) -> list[Any]:
+    """Run ``work(communicator, *args)`` in a thread for each rank, and give what each returns.
+
+    Parameters
+    ----------
+    work : callable
+        Of a `Communicator` and `args`. Where it raises, the other ranks are told to stop.
+    world_size : int
+        How many ranks.
+    *args
+        Passed on.
+    timeout : float
+        Seconds that a rank may wait for another.
+
+    Returns
+    -------
+    list
+        By rank.
+
+    Raises
+    ------
+    Exception
+        The first that any rank has raised by itself; the others then stop too.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from gsparse.distributed import run_ranks
+    >>> def add(communicator):
+    ...     values = numpy.array([communicator.rank])
+    ...     communicator.allreduce(values)
+    ...     return int(values[0])
+    >>> run_ranks(add, 4)
+    [6, 6, 6, 6]
+    """
+
+    def run(communicator: LocalCommunicator) -> Any:
+        with communicator:
+            return work(communicator, *args)
+
+    with ThreadPoolExecutor(world_size) as pool:
+        futures = [pool.submit(run, end) for end in LocalCommunicator.group(world_size, timeout)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, CommunicationError)):
+        raise error
+    return [future.result() for future in futures]

@@ -1,0 +1,97 @@
+"""Solves with I + N for a strictly triangular N: level by level, or by a fixed number of Jacobi sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.select import get_device
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
+from gsparse.linalg.preconditioners.base import Passes
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+__all__ = ["SOLVES", "Solve", "Triangle", "levels_of"]
+
+# ``solve(x, y)``: the calls that make y the solution for x.
+Solve = Callable[[Array, Array], list[Call]]
+
+
+class Triangle:
+    """I + N on a device.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+        Whose factor this is.
+    csr : Csr
+        N.
+    solve : {"levels", "jacobi"}
+    sweeps : int
+    upper : bool
+        Whether N is above the diagonal.
+    """
+
+    def __init__(self, matrix: SquareMatrix, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
+        self._matrix, self._csr, self._solve, self._sweeps, self._upper = matrix, csr, solve, sweeps, upper
+
+    @property
+    def nnz(self) -> int:
+        """Entries of N."""
+        return self._csr.nnz
+
+    def bind(self, passes: Passes, *, adjoint: bool) -> Solve:
+        """Make ready for solves with it or with its adjoint."""
+        return SOLVES[self._solve](self, passes, adjoint)
+
+    @cached_property
+    def _operator(self) -> Any:
+        return self._matrix.operator_of(self._csr)
+
+    @cached_property
+    def _adjoint(self) -> Csr:
+        device = self._matrix.device
+        csr: Csr = kernels_of(device).csr_transpose(device, self._csr)
+        return csr.with_data(device.xp.conj(csr.data))
+
+    def _by_levels(self, passes: Passes, adjoint: bool) -> Solve:
+        device, upper = passes.device, self._upper != adjoint
+        csr = self._adjoint if adjoint else self._csr
+        levels = None if device.kind == "cpu" else levels_of(device, csr, upper=upper)
+        csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
+        solve = kernels_of(device).triangular_solver(device, csr, levels, passes.columns, upper)
+        return lambda x, y: [partial(solve, x, y)]
+
+    def _by_sweeps(self, passes: Passes, adjoint: bool) -> Solve:
+        """Let y = x - N·y over and over, from y = x on."""
+        kind = (passes.device, passes.dtype, passes.columns)
+        subtract = self._operator.bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
+        other = passes.vector(self._csr.num_rows)
+
+        def build(x: Array, y: Array) -> list[Call]:
+            found, source = [], x
+            for left in reversed(range(self._sweeps)):
+                target = other if left % 2 else y  # the last is y
+                found.append(passes.bind("copy", x=target, b=x))
+                found.append(partial(subtract, source, target))
+                source = target
+            return found
+
+        return build
+
+
+SOLVES: dict[str, Callable[[Triangle, Passes, bool], Solve]] = {
+    "levels": Triangle._by_levels,
+    "jacobi": Triangle._by_sweeps,
+}
+
+
+def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels:
+    """Give the levels of a strictly triangular matrix on a device, found on the host. Synchronizes."""
+    indptr, indices = (device.download(part) for part in (csr.indptr, csr.indices))
+    levels: Levels = kernels_of(get_device("cpu")).order_levels(indptr, indices, upper)
+    return Levels(device.upload(levels.order), levels.bounds)

@@ -1,0 +1,1 @@
+"""`A @ x` and `A @ X`: parse the inputs once, prepare the matrix once, launch."""

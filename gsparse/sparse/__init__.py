@@ -1,0 +1,1 @@
+"""Operations whose operands or results are sparse."""

@@ -1,0 +1,140 @@
+"""The import graph of the package, read from its sources: ``python -m tests.import_graph`` prints its figures.
+
+Every import counts: at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones. A file that
+calls ``import_module`` is taken to import each module of this package that one of its strings names, whole or relative
+to the file's own package.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = [
+    "ABOVE_THE_FACE",
+    "FACE",
+    "ROOMS",
+    "Graph",
+    "circles",
+    "imports_that_do_not_go_down",
+    "read_graph",
+    "room_of",
+]
+
+PACKAGE = Path(__file__).parent.parent / "gsparse"
+
+# The rooms from the top floor down, as design.md and the developer guide list them. Rooms of one line do not import
+# each other; imports go from an upper line to a lower one.
+ROOMS = (
+    ("__main__",),
+    ("cli",),
+    ("plot", "bench"),
+    ("distributed",),
+    ("linalg",),
+    ("matrix",),
+    ("sparse", "products"),
+    ("plan",),
+    ("kernels",),
+    ("formats",),
+    ("device", "files"),
+    ("errors", "_version"),
+)
+# The package's own face hands names on, lazily where they are expensive to import. What people type stands above it.
+FACE = "gsparse"
+ABOVE_THE_FACE = ("__main__", "cli", "bench")
+
+Graph = dict[str, set[str]]
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name of a source file: of a package, that of its folder."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """Return the top-level module or folder that a module belongs to."""
+    return module.split(".")[1] if "." in module else module
+
+
+def read_graph() -> Graph:
+    """Return the modules of the package, each with the modules that it imports."""
+    paths = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {module: set(_imports(module, path, set(paths))) - {module} for module, path in paths.items()}
+
+
+def _imports(module: str, path: Path, modules: set[str]) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    is_dynamic = any(
+        isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("import_module", "__import__")
+        for node in ast.walk(tree)
+    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in modules else str(node.module)
+        elif is_dynamic and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = (node.value, f"{module}.{node.value}")
+            yield from (name for name in names if name in modules and name != "gsparse")
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Return the groups of modules that import each other in a loop (Tarjan's strongly connected components)."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        stack.append(module)
+        for other in sorted(graph[module]):
+            if other not in numbers:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], numbers[other])
+        if lowest[module] == numbers[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in graph:
+        if module not in numbers:
+            visit(module)
+    return found
+
+
+def imports_that_do_not_go_down(graph: Graph) -> list[tuple[str, str]]:
+    """Return the imports from a lower room to an upper one, or between two rooms of one line of `ROOMS`."""
+    floors = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+    found = []
+    for module, others in graph.items():
+        for other in others:
+            here, there = room_of(module), room_of(other)
+            if module == FACE or here == there:
+                continue
+            goes_down = here in ABOVE_THE_FACE if other == FACE else floors[there] > floors[here]
+            if not goes_down:
+                found.append((module, other))
+    return sorted(found)
+
+
+def main() -> None:
+    """Print the figures of the import graph."""
+    graph = read_graph()
+    rooms = {room_of(module) for module in graph} - {FACE}
+    arrows = {(room_of(a), room_of(b)) for a, others in graph.items() for b in others if a != FACE}
+    print(f"{len(graph)} files, {len(rooms)} rooms, {sum(a != b for a, b in arrows)} arrows between rooms")
+    print(f"{len(circles(graph))} circles of files: {circles(graph)}")
+    rising = imports_that_do_not_go_down(graph)
+    print(f"{len(rising)} imports that do not go down: {rising}")
+
+
+if __name__ == "__main__":
+    main()

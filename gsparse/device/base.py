@@ -35,6 +35,9 @@ class Device(ABC):
     Attributes
     ----------
     kind : {"cpu", "gpu"}
+    is_host : bool
+        Whether this device is the host itself: its arrays are NumPy's, and its work is done when a call returns. On any
+        other device copies move data, and calls only queue work.
     name : str
         As `get_device` takes it: "cpu", "gpu:0".
     lanes : int
@@ -46,6 +49,7 @@ class Device(ABC):
     """
 
     kind: str
+    is_host: bool = False
     name: str
     lanes: int
     multiprocessors: int = 1

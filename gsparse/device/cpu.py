@@ -23,6 +23,7 @@ class CpuDevice(Device):
     """The host itself: NumPy arrays, threaded numba kernels."""
 
     kind = "cpu"
+    is_host = True
     name = "cpu"
     lanes = CPU_LANES
     xp = np

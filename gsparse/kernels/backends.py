@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from gsparse.device.base import Device
+from gsparse.kernels.contract import Kernels
 
 __all__ = ["kernels_of"]
 
 
-def kernels_of(device: Device) -> Any:
+def kernels_of(device: Device) -> Kernels:
     """Return the module that implements the contract on a device: `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
     return _cpu_kernels() if device.kind == "cpu" else _gpu_kernels()
 
 
 # Imported when they are first used: numba alone takes longer to import than all of gsparse.
 @cache
-def _cpu_kernels() -> Any:
+def _cpu_kernels() -> Kernels:
     from gsparse.kernels import cpu
 
     return cpu
 
 
 @cache
-def _gpu_kernels() -> Any:
+def _gpu_kernels() -> Kernels:
     from gsparse.kernels import gpu
 
     return gpu

@@ -31,8 +31,10 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import StepState
 
 __all__ = ["ARNOLDI_CELLS", "Arnoldi"]
 
@@ -75,8 +77,8 @@ class Arnoldi(ABC):
 
     def __init__(
         self,
-        device: Any,
-        state: Any,
+        device: Device,
+        state: StepState,
         w: Array,
         u: Array,
         restart: int,

@@ -21,12 +21,17 @@ in between. Two are always there: a pass does nothing once `stop` is not 0, and 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
+from typing import Any, Protocol
 
-__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Program", "Step"]
+import numpy as np
+
+from gsparse.device.dtypes import Array
+
+__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Program", "Step", "StepState"]
 
 FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
 SYSTEM_CELLS = ("stop", "iteration")
@@ -208,3 +213,41 @@ class Program:
                 raise SyntaxError(f"{self.name}.{step.name} assigns a scalar to a vector outside of `each`")
             if any(not a.target for section in ("before", "each", "sums") for a in step.sections[section]):
                 raise SyntaxError(f"{self.name}.{step.name} calls record outside of `after`")
+
+
+class StepState(Protocol):
+    """What steps ask of the scalars of a running program.
+
+    Attributes
+    ----------
+    program : Program
+    dtype : dtype
+        Of the vectors.
+    columns : int
+        Right-hand sides. All vectors hold them one after the other.
+    capacity : int
+        Residuals in the ring of recent ones, for each right-hand side.
+    pending : dict
+        Partial sums by name, in whatever form the backend leaves them for the steps that add them up.
+    """
+
+    program: Program
+    dtype: np.dtype[Any]
+    columns: int
+    capacity: int
+    pending: dict[str, Any]
+
+    @property
+    def cells(self) -> Array:
+        """The scalars, those of one right-hand side next to each other, in double precision."""
+        ...
+
+    @property
+    def history(self) -> Array:
+        """The recent residuals of each right-hand side."""
+        ...
+
+    @property
+    def reduce(self) -> Callable[[Array], None] | None:
+        """Adds sums up over all ranks, in place; None where there is one rank."""
+        ...

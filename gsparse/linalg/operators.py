@@ -276,7 +276,7 @@ class ForeignOperator(Operator):
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         name = "rmatvec" if adjoint else "matvec"
         product = getattr(self.operator, name)
-        direct = self.takes_device_arrays or device.kind == "cpu"
+        direct = self.takes_device_arrays or device.is_host
 
         def apply(x: Array, y: Array) -> None:
             for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):

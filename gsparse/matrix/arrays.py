@@ -214,7 +214,7 @@ class DeviceArrays:
 
     def _warn_of_loans(self, held: list[str]) -> None:
         self._mirrors.warned = True
-        if self.device.kind == "gpu":
+        if not self.device.is_host:
             warnings.warn(
                 f"A.{', A.'.join(held)} is held by somebody, so every product brings it to {self.device.name} again: "
                 "drop it, or call A.freeze()",

@@ -111,11 +111,11 @@ class Mirror:
             if self._host is None:
                 return
             own = _native(self._host)
-            if self.device.kind == "cpu" and own is self._host:
+            if self.device.is_host and own is self._host:
                 ours = self._own_references() + 1  # `own` itself
                 own = own.copy() if held_elsewhere(self._host, ours) else own
             # On the CPU the two sides are one memory, and lending it costs nothing.
-            self._host = own if self.device.kind == "cpu" else None
+            self._host = own if self.device.is_host else None
             self.on_device = self.device.upload(own)
             self.lent = False
 
@@ -135,7 +135,7 @@ class Mirror:
             if self.on_loan:
                 with self.device.active(), self.device.memory_guard():
                     array = self.device.xp.array(array)
-            elif self.device.kind == "cpu":
+            elif self.device.is_host:
                 self._host = self._reading = None  # there the two sides are one: the next loan of either is a copy
         return Mirror(self.device, on_device=array, conjugated=self.conjugated != flip)
 

@@ -119,7 +119,7 @@ class Structure:
     def survey(self) -> Survey:
         """Look at row pointers and columns once. Synchronizes."""
         device, csr = self.device, self.csr
-        return kernels_of(device).survey(device, csr.indptr, csr.indices, bool(kernels_of(device).CSR_CODES))  # type: ignore[no-any-return]
+        return kernels_of(device).survey(device, csr.indptr, csr.indices, bool(kernels_of(device).CSR_CODES))
 
     @cached_property
     def rows(self) -> RowStats:
@@ -189,12 +189,12 @@ class Structure:
     @cached_property
     def row_blocks(self) -> RowBlocks:
         """Gather consecutive rows into blocks of about equal work; a long row has one to itself."""
-        return kernels_of(self.device).row_blocks(self.device, self.csr.indptr, self.survey)  # type: ignore[no-any-return]
+        return kernels_of(self.device).row_blocks(self.device, self.csr.indptr, self.survey)
 
     @cached_property
     def tiles(self) -> Tiles:
         """Share out the merged list of entries and row ends equally."""
-        return kernels_of(self.device).tiles(self.device, self.csr.indptr, self.survey)  # type: ignore[no-any-return]
+        return kernels_of(self.device).tiles(self.device, self.csr.indptr, self.survey)
 
     # ------------------------------------------------------------- columns
 
@@ -210,7 +210,7 @@ class Structure:
     def _encoded(self, columns: Array, dtype: np.dtype[Any]) -> Columns:
         if dtype == columns.dtype:
             return Columns(columns)
-        return kernels_of(self.device).encode_columns(self.device, columns, dtype)  # type: ignore[no-any-return]
+        return kernels_of(self.device).encode_columns(self.device, columns, dtype)
 
     @cached_property
     def csr_column_dtype(self) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from gsparse.formats.launch import Launch
 from gsparse.kernels import cpu
-from tests.cpu.stored import store
+from tests.cpu.stored import DEVICE, store
 
 LAYOUTS = {
     "row_major": np.empty,
@@ -71,5 +71,6 @@ def test_each_column_has_the_bits_of_a_product_with_it_alone(layout: str, cases:
     for column in range(19):
         alone = np.empty(csr.num_rows)
         entries = store("csr_scalar", csr, "float64")
-        cpu.csr_scalar(None, entries, x[:, column].copy(), alone, np.float64(1), np.float64(0), False, Launch())
+        multiply_alone = cpu.csr_scalar(DEVICE, entries, np.dtype("float64"), Launch())
+        multiply_alone(x[:, column].copy(), alone, np.float64(1), np.float64(0), False)
         np.testing.assert_array_equal(together[:, column], alone)

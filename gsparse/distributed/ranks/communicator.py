@@ -66,7 +66,7 @@ class Communicator(ABC):
         Communicator
             This one where it takes them; otherwise one that goes by way of the host.
         """
-        return self if device.kind == "cpu" else StagedCommunicator(self, device)
+        return self if device.is_host else StagedCommunicator(self, device)
 
     def check(self) -> None:  # noqa: B027  (whoever can tell only when it waits has nothing to do)
         """Raise where another rank is known to be gone, or to have called `abort`."""

@@ -102,7 +102,7 @@ class RankMatrix(Operator):
             The rank's end of the new group.
         """
         self.communicator = communicator.on(self.device)
-        self.is_resident = self.device.kind == "cpu" or self.communicator.is_queued
+        self.is_resident = self.device.is_host or self.communicator.is_queued
         self._bound: dict[Any, Apply] = {}
 
     def rows_on_host(self) -> sp.csr_array:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels.contract import BindProduct
 from gsparse.kernels.cpu.basis import Arnoldi
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
-from gsparse.kernels.cpu.halo import gather, scatter_add
+from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
@@ -19,10 +19,10 @@ from gsparse.kernels.cpu.spmm import csr_spmm
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
-from gsparse.kernels.cpu.steps import bind_step
+from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric
-from gsparse.kernels.cpu.triangular import factorize_ilu0, order_levels, triangular_solver
+from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_solver
 
 __all__ = [
     "BLOCK_WORK",
@@ -30,12 +30,14 @@ __all__ = [
     "CSR_CODES",
     "LONG_LENGTH",
     "LOOKS_UP",
+    "NEEDS_LEVELS",
     "SCALAR_LENGTH",
     "SORTING_SCOPE",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
     "Arnoldi",
+    "bind_dots",
     "bind_step",
     "blocked_ellpack",
     "csr_adaptive",
@@ -56,7 +58,7 @@ __all__ = [
     "lay_out",
     "lay_out_ellpack",
     "long_rows",
-    "order_levels",
+    "num_scatter_dots",
     "row_blocks",
     "row_keys",
     "row_pattern",
@@ -77,19 +79,18 @@ SCALAR_LENGTH = VECTOR_LENGTH = NO_LIMIT
 CSR_CODES: tuple[np.dtype[Any], ...] = ()
 LOOKS_UP = False
 
-
-def _bound(kernel: Callable[..., None]) -> Callable[..., Callable[..., None]]:
-    """Turn a kernel that takes all its arguments at once into one that is bound to a matrix first."""
-
-    def bind(device: Any, matrix: Any, dtype: Any, launch: Any) -> Callable[..., None]:
-        return lambda x, y, alpha, beta, conjugate: kernel(device, matrix, x, y, alpha, beta, conjugate, launch)
-
-    return bind
+# One thread goes from row to row.
+NEEDS_LEVELS = False
 
 
-SPMV: dict[str, Callable[..., Callable[..., None]]] = {
-    kernel.__name__: _bound(kernel)
-    for kernel in (csr_scalar, csr_vector, csr_adaptive, csr_split, ellpack, blocked_ellpack, row_pattern)
+SPMV: dict[str, BindProduct] = {
+    "csr_scalar": csr_scalar,
+    "csr_vector": csr_vector,
+    "csr_adaptive": csr_adaptive,
+    "csr_split": csr_split,
+    "ellpack": ellpack,
+    "blocked_ellpack": blocked_ellpack,
+    "row_pattern": row_pattern,
 }
 
 register_with_threadpoolctl()

@@ -1,6 +1,6 @@
 """Set-up of encodings: columns as distances from a base, values as places in a table.
 
-The contract is in `gsparse.kernels`.
+The contract is in `gsparse.kernels.contract`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Columns
@@ -27,21 +28,21 @@ _SLOTS = 8192
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-def run_span(device: object, columns: Array, num_cols: int) -> int:
+def run_span(device: Device, columns: Array, num_cols: int) -> int:
     """Measure the widest run of positions."""
     spans = np.zeros(-(-columns.size // (_SPAN_RUNS * RUN)), np.int64)
     run_parts(_measure_spans, columns.size, columns, spans)
     return int(spans.max(initial=0))
 
 
-def encode_columns(device: object, columns: Array, dtype: Any) -> Columns:
+def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
     """Write columns as distances from the least one of their run."""
     codes, bases = np.empty(columns.size, dtype), np.empty(-(-columns.size // RUN), np.int32)
     run_parts(_encode_runs, columns.size, columns, codes, bases)
     return Columns(codes, bases)
 
 
-def distinct_keys(device: object, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
+def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
     """Gather the distinct keys, block by block."""
     listed = np.empty((_KEY_BLOCKS, limit), np.int64)
     counts = np.zeros(_KEY_BLOCKS, np.int64)
@@ -53,14 +54,14 @@ def distinct_keys(device: object, keys: Array, limit: int) -> tuple[npt.NDArray[
     return None if table.size > limit else (table, places[first])
 
 
-def encode_keys(device: object, keys: Array, table: Array, dtype: Any) -> Array:
+def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
     """Look each key up in the table."""
     codes = np.empty(keys.size, dtype)
     run_parts(_encode_keys, keys.size, keys, table, codes)
     return codes
 
 
-def survives_halving(device: object, data: Array) -> bool:
+def survives_halving(device: Device, data: Array) -> bool:
     """Compare every value with what comes back from half the precision: a sample first."""
     values = data.view(np.float64)
     for part in (values[:: max(1, values.size // 1024)], values):

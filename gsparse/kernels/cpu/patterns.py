@@ -1,6 +1,6 @@
 """Set-up of row patterns: a hash of each row, and whether rows are what their pattern says.
 
-The contract is in `gsparse.kernels`.
+The contract is in `gsparse.kernels.contract`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
@@ -26,7 +27,7 @@ _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 _BLOCK_ROWS = 4096
 
 
-def row_keys(device: object, csr: Csr, values: bool) -> Array:
+def row_keys(device: Device, csr: Csr, values: bool) -> Array:
     """Hash the offsets of each row, and where asked its values."""
     keys = np.empty(csr.num_rows, np.uint64)
     words = _words(csr.data) if values else None
@@ -35,7 +36,7 @@ def row_keys(device: object, csr: Csr, values: bool) -> Array:
 
 
 def rows_follow(
-    device: object, csr: Csr, codes: Array, representatives: Array, values: bool
+    device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
     """Compare each row with the one that stands for it, entry by entry."""
     followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
@@ -49,7 +50,7 @@ def rows_follow(
 
 
 def gather_rows(
-    device: object, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
+    device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
 ) -> tuple[Array, Array | None]:
     """Copy the offsets of some rows, and their values where asked."""
     lengths = np.diff(indptr)

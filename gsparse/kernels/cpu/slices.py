@@ -1,6 +1,6 @@
 """Set-up of padded formats: the order of rows, where slices begin, and laying items out in them.
 
-The contract is in `gsparse.kernels`.
+The contract is in `gsparse.kernels.contract`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Slices
@@ -29,7 +30,7 @@ _FILL_ROWS = 64
 
 
 def cut_slices(
-    device: object, indptr: Array, survey: Survey, long_length: int, sort: bool
+    device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
 ) -> tuple[Array | None, Array, int]:
     """Order the rows where asked; count and scan the positions of slices."""
     num_rows = indptr.size - 1
@@ -47,7 +48,7 @@ def cut_slices(
     return rows, offsets, int(offsets[-1])
 
 
-def lay_out(device: object, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
+def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
     """Put the items of CSR's order where slices and long rows have them."""
     placed = np.empty(slices.num_positions, items.dtype)
     source, target, fill = bits(items), bits(placed), bits(np.array([padding]).astype(items.dtype))[0]
@@ -58,7 +59,7 @@ def lay_out(device: object, indptr: Array, items: Array, slices: Slices, padding
     return placed
 
 
-def lay_out_ellpack(device: object, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
+def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
     """Put the items of CSR's order where ELLPACK has them."""
     placed = np.empty(width * pitch, items.dtype)
     fill = bits(np.array([padding]).astype(items.dtype))[0]

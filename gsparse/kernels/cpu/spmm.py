@@ -1,16 +1,17 @@
-"""CSR times a dense matrix; the contract is in `gsparse.kernels`."""
+"""CSR times a dense matrix; the contract is in `gsparse.kernels.contract`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
-from gsparse.formats import Csr
+from gsparse.formats import Csr, RowPattern
+from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns, Survey
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row, write
 
@@ -34,9 +35,10 @@ _FEW_COLUMNS = 2
 
 
 def csr_spmm(
-    device: object, matrix: Csr, dtype: np.dtype[Any], choose: object, survey: object
-) -> Callable[[Array, Array, Any, Any, bool], None]:
+    device: Device, matrix: Csr | RowPattern, dtype: np.dtype[Any], choose: ChoosePanelLaunch, survey: Survey
+) -> MultiplyColumns:
     """Multiply columns of any strides; the bits of each are those of `csr_scalar`."""
+    assert isinstance(matrix, Csr)
     return partial(_multiply, matrix)
 
 

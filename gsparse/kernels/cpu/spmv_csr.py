@@ -1,4 +1,4 @@
-"""CSR products of a matrix and a vector; the contract is in `gsparse.kernels`.
+"""CSR products of a matrix and a vector; the contract is in `gsparse.kernels.contract`.
 
 Each kernel is a compiled loop over one part, ``_name(part, num_parts, ...)``, and a function that hands the parts out.
 A part owns whole rows, blocks of rows, tiles or chunks, and what it sums does not depend on its bounds, so the number
@@ -14,7 +14,8 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import CsrEntries, RowBlocks, Tiles
-from gsparse.formats.launch import NO_LIMIT, Launch
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import add_entry, entries_of, sum_lanes
 from gsparse.kernels.cpu.long_rows import long_args, sum_chunks, write_long_rows
@@ -31,25 +32,22 @@ TILE_WORK = 2048
 _LANES_LENGTH = 16
 
 
-def csr_scalar(
-    device: object, matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def csr_scalar(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """CSR, each row summed one entry after the other, as SciPy does: the same bits."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     run_parts(_csr_scalar, matrix.nnz + y.size, matrix.indptr, *entries, x, y, alpha, beta)
 
 
-def csr_vector(
-    device: object, matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def csr_vector(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """CSR, each row in eight partial sums: for long rows, which otherwise wait for one addition at a time."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     run_parts(_csr_vector, matrix.nnz + y.size, matrix.indptr, *entries, x, y, alpha, beta)
 
 
-def csr_adaptive(
-    device: object, matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def csr_adaptive(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """CSR, each block of rows summed in the way that suits the length of its rows; long rows by chunks."""
     schedule = matrix.schedule
     assert isinstance(schedule, RowBlocks)
@@ -60,9 +58,8 @@ def csr_adaptive(
     write_long_rows(schedule.long_rows, args[-1], y, alpha, beta)
 
 
-def csr_split(
-    device: object, matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def csr_split(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """CSR, shared out by entries and row ends whatever the rows look like."""
     tiles = matrix.schedule
     assert isinstance(tiles, Tiles)

@@ -1,4 +1,4 @@
-"""ELLPACK and blocked ELLPACK products; the contract is in `gsparse.kernels`.
+"""ELLPACK and blocked ELLPACK products; the contract is in `gsparse.kernels.contract`.
 
 Both add run after run of positions to the sums of as many rows, kept in vector registers (`gsparse.kernels.cpu.lanes`).
 Each row but a long one is summed in the order of its entries and padding adds nothing, so the bits are those of
@@ -14,7 +14,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import BlockedEllpack, Ellpack
-from gsparse.formats.launch import Launch
+from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, add_run, entries_of, no_sums
 from gsparse.kernels.cpu.lanes import LANES, load, store
@@ -31,17 +31,15 @@ _STRETCH_RUNS = 32
 _STRETCH_COLUMNS = 4
 
 
-def ellpack(
-    device: object, matrix: Ellpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def ellpack(matrix: Ellpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """ELLPACK, runs of rows side by side."""
     entries = entries_of(matrix.columns, matrix.values, conjugate)
     run_parts(_ellpack, matrix.num_stored + y.size, matrix.width, matrix.pitch, *entries, x, y, alpha, beta)
 
 
-def blocked_ellpack(
-    device: object, matrix: BlockedEllpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def blocked_ellpack(matrix: BlockedEllpack, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """Blocked ELLPACK, a slice at a time in the order it is stored; long rows by chunks."""
     slices, entries = matrix.slices, entries_of(matrix.columns, matrix.values, conjugate)
     cost = matrix.num_stored + y.size

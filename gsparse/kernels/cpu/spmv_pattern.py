@@ -1,4 +1,4 @@
-"""Row-pattern product; the contract is in `gsparse.kernels`.
+"""Row-pattern product; the contract is in `gsparse.kernels.contract`.
 
 Consecutive rows that follow the same pattern read `x` side by side, entry after entry: no column is read or gathered.
 Eight such rows, or as many as there are, make a step; each row is summed in the order of its entries, so the bits are
@@ -14,7 +14,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import RowPattern
-from gsparse.formats.launch import Launch
+from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Run, lanes_first_value, lanes_value, no_sums
 from gsparse.kernels.cpu.lanes import (
@@ -32,9 +32,8 @@ from gsparse.kernels.cpu.rows import write_first, write_run
 __all__ = ["row_pattern"]
 
 
-def row_pattern(
-    device: object, matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, launch: Launch
-) -> None:
+@bound
+def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     """Row patterns, as many rows at a time as follow the same one."""
     told = True if conjugate and matrix.dtype.kind == "c" else None
     cost = matrix.nnz + y.size

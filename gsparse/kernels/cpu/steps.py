@@ -1,4 +1,4 @@
-"""Passes of solvers as numba loops (contract: `gsparse.kernels`; language: `gsparse.kernels.steps`).
+"""Passes of solvers as numba loops (contract: `gsparse.kernels.contract`; language: `gsparse.kernels.steps`).
 
 A program's steps are written to a file in the user's cache directory, so that numba keeps what it compiled beside it.
 """
@@ -8,19 +8,21 @@ from __future__ import annotations
 import ast
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
-from gsparse.kernels.steps import Program, Step, names_in
+from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Program, Step, StepState, names_in
 
-__all__ = ["bind_step", "step_source"]
+__all__ = ["bind_dots", "bind_step", "step_source"]
 
 # Elements that are summed up on their own, so that sums do not depend on the number of threads.
 _CHUNK = 4096
@@ -176,12 +178,12 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def bind_step(
-    device: Any,
+    device: Device,
     program: Program,
     step: Step,
     vectors: Mapping[str, Array],
-    state: Any,
-) -> Callable[[], None]:
+    state: StepState,
+) -> Call:
     """Bind a pass to its arrays."""
     module, names = _module(program), program.vectors_of(step)
     pass_over, after = getattr(module, f"pass_{step.name}"), getattr(module, f"after_{step.name}")
@@ -203,3 +205,17 @@ def bind_step(
             after(sums[column], cells[column], history[column])
 
     return run
+
+
+def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
+    """Return an array for partial sums, and a call that adds them up into the cell that later steps read."""
+    dots = device.empty(num_dots, state.cells.dtype)
+    place = state.program.cells[name]
+    total = state.cells[place : place + 1]
+
+    def add_up() -> None:
+        total[0] = dots.sum()
+        if state.reduce is not None:
+            state.reduce(total)
+
+    return dots, add_up

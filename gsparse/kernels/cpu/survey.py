@@ -1,4 +1,4 @@
-"""What a structure is like, and how the work of CSR products is shared out. The contract is in `gsparse.kernels`."""
+"""Statistics of a structure, and how the work of CSR products is shared out (contract: `gsparse.kernels.contract`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import LongRows, RowBlocks, Tiles
@@ -37,7 +38,7 @@ _SUMS = (
 _LEAST, _GREATEST = ("min_length", "min_column"), ("max_length", "max_column")
 
 
-def survey(device: object, indptr: Array, indices: Array, spans: bool) -> Survey:
+def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
     """Look at row pointers and columns once; `spans` is for backends with narrow columns in CSR's order."""
     num_rows = indptr.size - 1
     first, last = int(indptr[0]), int(indptr[-1])
@@ -60,7 +61,7 @@ def survey(device: object, indptr: Array, indices: Array, spans: bool) -> Survey
 
 
 def long_rows(
-    device: object, indptr: Array, survey: Survey, limit: int, first: int | None = None
+    device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
 ) -> tuple[LongRows, int]:
     """Gather rows longer than a limit, in their order."""
     lengths = np.diff(indptr).astype(np.int64)
@@ -78,7 +79,7 @@ def long_rows(
     return LongRows(*args, CHUNK_SIZE, limit), end
 
 
-def row_blocks(device: object, indptr: Array, survey: Survey) -> RowBlocks:
+def row_blocks(device: Device, indptr: Array, survey: Survey) -> RowBlocks:
     """Gather consecutive rows into blocks of about equal work; a long row has one to itself."""
     # Row i begins after indptr[i] entries and i rows; a block has the rows that begin in its share of the work.
     begins = indptr + np.arange(indptr.size, dtype=np.int64)
@@ -91,7 +92,7 @@ def row_blocks(device: object, indptr: Array, survey: Survey) -> RowBlocks:
     return RowBlocks(np.flatnonzero(starts).astype(np.int32), apart)
 
 
-def tiles(device: object, indptr: Array, survey: Survey) -> Tiles:
+def tiles(device: Device, indptr: Array, survey: Survey) -> Tiles:
     """Share out the merged list of entries and row ends equally."""
     num_rows, total = indptr.size - 1, survey.last + indptr.size - 1
     ends = indptr[1:] + np.arange(num_rows, dtype=np.int64)

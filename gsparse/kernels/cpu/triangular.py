@@ -1,4 +1,4 @@
-"""Triangular factors; the contract is in `gsparse.kernels`.
+"""Triangular factors; the contract is in `gsparse.kernels.contract`.
 
 One thread goes from row to row: most levels are too narrow to share. Sweeps (`gsparse.linalg.preconditioners`) are
 products, which all threads share.
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.jit import jitted
@@ -48,7 +49,7 @@ def _order_levels(indptr: Array, indices: Array, upper: bool) -> Any:
     return order, bounds
 
 
-def factorize_ilu0(device: object, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
+def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
     """Factorize in place, in order of rows; `levels` is not needed."""
     _factorize_ilu0(csr.indptr, csr.indices, csr.data, diagonal)
 
@@ -69,7 +70,7 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
 
 
 def triangular_solver(
-    device: object, csr: Csr, levels: Levels | None, columns: int, upper: bool
+    device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
     """Bind a solve with a unit triangular matrix; `levels` is not needed."""
 

@@ -1,5 +1,6 @@
 """The GPU backend: CUDA C++ in `src/`, bound and launched here."""
 
+from gsparse.kernels.contract import BindProduct
 from gsparse.kernels.gpu.basis import Arnoldi
 from gsparse.kernels.gpu.encode import (
     CSR_CODES,
@@ -48,6 +49,7 @@ __all__ = [
     "CSR_CODES",
     "LONG_LENGTH",
     "LOOKS_UP",
+    "NEEDS_LEVELS",
     "SCALAR_LENGTH",
     "SORTING_SCOPE",
     "SPMV",
@@ -56,10 +58,16 @@ __all__ = [
     "Arnoldi",
     "bind_dots",
     "bind_step",
+    "blocked_ellpack",
+    "csr_adaptive",
+    "csr_scalar",
+    "csr_split",
     "csr_spmm",
     "csr_transpose",
+    "csr_vector",
     "cut_slices",
     "distinct_keys",
+    "ellpack",
     "encode_columns",
     "encode_keys",
     "factorize_ilu0",
@@ -72,6 +80,7 @@ __all__ = [
     "num_scatter_dots",
     "row_blocks",
     "row_keys",
+    "row_pattern",
     "rows_follow",
     "run_span",
     "scatter_add",
@@ -81,7 +90,10 @@ __all__ = [
     "triangular_solver",
 ]
 
-SPMV = {
+# Blocks of threads share the rows of a level.
+NEEDS_LEVELS = True
+
+SPMV: dict[str, BindProduct] = {
     "csr_scalar": csr_scalar,
     "csr_vector": csr_vector,
     "csr_adaptive": csr_adaptive,

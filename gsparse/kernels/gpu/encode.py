@@ -1,4 +1,4 @@
-"""Columns, values and rows in fewer bytes (contract: `gsparse.kernels`; kernels: `src/setup_entries.cu`)."""
+"""Columns, values and rows in fewer bytes (contract: `gsparse.kernels.contract`; kernels: `src/setup_entries.cu`)."""
 
 from __future__ import annotations
 

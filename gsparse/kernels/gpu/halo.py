@@ -1,4 +1,4 @@
-"""What ranks exchange, picked out and put back (contract: `gsparse.kernels`; kernels: `src/halo.cu`)."""
+"""What ranks exchange, picked out and put back (contract: `gsparse.kernels.contract`; kernels: `src/halo.cu`)."""
 
 from __future__ import annotations
 

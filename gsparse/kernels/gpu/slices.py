@@ -1,4 +1,4 @@
-"""Where entries go in padded formats, and laying items out there (contract: `gsparse.kernels`)."""
+"""Where entries go in padded formats, and laying items out there (contract: `gsparse.kernels.contract`)."""
 
 from __future__ import annotations
 

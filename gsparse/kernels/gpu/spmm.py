@@ -1,4 +1,4 @@
-"""Products with several dense columns (contract: `gsparse.kernels`; kernel: `src/spmm_csr.cu`)."""
+"""Products with several dense columns (contract: `gsparse.kernels.contract`; kernel: `src/spmm_csr.cu`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, RowPattern
 from gsparse.formats.launch import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch
-from gsparse.kernels.contract import Survey
+from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns, Survey
 from gsparse.kernels.gpu.catalogue import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.scratch import Scratch, records
@@ -72,9 +72,9 @@ def csr_spmm(
     device: Device,
     matrix: Csr | RowPattern,
     dtype: np.dtype[Any],
-    choose: Callable[[Panel], PanelLaunch],
+    choose: ChoosePanelLaunch,
     survey: Survey,
-) -> Callable[[Array, Array, Any, Any, bool], None]:
+) -> MultiplyColumns:
     """Multiply as `choose` says for each shape and layout of X."""
     return _Product(device, matrix, dtype, choose, survey)
 
@@ -87,7 +87,7 @@ class _Product:
         device: Device,
         matrix: Csr | RowPattern,
         dtype: np.dtype[Any],
-        choose: Callable[[Panel], PanelLaunch],
+        choose: ChoosePanelLaunch,
         survey: Survey,
     ) -> None:
         self._device, self._matrix, self._dtype, self._choose = device, matrix, dtype, choose

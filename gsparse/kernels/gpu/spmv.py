@@ -1,10 +1,10 @@
-"""Sparse matrix-vector products: types bound and launched (contract: `gsparse.kernels`; kernels: `src/spmv_*.cu`)."""
+"""Sparse matrix-vector products (contract: `gsparse.kernels.contract`; CUDA sources: `src/spmv_*.cu`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import BlockedEllpack, Columns, CsrEntries, Ellpack, LongRows, RowBlocks, RowPattern, Tiles, Values
 from gsparse.formats.launch import Launch
+from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.catalogue import PATTERN_ROWS, SPLIT_SHAPES, expression
 from gsparse.kernels.gpu.launch import check_grid, launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import Scratch, records
@@ -44,8 +45,6 @@ _MANY_ROWS = 1_000_000
 # Tiles a split row from which on a whole warp adds up its carries.
 _LONG_CARRY = 4.0
 
-
-Multiply = Callable[[Array, Array, Any, Any, bool], None]
 
 # Flags as kernels take them.
 _FLAGS = (np.int32(0), np.int32(1))
@@ -198,7 +197,9 @@ def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: 
         launch_blocks(device, "spmv_split.cu", name, tiles.num_tiles, shape[0], args)
         launch_threads(device, "spmv_split.cu", carry, num_split * lanes, threads, (*rows, carries, y, alpha))
 
-    return multiply
+    product: Any = multiply
+    product.num_dots = 0
+    return cast(Multiply, product)
 
 
 def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:

@@ -1,8 +1,8 @@
-"""Passes of solvers bound and launched (contract: `gsparse.kernels`; written by `gsparse.kernels.gpu.step_source`)."""
+"""Steps of solvers, bound and launched (contract: `gsparse.kernels.contract`; source: `kernels.gpu.step_source`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.catalogue import expression
 from gsparse.kernels.gpu.step_source import is_split, pending_read, step_source
-from gsparse.kernels.steps import Program, Step
+from gsparse.kernels.steps import Program, Step, StepState
 
 __all__ = ["bind_dots", "bind_step"]
 
@@ -32,8 +32,8 @@ def bind_step(
     program: Program,
     step: Step,
     vectors: Mapping[str, Array],
-    state: Any,
-) -> Callable[[], None]:
+    state: StepState,
+) -> Call:
     """Bind a pass to its arrays: what is left is one launch."""
     names, sums, columns = program.vectors_of(step), step.targets("sums"), state.columns
     arrays = [vectors[name] for name in names]
@@ -62,11 +62,11 @@ def bind_step(
     return partial(queue, calls)
 
 
-def _kernel(device: Device, program: Program, step: Step, state: Any, kind: str) -> Any:
+def _kernel(device: Device, program: Program, step: Step, state: StepState, kind: str) -> Any:
     return device.kernel(step_source(program), expression(f"{program.name}_{step.name}{kind}", state.dtype))
 
 
-def _reduction(device: Device, state: Any, names: Sequence[str], partials: Array, count: int) -> list[Call]:
+def _reduction(device: Device, state: StepState, names: Sequence[str], partials: Array, count: int) -> list[Call]:
     """Bind what adds up partial sums over all ranks: first to few, which ranks exchange and readers add up.
 
     The few of several names lie side by side, so that one exchange does, unless another step has some of them too.
@@ -81,6 +81,7 @@ def _reduction(device: Device, state: Any, names: Sequence[str], partials: Array
             fresh = (device.xp.zeros(shape, state.cells.dtype), np.int32(_FEW_SUMS))
             state.pending.setdefault(name, fresh)
         sets = [(part, state.pending[name][0]) for name, part in zip(names, partials, strict=True)]
+    assert state.reduce is not None
     kernel = device.kernel("sums.cu", expression("sum_partials", state.cells.dtype))
     calls: list[Call] = []
     for part, few in sets:
@@ -89,7 +90,7 @@ def _reduction(device: Device, state: Any, names: Sequence[str], partials: Array
     return calls
 
 
-def bind_dots(device: Device, state: Any, name: str, num_dots: int) -> tuple[Array, Callable[[], None] | None]:
+def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
     """Give the array that a product leaves its partial sums in, and what has to be called after it.
 
     Passes bound from now on take their sum by its name.
@@ -106,7 +107,7 @@ def bind_dots(device: Device, state: Any, name: str, num_dots: int) -> tuple[Arr
     return dots, lambda: kernel((_FEW_SUMS,), (_THREADS,), args)
 
 
-def _output(device: Device, state: Any, name: str, blocks: int) -> Array:
+def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
     """Give the array that partial sums of a name are left in, the same for all steps that sum it."""
     found = state.pending.get(name)
     if found is None or int(found[1]) != blocks:

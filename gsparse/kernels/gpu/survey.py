@@ -1,4 +1,4 @@
-"""What a structure is like, and how the work of CSR products is shared out (contract: `gsparse.kernels`).
+"""What a structure is like, and how the work of CSR products is shared out (contract: `gsparse.kernels.contract`).
 
 The survey counts, in each of at most `_MAX_PARTS` equal parts of the rows, what later kernels will find there. So these
 know how much to allocate and where each of their blocks writes, and nothing waits for the device in between.

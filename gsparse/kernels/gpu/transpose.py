@@ -1,4 +1,4 @@
-"""Symmetry and transposition (contract: `gsparse.kernels`)."""
+"""Symmetry and transposition (contract: `gsparse.kernels.contract`)."""
 
 from __future__ import annotations
 

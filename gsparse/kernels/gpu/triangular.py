@@ -1,4 +1,4 @@
-"""Triangular factors, level by level (contract: `gsparse.kernels`; kernels: `src/triangular.cu`)."""
+"""Triangular factors, level by level (contract: `gsparse.kernels.contract`; kernels: `src/triangular.cu`)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def _launches(levels: Levels) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels) -> None:
+def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
     """Factorize in place: rows of a level at once."""
+    assert levels is not None
     kernel = device.kernel("triangular.cu", expression("ilu0_levels", csr.dtype, csr.indices.dtype))
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
     for first, last, blocks, threads in _launches(levels):
@@ -44,9 +45,10 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels) ->
 
 
 def triangular_solver(
-    device: Device, csr: Csr, levels: Levels, columns: int, upper: bool
+    device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
     """Bind a solve with a unit triangular matrix: its rows are brought into the order of levels."""
+    assert levels is not None
     if columns > MAX_GRID_Y:
         raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
     kernel = device.kernel("triangular.cu", expression("solve_levels", csr.dtype, csr.indices.dtype))

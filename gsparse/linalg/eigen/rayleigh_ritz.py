@@ -170,6 +170,6 @@ def multiplier(A: Any, device: Device, on_host: bool, name: str = "A") -> Multip
 
 def _hosted(function: Multiply, device: Device) -> Multiply:
     """Give a function of host arrays as one of device arrays. Synchronizes."""
-    if device.kind == "cpu":
+    if device.is_host:
         return lambda V: np.asarray(function(V))
     return lambda V: device.upload(np.asarray(function(device.download(V))))

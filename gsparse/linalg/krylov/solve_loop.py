@@ -193,7 +193,7 @@ class Iteration:
     @property
     def is_queued(self) -> bool:
         """Whether work is queued while the host goes on: it must not look at scalars in between."""
-        return self._is_resident and self.device.kind == "gpu"
+        return self._is_resident and not self.device.is_host
 
     def apply_and_sum(self, operator: Any, source: str, target: str, step: str) -> list[Call]:
         """Bind a product and the pass that sums conj(source)·target after it: in one, where the product can."""

@@ -199,7 +199,7 @@ def _parse(solve: str | None, sweeps: int, shift: float) -> Method | None:
 
 
 def _default(device: Device) -> Method:
-    return "levels" if device.kind == "cpu" else "jacobi"
+    return "jacobi" if kernels_of(device).NEEDS_LEVELS else "levels"
 
 
 def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
@@ -207,7 +207,7 @@ def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
     device = matrix.device
     csr, rows, diagonal = _shifted(matrix, shift)
     levels: Levels | None = None
-    if device.kind != "cpu":
+    if kernels_of(device).NEEDS_LEVELS:
         levels = levels_of(device, select(device, csr, csr.indices < rows, csr.data), upper=False)
     kernels_of(device).factorize_ilu0(device, csr, diagonal, levels)
     return csr, rows, csr.data[diagonal]

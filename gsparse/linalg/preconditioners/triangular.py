@@ -8,7 +8,6 @@ from typing import Any
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.select import get_device
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
@@ -61,7 +60,7 @@ class Triangle:
     def _by_levels(self, passes: Passes, adjoint: bool) -> Solve:
         device, upper = passes.device, self._upper != adjoint
         csr = self._adjoint if adjoint else self._csr
-        levels = None if device.kind == "cpu" else levels_of(device, csr, upper=upper)
+        levels = levels_of(device, csr, upper=upper) if kernels_of(device).NEEDS_LEVELS else None
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
         solve = kernels_of(device).triangular_solver(device, csr, levels, passes.columns, upper)
         return lambda x, y: [partial(solve, x, y)]
@@ -92,6 +91,8 @@ SOLVES: dict[str, Callable[[Triangle, Passes, bool], Solve]] = {
 
 def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels:
     """Give the levels of a strictly triangular matrix on a device, found on the host. Synchronizes."""
+    from gsparse.kernels.cpu.triangular import order_levels  # compiled by numba, which is imported when it is needed
+
     indptr, indices = (device.download(part) for part in (csr.indptr, csr.indices))
-    levels: Levels = kernels_of(get_device("cpu")).order_levels(indptr, indices, upper)
+    levels = order_levels(indptr, indices, upper)
     return Levels(device.upload(levels.order), levels.bounds)

@@ -1,0 +1,30 @@
+"""How kernels that take all of their arguments at once become products that are bound to a matrix first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats.launch import Launch
+from gsparse.kernels.contract import BindProduct, Multiply
+
+__all__ = ["bound"]
+
+
+def bound(kernel: Callable[..., None]) -> BindProduct:
+    """Decorate ``kernel(matrix, x, y, alpha, beta, conjugate)`` as the contract has it; the CPU needs no launch."""
+
+    def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
+        def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+            kernel(matrix, x, y, alpha, beta, conjugate)
+
+        product: Any = multiply
+        product.num_dots = 0
+        return cast(Multiply, product)
+
+    bind.__name__, bind.__doc__ = kernel.__name__, kernel.__doc__
+    return bind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -10,8 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
+from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array, storage_dtype
-from gsparse.device.interchange import library_of
 from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, ShapeError
 from gsparse.linalg.registry import names_of
@@ -148,25 +149,21 @@ class Operator(ABC):
         return self._product(x, adjoint=False)
 
     def _product(self, x: Array, *, adjoint: bool) -> Array:
-        library = library_of(x)
-        if library is not None:
-            return library.give(self._product(library.take(x), adjoint=adjoint))
-        device = device_of(x) or self.home()
-        on_host = not device.owns(x)
-        x = np.asarray(x) if on_host else x
-        dtype = np.dtype(np.result_type(x.dtype, self.dtype, np.float32))
+        vector = parse_dense(x)
+        device = vector.home or self.home()
+        dtype = np.dtype(np.result_type(vector.dtype, self.dtype, np.float32))
         rows, size = self.shape[::-1] if adjoint else self.shape
-        if x.ndim not in (1, 2) or x.shape[0] != size:
-            raise ShapeError(f"this operator takes vectors of {size} elements, or columns, got shape {x.shape}")
-        shape, columns = x.shape[:0:-1], x.size // size if size else 1
+        if vector.ndim not in (1, 2) or vector.shape[0] != size:
+            raise ShapeError(f"this operator takes vectors of {size} elements, or columns, got shape {vector.shape}")
+        other_axes = vector.shape[:0:-1]
+        columns = math.prod(other_axes)
         with device.active(), device.memory_guard():
             if not columns:
-                return (np if on_host else device.xp).empty((rows, 0), dtype)
-            flat = x.T.reshape(-1).astype(dtype, copy=False)
-            flat = device.upload(flat) if on_host else device.xp.ascontiguousarray(flat)
-            y = self._computed(device, flat, columns, adjoint)
-            found = device.download_vector(y) if on_host else y
-        return found.reshape(*shape, rows).T
+                product = device.empty((0, rows), dtype)
+            else:
+                product = self._computed(device, vector.flat(device, dtype, columns), columns, adjoint)
+            product = vector.moved_back(device, product)
+        return vector.returned(product.reshape(*other_axes, rows).T)
 
     def _computed(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
         """Give the product with vectors on the device, one after the other, as a new one."""

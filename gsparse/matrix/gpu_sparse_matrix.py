@@ -13,8 +13,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats
+from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY, Array
-from gsparse.device.interchange import library_of, taken
 from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
@@ -189,15 +189,11 @@ class DeviceMatrix(ElementwiseOperations):
         return self._product_of_vector(x, out, adjoint=True)
 
     def _product_of_vector(self, x: Array, out: Array | None, **options: Any) -> Array:
-        """Multiply a vector, or a column as LinearOperators hand it over."""
-        library = library_of(x)
-        if library is not None:
-            product = self._product_of_vector(library.take(x), taken(out), **options)
-            return library.give(product) if out is None else out
-        x = x if device_of(x) is not None else np.asarray(x)
-        if x.ndim == 2 and x.shape[1] == 1 and out is None:
-            return self._product(x.reshape(-1), **options).reshape(-1, 1)
-        return self._product(x, out, ndim=1, **options)
+        """Multiply a vector, or one column, as `LinearOperator` passes it."""
+        vector = parse_dense(x)
+        if vector.ndim == 2 and vector.shape[1] == 1 and out is None:
+            return self._product(vector.with_array(vector.array.reshape(-1)), **options).reshape(-1, 1)
+        return self._product(vector, out, ndim=1, **options)
 
     def matmat(self, X: Array, out: Array | None = None) -> Array:
         """Multiply by k dense columns: A·X.
@@ -251,30 +247,26 @@ class DeviceMatrix(ElementwiseOperations):
             found = ops.multiply_columns_quickly(self, other)
         if found is not None:
             return found
-        library = library_of(other)
-        return self._times(other) if library is None else library.give(self @ library.take(other))
-
-    def _times(self, other: Any) -> Any:
-        if device_of(other) is None and not isinstance(other, np.ndarray):
-            if is_scalar(other):
-                raise ValueError("Scalar operands are not allowed, use '*' instead")
-            if sp.issparse(other):
-                return self._sparse_product(other)
-            other = np.asarray(other)
-            if other.ndim == 0:
-                return NotImplemented  # an object that is no array: its own __rmatmul__ may know better
-        elif hasattr(other, "tocsr"):  # on GPUs only
+        if is_scalar(other):
+            raise ValueError("Scalar operands are not allowed, use '*' instead")
+        if sp.issparse(other):
+            return self._sparse_product(other)
+        if device_of(other) is not None and hasattr(other, "tocsr"):  # on GPUs only
             raise DeviceError("sparse times sparse is computed on the host: pass the CuPy matrix as other.get()")
-        if other.ndim == 0:
+        return self._dense_product(parse_dense(other))
+
+    def _dense_product(self, x: DenseInput) -> Any:
+        if x.ndim == 0:
+            if x.dtype == object:
+                return NotImplemented  # The object is no array: its own __rmatmul__ may know how to multiply.
             raise ValueError("Scalar operands are not allowed, use '*' instead")
         if self.ndim == 1:
-            return self._on_host("dot", other)
-        other = np.asarray(other) if isinstance(other, np.ndarray) else other  # (a numpy.matrix is none of a vector)
-        if other.ndim > 2:
-            raise ShapeError(f"a sparse matrix multiplies vectors and matrices, got {other.ndim} dimensions")
-        if other.ndim == 2 and other.shape[1] == 1:
-            return (self @ other.reshape(-1)).reshape(-1, 1)
-        return self._product(other)
+            return x.returned(self._on_host("dot", x.array))
+        if x.ndim > 2:
+            raise ShapeError(f"a sparse matrix multiplies vectors and matrices, got {x.ndim} dimensions")
+        if x.ndim == 2 and x.shape[1] == 1:
+            return self._product_of_vector(x, None)
+        return self._product(x)
 
     def _sparse_product(self, other: Any, *, reflected: bool = False) -> Any:
         """Multiply by a sparse matrix, on the host."""
@@ -301,25 +293,22 @@ class DeviceMatrix(ElementwiseOperations):
         return self._scaled(other) if is_scalar(other) else self @ other
 
     def __rmatmul__(self, other: Any) -> Any:
-        library = library_of(other)
-        if library is not None:
-            return library.give(self.__rmatmul__(library.take(other)))
         if is_scalar(other):
             raise ValueError("Scalar operands are not allowed, use '*' instead")
         if sp.issparse(other):
             return self._sparse_product(other, reflected=True)
+        x = parse_dense(other)
         if self.ndim == 1:
-            return self._on_host("__rmatmul__", other)
-        other = other if device_of(other) is not None else np.asarray(other)
-        if other.ndim == 0:
+            return x.returned(self._on_host("__rmatmul__", x.array))
+        if x.ndim == 0:
             return NotImplemented
         rows = self.shape[0]
-        if other.ndim > 2 or other.shape[-1] != rows:
-            taken = f"({rows},) or (k, {rows})"
+        if x.ndim > 2 or x.shape[-1] != rows:
+            required = f"({rows},) or (k, {rows})"
             raise ShapeError(
-                f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {taken}, got {other.shape}"
+                f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {required}, got {x.shape}"
             )
-        return self._product(other.T, transpose=True).T
+        return x.returned(self._product(x.array.T, transpose=True).T)
 
     # SciPy's private names for the same: its own code calls them on operands it knows to be sparse.
     def _matmul_vector(self, other: Any) -> Any:

@@ -16,8 +16,9 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats
+from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array, compute_dtype, storage_dtype
-from gsparse.device.interchange import library_of, taken
+from gsparse.device.interchange import taken
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.products.prepared import Operand
@@ -148,29 +149,26 @@ def multiply(
 ) -> Array:
     """Compute alpha·op(A)·x + beta·out for a vector or several columns; op is A, its transpose or its adjoint."""
     _check_matrix(A)
-    library = library_of(x)
-    if library is not None:
-        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "transpose": transpose, "adjoint": adjoint}
-        product = multiply(A, library.take(x), out=taken(out), ndim=ndim, **options)
-        return library.give(product) if out is None else out
-    device = A.device
+    vector, target, device = _parse_vector(x), taken(out), A.device
     plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
     if not plain:
         _check_scalars(alpha=alpha, beta=beta)
-    x = _as_array(device, x)
+    _check_home(device, vector)
+    x = vector.array
     _check_x(A, x, transpose or adjoint, ndim)
     types = _types_of_plain_product(A.dtype, x.dtype) if plain else _Types.of(A.dtype, x.dtype, alpha, beta)
     if out is not None or not plain:
         rows = A.shape[1] if transpose or adjoint else A.shape[0]
-        _check_out(device, x, out, (rows, *x.shape[1:]), types.result, beta)
+        _check_out(device, x, target, (rows, *x.shape[1:]), types.result, beta)
     if types.compute is None:
         product = alpha * A.host_product(x, transpose=transpose, adjoint=adjoint)
-        return _deliver(product if _is_zero(beta) else product + beta * out, out)
-    operand, conjugate = A.operand(transpose=transpose, adjoint=adjoint)
-    with device.active(), device.memory_guard():
-        product = _run(operand, conjugate, types, x, alpha, beta, out)
-    A.stats.products += 1
-    return product
+        product = _deliver(product if _is_zero(beta) else product + beta * target, target)
+    else:
+        operand, conjugate = A.operand(transpose=transpose, adjoint=adjoint)
+        with device.active(), device.memory_guard():
+            product = _run(operand, conjugate, types, x, alpha, beta, target)
+        A.stats.products += 1
+    return vector.returned(product) if out is None else out
 
 
 def multiply_quickly(A: Any, x: Array, out: Array | None = None) -> Array | None:
@@ -266,16 +264,16 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def _as_array(device: Device, x: Array) -> Array:
-    """Give x as an array of the host or of A's GPU; refuse one of another device."""
-    found = device_of(x)
-    if found is None:
-        if sp.issparse(x):
-            raise TypeError(f"x must be dense, got a sparse {type(x).__name__}: use A @ x, or x.toarray()")
-        return np.asarray(x)
-    if found is not device:
-        raise DeviceError(f"the matrix lives on {device.name}, the vector on {found.name}: bring one to the other")
-    return x
+def _parse_vector(x: Any) -> DenseInput:
+    if sp.issparse(x):
+        raise TypeError(f"x must be dense, got a sparse {type(x).__name__}: use A @ x, or x.toarray()")
+    return parse_dense(x)
+
+
+def _check_home(device: Device, x: DenseInput) -> None:
+    """Refuse a vector of another GPU."""
+    if x.home is not None and x.home is not device:
+        raise DeviceError(f"the matrix lives on {device.name}, the vector on {x.home.name}: bring one to the other")
 
 
 def _check_matrix(A: Multiplicand) -> None:

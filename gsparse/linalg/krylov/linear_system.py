@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
+from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array
-from gsparse.device.interchange import Library, library_of, taken
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
@@ -40,12 +40,10 @@ class System:
         Whether `x` may be other than 0.
     guess : array, optional
         What `x` began as, where the caller gave it.
-    on_host : bool
-        Whether the caller gave a host array for b.
+    given : DenseInput
+        b as the caller passed it: the solution is returned in the same kind.
     shape : tuple of int
         Of the solution as the caller gets it.
-    library : Library, optional
-        That of b where it is neither NumPy's nor CuPy's: whose arrays the caller gets.
     """
 
     device: Device
@@ -56,9 +54,8 @@ class System:
     x: Array
     columns: int
     has_guess: bool
-    on_host: bool
+    given: DenseInput
     shape: tuple[int, ...]
-    library: Library | None = None
     guess: Array | None = None
 
     @contextmanager
@@ -101,10 +98,10 @@ class System:
     def deliver(self, x: Array) -> Array:
         """Give flat columns to the caller: of the kind b was, a vector where there is one right-hand side."""
         x = x.reshape(self.columns, -1).T
-        if self.on_host:
+        if self.given.is_on_host:
             x = self.device.download(x)
         x = x.reshape(self.shape) if self.columns == 1 else x
-        return x if self.library is None else self.library.give(x)
+        return self.given.returned(x)
 
 
 def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None) -> System:
@@ -115,30 +112,32 @@ def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool =
     ShapeError, DeviceError, TypeError
         Saying what is required and what came.
     """
-    library = library_of(b)
-    b, x0 = taken(b), taken(x0)
-    device = device_for(A, b, M)
+    right = parse_dense(b)
+    guess = x0 if x0 is None or isinstance(x0, str) else parse_dense(x0)
+    device = device_for(A, right.array, M)
     with device.active(), device.memory_guard():
-        return replace(_make_system(device, A, b, x0, M, square, dtype), library=library)
+        return _make_system(device, A, right, guess, M, square, dtype)
 
 
-def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, dtype: Any) -> System:
+def _make_system(
+    device: Device, A: Any, b: DenseInput, x0: DenseInput | str | None, M: Any, square: bool, dtype: Any
+) -> System:
     operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     rows, size = operator.shape
     if square and rows != size:
         raise ShapeError(f"expected square matrix, but got shape={(rows, size)}: use lsqr or lsmr for least squares")
     if preconditioner is not None and preconditioner.shape != operator.shape:
         raise ShapeError(f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}")
-    home = device_of(b)
-    if home is not None and home is not device:  # on GPUs only
-        raise DeviceError(f"the matrix lives on {device.name}, b on {home.name}: bring one to the other")
-    b = np.asarray(b) if home is None else b
+    if b.home is not None and b.home is not device:  # on GPUs only
+        raise DeviceError(f"the matrix lives on {device.name}, b on {b.home.name}: bring one to the other")
     if b.ndim not in (1, 2) or b.shape[0] != rows:
         raise ShapeError(f"A and b have incompatible dimensions: shapes {operator.shape} and {b.shape}")
     columns = 1 if b.ndim == 1 else int(b.shape[1])
     if dtype is None:
         dtype = solve_dtype(operator, b)
-    flat = flatten(device, b, dtype, columns)
+    flat = b.flat(device, dtype, columns)
+    if device.is_host and np.may_share_memory(flat, b.array):
+        flat = flat.copy()  # The caller's array may be read-only, for which numba would compile every kernel again.
     x, guess = device.xp.zeros(columns * size, dtype), None
     if isinstance(x0, str):
         if x0 != "Mb":
@@ -148,23 +147,12 @@ def _make_system(device: Device, A: Any, b: Any, x0: Any, M: Any, square: bool, 
             preconditioner.bind(device, dtype, columns)(flat, x)
         x[...] = x0_flat
     elif x0 is not None:
-        guess = x0 if device_of(x0) is not None else np.asarray(x0)
+        guess = x0.array
         if guess.size != columns * size or guess.shape[0] != size:
             raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
-        x[...] = flatten(device, guess, dtype, columns)
+        x[...] = x0.flat(device, dtype, columns)
     shape = (size,) if columns == 1 else (size, columns)  # (SciPy's: a vector also for a column)
-    return System(
-        device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, home is None, shape, guess=guess
-    )
-
-
-def flatten(device: Device, array: Array, dtype: np.dtype[Any], columns: int) -> Array:
-    """Bring an array of the caller's to the device, one column after the other."""
-    by_columns = array.reshape(-1, columns).T
-    if device.owns(array) and device_of(array) is not None:  # on GPUs only
-        return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
-    host = array if isinstance(array, np.ndarray) else array.get()
-    return device.upload(np.ascontiguousarray(host.reshape(-1, columns).T.astype(dtype)).reshape(-1))
+    return System(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, b, shape, guess)
 
 
 def dtype_of(given: Any, name: str) -> np.dtype[Any]:

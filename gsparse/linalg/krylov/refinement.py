@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.dense import DenseInput
 from gsparse.device.dtypes import Array
 from gsparse.errors import DtypeError
 from gsparse.kernels.steps import Program, Step
@@ -127,7 +128,9 @@ class _Correction(Operator):
         self.shape, self.dtype = system.A.shape, narrow
         self._solve, self._state, self._maxiter = solve, state, maxiter
         x, b = (system.device.xp.zeros(system.x.size, narrow) for _ in range(2))
-        self._inner = dataclasses.replace(system, dtype=narrow, x=x, b=b, has_guess=False, on_host=False, library=None)
+        # Corrections stay on the device, whatever kind of array the caller passed.
+        on_device = DenseInput(b, system.device)
+        self._inner = dataclasses.replace(system, dtype=narrow, x=x, b=b, has_guess=False, given=on_device)
         self._history: list[list[float]] = [[] for _ in range(system.columns)]
 
     def bind(self, device: Any, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:

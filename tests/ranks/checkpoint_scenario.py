@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import numpy as np
 import scipy.sparse as sp
@@ -52,6 +53,8 @@ WORLD_SIZE = 3
 _ROWS, _PER_ROW = 60_000, 10
 # Seconds without news from a rank, and seconds of a whole round, new worker processes included.
 _TIMEOUT, _ROUND_TIMEOUT = 60.0, 300.0
+# Dask's cluster gives a worker up that is not there again after 15 s, which a busy machine takes to start a process.
+_PATIENCE = {"distributed.deploy.lost-worker-timeout": f"{_ROUND_TIMEOUT}s"}
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def run_rounds(times: int, seed: int) -> Iterator[Round]:
     S = sp.random_array((_ROWS, _ROWS), density=_PER_ROW / _ROWS, rng=np.random.default_rng(seed), format="csr")
     S.data = np.ceil(9 * S.data)
     with (
+        dask.config.set(_PATIENCE),
         tempfile.TemporaryDirectory() as folder,
         LocalGpuCluster(WORLD_SIZE, device="cpu") as cluster,
         distributed.Client(cluster) as client,

@@ -38,7 +38,7 @@ ROOMS = (
     ("kernels",),
     ("formats",),
     ("device", "files"),
-    ("errors", "_version"),
+    ("errors", "_version", "writing"),
 )
 # The package's own face hands names on, lazily where they are expensive to import. What people type stands above it.
 FACE = "gsparse"

@@ -10,6 +10,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
+from gsparse.distributed.io.loaders import RowSources
 from gsparse.errors import DeviceMemoryError, FileFormatError
 from gsparse.files import SUFFIXES, WRITTEN, read_file, write_file
 from tests.support import STRUCTURES, random_values, with_types
@@ -407,6 +409,66 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str) -> None:
     (tmp_path / f"A{ending}").write_bytes(content)
     with pytest.raises(FileFormatError, match=f"(?s)^A{ending} is truncated or malformed: .*{words}.*Fetch it again"):
         GpuSparseMatrix.from_file(tmp_path / f"A{ending}", device="cpu")
+
+
+@pytest.mark.parametrize("repeat", [4_000_000, 10**15])
+def test_a_harwell_boeing_format_takes_no_more_memory_than_the_file(tmp_path: Path, repeat: int) -> None:
+    (tmp_path / "A.rua").write_text(RUA.replace("(40I2)", f"({repeat}I99)"))
+    tracemalloc.start()
+    try:
+        same(read_file(tmp_path / "A.rua"), S)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def full_matrix(num_bytes: int) -> bytes:
+    """Give a variable of 2 by 2 that says that its numbers take so many bytes."""
+    head = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<ii", 2, 2)) + element(1, b"A")
+    return element(14, head + struct.pack("<II", 9, num_bytes) + bytes(num_bytes))
+
+
+# What is compressed (large, so it is made when its turn comes), and what is said of it.
+INFLATED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "null bytes": (lambda: bytes(10**8), "a variable is of type 0, not 14"),
+    "null bytes behind a matrix": (lambda: full_matrix(32) + bytes(10**8), "a variable is of type 0, not 14"),
+    "more numbers than the shape": (lambda: full_matrix(10**8), r"shape \(2, 2\) says that it has 100,000,000 bytes"),
+    "numbers that are not there": (lambda: full_matrix(32)[:-8], "it ends 8 bytes before the end"),
+}
+
+
+@pytest.mark.parametrize("name", INFLATED)
+def test_a_compressed_variable_is_refused_before_it_is_expanded(tmp_path: Path, name: str) -> None:
+    make, words = INFLATED[name]
+    (tmp_path / "A.mat").write_bytes(matlab((15, zlib.compress(make()))))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match=f"^A.mat is truncated or malformed: .*{words}.*Fetch it again"):
+            read_file(tmp_path / "A.mat")
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_compressed_variable_without_its_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "A.mat").write_bytes(matlab((15, zlib.compress(full_matrix(32))[:-6])))
+    with pytest.raises(FileFormatError, match=r"^A\.mat is truncated or malformed: .*end"):
+        read_file(tmp_path / "A.mat")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
+@pytest.mark.parametrize("ending", SUFFIXES)
+@pytest.mark.timeout(20)
+def test_a_pipe_or_a_device_is_refused_before_it_is_opened(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / f"pipe{ending}")
+    (tmp_path / f"zero{ending}").symlink_to("/dev/zero")
+    for name in (f"pipe{ending}", f"zero{ending}"):
+        words = f"^{name} must be a regular file, and is a pipe or a device: write its contents to a file first$"
+        with pytest.raises(FileFormatError, match=words):
+            read_file(tmp_path / name)
+        if ending.startswith((".npz", ".mtx")):
+            with pytest.raises(FileFormatError, match=words):
+                RowSources([tmp_path / name], (3, 3))
 
 
 @pytest.mark.parametrize("values", [np.array(["a", "b"]), np.zeros(2, np.float16), np.zeros(2, "datetime64[s]")])

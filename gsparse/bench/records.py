@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gsparse.writing import replacing
+
 __all__ = ["Record", "Run", "by_matrix", "geometric_mean", "with_reference"]
 
 
@@ -137,7 +139,8 @@ class Run:
         """Write JSON, with what follows from the figures beside them."""
         rows = [asdict(r) | {k: getattr(r, k) for k in ("setup_products", "speedup")} for r in self.records]
         rest = {k: v for k, v in vars(self).items() if k != "records"}
-        path.write_text(json.dumps(rest | {"records": rows}, indent=1), encoding="utf-8")
+        with replacing(path) as file:
+            file.write(json.dumps(rest | {"records": rows}, indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Run:

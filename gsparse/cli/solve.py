@@ -36,6 +36,7 @@ from gsparse.files import SUFFIXES, npz, read_file
 from gsparse.linalg.registry import names_of
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.writing import replacing
 
 __all__ = ["COMMAND"]
 
@@ -243,10 +244,11 @@ def advised(result: SolveResult, method: str, options: argparse.Namespace) -> st
 
 def write_solution(path: Path, x: Any) -> None:
     """Write x: NumPy's format, or a Matrix Market array of a column for each right-hand side."""
-    if path.suffix.lower() == ".npy":
-        np.save(path, x)
-    else:
-        scipy.io.mmwrite(path, x.reshape(x.shape[0], -1))
+    with replacing(path) as file:
+        if path.suffix.lower() == _ARRAY:
+            np.save(file, x)
+        else:
+            scipy.io.mmwrite(file, x.reshape(x.shape[0], -1))
 
 
 def above_rtol(found: dict[str, Any]) -> list[str]:

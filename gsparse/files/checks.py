@@ -30,6 +30,9 @@ _POINTER_BYTES_A_BYTE = 64
 def reading(path: Path, writer: str) -> Iterator[None]:
     """Turn whatever a parser meets (zlib, zipfile, KeyError, ValueError, EOFError, …) into one error with a remedy.
 
+    Pipes and devices are refused before they are opened: opening or reading them may never end, and they have no size
+    by which a header could be checked.
+
     Parameters
     ----------
     path : Path
@@ -38,8 +41,14 @@ def reading(path: Path, writer: str) -> Iterator[None]:
 
     Raises
     ------
-    FileFormatError, DeviceMemoryError, FileNotFoundError
+    FileFormatError, DeviceMemoryError, FileNotFoundError, IsADirectoryError
     """
+    if not path.exists():
+        raise FileNotFoundError(f"no file at {path}")
+    if not path.is_file() and not path.is_dir():
+        raise FileFormatError(
+            f"{path.name} must be a regular file, and is a pipe or a device: write its contents to a file first"
+        )
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError, FileFormatError):

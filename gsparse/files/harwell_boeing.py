@@ -69,13 +69,17 @@ def _simplify(lines: list[str]) -> str:
         del lines[4]
     lines[1] = lines[1][:56]
     lines[3] = " ".join(lines[3].split()[:3])
-    _fill_up(lines)
+    _join_sections(lines)
     return kind[1]
 
 
-def _fill_up(lines: list[str]) -> None:
-    """Bring lines to the length that their format says, by which SciPy counts them."""
-    entries, begin = int(lines[2][42:56]), 4
+def _join_sections(lines: list[str]) -> None:
+    """Put each section on one line, after the number of its lines and their lengths have been checked.
+
+    SciPy reads the last line of a section up to its end, and all lines before it by the length that their format says,
+    which may be far longer than the file.
+    """
+    entries, begin, sections = int(lines[2][42:56]), 4, []
     for section, (format, numbers) in enumerate(
         zip(lines[3].split(), (int(lines[2][28:42]) + 1, entries, entries), strict=True)
     ):
@@ -84,15 +88,18 @@ def _fill_up(lines: list[str]) -> None:
             raise ValueError(f"{format} is no format of whole numbers or of numbers with an exponent")
         repeat, width = int(found[1] or 1), int(found[3])
         says, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(repeat, 1))
-        if says != count or count > len(lines) - begin:
+        if says != count or not 0 <= count <= len(lines) - begin:
             raise ValueError(f"{numbers} numbers of {format} take {count} lines, it announces {says}")
         for number in range(begin, begin + count):
-            lines[number] = lines[number].rstrip().ljust(repeat * width)
+            lines[number] = lines[number].rstrip()
             if len(lines[number]) > repeat * width:
                 raise ValueError(f"line {number + 1} is longer than {format}: {len(lines[number])} characters")
             if found[2] in "Ii":
                 _check_whole_numbers(lines[number])
+        sections.append(" ".join(lines[begin : begin + count]))
         begin += count
+    lines[1] = f"{len(sections):14d}" + f"{1:14d}" * len(sections)
+    lines[4:] = sections
 
 
 def _check_whole_numbers(line: str) -> None:

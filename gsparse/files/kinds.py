@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -13,6 +12,7 @@ import scipy.sparse as sp
 from gsparse.errors import FileFormatError
 from gsparse.files import harwell_boeing, matlab, matrix_market, npz
 from gsparse.files.checks import reading
+from gsparse.writing import replacing
 
 __all__ = ["SUFFIXES", "WRITTEN", "read_file", "write_file"]
 
@@ -88,8 +88,6 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
     """
     path = Path(path)
     kind = _kind_of(path, name)
-    if not path.exists():
-        raise FileNotFoundError(f"no file at {path}")
     with reading(path, kind.writer):
         return kind.read(path, name)
 
@@ -125,12 +123,8 @@ def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> No
     kind = _kind_of(path, name)
     csr = sp.csr_array(A, copy=True)
     csr.sum_duplicates()
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with part.open("xb") as file:
+        with replacing(path) as file:
             kind.write(file, csr, name)
-        part.replace(path)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise FileFormatError(f"{path.name} cannot be written: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 import zlib
@@ -15,7 +16,7 @@ import scipy.io.matlab
 import scipy.sparse as sp
 
 from gsparse.errors import FileFormatError
-from gsparse.files.checks import as_csr
+from gsparse.files.checks import DEFLATE_RATIO, as_csr
 
 __all__ = ["DEFAULT_NAME", "read", "write"]
 
@@ -32,8 +33,14 @@ _NUMBERS = ("sparse", "logical", "double", "single", *(f"{u}int{n}" for u in (""
 # Of version 5: bytes of the header, which end with the byte order; types of elements; classes that hold variables.
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
-_NUMERIC = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 16, 17, 18}
 _CONTAINERS = (1, 2, 3, 16, 17)  # cell, structure, object, function, opaque
+_SPARSE_CLASS, _FULL_CLASSES = 5, range(6, 16)
+# Bytes of a number, by the type of an element of numbers or text.
+_ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
+# Bytes of the sizes of a variable: SciPy takes 32 dimensions.
+_MOST_SIZES_BYTES = 4 * 32
+# Bytes of a file that are read at once, so that at most 17 MB are decompressed at once.
+_PIECE = 1 << 14
 # The first part of the version, of files that SciPy's reader for version 5 takes.
 _VERSION_5 = 1
 
@@ -68,40 +75,133 @@ def _check_file(file: IO[bytes], num_bytes: int) -> None:
     order = "<" if file.read(2) == b"IM" else ">"
     while file.tell() < num_bytes:
         kind, count = struct.unpack(f"{order}II", file.read(8))
-        if count > num_bytes - file.tell():
-            raise ValueError(f"an element says that it has {count:,} bytes, {num_bytes - file.tell():,} are left")
-        body = memoryview(file.read(count))
-        inside = _elements(memoryview(zlib.decompress(body)), order) if kind == _COMPRESSED else [(kind, body)]
-        for inner, matrix in inside:
-            if inner != _MATRIX:
-                raise ValueError(f"a variable is of type {inner}, not {_MATRIX}")
-            _check_matrix(matrix, order)
+        begin = file.tell()
+        if count > num_bytes - begin:
+            raise ValueError(f"an element says that it has {count:,} bytes, {num_bytes - begin:,} are left")
+        if kind == _COMPRESSED:
+            inflated = _Stream(_inflated(_pieces(file, count)))
+            for inner, size in _elements(inflated, DEFLATE_RATIO * count, order):
+                _check_variable(inflated, inner, size, order)
+        else:
+            _check_variable(_Stream(_pieces(file, count)), kind, count, order)
+        file.seek(begin + count)
 
 
-def _check_matrix(body: memoryview, order: str) -> None:
+def _check_variable(stream: _Stream, kind: int, count: int, order: str) -> None:
+    if kind != _MATRIX:
+        raise ValueError(f"a variable is of type {kind}, not {_MATRIX}")
+    _check_matrix(stream, count, order)
+
+
+def _check_matrix(stream: _Stream, count: int, order: str) -> None:
     """Check what a variable consists of: flags, sizes, a name, and then numbers, or variables in a container."""
-    allowed = _NUMERIC
-    for place, (kind, part) in enumerate(_elements(body, order)):
-        if place == 0 and part[0 if order == "<" else 3] in _CONTAINERS:
-            allowed = {*_NUMERIC, _MATRIX}
+    allowed, matlab_class = set(_ITEM_BYTES), 0
+    sizes: tuple[int, ...] = ()
+    for place, (kind, size) in enumerate(_elements(stream, stream.position + count, order)):
+        if place == 0 and size >= 4:
+            matlab_class = stream.read(4)[0 if order == "<" else 3]
+            allowed |= {_MATRIX} if matlab_class in _CONTAINERS else set()
         if kind not in allowed:
             raise ValueError(f"an element of a variable is of type {kind}, there are {sorted(allowed)}")
+        if place == 1 and size <= _MOST_SIZES_BYTES:
+            sizes = struct.unpack(f"{order}{size // 4}i", stream.read(size // 4 * 4))
         if kind == _MATRIX:
-            _check_matrix(part, order)
+            _check_matrix(stream, size, order)
+        elif not _fits(matlab_class, place, sizes, size // _ITEM_BYTES[kind]):
+            raise ValueError(f"an element of a variable of shape {sizes} says that it has {size:,} bytes")
 
 
-def _elements(body: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Give the type and the bytes of each element."""
-    begin = 0
-    while begin < len(body):
-        kind, count = struct.unpack_from(f"{order}II", body, begin)
-        begin += 8
+def _fits(matlab_class: int, place: int, sizes: tuple[int, ...], count: int) -> bool:
+    """Tell whether an element may have that many numbers: a full matrix's parts, and a sparse one's pointers."""
+    if matlab_class in _FULL_CLASSES and place in (3, 4):
+        return count == math.prod(sizes)
+    if matlab_class == _SPARSE_CLASS and place == 4:
+        return len(sizes) == 2 and count == sizes[1] + 1
+    return True
+
+
+def _elements(stream: _Stream, end: int, order: str) -> Iterator[tuple[int, int]]:
+    """Give the type and the number of bytes of each element, whose bytes come next in the stream."""
+    begin = stream.position
+    while stream.position < end and not stream.is_at_end():
+        (kind,) = struct.unpack(f"{order}I", stream.read(4))
         if kind >> 16:  # a small one is all in its tag
-            kind, count, begin = kind & 0xFFFF, kind >> 16, begin - 4
-        if count > len(body) - begin or (begin % 8 and count > 4):
-            raise ValueError(f"an element says that it has {count:,} bytes, {len(body) - begin:,} are left")
-        yield kind, body[begin : begin + count]
-        begin += -(-(begin + count) // 8) * 8 - begin
+            kind, count, most = kind & 0xFFFF, kind >> 16, 4
+        else:
+            (count,) = struct.unpack(f"{order}I", stream.read(4))
+            most = end - stream.position
+        if count > most:
+            raise ValueError(f"an element says that it has {count:,} bytes, {most:,} are left")
+        last = stream.position + count
+        yield kind, count
+        padded = begin + -(-(last - begin) // 8) * 8
+        stream.skip(last - stream.position)
+        stream.skip(min(padded, end) - last, may_end=True)
+
+
+class _Stream:
+    """Bytes in their order, of which only a piece is in memory at any time.
+
+    Parameters
+    ----------
+    pieces : iterator of bytes
+
+    Attributes
+    ----------
+    position : int
+        Bytes that have been read or skipped.
+    """
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._piece, self.position = pieces, memoryview(b""), 0
+
+    def is_at_end(self) -> bool:
+        """Tell whether no byte is left."""
+        while not self._piece:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return True
+            self._piece = memoryview(piece)
+        return False
+
+    def read(self, count: int) -> bytes:
+        """Give the next bytes; ValueError where there are fewer."""
+        return b"".join(self._taken(count, may_end=False))
+
+    def skip(self, count: int, *, may_end: bool = False) -> None:
+        """Go past the next bytes; ValueError where there are fewer, unless the stream `may_end` there."""
+        for _ in self._taken(count, may_end):
+            pass
+
+    def _taken(self, count: int, may_end: bool) -> Iterator[memoryview]:
+        while count:
+            if self.is_at_end():
+                if may_end:
+                    return
+                raise ValueError(f"it ends {count:,} bytes before the end of an element")
+            part, self._piece = self._piece[:count], self._piece[count:]
+            count -= len(part)
+            self.position += len(part)
+            yield part
+
+
+def _pieces(file: IO[bytes], count: int) -> Iterator[bytes]:
+    while count:
+        piece = file.read(min(count, _PIECE))
+        if not piece:
+            return
+        count -= len(piece)
+        yield piece
+
+
+def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress a piece at a time."""
+    inflate = zlib.decompressobj()
+    for piece in pieces:
+        yield inflate.decompress(piece)
+        if inflate.eof:
+            return
+    raise ValueError("its compressed bytes end early")
 
 
 def _chosen(file: str, variables: list[_Variable], name: str | None) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gsparse.plot.axes import axes_of, new_figure
 from gsparse.plot.structure import row_lengths, sparsity
+from gsparse.writing import replacing
 
 __all__ = ["save_figures", "setup_by_format", "thread_scaling", "times_by_format"]
 
@@ -196,7 +197,12 @@ def save_figures(
 def _save(path: Path, draw: Callable[[Any, Any], Any], records: Sequence[Measured], title: str) -> Path:
     figure = new_figure(PAGE_INCHES)
     draw(records, figure.subplots()).set_title(title)
-    figure.savefig(path, dpi=DOTS)
+    return _write(figure, path)
+
+
+def _write(figure: Any, path: Path) -> Path:
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=DOTS)
     return path
 
 
@@ -213,8 +219,7 @@ def _save_sheets(folder: Path, matrices: Sequence[tuple[str, Callable[[], Any]]]
     for name, sheet in sheets.items():
         for ax in axes[name][len(matrices) :]:
             ax.set_axis_off()
-        sheet.savefig(folder / f"{name}.png", dpi=DOTS)
-        yield folder / f"{name}.png"
+        yield _write(sheet, folder / f"{name}.png")
 
 
 def _by_matrix(records: Sequence[Measured], ax: Any, value: Callable[[Measured], float | None], label: str) -> Any:

@@ -298,6 +298,37 @@ def test_a_checkpoint_of_rows_that_were_moved_comes_back_as_the_matrix(
             from_loaders(wrong, S.shape, client=client, workers=workers[:2])
 
 
+def limit_file_size(num_bytes: int) -> None:
+    """Let this worker write no file beyond a size, as on a disk that is full; -1 ends that."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_a_checkpoint_that_fails_leaves_the_older_one_and_nothing_else(
+    client: Any, workers: list[str], tmp_path: Path
+) -> None:
+    S = sp.csr_array(sp.diags_array(np.arange(1.0, 9001)))
+    x = np.ones(9000)
+    with distribute(S, client=client, workers=workers[:3]) as A:
+        files = A.checkpoint(tmp_path)
+    with distribute(5 * S, client=client, workers=workers[:3]) as B:
+        client.run(limit_file_size, 20_000, workers=workers[1:2])
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                B.checkpoint(tmp_path)
+        finally:
+            client.run(limit_file_size, -1, workers=workers[1:2])
+        assert sorted(map(str, tmp_path.iterdir())) == files
+        with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
+            np.testing.assert_array_equal(again @ x, S @ x)
+        (tmp_path / f".{Path(files[1]).name}.{'0' * 32}.part").touch()  # (of a rank that was killed)
+        assert B.checkpoint(tmp_path) == files
+    assert sorted(map(str, tmp_path.iterdir())) == files
+    with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
+        np.testing.assert_array_equal(again @ x, 5 * (S @ x))
+
+
 def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
     S = laplacian(12)
     chunks = (20, 50, 4, 70)

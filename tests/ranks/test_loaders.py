@@ -379,3 +379,97 @@ def test_sources_that_do_not_make_up_the_matrix_are_errors(tmp_path: Path) -> No
         RowSources([tmp_path / "none.npz"], (4, 4))
     with pytest.raises(FileFormatError, match="unknown kind"):
         RowSources([tmp_path / "a.csv"], (4, 4))
+
+
+# ------------------------------------------------------------ files of a checkpoint
+
+OLD, NEW, NEWER = "0" * 32, "1" * 32, "2" * 32
+
+
+def save_part(path: Path, rows: sp.csr_array, checkpoint: str) -> None:
+    """Save a rank's rows as a checkpoint does."""
+    sp.save_npz(path, rows)
+    rewrite(path, **{readers.CHECKPOINT: np.array(checkpoint)})
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> list[Path]:
+    """Give three files of one checkpoint, of the matrix that is 1 on its diagonal."""
+    paths = [tmp_path / f"rows-{rank:05d}.npz" for rank in range(3)]
+    for rank, path in enumerate(paths):
+        save_part(path, sp.eye_array(3, 9, k=3 * rank, format="csr"), OLD)
+    return paths
+
+
+def overwrite(paths: list[Path], rank: int, checkpoint: str = NEW, value: float = 2.0, *, is_renamed: bool) -> None:
+    path = paths[rank]
+    part = path if is_renamed else readers.checkpoint_part(path, checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        save_part(made, value * sp.eye_array(3, 9, k=3 * rank, format="csr"), checkpoint)
+        part.write_bytes(made.read_bytes())
+
+
+def test_files_of_two_checkpoints_are_refused(saved: list[Path]) -> None:
+    for renamed in ([0], [1], [2], [0, 2], [1, 2]):
+        for rank in range(3):
+            overwrite(saved, rank, NEW if rank in renamed else OLD, is_renamed=True)
+        words = r"different checkpoints.*give the list that checkpoint\(\) has returned.*or make the checkpoint again"
+        with pytest.raises(StructureError, match=words):
+            RowSources(saved, (9, 9))
+
+
+@pytest.mark.parametrize("renamed", range(4))
+def test_a_checkpoint_that_was_not_renamed_to_its_end_is_read_as_a_whole(saved: list[Path], renamed: int) -> None:
+    for rank in range(3):
+        overwrite(saved, rank, is_renamed=rank < renamed)
+    found = pickle.loads(pickle.dumps(RowSources(saved, (9, 9))))
+    assert_same(found.rows(0, 9), (2.0 if renamed else 1.0) * sp.eye_array(9))
+    np.testing.assert_array_equal(found.row_lengths(0, 9), np.ones(9))
+
+
+def test_a_newer_checkpoint_makes_up_for_an_older_one_that_was_not_renamed_to_its_end(saved: list[Path]) -> None:
+    for rank in range(3):
+        overwrite(saved, rank, is_renamed=rank == 0)
+        overwrite(saved, rank, NEWER, 3.0, is_renamed=False)
+    assert_same(RowSources(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
+    overwrite(saved, 0, NEWER, 3.0, is_renamed=True)
+    assert_same(RowSources(saved, (9, 9)).rows(0, 9), 3.0 * sp.eye_array(9))
+
+
+def test_a_file_without_a_name_of_its_own_yet_is_read(saved: list[Path]) -> None:
+    for rank in range(3):
+        overwrite(saved, rank, is_renamed=rank == 0)
+    saved[2].unlink()  # (an older checkpoint of fewer ranks)
+    assert_same(RowSources(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
+
+
+def test_rows_of_a_checkpoint_that_was_replaced_meanwhile_are_refused(saved: list[Path]) -> None:
+    sources = RowSources(saved, (9, 9))
+    overwrite(saved, 1, is_renamed=True)
+    assert_same(sources.rows(0, 3), sp.eye_array(3, 9))
+    for read in (sources.rows, sources.row_lengths):
+        with pytest.raises(StructureError, match=r"rows-00001.npz has been replaced .*from_loaders.* again"):
+            read(0, 9)
+
+
+def test_a_part_file_may_be_renamed_after_its_header_was_read(saved: list[Path]) -> None:
+    for rank in range(3):
+        overwrite(saved, rank, is_renamed=rank == 0)
+    sources = RowSources(saved, (9, 9))
+    readers.checkpoint_part(saved[1], NEW).replace(saved[1])
+    assert_same(sources.rows(0, 9), 2.0 * sp.eye_array(9))
+
+
+def test_checkpoints_of_several_folders_make_up_one_matrix(saved: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    save_part(other / "rows-00000.npz", sp.eye_array(3, 9, format="csr"), NEW)
+    assert RowSources([*saved, other / "rows-00000.npz"], (12, 9)).rows(0, 12).nnz == 12
+
+
+@pytest.mark.parametrize("checkpoint", ["", "../" * 5 + "x" * 17, "A" * 32, "0" * 33])
+def test_an_id_that_is_none_is_refused(saved: list[Path], checkpoint: str) -> None:
+    save_part(saved[0], sp.eye_array(3, 9, format="csr"), checkpoint)
+    with pytest.raises(FileFormatError, match="checkpoint_id must be 32 hexadecimal digits"):
+        RowSources(saved, (9, 9))

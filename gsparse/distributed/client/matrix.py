@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client import solves
+from gsparse.distributed.client.checkpoints import write_checkpoint
 from gsparse.distributed.client.cluster import chosen_workers, current_client
 from gsparse.distributed.client.eigenpairs import lobpcg_on_workers
 from gsparse.distributed.client.operators import Products
@@ -24,7 +25,6 @@ from gsparse.distributed.client.task_group import Gang, started_again
 from gsparse.distributed.client.vector_layout import Layout
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.ranks.ordering import parsed_partition
-from gsparse.distributed.worker import group_tasks as gang_tasks
 from gsparse.distributed.worker import solution_copies as checkpoints
 from gsparse.distributed.worker.solve_tasks import Preconditioner, Solve
 from gsparse.errors import CommunicationError
@@ -207,6 +207,10 @@ class DistributedMatrix(Products):
     def checkpoint(self, folder: str | Path) -> list[str]:
         """Have each worker save its rows in a folder that all of them share.
 
+        A checkpoint in the same folder is replaced as a whole: where this one fails, or a worker or this process ends
+        while it is written, `from_loaders` reads either all of the older one or all of the newer one. Only one matrix
+        may be saved in a folder at a time.
+
         ``from_loaders(files, shape)`` makes the matrix again. Where `permutation` is not None, rows and columns are
         saved in the order of the blocks, and `permutation` beside them, by which `from_loaders` finds back; who else
         reads them has ``S[permutation][:, permutation]``.
@@ -224,14 +228,11 @@ class DistributedMatrix(Products):
         Raises
         ------
         CommunicationError, WorkerLost
+        OSError
+            Where a worker cannot write there, or the disk is full.
         """
-        gang = self._gang
-        gang.check_open()
-        roster, tasks = gang.roster, []
-        for rank in gang.ranks:
-            path = str(Path(folder) / f"rows-{rank:05d}.npz")
-            tasks.append(gang.submit(gang_tasks.save_rows, "save", rank, roster, rank, path, self._moved(rank)))
-        return gang.wait(tasks)
+        self._gang.check_open()
+        return write_checkpoint(self._gang, Path(folder), [self._moved(rank) for rank in self._gang.ranks])
 
     def _moved(self, rank: int) -> dict[str, Host]:
         """Give what a rank's checkpoint is to hold beside its rows, where they were moved."""

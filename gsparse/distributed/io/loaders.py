@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.io.readers import Reader, open_file
+from gsparse.distributed.io.readers import Reader, open_files
 from gsparse.errors import ShapeError, StructureError
 
 __all__ = ["RowSources"]
@@ -44,6 +44,8 @@ class RowSources:
     ------
     ShapeError
         Where the sources do not make up that shape.
+    StructureError
+        Where the files of one folder are of different checkpoints.
     FileNotFoundError, FileFormatError
 
     Examples
@@ -78,7 +80,7 @@ class RowSources:
         ShapeError
             Where there are no such rows, or a callable gives another shape.
         StructureError
-            Where a callable gives no matrix.
+            Where a callable gives no matrix, or a file of a checkpoint has been replaced by that of another one.
         FileFormatError
             Where a file is truncated or malformed.
         DeviceMemoryError
@@ -141,6 +143,7 @@ class _Called:
     source: Callable[[int, int], Any]
     shape: tuple[int, int]
     dtype: None = None
+    checkpoint: None = None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         expected = (hi - lo, self.shape[1])
@@ -170,7 +173,7 @@ def _readers(sources: Sequence[Source], shape: tuple[int, int]) -> tuple[Reader,
         raise ShapeError(f"sources must be files, or one callable for all rows, got {len(sources)} sources")
     if calls:
         return (_Called(calls[0], shape),)
-    return tuple(open_file(Path(source).absolute()) for source in sources)  # type: ignore[arg-type]
+    return open_files([Path(source).absolute() for source in sources])  # type: ignore[arg-type]
 
 
 def _shape_of(shape: tuple[int, int]) -> tuple[int, int]:

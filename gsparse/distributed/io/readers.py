@@ -6,7 +6,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,15 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.errors import FileFormatError
+from gsparse.errors import FileFormatError, StructureError
 from gsparse.files import matrix_market, npz
 from gsparse.files.checks import as_csr, check_values, reading
+from gsparse.writing import part_of
 
-__all__ = ["FIRST_ROW", "PERMUTATION", "Reader", "open_file"]
+__all__ = ["CHECKPOINT", "FIRST_ROW", "PERMUTATION", "Reader", "checkpoint_part", "open_file", "open_files"]
 
 # What an .npz calls the numbers that its rows had before they were moved, and the first one's number since
 # (`DistributedMatrix.checkpoint`).
 PERMUTATION, FIRST_ROW = "permutation", "first_row"
+# And the id of the checkpoint that the file is of.
+CHECKPOINT = "checkpoint_id"
+_ID = re.compile(r"[0-9a-f]{32}")
 
 # Bytes read at once.
 _CHUNK = 1 << 23
@@ -44,6 +48,11 @@ class Reader(Protocol):
         """Give that of the values, None where only rows tell."""
         ...
 
+    @property
+    def checkpoint(self) -> str | None:
+        """Give the id of the checkpoint that the file is of, None where it is of none."""
+        ...
+
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         """Give rows lo to hi, with checked indices."""
         ...
@@ -57,8 +66,48 @@ class Reader(Protocol):
         ...
 
 
-def open_file(path: Path) -> Reader:
+def open_files(paths: Sequence[Path]) -> tuple[Reader, ...]:
+    """Read the headers of files that stand one below the other.
+
+    The first file of a checkpoint in a folder says which checkpoint the folder holds. All others of that folder must be
+    of the same one: either under their own names, or as part files that their ranks could not rename any more.
+
+    Raises
+    ------
+    StructureError
+        Where files of one folder are of different checkpoints.
+    FileNotFoundError, FileFormatError, DeviceMemoryError
+    """
+    readers: list[Reader] = []
+    firsts: dict[Path, Reader] = {}
+    for path in paths:
+        first = firsts.get(path.parent)
+        reader = open_file(path, None if first is None else first.checkpoint)
+        if reader.checkpoint is not None:
+            first = firsts.setdefault(path.parent, reader)
+            if first.checkpoint != reader.checkpoint:
+                raise StructureError(
+                    f"{paths[readers.index(first)].name} and {path.name} are of different checkpoints, and the files "
+                    "of one folder must be of one checkpoint: give the list that checkpoint() has returned, in its "
+                    "order, or make the checkpoint again"
+                )
+        readers.append(reader)
+    return tuple(readers)
+
+
+def checkpoint_part(path: Path, checkpoint: str) -> Path:
+    """Give the name of a checkpoint's file until the whole checkpoint is on the disk."""
+    return part_of(path, checkpoint)
+
+
+def open_file(path: Path, checkpoint: str | None = None) -> Reader:
     """Read the header of a file.
+
+    Parameters
+    ----------
+    path : Path
+    checkpoint : str, optional
+        The checkpoint that its folder holds, of which there may still be a part file.
 
     Raises
     ------
@@ -69,8 +118,14 @@ def open_file(path: Path) -> Reader:
     found = next((reader for kind, reader in _KINDS.items() if path.name.lower().endswith(kind)), None)
     if found is None:
         raise FileFormatError(f"{path.name}: unknown kind of file, rows are read of {', '.join(_KINDS)}")
-    with reading(path, found.writer):
-        return found.open(path)
+    with reading(_current(path, checkpoint), found.writer):
+        return found.open(path, checkpoint)
+
+
+def _current(path: Path, checkpoint: str | None) -> Path:
+    """Give the file to read: the part file, as long as there is one of this checkpoint, and else the file itself."""
+    part = None if checkpoint is None else checkpoint_part(path, checkpoint)
+    return path if part is None or not part.exists() else part
 
 
 # ------------------------------------------------------------------------- .npz
@@ -87,11 +142,13 @@ class _Npz:
     format: str
     dtype: np.dtype[Any]
     was_moved: bool
+    checkpoint: str | None
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        with zipfile.ZipFile(path) as archive:
+    def open(cls, path: Path, checkpoint: str | None) -> Self:
+        with zipfile.ZipFile(_current(path, checkpoint)) as archive:
             headers = npz.headers(archive)
+            own_checkpoint = _checkpoint_of(archive)
             shape, kind = (_whole(archive, name).tolist() for name in ("shape", "format"))
         num_rows, num_cols = map(index, shape)
         if num_rows < 0 or num_cols < 0:
@@ -101,36 +158,53 @@ class _Npz:
             _check_lengths(headers, num_rows)
         dtype = headers["data"].dtype
         check_values(dtype)
-        return cls(path, (num_rows, num_cols), layout, dtype.newbyteorder("="), PERMUTATION in headers)
+        shape = num_rows, num_cols
+        return cls(path, shape, layout, dtype.newbyteorder("="), PERMUTATION in headers, own_checkpoint)
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
-        with reading(self.path, self.writer):
-            if self.format != "csr":
+        if self.format != "csr":
+            with reading(self.path, self.writer):
                 return npz.read(self.path, None)[lo:hi]
-            indptr = self._indptr(lo, hi)
+        with self._opened() as file:
+            indptr = self._indptr(file, lo, hi)
             begin, end = int(indptr[0]), int(indptr[-1])
-            data, indices = (_part(self.path, name, begin, end) for name in ("data", "indices"))
+            data, indices = (_part(file, name, begin, end) for name in ("data", "indices"))
             found = sp.csr_array((data, indices, indptr - begin), shape=(hi - lo, self.shape[1]))
-            return as_csr(found, self.path.stat().st_size)
+            return as_csr(found, os.fstat(file.fileno()).st_size)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         if self.format != "csr":
             return None
-        with reading(self.path, self.writer):
-            return np.diff(self._indptr(lo, hi)).astype(np.int64)
+        with self._opened() as file:
+            return np.diff(self._indptr(file, lo, hi)).astype(np.int64)
 
     def moved(self) -> tuple[int, npt.NDArray[np.int64]] | None:
         if not self.was_moved:
             return None
-        with reading(self.path, self.writer):
-            (first,) = _part(self.path, FIRST_ROW, 0, 1)
-            found = _part(self.path, PERMUTATION, 0, self.shape[0])
+        with self._opened() as file:
+            (first,) = _part(file, FIRST_ROW, 0, 1)
+            found = _part(file, PERMUTATION, 0, self.shape[0])
             if found.dtype.kind != "i":
                 raise ValueError(f"{PERMUTATION} must be integers, got {found.dtype}")
             return int(first), found.astype(np.int64, copy=False)
 
-    def _indptr(self, lo: int, hi: int) -> npt.NDArray[Any]:
-        indptr = _part(self.path, "indptr", lo, hi + 1)
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """Open the file, which stays the same while it is open, also where another one takes its place."""
+        path = _current(self.path, self.checkpoint)
+        with reading(path, self.writer), path.open("rb") as file:
+            with zipfile.ZipFile(file) as archive:
+                is_another = _checkpoint_of(archive) != self.checkpoint
+            if not is_another:
+                yield file
+        if is_another:
+            raise StructureError(
+                f"{self.path.name} has been replaced by a file of another checkpoint since its header was read: call "
+                "from_loaders(files, shape) again"
+            )
+
+    def _indptr(self, file: IO[bytes], lo: int, hi: int) -> npt.NDArray[Any]:
+        indptr = _part(file, "indptr", lo, hi + 1)
         begins = indptr[0] == 0 if lo == 0 else indptr[0] >= 0
         if indptr.dtype.kind != "i" or not begins or (np.diff(indptr) < 0).any():
             raise ValueError("indptr must be integers from 0 on that never fall")
@@ -140,6 +214,16 @@ class _Npz:
 def _whole(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     with archive.open(f"{name}.npy") as member:
         return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _checkpoint_of(archive: zipfile.ZipFile) -> str | None:
+    """Give the id of the checkpoint that a file is of, None where it is of none."""
+    if f"{CHECKPOINT}.npy" not in archive.namelist():
+        return None
+    found = str(_whole(archive, CHECKPOINT))
+    if not _ID.fullmatch(found):
+        raise ValueError(f"{CHECKPOINT} must be 32 hexadecimal digits, it is {found!r:.99}")
+    return found
 
 
 def _check_lengths(headers: dict[str, npz.Header], num_rows: int) -> None:
@@ -153,9 +237,9 @@ def _check_lengths(headers: dict[str, npz.Header], num_rows: int) -> None:
         )
 
 
-def _part(path: Path, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+def _part(file: IO[bytes], name: str, start: int, stop: int) -> npt.NDArray[Any]:
     """Read part of a vector, of what stands before it as little as can be."""
-    with _member(path, f"{name}.npy") as stream:
+    with _member(file, f"{name}.npy") as stream:
         shape, dtype = npz.array_header(stream, name)
         if len(shape) != 1 or stop > shape[0]:
             raise ValueError(f"{name} must be a vector of {stop} numbers or more, got {dtype} of shape {shape}")
@@ -172,9 +256,9 @@ def _part(path: Path, name: str, start: int, stop: int) -> npt.NDArray[Any]:
 
 
 @contextmanager
-def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
+def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     """Open a member of an archive at its first byte."""
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(file) as archive:
         info = archive.getinfo(name)
         if info.compress_type == zipfile.ZIP_STORED:  # bytes of the file itself, where seeking reads nothing
             file.seek(info.header_offset + 26)
@@ -201,9 +285,10 @@ class _MatrixMarket:
     path: Path
     header: matrix_market.Header
     dtype: np.dtype[Any]
+    checkpoint: ClassVar[None] = None
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, checkpoint: str | None) -> Self:
         with matrix_market.opened(path) as (header, _):
             return cls(path, header, matrix_market.without_entries(header).dtype)
 

@@ -10,9 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +28,7 @@ from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker import registry as resident
 from gsparse.distributed.worker.current_worker import check_home, own_host, this_worker, tls_of
 
-__all__ = ["Roster", "Stay", "aborting", "is_worn_out", "open_rank", "reopen_rank", "reserve", "save_rows"]
+__all__ = ["Roster", "Stay", "aborting", "is_worn_out", "open_rank", "reopen_rank", "reserve"]
 
 Addresses = tuple[tuple[str, int], ...]
 
@@ -142,18 +140,6 @@ def reopen_rank(roster: Roster, rank: int, addresses: Addresses, secret: bytes) 
         found.communicator = _connect(roster, rank, addresses, secret, found.matrix.device)
         found.matrix.connect(found.communicator)
     found.epoch = roster.epoch
-
-
-def save_rows(roster: Roster, rank: int, path: str, moved: dict[str, npt.NDArray[Any]]) -> str:
-    """Save a rank's rows as SciPy's .npz, which `RowSources` reads, and beside them how they were moved."""
-    check_home(roster.workers[rank])
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    sp.save_npz(path, resident.find(roster.key).matrix.rows_on_host(), compressed=False)
-    with ZipFile(path, "a") as archive:
-        for name, values in moved.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, values, allow_pickle=False)
-    return path
 
 
 def _connect(roster: Roster, rank: int, addresses: Addresses, secret: bytes, device: Any) -> Communicator:

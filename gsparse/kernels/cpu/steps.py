@@ -21,6 +21,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step, StepState, names_in
+from gsparse.writing import replacing
 
 __all__ = ["bind_dots", "bind_step", "step_source"]
 
@@ -157,19 +158,19 @@ def _module(program: Program) -> Any:
 def _written(name: str, source: str) -> Path:
     """Write a file where it is kept, or where that cannot be for this process alone."""
     try:
-        folder = cache_folder() / "steps"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / name
-        if path.exists() and path.read_text() == source:
-            return path
-        # Another process may be at it too: written under another name, then moved.
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-            file.write(source)
-        return Path(file.name).replace(path)
+        return _write_once(cache_folder() / "steps" / name, source)
     except OSError:
-        path = Path(_own_folder().name) / name
-        path.write_text(source)
+        return _write_once(Path(_own_folder().name) / name, source)
+
+
+def _write_once(path: Path, source: str) -> Path:
+    """Write a file that is not there yet; another process may write the same one at the same time."""
+    if path.exists() and path.read_text() == source:
         return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(source.encode())
+    return path
 
 
 @cache

@@ -12,8 +12,8 @@
 they multiply at: silent ones, ones that send noise, ones that send a byte every tenth of a second, and many. A matrix
 has to be made, multiplied and solved with all the same, in about the time that it takes without them.
 
-`--tls` has the cluster talk TLS. The last line says what was done. The exit code is 1 where a number was wrong or a round
-failed; a round that takes longer than two minutes ends the program with the stacks of its threads.
+`--tls` has the cluster talk TLS. The last line says what was done. The exit code is 1 where a number was wrong or a
+round failed; a round that takes longer than two minutes ends the program with the stacks of its threads.
 """
 
 from __future__ import annotations
@@ -186,8 +186,9 @@ def met_by_strangers(client: distributed.Client, times: int, rng: random.Random)
                     raise Failed("a solution is wrong")
         connections += 2 * count * RANKS
     return (
-        f"{times} matrices made, multiplied and solved with {connections} strangers at their ports, no number wrong; made "
-        f"in {np.median(seconds):.2f} s in the median, {max(seconds):.1f} s at most (the first, without any, {alone:.1f} s)"
+        f"{times} matrices made, multiplied and solved with {connections} strangers at their ports, no number wrong; "
+        f"made in {np.median(seconds):.2f} s in the median, {max(seconds):.1f} s at most "
+        f"(the first, without any, in {alone:.1f} s)"
     )
 
 

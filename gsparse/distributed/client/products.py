@@ -71,8 +71,6 @@ class Multiplier:
         try:
             return direct.multiply(how, parts)
         except CommunicationError as error:
-            direct.close()
-            self._direct = None
             lost = gang.first_lost()
             if lost is None:
                 raise

@@ -6,19 +6,19 @@ A rank answers at a port of its own. What comes there is raw numbers behind a he
 from __future__ import annotations
 
 import socket
-import socketserver
 import ssl
 import struct
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.distributed.ranks.handshake import Acceptor, Address, Deadline, connect, prove, shut_down
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.ranks.sockets import prove, read, send_array, take_array
+from gsparse.distributed.ranks.sockets import listen, read, send_array, take_array
 from gsparse.errors import CommunicationError
 
 __all__ = ["HOWS", "ProductClient", "ProductServer", "local_product"]
@@ -26,9 +26,14 @@ __all__ = ["HOWS", "ProductClient", "ProductServer", "local_product"]
 Host = npt.NDArray[Any]
 
 HOWS = ("plain", "transposed", "adjoint")
-_REQUEST, _ANSWER = struct.Struct("<B"), struct.Struct("<BI")
+# A request: its number, and how to multiply. An answer: that number, whether it is right, and how many arrays follow
+# (or else, how many bytes of an error's text).
+_REQUEST, _ANSWER = struct.Struct("<QB"), struct.Struct("<QBI")
 # Numbers that both ends give themselves when they prove the secret.
 _SERVER, _CLIENT = 1, 2
+# A client that vanished without closing its connection (its host lost power, or its network) is noticed after a minute
+# of silence and six questions of the system, ten seconds apart, that nobody answered.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 def local_product(matrix: RankMatrix, x: Host, ghosts: Host, how: str) -> Any:
@@ -44,8 +49,10 @@ def local_product(matrix: RankMatrix, x: Host, ghosts: Host, how: str) -> Any:
         return turned[0] @ x, turned[1] @ x[boundary]
 
 
-class ProductServer(socketserver.ThreadingTCPServer):
+class ProductServer:
     """Answers requests for a rank's products, until it is closed.
+
+    Each client that knows the secret is served by a thread of its own.
 
     Parameters
     ----------
@@ -54,69 +61,56 @@ class ProductServer(socketserver.ThreadingTCPServer):
         The worker's own address.
     secret : bytes
     tls : SSLContext or None
+
+    Attributes
+    ----------
+    address : (str, int)
+        Host and port that clients connect to.
     """
 
-    daemon_threads, block_on_close = True, False
-
     def __init__(self, matrix: RankMatrix, host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
-        self.matrix, self.secret, self.tls = matrix, secret, tls
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.matrix, self._secret = matrix, secret
         self._connections: set[socket.socket] = set()
-        super().__init__((host, 0), _Handler)
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="gsparse products", daemon=True)
-        self._thread.start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.server_address[:2]
-        return str(host), int(port)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._connections.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._connections.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # (strangers, and clients that are gone: their connection is closed)
+        listener = listen(host)
+        own, port = listener.getsockname()[:2]
+        self.address: Address = str(own), int(port)
+        self._acceptor = Acceptor(listener, self._identify, self._admit, tls, name="gsparse products")
 
     def close(self) -> None:
-        """End all threads."""
-        self.shutdown()
-        self.server_close()
+        """End all threads: those that wait for a client at once, those that multiply after their product."""
+        self._acceptor.close()
         for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+            shut_down(connection)
 
+    def _identify(self, connection: socket.socket, deadline: Deadline) -> int:
+        prove(connection, self._secret, _SERVER, _CLIENT, deadline, connects=False, purpose=b"products")
+        return _CLIENT
 
-class _Handler(socketserver.BaseRequestHandler):
-    server: ProductServer
-
-    def handle(self) -> None:
-        connection: socket.socket = self.request
-        connection.settimeout(10.0)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.server.tls is not None:
-            connection = self.server.tls.wrap_socket(connection, server_side=True)
-        prove(connection, self.server.secret, _SERVER, _CLIENT, connects=False, purpose=b"products")
+    def _admit(self, peer: int, connection: socket.socket) -> None:
         connection.settimeout(None)
-        with suppress(ConnectionError):
-            while True:
-                (how,) = _REQUEST.unpack(read(connection, _REQUEST.size))
-                self._answer(connection, HOWS[how], take_array(connection), take_array(connection))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._connections.add(connection)
+        threading.Thread(target=self._serve, args=(connection,), name="gsparse products", daemon=True).start()
 
-    def _answer(self, connection: socket.socket, how: str, x: Host, ghosts: Host) -> None:
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(Exception), connection:  # (clients that are gone, or that do not keep to the protocol)
+            while True:
+                number, how = _REQUEST.unpack(read(connection, _REQUEST.size))
+                self._answer(connection, number, HOWS[how], take_array(connection), take_array(connection))
+        self._connections.discard(connection)
+
+    def _answer(self, connection: socket.socket, number: int, how: str, x: Host, ghosts: Host) -> None:
         try:
-            found = local_product(self.server.matrix, x, ghosts, how)
+            found = local_product(self.matrix, x, ghosts, how)
         except Exception as error:
             text = f"{type(error).__name__}: {error}".encode()
-            connection.sendall(_ANSWER.pack(0, len(text)) + text)
+            connection.sendall(_ANSWER.pack(number, 0, len(text)) + text)
             return
         parts = found if isinstance(found, tuple) else (found,)
-        connection.sendall(_ANSWER.pack(1, len(parts)))
+        connection.sendall(_ANSWER.pack(number, 1, len(parts)))
         for part in parts:
             send_array(connection, part)
 
@@ -129,7 +123,7 @@ class ProductClient:
     addresses : list of (host, port)
     secret : bytes
     timeout : float
-        Seconds that a rank may take to connect, and to answer.
+        Seconds that connecting to all ranks may take, and that a rank may take to answer.
     tls : SSLContext or None
 
     Raises
@@ -138,35 +132,62 @@ class ProductClient:
         Where a rank cannot be reached from here.
     """
 
-    def __init__(
-        self, addresses: list[tuple[str, int]], secret: bytes, timeout: float, tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, addresses: list[Address], secret: bytes, timeout: float, tls: ssl.SSLContext | None) -> None:
+        self._addresses, self._secret, self._timeout, self._tls = addresses, secret, timeout, tls
         self._lock = threading.Lock()
-        self._connections: list[socket.socket] = []
+        self._number = 0
+        self._connections = self._connected()
         self._pool = ThreadPoolExecutor(len(addresses), "gsparse products")
-        try:
-            for host, port in addresses:
-                connection = socket.create_connection((host, port), timeout)
-                if tls is not None:
-                    connection = tls.wrap_socket(connection, server_hostname=host if tls.check_hostname else None)
-                self._connections.append(connection)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                prove(connection, secret, _CLIENT, _SERVER, connects=True, purpose=b"products")
-        except (OSError, CommunicationError) as error:
-            self.close()
-            raise CommunicationError(f"{host}:{port} cannot be reached from here: {error}") from error
+
+    def _connected(self) -> list[socket.socket]:
+        """Connect to all ranks."""
+        deadline, connections = Deadline(self._timeout), []
+        with ExitStack() as unfinished:
+            for host, port in self._addresses:
+                try:
+                    connection = unfinished.enter_context(connect((host, port), self._tls, deadline))
+                    prove(connection, self._secret, _CLIENT, _SERVER, deadline, connects=True, purpose=b"products")
+                except (OSError, CommunicationError) as error:
+                    raise CommunicationError(f"{host}:{port} cannot be reached from here: {error}") from error
+                connection.settimeout(self._timeout)
+                connections.append(connection)
+            unfinished.pop_all()
+        return connections
 
     def multiply(self, how: str, parts: list[tuple[Host, Host]]) -> list[Any]:
-        """Have every rank multiply at the same time; one call at a time."""
-        with self._lock:
-            return list(self._pool.map(self._ask, self._connections, parts, [HOWS.index(how)] * len(parts)))
+        """Have every rank multiply at the same time; one call at a time.
 
-    def _ask(self, connection: socket.socket, parts: tuple[Host, Host], how: int) -> Any:
+        Whatever ends a product early (Ctrl-C, an error of one rank) leaves requests and answers of other ranks on their
+        way. So the connections are used again only after a complete product; else the next one makes new ones.
+        """
+        with self._lock:
+            connections, self._connections = self._connections or self._connected(), []
+            self._number += 1
+            asked: list[Future[Any]] = []
+            try:
+                for connection, part in zip(connections, parts, strict=True):
+                    asked.append(self._pool.submit(self._ask, connection, self._number, HOWS.index(how), part))
+                for answered in wait(asked, return_when=FIRST_EXCEPTION).done:
+                    answered.result()
+                found = [answered.result() for answered in asked]
+            except BaseException:
+                for connection in connections:
+                    shut_down(connection)  # wakes the threads that still send or wait
+                wait(asked)
+                for connection in connections:
+                    connection.close()
+                raise
+            self._connections = connections
+            return found
+
+    def _ask(self, connection: socket.socket, number: int, how: int, parts: tuple[Host, Host]) -> Any:
         try:
-            connection.sendall(_REQUEST.pack(how))
+            connection.sendall(_REQUEST.pack(number, how))
             for part in parts:
                 send_array(connection, part)
-            is_right, count = _ANSWER.unpack(read(connection, _ANSWER.size))
+            answers, is_right, count = _ANSWER.unpack(read(connection, _ANSWER.size))
+            if answers != number:
+                raise CommunicationError(f"a rank answered product {answers} where product {number} was asked for")
             if not is_right:
                 raise ValueError(read(connection, count).decode())
             found = tuple(take_array(connection) for _ in range(count))
@@ -175,6 +196,8 @@ class ProductClient:
         return found if count > 1 else found[0]
 
     def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
-        self._pool.shutdown()
+        """Let go of the connections; a product that runs is finished before."""
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            self._pool.shutdown()

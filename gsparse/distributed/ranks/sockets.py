@@ -6,42 +6,46 @@ each side proves that it knows the group's secret. Ranks that are about differen
 
 from __future__ import annotations
 
-import hmac
 import os
-import secrets
 import select
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.distributed.ranks.handshake import (
+    MAX_STRANGERS,
+    Acceptor,
+    Address,
+    Deadline,
+    closed_on_error,
+    connect,
+    prove,
+    read_before,
+    shut_down,
+)
 from gsparse.errors import CommunicationError, RankLostError
 
 __all__ = ["SocketCommunicator", "listen"]
 
-Address = tuple[str, int]
 Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
 _ARRAY = struct.Struct("<8sQQ")  # dtype, rows, columns (0: a vector)
 _HELLO = struct.Struct("<I")  # rank
-_NONCE = 32
 _LONGEST_REASON = 4096
 # Up to so many bytes, all of what a call sends, the system's buffers take without anyone having to read.
 _AT_ONCE = 1 << 17
 _TIMEOUT = 60.0
-# Seconds for who connects to prove that it is one of the group: others wait for their turn.
-_STRANGER_TIMEOUT = 5.0
 # Seconds that what comes is looked for before it is waited for.
 _SPIN = 1e-3
 
@@ -87,7 +91,8 @@ class SocketCommunicator(Communicator):
     secret : bytes
         The same for all ranks, known to nobody else.
     timeout : float
-        Seconds that another rank may be silent when something of it is waited for.
+        Seconds that another rank may be silent when something of it is waited for, and that connecting to all ranks may
+        take in all.
     tls : (SSLContext, SSLContext), optional
         For accepted connections and for those that this rank makes; without, what is sent can be read on the way.
 
@@ -127,28 +132,26 @@ class SocketCommunicator(Communicator):
         self.rank, self.world_size, self.timeout = rank, len(addresses), timeout
         self._addresses, self._secret = tuple(addresses), secret
         self._serve_tls, self._connect_tls = tls
-        self._refused = ""
         self._number = 0
         self._outgoing: dict[int, socket.socket] = {}
         self._incoming: dict[int, socket.socket] = {}
         self._headers: dict[int, bytes] = {}  # read before anyone asked for them
         self._senders: list[threading.Thread] = []
+        self._all_accepted = threading.Event()
         others = [peer for peer in range(self.world_size) if peer != rank]
+        deadline, most = Deadline(timeout), self.world_size + MAX_STRANGERS
+        name = f"gsparse rank {rank} accepts"
+        acceptor = Acceptor(listener, self._identify, self._admit, self._serve_tls, most, name)
         try:
-            with listener, ThreadPoolExecutor(1) as pool:
-                accepted = pool.submit(self._accept_all, listener)
-                try:
-                    for peer in others:
-                        self._outgoing[peer] = self._connect(peer)
-                except BaseException:
-                    with suppress(OSError):
-                        listener.shutdown(socket.SHUT_RDWR)  # (ends a wait for who may never come)
-                    raise
-                accepted.result()
+            with acceptor:
+                for peer in others:
+                    self._outgoing[peer] = self._connect(peer, deadline)
+                if others and not self._all_accepted.wait(deadline.left()):
+                    raise TimeoutError("timed out")
         except OSError as error:
             self.close()
             missing = sorted({*others} - ({*self._outgoing} & {*self._incoming}))
-            text = f"rank {rank} cannot reach ranks {missing} in {timeout:g} s: {error}{self._refused}"
+            text = f"rank {rank} cannot reach ranks {missing} in {timeout:g} s: {error}{acceptor.refused}"
             raise CommunicationError(text) from error
         except BaseException:
             self.close()
@@ -156,42 +159,33 @@ class SocketCommunicator(Communicator):
 
     # ------------------------------------------------------------- connections
 
-    def _connect(self, peer: int) -> socket.socket:
-        connection = socket.create_connection(self._addresses[peer], self.timeout)
-        with _closed_on_error(connection):
-            connection = self._set_up(connection, self._connect_tls, self._addresses[peer][0])
+    def _connect(self, peer: int, deadline: Deadline) -> socket.socket:
+        connection = connect(self._addresses[peer], self._connect_tls, deadline)
+        with closed_on_error(connection):
             connection.sendall(_HELLO.pack(self.rank))
-            prove(connection, self._secret, self.rank, peer, connects=True)
+            prove(connection, self._secret, self.rank, peer, deadline, connects=True)
+            _set_buffers(connection)
+            connection.settimeout(self.timeout)
         return connection
 
-    def _accept_all(self, listener: socket.socket) -> None:
-        """Accept all others; who cannot prove to be one of them is sent away."""
-        listener.settimeout(self.timeout)
-        while len(self._incoming) < self.world_size - 1:
-            connection, _ = listener.accept()
-            try:
-                with _closed_on_error(connection):
-                    connection.settimeout(min(self.timeout, _STRANGER_TIMEOUT))
-                    connection = self._set_up(connection, self._serve_tls)
-                    (peer,) = _HELLO.unpack(read(connection, _HELLO.size))
-                    if not 0 <= peer < self.world_size or peer == self.rank or peer in self._incoming:
-                        raise CommunicationError(f"it called itself rank {peer}")
-                    prove(connection, self._secret, self.rank, peer, connects=False)
-                    connection.setblocking(False)
-            except (OSError, CommunicationError) as error:
-                self._refused = f" (a stranger was refused: {error})"
-                continue
-            self._incoming[peer] = connection
+    def _identify(self, connection: socket.socket, deadline: Deadline) -> int:
+        """Return the rank that a new connection comes from, once it has proved that."""
+        (peer,) = _HELLO.unpack(read_before(connection, _HELLO.size, deadline))
+        self._check_expected(peer)
+        prove(connection, self._secret, self.rank, peer, deadline, connects=False)
+        return int(peer)
 
-    def _set_up(self, connection: socket.socket, tls: ssl.SSLContext | None, host: str | None = None) -> socket.socket:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _AT_ONCE)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _AT_ONCE)
-        if tls is None:
-            return connection
-        return tls.wrap_socket(
-            connection, server_side=host is None, server_hostname=host if tls.check_hostname else None
-        )
+    def _admit(self, peer: int, connection: socket.socket) -> None:
+        self._check_expected(peer)  # (again: another connection of that rank may have been faster)
+        _set_buffers(connection)
+        connection.setblocking(False)
+        self._incoming[peer] = connection
+        if len(self._incoming) == self.world_size - 1:
+            self._all_accepted.set()
+
+    def _check_expected(self, peer: int) -> None:
+        if not 0 <= peer < self.world_size or peer == self.rank or peer in self._incoming:
+            raise CommunicationError(f"it called itself rank {peer}")
 
     # -------------------------------------------------------------- the contract
 
@@ -257,8 +251,7 @@ class SocketCommunicator(Communicator):
         # (shut down before: a thread that still waits for one of them is woken)
         ends = [(c, socket.SHUT_WR) for c in self._outgoing.values()]
         for connection, way in [*ends, *((c, socket.SHUT_RD) for c in self._incoming.values())]:
-            with suppress(OSError):
-                connection.shutdown(way)
+            shut_down(connection, way)
             connection.close()
         for sender in self._senders:
             sender.join(self.timeout)
@@ -334,45 +327,10 @@ class SocketCommunicator(Communicator):
 _NAMES = {_EXCHANGE: "exchange", _REDUCE: "allreduce"}
 
 
-def prove(
-    connection: socket.socket, secret: bytes, own: int, peer: int, *, connects: bool, purpose: bytes = b"ranks"
-) -> None:
-    """Have each side answer the other's challenge, first the one that connects: a listener tells strangers nothing.
-
-    An answer serves for these two challenges, numbers and roles only.
-
-    Raises
-    ------
-    CommunicationError
-        Where the other side does not know the secret.
-    """
-
-    def answer(role: bytes, of: int, to: int, challenges: bytes) -> bytes:
-        return hmac.digest(secret, b"%s %s %d %d " % (purpose, role, of, to) + challenges, "sha256")
-
-    challenge = secrets.token_bytes(_NONCE)
-    if connects:
-        connection.sendall(challenge)
-        both = challenge + read(connection, _NONCE)
-        connection.sendall(answer(b"connects", own, peer, both))
-        expected = answer(b"accepts", peer, own, both)
-    else:
-        both = read(connection, _NONCE) + challenge
-        connection.sendall(challenge)
-        expected = answer(b"connects", peer, own, both)
-    if not hmac.compare_digest(read(connection, len(expected)), expected):
-        raise CommunicationError(f"what calls itself rank {peer} does not know this group's secret")
-    if not connects:
-        connection.sendall(answer(b"accepts", own, peer, both))
-
-
-@contextmanager
-def _closed_on_error(connection: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connection.close()
-        raise
+def _set_buffers(connection: socket.socket) -> None:
+    """Have the system take what a call sends at once, without anyone having to read."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _AT_ONCE)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _AT_ONCE)
 
 
 def _bytes(values: npt.NDArray[Any]) -> memoryview:
@@ -397,7 +355,10 @@ def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
 def take_array(connection: socket.socket) -> npt.NDArray[Any]:
     """Receive what `send_array` sends; `CommunicationError` where it is no array of numbers."""
     kind, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
-    dtype = np.dtype(kind.rstrip(b"\0").decode())
+    try:
+        dtype = np.dtype(kind.rstrip(b"\0").decode())
+    except (TypeError, ValueError) as error:
+        raise CommunicationError(f"an array of numbers was expected, got {kind!r}") from error
     if dtype.kind not in "biufc":
         raise CommunicationError(f"an array of numbers was expected, got {dtype}")
     found = np.empty((rows, columns) if columns else rows, dtype)

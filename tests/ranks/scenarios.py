@@ -1,0 +1,221 @@
+"""Two faults on a real cluster of processes, round after round: no number may be wrong, and nothing may hang.
+
+    python -m tests.ranks.scenarios interrupted-product --times 100
+    python -m tests.ranks.scenarios strangers --times 100
+
+`interrupted-product` ends a product early, and looks whether the next ones are right. In turn, a round
+  - stops the process of a rank, interrupts the product with SIGINT (Ctrl-C), and lets the rank go on;
+  - interrupts one of many products at a random time, while all ranks run;
+  - has one rank answer with an error while another is stopped.
+
+`strangers` connects strangers to the ports of the ranks before these connect to each other, and then to the ports that
+they multiply at: silent ones, ones that send noise, ones that send a byte every tenth of a second, and many. A matrix
+has to be made, multiplied and solved with all the same, in about the time that it takes without them.
+
+`--tls` has the cluster talk TLS. The last line says what was done. The exit code is 1 where a number was wrong or a
+round failed; a round that takes longer than two minutes ends the program with the stacks of its threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+
+import gsparse.linalg as gla
+from gsparse.distributed import LocalGpuCluster, distribute
+from gsparse.distributed.client.task_group import Gang
+from tests.linalg.problems import laplacian
+from tests.ranks.groups import make_certificate
+from tests.ranks.strangers import strangers
+
+RANKS = 3
+S = laplacian(40)
+# Seconds: after which a round hangs, and that ranks may be silent.
+HANG, TIMEOUT = 120, 30.0
+
+
+class Failed(Exception):
+    """A number was wrong, or what had to happen did not."""
+
+
+def check(A: Any, x: Any) -> None:
+    """Compare a product with SciPy's, row by row."""
+    wrong = np.flatnonzero(np.abs(A @ x - S @ x) > 1e-12 * (abs(S) @ np.abs(x)))
+    if wrong.size:
+        raise Failed(f"{wrong.size} rows of a product are wrong, the first is {wrong[0]}")
+
+
+@contextmanager
+def cluster(*, tls: bool) -> Iterator[distributed.Client]:
+    with ExitStack() as stack:
+        security = None
+        if tls:
+            made = make_certificate(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            roles = ("client", "scheduler", "worker")
+            names = {f"tls_{role}_{kind}": made[kind] for role in roles for kind in made}
+            security = distributed.Security(tls_ca_file=made["cert"], require_encryption=True, **names)
+        started = stack.enter_context(LocalGpuCluster(RANKS, device="cpu", security=security))
+        client = stack.enter_context(distributed.Client(started, security=security))
+        client.wait_for_workers(RANKS)
+        yield client
+
+
+# ------------------------------------------------------------------- interrupted-product
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def interrupt_products(A: Any, x: Any, seconds: float) -> None:
+    """Multiply until Ctrl-C comes."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        while True:
+            A @ x
+    except KeyboardInterrupt:
+        pass
+    timer.join()
+
+
+def fail_once() -> None:
+    """Have this worker's next product raise."""
+    from gsparse.distributed.ranks import product_connections as products
+
+    def failing(*args: Any) -> Any:
+        products.local_product = multiply
+        raise ArithmeticError("planted")
+
+    multiply, products.local_product = products.local_product, failing
+
+
+def interrupted_product(client: distributed.Client, times: int, rng: random.Random) -> str:
+    pids, counts = client.run(os.getpid), [0, 0, 0]
+    vectors = np.random.default_rng(0)
+    products = 0
+    with distribute(S, client=client, timeout=TIMEOUT) as A:
+        for number in range(times):
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            kind, rank = number % 3, rng.randrange(RANKS)
+            x, pid = vectors.standard_normal(S.shape[1]), pids[A.workers[rank]]
+            check(A, x)
+            if kind == 0:
+                with stopped(pid):
+                    interrupt_products(A, x, rng.uniform(0, 0.1))
+            elif kind == 1:
+                interrupt_products(A, x, rng.uniform(0, 0.05))
+            else:
+                client.run(fail_once, workers=[A.workers[(rank + 1) % RANKS]])
+                with stopped(pid):
+                    try:
+                        A @ x
+                    except ValueError as error:
+                        if "planted" not in str(error):
+                            raise
+                    else:
+                        raise Failed("the error of a rank was lost")
+            for _ in range(5):
+                check(A, vectors.standard_normal(S.shape[1]))
+            counts[kind] += 1
+            products += 6
+    done = "{} with a stopped rank, {} while all ranks ran, {} by an error of one rank".format(*counts)
+    return f"{times} products ended early ({done}); {products} others compared with SciPy's, none wrong"
+
+
+# ------------------------------------------------------------------- strangers
+
+
+@contextmanager
+def strangers_at_ranks(kind: str, count: int) -> Iterator[None]:
+    """Have strangers connect to each port that ranks open for each other, before they know of it."""
+    ports = Gang._ports
+    with ExitStack() as stack:
+
+        def opened(gang: Gang) -> Any:
+            addresses = ports(gang)
+            for address in addresses:
+                stack.enter_context(strangers(address, kind, count, b"\1\0\0\0"))
+            return addresses
+
+        Gang._ports = opened  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Gang._ports = ports  # type: ignore[method-assign]
+
+
+def met_by_strangers(client: distributed.Client, times: int, rng: random.Random) -> str:
+    b = np.random.default_rng(0).standard_normal(S.shape[0])
+    kinds = [("silent", 1), ("silent", 2), ("dripping", 2), ("garbage", 50), ("dripping TLS", 2), ("silent", 90)]
+    connections, seconds = 0, []
+    began = time.monotonic()
+    distribute(S, client=client, timeout=TIMEOUT).close()  # (workers import gsparse and compile)
+    alone = time.monotonic() - began
+    for number in range(times):
+        faulthandler.dump_traceback_later(HANG, exit=True)
+        kind, count = kinds[number % len(kinds)]
+        with strangers_at_ranks(kind, count):
+            began = time.monotonic()
+            with distribute(S, client=client, timeout=TIMEOUT) as A, ExitStack() as stack:
+                seconds.append(time.monotonic() - began)
+                for stay in A._stays:
+                    stack.enter_context(strangers(stay.products, kind, count))
+                check(A, rng.random() * b)
+                x, info = gla.cg(A, b, rtol=1e-10)
+                if info or np.linalg.norm(S @ x - b) > 1e-9 * np.linalg.norm(b):
+                    raise Failed("a solution is wrong")
+        connections += 2 * count * RANKS
+    return (
+        f"{times} matrices made, multiplied and solved with {connections} strangers at their ports, no number wrong; "
+        f"made in {np.median(seconds):.2f} s in the median, {max(seconds):.1f} s at most "
+        f"(the first, without any, in {alone:.1f} s)"
+    )
+
+
+SCENARIOS: dict[str, Callable[[distributed.Client, int, random.Random], str]] = {
+    "interrupted-product": interrupted_product,
+    "strangers": met_by_strangers,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenario", choices=SCENARIOS)
+    parser.add_argument("--times", type=int, default=100, help="rounds (default: 100)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tls", action="store_true", help="have the cluster talk TLS")
+    options = parser.parse_args()
+    began = time.monotonic()
+    with cluster(tls=options.tls) as client:
+        try:
+            done = SCENARIOS[options.scenario](client, options.times, random.Random(options.seed))
+        except Failed as error:
+            print(f"{options.scenario}: {error}")
+            return 1
+        faulthandler.cancel_dump_traceback_later()
+    print(f"{options.scenario}: {done}; {time.monotonic() - began:.0f} s in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Connections that prove nothing: silent ones, ones that send a byte now and then, and what a test asks of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+# Seconds between two bytes of a stranger that drips.
+DRIP = 0.1
+
+
+def drip(connection: socket.socket, data: bytes) -> None:
+    """Send a byte now and then, until the connection ends."""
+    with suppress(OSError):
+        for number in range(len(data)):
+            connection.sendall(data[number : number + 1])
+            time.sleep(DRIP)
+
+
+def client_hello() -> bytes:
+    """Make the first message of TLS, so that what drips is well-formed."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+def _stranger(address: Any, kind: str, greeting: bytes) -> socket.socket:
+    connection = socket.create_connection(address[:2], 10)
+    if kind == "garbage":
+        connection.sendall(os.urandom(200))
+    elif kind != "silent":
+        data = client_hello() if kind == "dripping TLS" else greeting + bytes(10_000)
+        threading.Thread(target=drip, args=(connection, data), daemon=True).start()
+    return connection
+
+
+@contextmanager
+def strangers(address: Any, kind: str, count: int, greeting: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Keep connections to an address open.
+
+    They are "silent", send "garbage", or are "dripping" a greeting and then zeros, or "dripping TLS".
+    """
+    opened = [_stranger(address, kind, greeting) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def seconds_until_closed(connection: socket.socket, limit: float) -> float:
+    """Wait until the other end closes a connection; fail where it takes longer than a limit."""
+    began = time.monotonic()
+    connection.settimeout(limit)
+    try:
+        while connection.recv(4096):
+            assert time.monotonic() - began < limit, "the connection is still open"
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        raise AssertionError("the connection is still open") from None
+    return time.monotonic() - began

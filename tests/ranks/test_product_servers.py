@@ -1,0 +1,266 @@
+"""Products over sockets: none is another's after Ctrl-C or an error, and servers hold no thread for strangers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse.distributed import listen
+from gsparse.distributed.ranks import handshake
+from gsparse.distributed.ranks import product_connections as products
+from gsparse.distributed.ranks.product_connections import ProductClient, ProductServer
+from gsparse.errors import CommunicationError
+from tests.ranks.groups import SECRET, make_certificate
+from tests.ranks.strangers import seconds_until_closed, strangers
+
+# Seconds: what takes no time may take on a busy machine, and more than any limit in these tests.
+SOON, LONG = 4.0, 30.0
+NO_GHOSTS = np.empty(0)
+
+
+class Rank:
+    """What a server multiplies with: 2x, after what a test has it do before."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] = lambda: None
+
+    def product(self, x: Any) -> Any:
+        self.before()
+        return 2 * x
+
+
+@pytest.fixture(autouse=True)
+def ranks_are_simple(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "local_product", lambda rank, x, ghosts, how: rank.product(x))
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """Contexts of server and client, or none."""
+    if request.param == "plain":
+        return None, None
+    made = make_certificate(tmp_path)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(made["cert"], made["key"])
+    client.check_hostname = False
+    client.load_verify_locations(made["cert"])
+    return server, client
+
+
+@pytest.fixture
+def ranks() -> list[Any]:
+    return [Rank(), Rank()]
+
+
+@pytest.fixture
+def client(ranks: list[Any]) -> Iterator[ProductClient]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(closing(ProductServer(rank, "127.0.0.1", SECRET, None))) for rank in ranks]
+        yield stack.enter_context(closing(ProductClient([server.address for server in servers], SECRET, LONG, None)))
+
+
+def check(client: ProductClient, first: int = 7) -> None:
+    """Multiply a few times, by numbers that no other product of the test has."""
+    for value in range(first, first + 20):
+        for part in client.multiply("plain", [(np.full(2, float(value)), NO_GHOSTS)] * 2):
+            np.testing.assert_array_equal(part, [2 * value, 2 * value])
+
+
+class Computing:
+    """A product that takes until it is told to end."""
+
+    def __init__(self) -> None:
+        self.begun, self.ends = threading.Event(), threading.Event()
+        self._is_first = True
+
+    def __call__(self) -> None:
+        if self._is_first:
+            self._is_first = False
+            self.begun.set()
+            assert self.ends.wait(LONG)
+
+
+def handlers(before: set[threading.Thread]) -> int:
+    return sum(thread.name == "gsparse products" for thread in set(threading.enumerate()) - before)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+# ------------------------------------------------------------------- products that end early
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_an_interrupted_product_leaves_nothing_for_the_next_one(
+    slow: int, ranks: list[Any], client: ProductClient
+) -> None:
+    ranks[slow].before = computing = Computing()
+
+    def interrupt() -> None:
+        computing.begun.wait(LONG)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.multiply("plain", [(np.full(2, 5.0), NO_GHOSTS)] * 2)
+    thread.join()
+    check(client)  # (while the interrupted product still runs, and then when it answers)
+    computing.ends.set()
+    check(client, 100)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_an_error_of_one_rank_leaves_nothing_of_another_that_still_computes(
+    fails: int, ranks: list[Any], client: ProductClient
+) -> None:
+    ranks[1 - fails].before = computing = Computing()
+
+    def fail() -> None:
+        computing.begun.wait(LONG)
+        ranks[fails].before = lambda: None
+        raise ZeroDivisionError("planted")
+
+    ranks[fails].before = fail
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="ZeroDivisionError: planted"):
+        client.multiply("plain", [(np.full(2, 5.0), NO_GHOSTS)] * 2)
+    assert time.monotonic() - began < SOON
+    check(client)
+    computing.ends.set()
+    check(client, 100)
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    listener = listen("127.0.0.1")
+
+    def answer_wrongly() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            deadline = handshake.Deadline(LONG)
+            handshake.prove(
+                connection, SECRET, products._SERVER, products._CLIENT, deadline, connects=False, purpose=b"products"
+            )
+            number, _ = products._REQUEST.unpack(products.read(connection, products._REQUEST.size))
+            x, _ = products.take_array(connection), products.take_array(connection)
+            connection.sendall(products._ANSWER.pack(number - 1, 1, 1))
+            products.send_array(connection, x)
+
+    thread = threading.Thread(target=answer_wrongly)
+    thread.start()
+    with (
+        listener,
+        closing(ProductClient([listener.getsockname()[:2]], SECRET, LONG, None)) as client,
+        pytest.raises(CommunicationError, match="a rank answered product 0 where product 1 was asked for"),
+    ):
+        client.multiply("plain", [(np.ones(3), NO_GHOSTS)])
+    thread.join()
+
+
+def test_the_next_product_connects_again_where_a_connection_was_lost(ranks: list[Any], client: ProductClient) -> None:
+    check(client)
+    for connection in client._connections:
+        handshake.shut_down(connection)
+    with pytest.raises(CommunicationError, match="a rank does not answer"):
+        check(client)
+    check(client)
+
+
+def test_ranks_that_answer_slowly_have_one_time_limit_for_connecting_to_all() -> None:
+    silent = [listen("127.0.0.1") for _ in range(3)]  # (the system accepts, and nobody answers)
+    began = time.monotonic()
+    with pytest.raises(CommunicationError, match="cannot be reached from here: timed out"):
+        ProductClient([listener.getsockname()[:2] for listener in silent], SECRET, 1.0, None)
+    assert time.monotonic() - began < 2.0
+    for listener in silent:
+        listener.close()
+
+
+# ------------------------------------------------------------------- strangers, and ends
+
+
+@pytest.mark.parametrize("kind", ["silent", "dripping", "dripping TLS"])
+def test_a_stranger_is_sent_away_in_time_however_slowly_it_speaks(
+    kind: str, tls: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 1.0)
+    with closing(ProductServer(Rank(), "127.0.0.1", SECRET, tls[0])) as server:  # type: ignore[arg-type]
+        with strangers(server.address, kind, 1) as (stranger,):
+            assert seconds_until_closed(stranger, SOON) < 2.5
+        with closing(ProductClient([server.address], SECRET, LONG, tls[1])) as client:
+            np.testing.assert_array_equal(client.multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])
+
+
+def test_many_strangers_hold_a_bounded_number_of_threads_and_keep_no_client_waiting(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    before = set(threading.enumerate())
+    with (
+        closing(ProductServer(Rank(), "127.0.0.1", SECRET, tls[0])) as server,  # type: ignore[arg-type]
+        strangers(server.address, "silent", 300),
+    ):
+        wait_until(lambda: handlers(before) >= handshake.MAX_STRANGERS)
+        assert handlers(before) <= handshake.MAX_STRANGERS + 2
+        began = time.monotonic()
+        with closing(ProductClient([server.address], SECRET, LONG, tls[1])) as client:
+            np.testing.assert_array_equal(client.multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])
+        assert time.monotonic() - began < SOON
+    wait_until(lambda: handlers(before) == 0)
+
+
+def test_closing_ends_the_threads_of_all_clients_and_lets_go_of_the_matrix(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    before = set(threading.enumerate())
+    rank: Any = Rank()
+    alive = weakref.ref(rank)
+    server = ProductServer(rank, "127.0.0.1", SECRET, tls[0])
+    del rank
+    gc.disable()
+    try:
+        with ExitStack() as stack, strangers(server.address, "silent", 3):
+            for _ in range(5):
+                client = stack.enter_context(closing(ProductClient([server.address], SECRET, LONG, tls[1])))
+                client.multiply("plain", [(np.ones(2), NO_GHOSTS)])
+            wait_until(lambda: handlers(before) >= 1 + 3 + 5)
+            server.close()
+            wait_until(lambda: handlers(before) == 0)
+            del server
+            assert alive() is None
+            with pytest.raises(CommunicationError):
+                client.multiply("plain", [(np.ones(2), NO_GHOSTS)])
+    finally:
+        gc.enable()
+
+
+def test_clients_that_vanish_are_noticed_by_the_system() -> None:
+    with (
+        closing(ProductServer(Rank(), "127.0.0.1", SECRET, None)) as server,  # type: ignore[arg-type]
+        closing(ProductClient([server.address], SECRET, LONG, None)) as client,
+    ):
+        client.multiply("plain", [(np.ones(2), NO_GHOSTS)])
+        (connection,) = server._connections
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, every, count = (
+            connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        )
+        assert idle + every * count <= 120

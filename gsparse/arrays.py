@@ -44,6 +44,11 @@ class Mirrors(dict[str, Mirror]):
         shared = {name: mirror.share(flip=flip and name == "data") for name, mirror in self.items()}
         return Mirrors(shared, self.operand)
 
+    @property
+    def were_lent(self) -> bool:
+        """Whether any of the arrays was ever on loan, and may have been written since."""
+        return any(mirror.was_lent for mirror in self.values())
+
     def are_resident(self, arrays: tuple[Array, Array, Array]) -> bool:
         """Tell whether these are the device arrays (indptr, indices, data) and nothing is due to be brought there."""
         for mirror, array in zip(self._in_order, arrays, strict=True):
@@ -70,7 +75,18 @@ class DeviceArrays:
     device: Device
     stats: Stats
     _mirrors: Mirrors
-    _request: Request
+    _options: Request
+
+    @property
+    def _request(self) -> Request:
+        """Options of the matrix as it is now: a declared symmetry ends with the first loan of an array."""
+        if self._options.symmetric and self._mirrors.were_lent:
+            self._options = dataclasses.replace(self._options, symmetric=None)
+        return self._options
+
+    @_request.setter
+    def _request(self, request: Request) -> None:
+        self._options = request
 
     @property
     def _operand(self) -> Operand | None:

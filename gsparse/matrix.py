@@ -569,8 +569,10 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         matrices of the same features. False by default.
     symmetric : bool or "hermitian", optional
         Whether the matrix equals its transpose, or its conjugate transpose, so that transposed products need no copy.
-        It is believed where given, of this matrix and not of slices, sums, or other values; by default an exact check
-        on the device decides when a transposed product is first asked for.
+        It is believed where given, of this matrix, its copies, views and real multiples, and not of slices, sums, or
+        other values. It ends when the matrix is written to, or may have been: when one of the host arrays is replaced
+        or lent (see `freeze`). Then, and by default, an exact check on the device decides when a transposed product is
+        first asked for.
     maxprint : int, optional
         Entries that ``print(A)`` shows, 50 by default.
 

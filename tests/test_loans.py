@@ -9,6 +9,7 @@ import copy
 import gc
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -345,6 +346,7 @@ HOLDS = {
     "dlpack": (np.from_dlpack, lambda h: h),
     "transposed view": (lambda a: a[:, None].T, lambda h: h[0]),
     "ctypes": (lambda a: a.ctypes, lambda h: h._arr),
+    "weak reference": (weakref.ref, lambda h: h()),
 }
 WRITABLE = tuple(name for name, (_, reach) in HOLDS.items() if reach)
 
@@ -755,7 +757,12 @@ def test_held_elsewhere_follows_views_to_their_owner() -> None:
     found += [held(1)]
     holder.array = np.frombuffer(bytearray(16))  # memory that no array owns is anybody's
     found += [held(1)]
-    assert found == [True, False, True, False, True, True, False, True]
+    holder.array = np.arange(7.0)
+    weak = weakref.ref(holder.array)
+    found += [held(1)]
+    del weak
+    found += [held(1)]
+    assert found == [True, False, True, False, True, True, False, True, True, False]
     assert not held_elsewhere(None, 1)
 
 

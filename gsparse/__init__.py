@@ -9,7 +9,7 @@ from gsparse.errors import GsparseError
 from gsparse.matrix import GpuSparseMatrix
 from gsparse.ops import spmm, spmv
 from gsparse.plan import FORMATS
-from gsparse.stats import strict
+from gsparse.stats import strict, total_stats
 from gsparse.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0.dev0"
@@ -23,6 +23,7 @@ __all__ = [
     "spmm",
     "spmv",
     "strict",
+    "total_stats",
 ]
 
 _SUBMODULES = ("distributed", "files", "linalg", "plot")

@@ -19,7 +19,7 @@ from gsparse.device import Device, device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.interchange import library_of, taken
 from gsparse.operand import Operand
-from gsparse.stats import Stats
+from gsparse.stats import TOTAL, Stats
 
 __all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "result_dtype", "spmm", "spmv"]
 
@@ -169,6 +169,7 @@ def multiply(
     with device.active(), device.memory_guard():
         product = _run(operand, conjugate, types, x, alpha, beta, out)
     A.stats.products += 1
+    TOTAL.products += 1
     return product
 
 
@@ -192,6 +193,7 @@ def multiply_quickly(A: Any, x: Array, out: Array | None = None) -> Array | None
             return None
     product.multiply(x, out, *product.scalars, False)
     A.stats.products += 1
+    TOTAL.products += 1
     return out
 
 
@@ -214,6 +216,7 @@ def multiply_columns_quickly(A: Any, X: Array) -> Array | None:
         return None
     product.multiply(X, Y, *product.scalars, False)
     A.stats.products += 1
+    TOTAL.products += 1
     return Y
 
 

@@ -24,6 +24,7 @@ from gsparse.linalg.operators import Apply, Ranks
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe
 from gsparse.linalg.system import System
+from gsparse.stats import recorded_products
 
 __all__ = ["Iteration", "State"]
 
@@ -244,11 +245,13 @@ class Iteration:
             return
         seconds = self._agreed((finished() if finished else None) or 0.0)
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
-        launch = self.device.recorded(lambda: queue(body, count))
+        with recorded_products() as count_products:
+            launch = self.device.recorded(lambda: queue(body, count))
         looks: deque[Callable[[], Snapshot]] = deque()
         began, ahead = time.perf_counter(), -1
         while True:
             launch()
+            count_products()
             looks.append(self.state.peek())
             if len(looks) > ahead:
                 if self._is_over(looks.popleft()()):

@@ -11,7 +11,7 @@ import numpy as np
 
 from gsparse._typing import Array
 from gsparse.device import Device
-from gsparse.errors import HostLoanWarning
+from gsparse.errors import HostLoanWarning, MatrixProductWarning
 from gsparse.formats import Csr
 from gsparse.mirror import Mirror
 from gsparse.operand import Operand, Request, make_operand
@@ -80,6 +80,8 @@ class DeviceArrays:
 
     device: Device
     stats: Stats
+    # Whether it was made from an `spmatrix`, or from a matrix that was, and has not warned: see `MatrixProductWarning`.
+    _came_from_spmatrix = False
     _mirrors: Mirrors
     _options: Request
 
@@ -244,11 +246,23 @@ class DeviceArrays:
                 stacklevel=_frames_to_the_caller(),
             )
 
+    def _warn_of_operator(self, operator: str, remedy: str) -> None:
+        """Warn, once for this matrix, that an operator is elementwise which was a matrix product of its source."""
+        if self._came_from_spmatrix:
+            self._came_from_spmatrix = False
+            warnings.warn(
+                f"{operator} is elementwise: this matrix is a sparse array, but it was made from a sparse matrix, of "
+                f"which {operator} is a matrix product; {remedy}",
+                MatrixProductWarning,
+                stacklevel=_frames_to_the_caller(),
+            )
+
     def _with_mirrors(self, cls: Any, mirrors: Mirrors, shape: tuple[int, ...]) -> Any:
         """Make a matrix over these mirrors; nothing is copied and nothing checked."""
         new = cls.__new__(cls)
         initialize(new, shape)
         new.device, new._request, new.stats, new._mirrors = self.device, self._request, Stats(), mirrors
+        new._came_from_spmatrix = self._came_from_spmatrix
         return new
 
     def copy(self) -> Self:

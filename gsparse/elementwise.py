@@ -136,8 +136,19 @@ class ElementwiseOperations(HostedOperations):
         """
         return self._scaled(other) if is_scalar(other) else self._on_host("multiply", other)
 
-    __mul__ = multiply
-    __rmul__ = multiply
+    def __mul__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            self._warn_of_operator("A * x", "write A @ x for the product, A.multiply(x) for the elementwise one")
+        return self.multiply(other)
+
+    def __rmul__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            self._warn_of_operator("x * A", "write x @ A for the product, A.multiply(x) for the elementwise one")
+        return self.multiply(other)
+
+    def __pow__(self, other: Any) -> Any:
+        self._warn_of_operator("A ** n", "write A @ A for the product, A.power(n) for the elementwise one")
+        return self._on_host("__pow__", other)
 
     def __truediv__(self, other: Any) -> Any:
         if not is_scalar(other):

@@ -22,6 +22,7 @@ from gsparse.construct import (
     check_source,
     device_arrays,
     device_of_source,
+    is_spmatrix,
     read_file,
 )
 from gsparse.device import Device, device_of, get_device
@@ -71,6 +72,7 @@ class DeviceMatrix(ElementwiseOperations):
         check_source(arg1)
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
+        self._came_from_spmatrix = is_spmatrix(arg1) or (given is not None and given._came_from_spmatrix)
         options: dict[str, Any] = {
             "format": format,
             "threads_per_block": threads_per_block,
@@ -79,7 +81,7 @@ class DeviceMatrix(ElementwiseOperations):
             "tune": tune,
             "symmetric": symmetric,
         }
-        self._request = dataclasses.replace(
+        request = self._request = dataclasses.replace(
             given._request if given is not None else Request(),
             **{name: option for name, option in options.items() if option is not None},
         )
@@ -104,8 +106,8 @@ class DeviceMatrix(ElementwiseOperations):
                 raise kind(f"no matrix can be made of what came: {error}") from error
             check_dtype(self.dtype)
             self._settle()
-        if self._request.symmetric and len(set(self.shape)) > 1:
-            raise ShapeError(f"symmetric={self._request.symmetric!r} takes a square matrix, got shape {self.shape}")
+        if request.symmetric and len(set(self.shape)) > 1:
+            raise ShapeError(f"symmetric={request.symmetric!r} takes a square matrix, got shape {self.shape}")
 
     # What a TypeError about arguments names: users never see this class.
     __init__.__qualname__ = "GpuSparseMatrix.__init__"
@@ -525,7 +527,8 @@ class DeviceMatrix(ElementwiseOperations):
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = tuple(np.array(self._mirrors[name].read()) for name in ("data", "indices", "indptr"))
-        return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request)
+        flavour = self._came_from_spmatrix
+        return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request, flavour)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {super().__repr__()[1:-1]}, on {self.device.name}>"
@@ -640,13 +643,15 @@ class TransposedMatrix(DeviceMatrix, sp.csc_array):  # type: ignore[misc]
     _by_columns = True
 
 
-def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Request) -> Any:
+def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Request, came_from_spmatrix: bool) -> Any:
     """Unpickle: on a GPU again where there is one."""
     try:
         device = get_device(kind)
     except DeviceError:
         device = get_device("cpu")
-    return cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
+    made = cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
+    made._came_from_spmatrix = came_from_spmatrix
+    return made
 
 
 def _to_host(source: Any) -> Any:  # on GPUs only

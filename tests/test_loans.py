@@ -804,7 +804,18 @@ def test_every_method_we_serve_is_one_of_scipys(base: type) -> None:
         *("_getnnz", "_real", "_imag", "_broadcast_to", "_shape_as_2d", "_swap", "_with_data"),
         *("_matmul_vector", "_matmul_multivector", "_matmul_sparse", "_deduped_data"),
     }
-    served = {*READING_METHODS, *private, "transpose", "conjugate", "astype", "dot", "tocsr", "copy", "prune"}
+    served = {
+        *READING_METHODS,
+        *private,
+        "transpose",
+        "conjugate",
+        "astype",
+        "dot",
+        "tocsr",
+        "copy",
+        "prune",
+        "__pow__",
+    }
     # (`trace` and its like are in SciPy's base class; every one must be found somewhere in it.)
     assert [name for name in sorted(served) if not hasattr(base, name)] == []
 

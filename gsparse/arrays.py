@@ -173,6 +173,10 @@ class DeviceArrays:
     def dtype(self, newtype: Any) -> None:
         self.data = self.data.view(newtype)
 
+    def __sizeof__(self) -> int:
+        """Return the bytes of the three arrays and the object itself: `dask.sizeof` and `sys.getsizeof` ask for it."""
+        return object.__sizeof__(self) + sum(mirror.nbytes for mirror in self._mirrors.values())
+
     def freeze(self) -> Self:
         """Hand out read-only host arrays from now on, so that no loan ever costs a product anything.
 

@@ -14,6 +14,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse import ops
 from gsparse._typing import COMPUTE_DTYPES, HOST_ONLY, Array
+from gsparse.anndata_writer import offer_writers
 from gsparse.arrays import initialize, mirrors_of
 from gsparse.columns_plan import ColumnsPlan
 from gsparse.construct import (
@@ -37,6 +38,9 @@ from gsparse.stats import Stats
 
 __all__ = ["DeviceMatrix", "GpuSparseMatrix", "TransposedMatrix"]
 
+
+# Methods for other modules of this package, which `dir` does not list.
+_INTERNAL = {"operand", "current_operand", "resident_operand", "host_product", "host_twin"}
 
 # What a product of two sparse matrices, on the host, is counted as.
 _SPARSE_PRODUCT = "sparse @ sparse"
@@ -69,6 +73,7 @@ class DeviceMatrix(ElementwiseOperations):
         symmetric: bool | Literal["hermitian"] | None = None,
         maxprint: int | None = None,
     ) -> None:
+        offer_writers((type(self), TransposedMatrix))
         check_source(arg1)
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
@@ -529,6 +534,9 @@ class DeviceMatrix(ElementwiseOperations):
         arrays = tuple(np.array(self._mirrors[name].read()) for name in ("data", "indices", "indptr"))
         flavour = self._came_from_spmatrix
         return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request, flavour)
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - _INTERNAL)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {super().__repr__()[1:-1]}, on {self.device.name}>"

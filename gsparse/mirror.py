@@ -72,6 +72,11 @@ class Mirror:
         return np.dtype((self._host if self.on_device is None else self.on_device).dtype)  # type: ignore[union-attr]
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the array, counted once though both sides may have a copy."""
+        return int((self._host if self.on_device is None else self.on_device).nbytes)  # type: ignore[union-attr]
+
+    @property
     def on_loan(self) -> bool:
         """Whether somebody holds the host side now."""
         return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from gsparse._version import __version__
-from gsparse.device.counters import strict
+from gsparse.device.counters import strict, total_stats
 from gsparse.device.threads import get_num_threads, set_num_threads
 from gsparse.errors import GsparseError
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -25,6 +25,7 @@ __all__ = [
     "spmm",
     "spmv",
     "strict",
+    "total_stats",
 ]
 
 

@@ -112,3 +112,7 @@ class HostFallbackError(GsparseError, RuntimeError):
 
 class HostLoanWarning(UserWarning):
     """A host array of the matrix is still held, so every product has to bring it to the device again."""
+
+
+class MatrixProductWarning(UserWarning):
+    """An operator is elementwise here that was a matrix product of the `scipy.sparse.spmatrix` the matrix came from."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import types
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -376,3 +378,66 @@ def test_networkx_ranks_with_our_matrix_in_place_of_scipys(
     assert len(made) == 1
     for node, rank in expected.items():
         assert got[node] == pytest.approx(rank, rel=1e-9)
+
+
+# --------------------------------------------------------------------------------------------- anndata, dask, `dir`
+
+
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+@pytest.mark.parametrize("name", ["itself", "A.T", "a subclass"])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # (anndata's, of its own dependencies)
+def test_anndata_writes_our_matrix_as_it_writes_scipys(
+    real_device: Device, tmp_path: Path, name: str, suffix: str
+) -> None:
+    anndata = pytest.importorskip("anndata", reason="needs anndata: pip install anndata")
+    S = sp.random_array((30, 20), density=0.1, format="csr", rng=np.random.default_rng(1))
+    cls = type("Subclass", (GpuSparseMatrix,), {}) if name == "a subclass" else GpuSparseMatrix
+    A = cls(S, device=real_device)
+    A, S = (A.T, S.T) if name == "A.T" else (A, S)
+    path = tmp_path / f"table.{suffix}"
+    table = anndata.AnnData(A, layers={"doubled": 2 * A})
+    assert table.X is A
+    getattr(table, "write_" + suffix)(path)
+    found = getattr(anndata, "read_" + suffix)(path)
+    assert found.X.format == S.format
+    np.testing.assert_array_equal(found.X.toarray(), S.toarray())
+    np.testing.assert_array_equal(found.layers["doubled"].toarray(), 2 * S.toarray())
+    assert not A.stats.host_operations.keys() & {"data", "indices", "indptr"}
+
+
+def test_what_anndata_no_longer_has_keeps_nobody_from_making_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changed(GpuSparseMatrix):
+        """A class that no writer was registered for."""
+
+    monkeypatch.setitem(sys.modules, "anndata", types.ModuleType("anndata"))
+    monkeypatch.setitem(sys.modules, "anndata._io.specs", None)
+    assert Changed(sp.eye_array(3), device="cpu").nnz == 3
+
+
+def test_dask_knows_how_large_a_matrix_is(device: Device) -> None:
+    sizeof = pytest.importorskip("dask.sizeof", reason="needs dask").sizeof
+    S = sp.eye_array(5000, format="csr")
+    A = GpuSparseMatrix(S, device=device)
+    size = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
+    for M in (A, A.T, A.copy(), GpuSparseMatrix(S, dtype=np.longdouble, device=device)):
+        assert size <= sizeof(M) <= size + S.nnz * 8 + 1000
+        assert sys.getsizeof(M) == sizeof(M)
+    A @ np.ones(5000)
+    values = A.data
+    assert size <= sizeof(A) <= size + 1000, "each array counts once"
+    assert values.size == 5000
+
+
+# What a user calls that SciPy's arrays do not have.
+OURS = {
+    *("H", "accelerated", "as_linear_operator", "device", "device_data", "device_indices", "device_indptr"),
+    *("distribute", "freeze", "from_file", "matmat", "matvec", "plan", "plan_for", "release", "rmatmat", "rmatvec"),
+    *("stats", "stored", "with_data"),
+}
+
+
+def test_dir_lists_what_users_call(A: Any, S: Any) -> None:
+    for M, theirs, ours in ((A, S, OURS), (A.T, S.T, OURS - {"from_file"})):
+        public = {name for name in dir(M) if not name.startswith("_")}
+        assert public == {name for name in dir(theirs) if not name.startswith("_")} | ours
+        assert all(hasattr(M, name) for name in dir(M))

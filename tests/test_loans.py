@@ -9,6 +9,7 @@ import copy
 import gc
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -346,6 +347,7 @@ HOLDS = {
     "dlpack": (np.from_dlpack, lambda h: h),
     "transposed view": (lambda a: a[:, None].T, lambda h: h[0]),
     "ctypes": (lambda a: a.ctypes, lambda h: h._arr),
+    "weak reference": (weakref.ref, lambda h: h()),
 }
 WRITABLE = tuple(name for name, (_, reach) in HOLDS.items() if reach)
 
@@ -756,7 +758,12 @@ def test_held_elsewhere_follows_views_to_their_owner() -> None:
     found += [held(1)]
     holder.array = np.frombuffer(bytearray(16))  # memory that no array owns is anybody's
     found += [held(1)]
-    assert found == [True, False, True, False, True, True, False, True]
+    holder.array = np.arange(7.0)
+    weak = weakref.ref(holder.array)
+    found += [held(1)]
+    del weak
+    found += [held(1)]
+    assert found == [True, False, True, False, True, True, False, True, True, False]
     assert not held_elsewhere(None, 1)
 
 
@@ -798,7 +805,18 @@ def test_every_method_we_serve_is_one_of_scipys(base: type) -> None:
         *("_getnnz", "_real", "_imag", "_broadcast_to", "_shape_as_2d", "_swap", "_with_data"),
         *("_matmul_vector", "_matmul_multivector", "_matmul_sparse", "_deduped_data"),
     }
-    served = {*READING_METHODS, *private, "transpose", "conjugate", "astype", "dot", "tocsr", "copy", "prune"}
+    served = {
+        *READING_METHODS,
+        *private,
+        "transpose",
+        "conjugate",
+        "astype",
+        "dot",
+        "tocsr",
+        "copy",
+        "prune",
+        "__pow__",
+    }
     # (`trace` and its like are in SciPy's base class; every one must be found somewhere in it.)
     assert [name for name in sorted(served) if not hasattr(base, name)] == []
 

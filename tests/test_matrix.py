@@ -18,7 +18,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.errors import DtypeError, HostFallbackError, ShapeError
+from gsparse.errors import DtypeError, HostFallbackError, MatrixProductWarning, ShapeError
 from gsparse.matrix.elementwise import UFUNC_METHODS, VALUE_FUNCTIONS
 from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
 from tests.support import DTYPES, INDEX_DTYPES, assert_product, from_lengths, host, on_device, random_values, with_types
@@ -607,6 +607,67 @@ def test_what_a_matrix_is_said_to_be_is_not_believed_of_others_made_of_it(
 def test_a_matrix_that_is_not_square_is_not_symmetric(real_device: Device, S: Any) -> None:
     with pytest.raises(ShapeError, match=r"symmetric=True takes a square matrix, got shape \(12, 9\)"):
         GpuSparseMatrix(S, device=real_device, symmetric=True)
+
+
+# ---------------------------------------------------------------------------------- made from a matrix of SciPy's
+
+# What was a matrix product of an `spmatrix`.
+MATRIX_PRODUCTS: dict[str, Any] = {
+    "A * x": lambda A: A * np.arange(1.0, 6.0),
+    "A * X": lambda A: A * np.ones((5, 5)),
+    "A * S": lambda A: A * sp.eye_array(5, format="csr"),
+    "A * A": lambda A: A * A,
+    "x * A": lambda A: np.arange(1.0, 6.0) * A,
+    "S * A": lambda A: sp.eye_array(5, format="csr") * A,
+    "A ** n": lambda A: A**2,
+}
+# Matrices that come of it, on which the same code would go on.
+COME_OF_IT: dict[str, Any] = {
+    "itself": lambda A: A,
+    "2 * A": lambda A: 2 * A,
+    "A.T": lambda A: A.T,
+    "a copy": lambda A: A.copy(),
+    "a sum": lambda A: A + A,
+    "a slice": lambda A: A[:, :],
+    "constructed": GpuSparseMatrix,
+    "with_data": lambda A: A.with_data(A.device_data),
+    "pickled": lambda A: pickle.loads(pickle.dumps(A)),
+}
+
+
+@pytest.mark.parametrize("operator", MATRIX_PRODUCTS)
+def test_an_operator_that_was_a_matrix_product_of_the_source_warns_once(operator: str) -> None:
+    S = sp.random_array((5, 5), density=0.6, format="csr", rng=np.random.default_rng(1))
+    A = GpuSparseMatrix(sp.csr_matrix(S), device="cpu")
+    multiply = MATRIX_PRODUCTS[operator]
+    with pytest.warns(MatrixProductWarning, match=r"is elementwise.*made from a sparse matrix.*write . @") as caught:
+        found = multiply(A)
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)], "where the operator is written"
+    np.testing.assert_array_equal(found.toarray(), multiply(S).toarray())
+    multiply(A)  # (a second warning would be an error)
+    multiply(GpuSparseMatrix(S, device="cpu"))
+
+
+@pytest.mark.parametrize("name", COME_OF_IT)
+def test_what_is_made_of_a_matrix_warns_as_it_does(name: str) -> None:
+    A = GpuSparseMatrix(sp.csr_matrix(np.arange(1.0, 26.0).reshape(5, 5)), device="cpu")
+    with pytest.warns(MatrixProductWarning):
+        COME_OF_IT[name](A) * np.ones(5)
+
+
+def test_what_is_the_same_of_matrices_and_arrays_warns_of_nothing() -> None:
+    A = GpuSparseMatrix(sp.csr_matrix(np.eye(5)), device="cpu")
+    for found in (
+        2 * A,
+        A * 2.0,
+        A / 2,
+        np.float64(2) * A,
+        A.multiply(np.ones(5)),
+        A.power(2),
+        A.dot(2),
+        A @ np.ones(5),
+    ):
+        assert found.shape in ((5,), (5, 5))
 
 
 # ------------------------------------------------------------------------------------------------ stats and strict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -325,6 +326,99 @@ def test_symmetry_is_asked_again_after_a_write(device: Device, rng: np.random.Ge
     assert not is_its_own_transpose(A)
     x = random_values(rng, 203, float)
     assert_product(A.T @ x, T.T.tocsr(), x)
+
+
+def set_data(A: Any) -> None:
+    A.data = A.data + np.arange(float(A.nnz))
+
+
+def scale_in_place(A: Any) -> None:
+    A *= np.complex128(1j) if A.dtype.kind == "c" else 2.0
+    A.data[3] += 1
+
+
+def write_through_a_view_of_a_loan(A: Any) -> None:
+    A.data[2:9][1] += 5
+
+
+# Writes after which a symmetric matrix is none; each to the matrix or to SciPy's.
+SYMMETRY_ENDS = {
+    "an item": lambda A: A.__setitem__((0, 1), 9.0),
+    "a new entry": lambda A: A.__setitem__((0, int(np.flatnonzero(A[[0]].toarray()[0] == 0)[5])), 9.0),
+    "through data": write_through_a_view_of_a_loan,
+    "data replaced": set_data,
+    "through indices": lambda A: A.indices.__setitem__(slice(None), (A.indices + 1) % 203),
+    "indices replaced": lambda A: setattr(A, "indices", (A.indices + 1) % 203),
+    "through indptr": lambda A: A.indptr.__setitem__(5, A.indptr[4]),
+    "setdiag": lambda A: A.setdiag(5.0, k=1),
+    "A *= z": scale_in_place,
+    "through A.T": lambda A: write_through_a_view_of_a_loan(A.T),
+}
+
+
+@pytest.mark.parametrize("given", [True, "hermitian"])
+@pytest.mark.parametrize("write", SYMMETRY_ENDS)
+@pytest.mark.filterwarnings("ignore::gsparse.errors.HostLoanWarning", "ignore::scipy.sparse.SparseEfficiencyWarning")
+def test_a_write_ends_the_declared_symmetry(device: Device, write: str, given: Any, rng: np.random.Generator) -> None:
+    S = square(rng, complex if given == "hermitian" else float, "hermitian")
+    A = GpuSparseMatrix(S, device=device, symmetric=given)
+    view, twin, copied = A.T, S.T, A.copy()
+    check_views(A, S, rng)
+    SYMMETRY_ENDS[write](A)
+    SYMMETRY_ENDS[write](S)
+    assert (abs(S - S.conj().T)).max() > 0
+    check_views(A, S, rng)
+    x = random_values(rng, 203, S.dtype)
+    for got, expected in ((view, twin), (A.copy(), S), (2 * A, 2 * S), (GpuSparseMatrix(A), S)):
+        assert_product(got.T @ x, expected.T.tocsr(), x)
+    assert is_its_own_transpose(copied), "the copy was not written to"
+
+
+@pytest.mark.filterwarnings("ignore::gsparse.errors.HostLoanWarning")
+def test_a_write_to_arrays_shared_with_a_view_ends_the_symmetry_of_the_view(
+    device: Device, rng: np.random.Generator
+) -> None:
+    S = square(rng, float, "symmetric")
+    A = GpuSparseMatrix(S, device=device, symmetric=True)
+    view, twin = A.T, S.T
+    for M in (A, S):
+        M.data = M.data.copy()  # from here on the two share the structure alone
+        M.indices[:] = (M.indices + 1) % 203
+    x = random_values(rng, 203, float)
+    assert_product(view.T @ x, twin.T.tocsr(), x)
+    assert_product(A.T @ x, S.T.tocsr(), x)
+
+
+STAYS_SYMMETRIC: dict[str, Any] = {
+    "copy": lambda A: A.copy(),
+    "A.T": lambda A: A.T.T,
+    "A.conj()": lambda A: A.conj(),
+    "constructed": GpuSparseMatrix,
+    "constructed, another dtype": lambda A: GpuSparseMatrix(A, dtype=np.complex64),
+    "astype": lambda A: A.astype(np.complex64),
+    "2 * A": lambda A: 2 * A,
+    "A / 3": lambda A: A / 3,
+    "-A": lambda A: -A,
+    "abs(A)": abs,
+    "A.real": lambda A: A.real,
+    "read on the host": lambda A: A if A.toarray().any() and A.sum() and (A + A).nnz else None,
+    "read when frozen": lambda A: A if A.freeze().data.any() else None,
+    "pickled": lambda A: pickle.loads(pickle.dumps(A)),
+}
+
+
+@pytest.mark.parametrize(("given", "kind"), [(True, "symmetric"), ("hermitian", "hermitian")])
+@pytest.mark.parametrize("name", STAYS_SYMMETRIC)
+def test_a_declared_symmetry_lasts_where_it_stays_true(
+    real_device: Device, name: str, given: Any, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("symmetry was checked, or a transposed copy made, though it was declared")
+
+    for kernel in ("is_symmetric", "csr_transpose"):
+        monkeypatch.setattr(real_device.kernels, kernel, refuse)
+    A = GpuSparseMatrix(square(rng, complex, kind), device=real_device, symmetric=given)
+    assert is_its_own_transpose(STAYS_SYMMETRIC[name](A))
 
 
 @pytest.mark.parametrize("format", KERNELS)

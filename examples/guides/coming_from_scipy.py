@@ -45,6 +45,7 @@ assert np.all(abs(y - S @ b) <= bound)
 #
 # A ``csr_array`` is not the older ``csr_matrix``: its ``*`` and ``**`` are elementwise, its sums along an axis 1-D
 # arrays. Code written for ``csr_matrix`` says ``A @ x`` where it said ``A * x``, and ``A @ A`` where it said ``A**2``.
+# A matrix that was made from a ``csr_matrix`` warns once where it meets the old spelling.
 
 assert (A @ b).shape == b.shape and (A * b).shape == A.shape
 assert (A**2).max() == S.max() ** 2 < (A @ A).max()

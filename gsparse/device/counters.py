@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from gsparse.errors import HostFallbackError
 
-__all__ = ["Stats", "strict"]
+__all__ = ["TOTAL", "Stats", "recorded_products", "strict", "total_stats"]
 
 logger = logging.getLogger("gsparse")
 _strict: ContextVar[bool] = ContextVar("gsparse_strict", default=False)
+# Statistics of the matrices whose products are being recorded in a CUDA graph, one entry a product.
+_recorded: ContextVar[list[Stats] | None] = ContextVar("gsparse_recorded", default=None)
 
 
 @dataclass
 class Stats:
-    """What a matrix did so far.
+    """What a matrix did so far: `GpuSparseMatrix.stats`, or all matrices of this process: `gsparse.total_stats`.
+
+    Each matrix has counts of its own. A copy, a slice, or a view such as ``A.T`` starts at zero, also where a library
+    makes it.
 
     Attributes
     ----------
     products : int
-        Products that ran on the device.
+        Products that ran on the device, those within `gsparse.linalg`'s solvers included. A product with several
+        columns counts once. Iterations that a GPU had in its queue when a solve ended count as well.
     host_operations : Counter
         By name, how often an operation went through SciPy on the host; "data", "indices" and "indptr" count loans.
     """
@@ -35,6 +41,15 @@ class Stats:
     def __str__(self) -> str:
         counts = [f"{count:7d}  {name}, on the host" for name, count in self.host_operations.most_common()]
         return "\n".join([f"{self.products:7d}  products on the device", *counts])
+
+    def count_product(self) -> None:
+        """Count a product; one that is being recorded in a CUDA graph counts at each launch (`recorded_products`)."""
+        recorded = _recorded.get()
+        if recorded is None:
+            self.products += 1
+            TOTAL.products += 1
+        else:
+            recorded.append(self)
 
     def left_device(self, operation: str) -> None:
         """Note that an operation runs on the host.
@@ -55,7 +70,60 @@ class Stats:
                 "or device_indptr, or leave gsparse.strict()"
             )
         self.host_operations[operation] += 1
+        TOTAL.host_operations[operation] += 1
         logger.debug("%s ran on the host", operation)
+
+
+# Counts of all matrices of this process.
+TOTAL = Stats()
+
+
+def total_stats() -> Stats:
+    """Return the counts of all matrices of this process, as they are now.
+
+    They include copies that libraries make, views such as ``A.T``, and the matrices inside of preconditioners.
+
+    Returns
+    -------
+    Stats
+        A copy: later products do not change it.
+
+    Examples
+    --------
+    >>> import gsparse, scipy.sparse
+    >>> A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(3), device="cpu")
+    >>> before = gsparse.total_stats()
+    >>> y = A.copy() @ [1.0, 2.0, 3.0]
+    >>> gsparse.total_stats().products - before.products
+    1
+    """
+    return Stats(TOTAL.products, TOTAL.host_operations.copy())
+
+
+@contextmanager
+def recorded_products() -> Iterator[Callable[[], None]]:
+    """Collect the products within the block instead of counting them: a CUDA graph records them, and runs none.
+
+    Yields
+    ------
+    callable
+        Counts all of them once: to be called at each launch of the graph.
+    """
+    found: list[Stats] = []
+    token = _recorded.set(found)
+    by_matrix: list[tuple[Stats, int]] = []
+
+    def count() -> None:
+        for stats, number in by_matrix:
+            stats.products += number
+            TOTAL.products += number
+
+    try:
+        yield count
+    finally:
+        _recorded.reset(token)
+    numbers = Counter(map(id, found))
+    by_matrix.extend({id(stats): (stats, numbers[id(stats)]) for stats in found}.values())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
+from gsparse.device.counters import Stats
 from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import COMPUTE_DTYPES, Array, storage_dtype
 from gsparse.device.select import device_of, get_device
@@ -177,7 +178,7 @@ class Operator(ABC):
 
 
 class _BoundProduct:
-    """A product of a matrix as `Apply`; where its kernel can, it leaves partial sums of conj(x)·y too.
+    """A product of a matrix as `Apply`, counted; where its kernel can, it leaves partial sums of conj(x)·y too.
 
     Attributes
     ----------
@@ -185,8 +186,8 @@ class _BoundProduct:
         How many; 0 where it cannot.
     """
 
-    def __init__(self, multiply: Any, scalars: tuple[Any, Any], conjugate: bool) -> None:
-        self._multiply, self._scalars, self._conjugate = multiply, scalars, conjugate
+    def __init__(self, multiply: Any, scalars: tuple[Any, Any], conjugate: bool, stats: Stats) -> None:
+        self._multiply, self._scalars, self._conjugate, self._stats = multiply, scalars, conjugate, stats
         self.num_dots: int = getattr(multiply, "num_dots", 0)
 
     def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
@@ -194,6 +195,7 @@ class _BoundProduct:
             self._multiply(x, y, *self._scalars, self._conjugate)
         else:
             self._multiply(x, y, *self._scalars, self._conjugate, dots)
+        self._stats.count_product()
 
 
 class MatrixOperator(Operator):
@@ -225,12 +227,13 @@ class MatrixOperator(Operator):
         storage = storage_dtype(self.dtype, dtype)
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
-            return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate)
+            return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate, self.matrix.stats)
         multiply = operand.columns(storage, dtype).multiply
 
         def apply(x: Array, y: Array) -> None:
             X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T
             multiply(X, Y, *scalars, conjugate)
+            self.matrix.stats.count_product()
 
         return apply
 

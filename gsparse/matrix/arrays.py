@@ -12,7 +12,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats
 from gsparse.device.dtypes import Array
-from gsparse.errors import HostLoanWarning
+from gsparse.errors import HostLoanWarning, MatrixProductWarning
 from gsparse.formats import Csr
 from gsparse.matrix.loans import Mirror
 from gsparse.products.prepared import Operand, Request, make_operand
@@ -28,7 +28,8 @@ class Mirrors(dict[str, Mirror]):
 
     def __init__(self, mirrors: dict[str, Mirror], operand: Operand | None = None, warned: bool = False) -> None:
         super().__init__(mirrors)
-        self._in_order = tuple(map(mirrors.get, ("indptr", "indices", "data")))
+        # None while SciPy's constructor sets one array after the other; there is no operand before it has set all.
+        self._in_order: Any = tuple(map(mirrors.get, ("indptr", "indices", "data")))
         self.operand = operand
         self.warned = warned
         self.twin: Any = None  # see `HostedOperations.host_twin`; it reads the host arrays and must not count as a loan
@@ -44,12 +45,22 @@ class Mirrors(dict[str, Mirror]):
         shared = {name: mirror.share(flip=flip and name == "data") for name, mirror in self.items()}
         return Mirrors(shared, self.operand)
 
+    @property
+    def were_lent(self) -> bool:
+        """Whether any of the arrays was ever on loan, and may have been written since."""
+        return any(mirror.was_lent for mirror in self.values())
+
     def are_resident(self, arrays: tuple[Array, Array, Array]) -> bool:
         """Tell whether these are the device arrays (indptr, indices, data) and nothing is due to be brought there."""
-        for mirror, array in zip(self._in_order, arrays, strict=True):
-            if mirror is None or mirror.lent or mirror.on_device is not array:
-                return False
-        return True
+        indptr, indices, data = self._in_order  # (no loop: every product asks, and a loop takes three times as long)
+        return not (
+            indptr.lent
+            or indices.lent
+            or data.lent
+            or indptr.on_device is not arrays[0]
+            or indices.on_device is not arrays[1]
+            or data.on_device is not arrays[2]
+        )
 
 
 class DeviceArrays:
@@ -69,8 +80,21 @@ class DeviceArrays:
 
     device: Device
     stats: Stats
+    # Whether it was made from an `spmatrix`, or from a matrix that was, and has not warned: see `MatrixProductWarning`.
+    _came_from_spmatrix = False
     _mirrors: Mirrors
-    _request: Request
+    _options: Request
+
+    @property
+    def _request(self) -> Request:
+        """Options of the matrix as it is now: a declared symmetry ends with the first loan of an array."""
+        if self._options.symmetric and self._mirrors.were_lent:
+            self._options = dataclasses.replace(self._options, symmetric=None)
+        return self._options
+
+    @_request.setter
+    def _request(self, request: Request) -> None:
+        self._options = request
 
     @property
     def _operand(self) -> Operand | None:
@@ -149,6 +173,10 @@ class DeviceArrays:
     def dtype(self, newtype: Any) -> None:
         self.data = self.data.view(newtype)
 
+    def __sizeof__(self) -> int:
+        """Return the bytes of the three arrays and the object itself: `dask.sizeof` and `sys.getsizeof` ask for it."""
+        return object.__sizeof__(self) + sum(mirror.nbytes for mirror in self._mirrors.values())
+
     def freeze(self) -> Self:
         """Hand out read-only host arrays from now on, so that no loan ever costs a product anything.
 
@@ -222,11 +250,23 @@ class DeviceArrays:
                 stacklevel=_frames_to_the_caller(),
             )
 
+    def _warn_of_operator(self, operator: str, remedy: str) -> None:
+        """Warn, once for this matrix, that an operator is elementwise which was a matrix product of its source."""
+        if self._came_from_spmatrix:
+            self._came_from_spmatrix = False
+            warnings.warn(
+                f"{operator} is elementwise: this matrix is a sparse array, but it was made from a sparse matrix, of "
+                f"which {operator} is a matrix product; {remedy}",
+                MatrixProductWarning,
+                stacklevel=_frames_to_the_caller(),
+            )
+
     def _with_mirrors(self, cls: Any, mirrors: Mirrors, shape: tuple[int, ...]) -> Any:
         """Make a matrix over these mirrors; nothing is copied and nothing checked."""
         new = cls.__new__(cls)
         initialize(new, shape)
         new.device, new._request, new.stats, new._mirrors = self.device, self._request, Stats(), mirrors
+        new._came_from_spmatrix = self._came_from_spmatrix
         return new
 
     def copy(self) -> Self:

@@ -64,7 +64,14 @@ def is_scalar(value: object) -> bool:
 class ElementwiseOperations(HostedOperations):
     """Mixin: operators and functions that act on stored values one by one."""
 
-    def _map_values(self, name: str, function: Callable[[Any, Array], Array], *args: Any, linear: bool = False) -> Any:
+    def _map_values(
+        self,
+        name: str,
+        function: Callable[[Any, Array], Array],
+        *args: Any,
+        linear: bool = False,
+        hermitian: bool = False,
+    ) -> Any:
         """Give a matrix of the same structure with mapped values.
 
         Parameters
@@ -74,6 +81,11 @@ class ElementwiseOperations(HostedOperations):
             have to be added up before a function that is not linear.
         function : callable
             Of the array module and the values; gives a new array.
+        linear : bool
+            Whether the function of a sum is the sum of the function's values.
+        hermitian : bool
+            Whether the function of a conjugate is the conjugate of the function's value, everywhere: a Hermitian matrix
+            then stays one.
         """
         device, mirrors = self.device, self._mirrors
         if self.dtype.char in HOST_ONLY:
@@ -84,23 +96,30 @@ class ElementwiseOperations(HostedOperations):
         values = mirrors["data"].resident()
         with device.active(), device.memory_guard():
             values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
-        return self._with_values(values, is_mapped=True)
-
-    def _with_values(self, values: Array, *, is_mapped: bool = False) -> Any:
-        """Give a matrix of the same structure over these device values, which are functions of its own if mapped."""
-        device, operand, mirrors = self.device, self.current_operand(), self._mirrors
-        told = self._request.symmetric
         # Equal values stay equal; but conjugates, times a complex number, do not stay conjugates.
-        symmetric = told if not told or (is_mapped and told is True) else None
+        return self._with_values(values, symmetries=(True, "hermitian") if hermitian else (True,))
+
+    def _with_values(self, values: Array, *, symmetries: tuple[bool | str, ...] = ()) -> Any:
+        """Give a matrix of the same structure over these device values.
+
+        Parameters
+        ----------
+        values : array
+        symmetries : tuple
+            The symmetries that these values still have where this matrix was declared to have them.
+        """
+        device, operand, mirrors, request = self.device, self.current_operand(), self._mirrors, self._request
+        if request.symmetric and request.symmetric not in symmetries:
+            request = replace(request, symmetric=None)
         new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
-        found = operand.with_data(values, replace(operand.request, symmetric=symmetric))
-        matrix = self._with_mirrors(type(self), Mirrors(new, found), self.shape)
-        matrix._request = replace(self._request, symmetric=symmetric)
+        matrix = self._with_mirrors(type(self), Mirrors(new, operand.with_data(values, request)), self.shape)
+        matrix._request = request
         return matrix
 
     def _scaled(self, factor: Any) -> Any:
         factor = factor[()] if isinstance(factor, np.ndarray) else factor  # (CuPy takes no arrays of NumPy's)
-        return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True)
+        is_real = not np.iscomplexobj(factor)
+        return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True, hermitian=is_real)
 
     def multiply(self, other: Any) -> Any:
         """Multiply element by element, by a scalar on the device, by an array on the host.
@@ -117,8 +136,19 @@ class ElementwiseOperations(HostedOperations):
         """
         return self._scaled(other) if is_scalar(other) else self._on_host("multiply", other)
 
-    __mul__ = multiply
-    __rmul__ = multiply
+    def __mul__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            self._warn_of_operator("A * x", "write A @ x for the product, A.multiply(x) for the elementwise one")
+        return self.multiply(other)
+
+    def __rmul__(self, other: Any) -> Any:
+        if not is_scalar(other):
+            self._warn_of_operator("x * A", "write x @ A for the product, A.multiply(x) for the elementwise one")
+        return self.multiply(other)
+
+    def __pow__(self, other: Any) -> Any:
+        self._warn_of_operator("A ** n", "write A @ A for the product, A.power(n) for the elementwise one")
+        return self._on_host("__pow__", other)
 
     def __truediv__(self, other: Any) -> Any:
         if not is_scalar(other):
@@ -130,21 +160,23 @@ class ElementwiseOperations(HostedOperations):
     def __neg__(self) -> Any:
         if self.dtype.kind == "b":
             raise NotImplementedError("negating a boolean sparse array is not supported: use astype(int) first")
-        return self._map_values("__neg__", lambda xp, values: -values, linear=True)
+        return self._map_values("__neg__", lambda xp, values: -values, linear=True, hermitian=True)
 
     def __abs__(self) -> Any:
-        return self._map_values("__abs__", lambda xp, values: xp.abs(values))
+        return self._map_values("__abs__", lambda xp, values: xp.abs(values), hermitian=True)
 
     def __round__(self, ndigits: int = 0) -> Any:
-        return self._map_values("__round__", lambda xp, values: xp.around(values, ndigits), ndigits)
+        return self._map_values("__round__", lambda xp, values: xp.around(values, ndigits), ndigits, hermitian=True)
 
     def _square(self) -> Any:
-        return self._map_values("power", lambda xp, values: values * values, 2)
+        return self._map_values("power", lambda xp, values: values * values, 2, hermitian=True)
 
     def _real(self) -> Any:
         if self.dtype.kind != "c":
             return self.copy()
-        return self._map_values("_real", lambda xp, values: xp.ascontiguousarray(values.real), linear=True)
+        return self._map_values(
+            "_real", lambda xp, values: xp.ascontiguousarray(values.real), linear=True, hermitian=True
+        )
 
     def _imag(self) -> Any:
         return self._map_values("_imag", lambda xp, values: xp.array(values.imag), linear=True)
@@ -179,7 +211,7 @@ class ElementwiseOperations(HostedOperations):
             raise TypeError(f"cannot cast {self.dtype} to {dtype} under the rule {casting!r}")
         if dtype.char in HOST_ONLY:
             return self._on_host("astype", dtype)
-        return self._map_values("astype", lambda xp, values: values.astype(dtype), dtype)
+        return self._map_values("astype", lambda xp, values: values.astype(dtype), dtype, hermitian=True)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         """Serve NumPy's functions: ``np.sin(A)``, ``ndarray @ A``, ``np.float64(2) * A``, ``ndarray += A``."""

@@ -19,6 +19,7 @@ from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
 from gsparse.formats.launch import Panel
+from gsparse.matrix.anndata_writer import offer_writers
 from gsparse.matrix.arrays import initialize, mirrors_of
 from gsparse.matrix.elementwise import ElementwiseOperations, is_scalar
 from gsparse.matrix.upper_rooms import UPPER_ROOMS
@@ -32,11 +33,15 @@ from gsparse.sparse.construction import (
     check_source,
     device_arrays,
     device_of_source,
+    is_spmatrix,
     read_file,
 )
 
 __all__ = ["DeviceMatrix", "GpuSparseMatrix", "TransposedMatrix"]
 
+
+# Methods for other modules of this package, which `dir` does not list.
+_INTERNAL = {"operand", "current_operand", "resident_operand", "host_product", "host_twin"}
 
 # What a product of two sparse matrices, on the host, is counted as.
 _SPARSE_PRODUCT = "sparse @ sparse"
@@ -69,9 +74,11 @@ class DeviceMatrix(ElementwiseOperations):
         symmetric: bool | Literal["hermitian"] | None = None,
         maxprint: int | None = None,
     ) -> None:
+        offer_writers((type(self), TransposedMatrix))
         check_source(arg1)
         given = arg1 if isinstance(arg1, DeviceMatrix) else None
         source = device_of_source(arg1)
+        self._came_from_spmatrix = is_spmatrix(arg1) or (given is not None and given._came_from_spmatrix)
         options: dict[str, Any] = {
             "format": format,
             "threads_per_block": threads_per_block,
@@ -80,7 +87,7 @@ class DeviceMatrix(ElementwiseOperations):
             "tune": tune,
             "symmetric": symmetric,
         }
-        self._request = dataclasses.replace(
+        request = self._request = dataclasses.replace(
             given._request if given is not None else Request(),
             **{name: option for name, option in options.items() if option is not None},
         )
@@ -105,8 +112,8 @@ class DeviceMatrix(ElementwiseOperations):
                 raise kind(f"no matrix can be made of what came: {error}") from error
             check_dtype(self.dtype)
             self._settle()
-        if self._request.symmetric and len(set(self.shape)) > 1:
-            raise ShapeError(f"symmetric={self._request.symmetric!r} takes a square matrix, got shape {self.shape}")
+        if request.symmetric and len(set(self.shape)) > 1:
+            raise ShapeError(f"symmetric={request.symmetric!r} takes a square matrix, got shape {self.shape}")
 
     # What a TypeError about arguments names: users never see this class.
     __init__.__qualname__ = "GpuSparseMatrix.__init__"
@@ -515,7 +522,11 @@ class DeviceMatrix(ElementwiseOperations):
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = tuple(np.array(self._mirrors[name].read()) for name in ("data", "indices", "indptr"))
-        return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request)
+        flavour = self._came_from_spmatrix
+        return _rebuild, (type(self), arrays, self.shape, self.device.kind, self._request, flavour)
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - _INTERNAL)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {super().__repr__()[1:-1]}, on {self.device.name}>"
@@ -558,8 +569,10 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
         matrices of the same features. False by default.
     symmetric : bool or "hermitian", optional
         Whether the matrix equals its transpose, or its conjugate transpose, so that transposed products need no copy.
-        It is believed where given, of this matrix and not of slices, sums, or other values; by default an exact check
-        on the device decides when a transposed product is first asked for.
+        It is believed where given, of this matrix, its copies, views and real multiples, and not of slices, sums, or
+        other values. It ends when the matrix is written to, or may have been: when one of the host arrays is replaced
+        or lent (see `freeze`). Then, and by default, an exact check on the device decides when a transposed product is
+        first asked for.
     maxprint : int, optional
         Entries that ``print(A)`` shows, 50 by default.
 
@@ -627,13 +640,15 @@ class TransposedMatrix(DeviceMatrix, sp.csc_array):  # type: ignore[misc]
     _by_columns = True
 
 
-def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Request) -> Any:
+def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Request, came_from_spmatrix: bool) -> Any:
     """Unpickle: on a GPU again where there is one."""
     try:
         device = get_device(kind)
     except DeviceError:
         device = get_device("cpu")
-    return cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
+    made = cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
+    made._came_from_spmatrix = came_from_spmatrix
+    return made
 
 
 def _to_host(source: Any) -> Any:  # on GPUs only

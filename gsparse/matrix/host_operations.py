@@ -25,7 +25,7 @@ __all__ = ["HostedOperations"]
 READING_METHODS = (
     *("sum", "mean", "trace", "diagonal", "max", "min", "nanmax", "nanmin", "argmax", "argmin", "count_nonzero"),
     *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__bool__"),
-    *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "__pow__", "power", "maximum", "minimum"),
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "power", "maximum", "minimum"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
 )
 

@@ -4,9 +4,9 @@ The device side is never written in place: a changed array is a new array, so ma
 tell by identity whether what they built from one is still true.
 
 The host side is made when asked for and handed out as it is. From then on it may be written through any reference or
-view, which nobody can watch; but references can be counted. While anything besides the mirror holds the host array
-(or the array it is a view of), the host rules and every product brings it to the device again. When the last reference
-is gone, one copy follows and the device rules.
+view, which nobody can watch; but references can be counted, also weak ones. While anything besides the mirror holds the
+host array (or the array it is a view of), or holds a weak reference to it, the host rules and every product brings it
+to the device again. When the last reference is gone, one copy follows and the device rules.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from typing import Any
+from weakref import getweakrefcount
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,8 @@ class Mirror:
         The device side, as it was brought there last.
     lent : bool
         Whether the host side may differ from the device side.
+    was_lent : bool
+        Whether the host side was ever on loan: what was declared of the array before may no longer be true.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class Mirror:
         self.frozen = False
         self._host = host
         self.on_device = on_device
-        self.lent = host is not None
+        self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
         self.loans = 0
         self._lock = threading.RLock()
@@ -67,6 +70,11 @@ class Mirror:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype((self._host if self.on_device is None else self.on_device).dtype)  # type: ignore[union-attr]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, counted once though both sides may have a copy."""
+        return int((self._host if self.on_device is None else self.on_device).nbytes)  # type: ignore[union-attr]
 
     @property
     def on_loan(self) -> bool:
@@ -79,7 +87,7 @@ class Mirror:
             if self.frozen:
                 return self.read()
             host = self._host_side()
-            self.lent = True
+            self.lent = self.was_lent = True
             self.loans += 1
             return host
 
@@ -117,7 +125,7 @@ class Mirror:
             # On the CPU the two sides are one memory, and lending it costs nothing.
             self._host = own if self.device.is_host else None
             self.on_device = self.device.upload(own)
-            self.lent = False
+            self.lent = self.was_lent = False
 
     def share(self, *, flip: bool = False) -> Mirror:
         """Give a mirror of its own over the same device array; writing to either host side leaves the other alone.
@@ -188,7 +196,8 @@ def _native(host: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
     """Tell whether anybody but us holds an array or the array whose memory it shows.
 
-    NumPy makes every view refer to the array that owns the memory, so counting references to that one is enough.
+    NumPy makes every view refer to the array that owns the memory, so counting references to that one is enough. A live
+    weak reference counts as well: it can become a reference at any time.
 
     Parameters
     ----------
@@ -196,7 +205,7 @@ def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
     own : int
         References to it that are ours, the caller's local names not counted.
     """
-    while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES:
+    while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES and not getweakrefcount(array):
         base = array.base
         if base is not None and not isinstance(base, np.ndarray):
             return True  # memory of something that is no array: nobody knows who writes to it

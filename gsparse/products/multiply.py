@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.device.counters import Stats
+from gsparse.device.counters import TOTAL, Stats
 from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array, compute_dtype, storage_dtype
 from gsparse.device.interchange import taken
@@ -168,6 +168,7 @@ def multiply(
         with device.active(), device.memory_guard():
             product = _run(operand, conjugate, types, x, alpha, beta, target)
         A.stats.products += 1
+        TOTAL.products += 1
     return vector.returned(product) if out is None else out
 
 
@@ -191,6 +192,7 @@ def multiply_quickly(A: Any, x: Array, out: Array | None = None) -> Array | None
             return None
     product.multiply(x, out, *product.scalars, False)
     A.stats.products += 1
+    TOTAL.products += 1
     return out
 
 
@@ -213,6 +215,7 @@ def multiply_columns_quickly(A: Any, X: Array) -> Array | None:
         return None
     product.multiply(X, Y, *product.scalars, False)
     A.stats.products += 1
+    TOTAL.products += 1
     return Y
 
 

@@ -6,6 +6,7 @@ from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
@@ -13,7 +14,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.files import read_file
 
-__all__ = ["check_source", "device_arrays", "device_of_source", "read_file"]
+__all__ = ["check_source", "device_arrays", "device_of_source", "is_spmatrix", "read_file"]
 
 
 def check_source(source: Any) -> None:
@@ -41,6 +42,11 @@ def device_of_source(source: Any) -> Device | None:
             if found is not None:  # on GPUs only
                 return found
     return None
+
+
+def is_spmatrix(source: Any) -> bool:
+    """Tell whether ``*`` is a matrix product of the source: of SciPy's `spmatrix`, and of CuPy's sparse matrices."""
+    return isinstance(source, sp.spmatrix) or (hasattr(source, "tocsr") and device_of(source) is not None)
 
 
 def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: bool) -> tuple[Any, Array, Array, Array]:

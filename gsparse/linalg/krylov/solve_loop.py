@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.base import Device
+from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
@@ -245,11 +246,13 @@ class Iteration:
             return
         seconds = self._agreed((finished() if finished else None) or 0.0)
         count = per_graph or next((n for most, n in _PER_GRAPH if seconds <= most), 1)
-        launch = self.device.recorded(lambda: queue(body, count))
+        with recorded_products() as count_products:
+            launch = self.device.recorded(lambda: queue(body, count))
         looks: deque[Callable[[], Snapshot]] = deque()
         began, ahead = time.perf_counter(), -1
         while True:
             launch()
+            count_products()
             looks.append(self.state.peek())
             if len(looks) > ahead:
                 if self._is_over(looks.popleft()()):

@@ -1,0 +1,40 @@
+"""Files of AnnData objects that hold our matrices.
+
+anndata looks a writer up by the exact class of what it writes, so it does not find the one of `scipy.sparse.csr_array`
+for a subclass. Its registry of writers is not public yet (`anndata.experimental.write_dispatched` is, but takes a
+callback at each call): where it is no longer found, anndata refuses the matrix as before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+__all__ = ["offer_writers"]
+
+
+def offer_writers(classes: Iterable[Any]) -> None:
+    """Register writers of these classes with anndata, once, if this process has imported it."""
+    if "anndata" in sys.modules:
+        for cls in classes:
+            _register(cls)
+
+
+@cache
+def _register(cls: Any) -> None:
+    """Have anndata write a matrix as the SciPy array of its contents."""
+    try:
+        specs, compat = import_module("anndata._io.specs"), import_module("anndata.compat")
+        spec = specs.IOSpec("csc_matrix" if cls._by_columns else "csr_matrix", "0.1.0")
+        register, groups = specs._REGISTRY.register_write, (compat.H5Group, compat.ZarrGroup)
+    except (ImportError, AttributeError):
+        return
+
+    def write(group: Any, key: str, matrix: Any, *, _writer: Any, **options: Any) -> None:
+        _writer.write_elem(group, key, matrix.host_twin("anndata's writer"), **options)
+
+    for group in groups:
+        register(group, cls, spec)(write)

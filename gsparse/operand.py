@@ -258,7 +258,7 @@ class Operand:
     def _tuned(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Let remembered times decide, else measure: now, or in the first products."""
         key = key_of(self.device, plan, (storage, compute))
-        times = recall(key)
+        times = recall(key, [c.format for c in plan.candidates])
         if times is not None:
             plan = self._plans[storage, compute] = settle(plan, times, "measured before")
             return self._product_of(plan, storage, compute)

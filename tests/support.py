@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import gsparse
 from gsparse.device import Device
 
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+SOURCE_ROOT = Path(gsparse.__file__).parents[1]
 
 
 def random_values(rng: np.random.Generator, size: int | tuple[int, ...], dtype: Any) -> Any:
@@ -108,3 +112,12 @@ def matrix_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real matrices here: {folder} is absent (set GSPARSE_MATRICES)")
     return folder
+
+
+def run_python(program: str, root: Path = SOURCE_ROOT, **environment: str) -> str:
+    """Run a program in a process of its own, with what `environment` adds, and give what it printed."""
+    variables = {**os.environ, "PYTHONPATH": str(root), **environment}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

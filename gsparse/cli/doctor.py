@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.cache import cache_folder, cpu_code_folder
+from gsparse.cache import cache_folder, cpu_code_folder, fault_of
 from gsparse.cli.common import Command, add_json, show, underway
 from gsparse.device import Device, get_device
 from gsparse.matrix import GpuSparseMatrix
@@ -197,6 +197,9 @@ def _caches() -> Iterator[Finding]:
     for what, folder in (("gsparse", cache_folder()), ("CUDA kernels", home), ("CPU kernels", cpu_code_folder())):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
         yield Finding(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")
+    fault = fault_of(cache_folder()) if cache_folder().is_dir() else ""
+    if fault:
+        yield Finding("cache: not used", fault, "broken")
 
 
 def _product(name: str) -> Finding | None:

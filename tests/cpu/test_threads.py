@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -19,8 +18,7 @@ from gsparse import threads
 from gsparse.kernels.cpu import pool
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause
-
-SOURCE_ROOT = Path(gsparse.__file__).parents[1]
+from tests.support import SOURCE_ROOT, run_python
 
 # Large enough that 16 threads take parts.
 LARGE_ROWS = 120_000
@@ -39,15 +37,6 @@ A = gsparse.GpuSparseMatrix(S, device="cpu", format="csr_scalar")
 def product():
     return bool((A @ np.ones(rows) == 3).all())
 """
-
-
-def run_python(program: str, root: Path = SOURCE_ROOT, **environment: str) -> str:
-    """Run a program in a process of its own, with what `environment` adds, and give what it printed."""
-    variables = {**os.environ, "PYTHONPATH": str(root), **environment}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gsparse._typing import Array
-from gsparse.cache import cache_folder
+from gsparse.cache import cache_folder, make_private
 from gsparse.kernels.steps import Program, Step, names_in
 from gsparse.threads import run_parts
 
@@ -155,8 +155,7 @@ def _module(program: Program) -> Any:
 def _written(name: str, source: str) -> Path:
     """Write a file where it is kept, or where that cannot be for this process alone."""
     try:
-        folder = cache_folder() / "steps"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_private(cache_folder() / "steps")
         path = folder / name
         if path.exists() and path.read_text() == source:
             return path

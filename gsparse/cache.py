@@ -10,7 +10,14 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
-__all__ = ["UntrustedFolderError", "cache_folder", "cpu_code_folder", "fault_of", "make_private", "make_private_code_folder"]
+__all__ = [
+    "UntrustedFolderError",
+    "cache_folder",
+    "cpu_code_folder",
+    "fault_of",
+    "make_private",
+    "make_private_code_folder",
+]
 
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
 CPU_SOURCES = Path(__file__).parent / "kernels" / "cpu"

@@ -12,7 +12,6 @@ is gone, one copy follows and the device rules.
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from gsparse._typing import HOST_ONLY, Array
 from gsparse.device import Device, alias_of
+from gsparse.locks import make_lock
 
 __all__ = ["Mirror", "held_elsewhere"]
 
@@ -62,7 +62,7 @@ class Mirror:
         self.lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
         self.loans = 0
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     @property
     def dtype(self) -> np.dtype[Any]:

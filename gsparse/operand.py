@@ -6,7 +6,6 @@ one keeps the structure: statistics, slices, encoded columns.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +21,7 @@ from gsparse.device import Device
 from gsparse.errors import FormatError, StructureError
 from gsparse.formats import Csr, RowPattern, Stored
 from gsparse.kernels import DEFAULT_THREADS_PER_BLOCK, Panel
+from gsparse.locks import make_lock
 from gsparse.machine import CPU_MODEL, GPU_MODEL, MachineModel
 from gsparse.plan import AS_STORED, EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, check_request, make_plan, settle
 from gsparse.structure import Structure
@@ -136,7 +136,7 @@ class Operand:
     _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
     # False once memory did not last to look at formats that are laid out anew.
     _has_room: bool = field(default=True, repr=False)
-    _lock: Any = field(default_factory=threading.RLock, repr=False)
+    _lock: Any = field(default_factory=make_lock, repr=False)
 
     @property
     def stats(self) -> RowStats:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
 from importlib import import_module
@@ -26,6 +25,7 @@ import numpy as np
 
 from gsparse.cache import cache_folder, make_private
 from gsparse.device import Device
+from gsparse.locks import make_lock
 from gsparse.plan import Plan, rank
 
 __all__ = ["CANDIDATES", "LazyTuner", "cache_path", "forget", "key_of", "recall", "remember", "worth_timing"]
@@ -125,7 +125,7 @@ class LazyTuner:
         self._turns = [name for _ in range(_ROUNDS + 1) for name in candidates]  # (the first of each only warms up)
         self._expected = len(self._turns)
         self._times: list[tuple[str, Callable[[], float | None]]] = []
-        self._lock = threading.Lock()  # products may come from several threads
+        self._lock = make_lock()  # products may come from several threads
 
     def __call__(self, *args: Any) -> None:
         """Compute one product by whichever candidate is next."""

@@ -49,7 +49,9 @@ def code_below(folder: Path) -> list[Path]:
 def test_the_cache_is_made_for_its_user_alone_whatever_the_umask(folder: Path) -> None:
     assert run_python(PROGRAM, GSPARSE_CACHE_DIR=str(folder), NUMBA_CACHE_DIR="") == "4096"
     assert {path.suffix for path in code_below(folder)} == {".nbi", ".nbc", ".py", ".sqlite"}
-    assert [mode(path) for path in (folder, folder / "steps", folder / "cpu", *(folder / "cpu").iterdir())] == [0o700] * 4
+    assert [mode(path) for path in (folder, folder / "steps", folder / "cpu", *(folder / "cpu").iterdir())] == [
+        0o700
+    ] * 4
 
 
 @pytest.mark.parametrize("bits", [0o775, 0o757])
@@ -58,10 +60,12 @@ def test_a_cache_that_others_may_write_to_is_not_used_and_the_remedy_is_told(fol
     folder.chmod(bits)
     assert run_python(PROGRAM, GSPARSE_CACHE_DIR=str(folder), NUMBA_CACHE_DIR="") == "4096"
     assert code_below(folder) == []
-    with pytest.warns(RuntimeWarning, match=f"its mode is {bits:04o}: .* 'chmod -R go-w {folder}', or set GSPARSE_CACHE"):
+    with pytest.warns(
+        RuntimeWarning, match=f"its mode is {bits:04o}: .* 'chmod -R go-w {folder}', or set GSPARSE_CACHE"
+    ):
         remember("key", {"ellpack": 1.0})
     assert recall("key", ["ellpack"]) is None
-    assert "its mode is" in [finding.found for finding in _caches() if finding.status == "broken"][0]
+    assert ["its mode is" in finding.found for finding in _caches() if finding.status == "broken"] == [True]
     folder.chmod(0o755)
     remember("key", {"ellpack": 1.0})
     assert recall("key", ["ellpack"]) == {"ellpack": 1.0}
@@ -79,6 +83,8 @@ def test_a_cache_of_another_user_is_refused(folder: Path, monkeypatch: pytest.Mo
     owner = folder.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     monkeypatch.setattr(cache, "_ROOT", -1)
-    message = rf"must belong to this user \(ID {owner + 1}\), but it belongs to the user with the ID {owner}: set GSPARSE"
+    message = (
+        rf"must belong to this user \(ID {owner + 1}\), but it belongs to the user with the ID {owner}: set GSPARSE"
+    )
     with pytest.warns(RuntimeWarning, match=message), pytest.raises(UntrustedFolderError, match=message):
         make_private(folder)

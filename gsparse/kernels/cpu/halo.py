@@ -15,5 +15,6 @@ def gather(device: object, x: Array, numbers: Array, out: Array) -> None:
 
 
 def scatter_add(device: object, values: Array, numbers: Array, y: Array) -> None:
-    """Add to elements, each number once."""
-    y[numbers] += values
+    """Add to elements, each number once; without NumPy's warnings, as on a GPU: a column that broke down goes on."""
+    with np.errstate(all="ignore"):
+        y[numbers] += values

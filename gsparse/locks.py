@@ -26,6 +26,7 @@ class _InterruptibleLock(_RLock):  # type: ignore[misc]
     """
 
     def __enter__(self) -> bool:
+        acquired: bool
         (acquired,) = map(self.acquire, (True,))
         return acquired
 

@@ -229,7 +229,8 @@ def _watch(pool: int, posted: int) -> None:
 @jitted
 def _count_missing(pool: int) -> int:
     """Return how many more helpers are wanted than are alive."""
-    return load(pool + _LIMIT) - load(pool + _ALIVE)
+    missing: int = load(pool + _LIMIT) - load(pool + _ALIVE)
+    return missing
 
 
 @jitted

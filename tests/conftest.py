@@ -4,7 +4,6 @@ and on a real GPU wherever CuPy finds one."""
 from __future__ import annotations
 
 import os
-from shutil import which
 
 import pytest
 
@@ -19,9 +18,6 @@ DEVICES = ("cpu", "emulated:32", "emulated:64", pytest.param("gpu", marks=pytest
 def make_device(name: str) -> Device:
     """Give a device by its name in tests, or skip with the reason."""
     if name.startswith("emulated"):
-        compiler = os.environ.get("CXX", "g++")
-        if not which(compiler):
-            pytest.skip(f"the emulator of GPU kernels needs a C++ compiler, and {compiler} is not installed")
         return EmulatedDevice(int(name.partition(":")[2]))
     try:
         device = get_device(name)

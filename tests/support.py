@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
+import gsparse
 
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+SOURCE_ROOT = Path(gsparse.__file__).parents[1]
 
 
 def random_values(rng: np.random.Generator, size: int | tuple[int, ...], dtype: Any) -> Any:
@@ -75,9 +79,15 @@ def exact_product(S: Any, x: Any) -> tuple[Any, Any]:
     return exact, bound
 
 
-def assert_product(got: Any, S: Any, x: Any, *, dtype: Any = None) -> None:
-    """Check |computed - exact| ≤ c·eps·(|A|·|x|) row by row, c the row's length and a little."""
+def assert_product(
+    got: Any, S: Any, x: Any, *, dtype: Any = None, alpha: Any = 1, beta: Any = 0, y: Any = 0, where: Any = True
+) -> None:
+    """Check |computed - exact| ≤ c·eps·(|alpha|·|A|·|x| + |beta|·|y|) row by row, c the row's length and a little.
+
+    The exact result is alpha·A·x + beta·y. Elements where the mask `where` is false are not compared.
+    """
     exact, bound = exact_product(S, x)
+    exact, bound = alpha * exact + beta * np.asarray(y), abs(alpha) * bound + abs(beta * np.asarray(y))
     dtype = np.dtype(dtype or np.result_type(S.dtype, x.dtype))
     assert got.dtype == dtype, f"dtype {got.dtype}, not {dtype}"
     assert got.shape == exact.shape, f"shape {got.shape}, not {exact.shape}"
@@ -89,7 +99,8 @@ def assert_product(got: Any, S: Any, x: Any, *, dtype: Any = None) -> None:
     # Complex products take two roundings more each; results below the normal numbers err by a smallest number.
     allowed = 2 * lengths * (info.eps * bound + info.smallest_subnormal)
     error = abs(got - exact)
-    assert np.all(error <= allowed), f"worst error is {np.max(error / allowed):.3g} of what is allowed"
+    worst = np.max(error / allowed, where=where, initial=0)
+    assert np.all(error <= allowed, where=where), f"worst error is {worst:.3g} of what is allowed"
 
 
 def host(array: Any) -> Any:
@@ -108,3 +119,12 @@ def matrix_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real matrices here: {folder} is absent (set GSPARSE_MATRICES)")
     return folder
+
+
+def run_python(program: str, root: Path = SOURCE_ROOT, **environment: str) -> str:
+    """Run a program in a process of its own, with what `environment` adds, and give what it printed."""
+    variables = {**os.environ, "PYTHONPATH": str(root), **environment}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -163,7 +163,7 @@ def test_a_name_that_matlab_does_not_take_is_refused_and_nothing_left_behind(tmp
 @pytest.mark.parametrize("name", ["x", "X_3", "x" * 63])
 def test_a_name_that_matlab_takes_is_kept(tmp_path: Path, name: str) -> None:
     write_file(tmp_path / "A.mat", S, name)
-    same(scipy.io.loadmat(tmp_path / "A.mat")[name], S)
+    same(scipy.io.loadmat(tmp_path / "A.mat", spmatrix=False)[name], S)
 
 
 def test_a_sound_file_without_the_one_matrix_is_not_called_malformed(tmp_path: Path) -> None:
@@ -590,7 +590,7 @@ def read_harwell_boeing(path: Path) -> Any:
 # By SciPy or NumPy alone, of what our reader has accepted (and so found to be safe).
 ORACLES: dict[str, Callable[[Path], Any]] = {
     ".npz": sp.load_npz,
-    ".mat": lambda path: scipy.io.loadmat(path)[scipy.io.whosmat(path)[0][0]],
+    ".mat": lambda path: scipy.io.loadmat(path, spmatrix=False)[scipy.io.whosmat(path)[0][0]],
     ".hb": read_harwell_boeing,
     ".mtx": lambda path: scipy.io.mmread(io.BytesIO(path.read_bytes() + b"\n")),
     ".mtx.gz": lambda path: scipy.io.mmread(io.BytesIO(gzip.decompress(path.read_bytes()) + b"\n")),

@@ -13,12 +13,26 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.products.tuning import CANDIDATES, cache_path, forget, recall, remember, worth_timing
+from gsparse import FORMATS, GpuSparseMatrix
 from tests.support import STRUCTURES, assert_product, random_values
 
 WAYS: tuple[Any, ...] = (True, "lazy")
+
+# What a damaged cache may hold in the place of times by format.
+SPOILED_TIMES: dict[str, Any] = {
+    "no JSON": "{",
+    "no times": "{}",
+    "a list": "[1, 2]",
+    "an unknown format": '{"nope": 1e-9}',
+    "an integer beyond float64": f'{{"csr_vector": 1{"0" * 400}}}',
+    "lists in lists": "[" * 100_000,
+    "not a number": '{"csr_vector": NaN}',
+    "a negative time": '{"csr_vector": -1.0}',
+    "bytes": b"\xff\x00",
+    "nothing": None,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -142,9 +156,7 @@ def test_a_matrix_of_other_features_is_measured_for_itself(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "spoiled", ["no database", "no table", "no JSON", "no times", "a list", "a folder", "a file above"]
-)
+@pytest.mark.parametrize("spoiled", ["no database", "no table", "a folder", "a file above", *SPOILED_TIMES])
 def test_a_cache_that_cannot_be_read_is_no_error(
     device: Device, spoiled: str, way: Any, S: Any, rng: np.random.Generator, cache: Path
 ) -> None:
@@ -160,25 +172,25 @@ def test_a_cache_that_cannot_be_read_is_no_error(
             cache_path().write_bytes(b"")
     else:
         GpuSparseMatrix(S, device=device, tune=True) @ np.ones(S.shape[1])
-        text = {"no JSON": "{", "no times": "{}", "a list": "[1, 2]"}[spoiled]
         with closing(sqlite3.connect(cache_path())) as database, database:
-            database.execute("UPDATE verdicts SET times = ?", (text,))
+            database.execute("UPDATE verdicts SET times = ?", (SPOILED_TIMES[spoiled],))
     A = GpuSparseMatrix(S, device=device, tune=way)
     multiply_until_decided(A, S, rng)
     assert sum(c.measured is not None for c in A.plan.candidates) >= 2
 
 
 def test_times_come_back_as_they_were_kept() -> None:
-    assert recall("key") is None
+    assert recall("key", FORMATS) is None
     times = {"csr_vector": 1 / 3, "ellpack": 2e-6}
     remember("key", times)
-    assert recall("key") == times
-    assert recall("another") is None
+    assert recall("key", FORMATS) == times
+    assert recall("key", ["csr_vector"]) is None  # a format of these is not among those that can be chosen
+    assert recall("another", FORMATS) is None
     remember("key", {"ellpack": 1.0})
-    assert recall("key") == {"ellpack": 1.0}
+    assert recall("key", FORMATS) == {"ellpack": 1.0}
     forget()
     forget()
-    assert recall("key") is None
+    assert recall("key", FORMATS) is None
 
 
 def test_two_to_four_candidates_are_worth_timing(device: Device, S: Any) -> None:

@@ -21,9 +21,9 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
+from gsparse.cache import cache_folder, cpu_code_folder, fault_of
 from gsparse.cli.common import Command, add_json, show, underway
 from gsparse.device.base import Device
-from gsparse.device.cache import cache_folder, cpu_code_folder
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -198,6 +198,9 @@ def _caches() -> Iterator[Finding]:
     for what, folder in (("gsparse", cache_folder()), ("CUDA kernels", home), ("CPU kernels", cpu_code_folder())):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
         yield Finding(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")
+    fault = fault_of(cache_folder()) if cache_folder().is_dir() else ""
+    if fault:
+        yield Finding("cache: not used", fault, "broken")
 
 
 def _product(name: str) -> Finding | None:

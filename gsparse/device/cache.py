@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
+import warnings
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
-__all__ = ["cache_folder", "cpu_code_folder"]
+__all__ = [
+    "UntrustedFolderError",
+    "cache_folder",
+    "cpu_code_folder",
+    "fault_of",
+    "make_private",
+    "make_private_code_folder",
+]
 
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
 CPU_SOURCES = Path(__file__).parent / "kernels" / "cpu"
+
+_ROOT = 0  # the user ID of the superuser, who can write everywhere anyway
+
+
+class UntrustedFolderError(OSError):
+    """A folder of the cache in which other users could have put code or results; a warning has said so."""
 
 
 def cache_folder() -> Path:
@@ -24,6 +40,66 @@ def cache_folder() -> Path:
 def cpu_code_folder() -> Path:
     """Give the folder for compiled CPU kernels: NUMBA_CACHE_DIR, else one of these very sources in the user's cache."""
     return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "cpu" / _digest())
+
+
+def make_private(folder: Path) -> Path:
+    """Create the cache folder, or a folder inside it, for this user alone, and return it.
+
+    Code from the cache is executed. So neither the folder nor its parents within the cache may have been writable by
+    other users.
+
+    Parameters
+    ----------
+    folder : Path
+        `cache_folder()`, or a folder inside it.
+
+    Raises
+    ------
+    UntrustedFolderError
+        If a folder belongs to another user, or if others may write to it. The first time, a RuntimeWarning names the
+        folder and the remedy.
+    OSError
+        If a folder cannot be created.
+    """
+    base = cache_folder()
+    base.parent.mkdir(parents=True, exist_ok=True)
+    for level in accumulate(folder.relative_to(base).parts, Path.joinpath, initial=base):
+        level.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+        fault = fault_of(level)
+        if fault:
+            _warn_once(f"{fault}, so gsparse does not use it and compiles again in each process")
+            raise UntrustedFolderError(fault)
+    return folder
+
+
+def make_private_code_folder() -> Path:
+    """Create the folder of `cpu_code_folder` for this user alone; NUMBA_CACHE_DIR is left to numba and to the user."""
+    folder = cpu_code_folder()
+    return folder if os.environ.get("NUMBA_CACHE_DIR") else make_private(folder)
+
+
+def fault_of(folder: Path) -> str:
+    """Say why others could have written to a folder, or return an empty string."""
+    if not hasattr(os, "geteuid"):  # Windows has access lists in place of modes
+        return ""
+    found, user = folder.stat(), os.geteuid()
+    if found.st_uid not in (user, _ROOT):
+        return (
+            f"the cache folder {folder} must belong to this user (ID {user}), but it belongs to the user with the ID "
+            f"{found.st_uid}: set {CACHE_VARIABLE} to a folder of your own"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return (
+            f"the cache folder {folder} must be writable by its owner alone, but its mode is "
+            f"{stat.S_IMODE(found.st_mode):04o}: remove it if you do not trust its contents, else run "
+            f"'chmod -R go-w {folder}', or set {CACHE_VARIABLE} to a folder of your own"
+        )
+    return ""
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 @cache

@@ -6,7 +6,6 @@ link's speed meanwhile. Results are made in pinned memory of CuPy's pool and han
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
+from gsparse.locks import make_lock
 
 __all__ = ["Staging"]
 
@@ -56,7 +56,7 @@ class Staging:  # on GPUs only
         self._cupy = cupy
         self._free: deque[_Buffer] = deque()
         self._pinned_results = 0
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def _take(self, fresh: int) -> _Buffer:
         """Take a buffer; a new one while fewer than `fresh` wait, so that a copy can run ahead by one."""

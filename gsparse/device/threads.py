@@ -19,6 +19,8 @@ from math import isqrt
 from queue import SimpleQueue
 from typing import Any
 
+from gsparse.locks import make_lock
+
 __all__ = ["available_cpus", "get_num_threads", "run_parts", "set_num_threads"]
 
 # Entries plus rows that are worth a thread of a kernel's own. One thread / two, on two of a virtual machine, us, where
@@ -51,7 +53,7 @@ class _Job:
     def __init__(self, function: Callable[..., None], num_parts: int, args: tuple[Any, ...]) -> None:
         self.function, self.num_parts, self.args = function, num_parts, args
         self.parts = list(range(num_parts))
-        self.lock = threading.Lock()  # guards `active` and `closed`
+        self.lock = make_lock()  # guards `active` and `closed`
         self.active = 0  # threads that help
         self.closed = False
         self.finished = threading.Lock()
@@ -108,7 +110,7 @@ class _Pool:
     def forget_threads(self) -> None:
         """Start anew in a forked child, where the parent's threads do not exist and its locks may be held for ever."""
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.lock = threading.Lock()  # guards `size`
+        self.lock = make_lock()  # guards `size`
         self.size = 0
 
     def resize(self, size: int, *, grow: bool) -> None:

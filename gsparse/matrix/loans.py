@@ -12,7 +12,6 @@ to the device again. When the last reference is gone, one copy follows and the d
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 from weakref import getweakrefcount
 
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device, alias_of
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.locks import make_lock
 
 __all__ = ["Mirror", "held_elsewhere"]
 
@@ -65,7 +65,7 @@ class Mirror:
         self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
         self.loans = 0
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -6,7 +6,6 @@ one keeps the structure: statistics, slices, encoded columns.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL, MachineModel
 from gsparse.products.storage import Entries, halved
 from gsparse.products.structure import Structure
 from gsparse.products.tuning import LazyTuner, key_of, recall, remember, worth_timing
+from gsparse.locks import make_lock
 
 __all__ = ["Operand", "Product", "Request", "make_operand"]
 
@@ -137,7 +137,7 @@ class Operand:
     _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
     # False once memory did not last to look at formats that are laid out anew.
     _has_room: bool = field(default=True, repr=False)
-    _lock: Any = field(default_factory=threading.RLock, repr=False)
+    _lock: Any = field(default_factory=make_lock, repr=False)
 
     @property
     def stats(self) -> RowStats:
@@ -259,7 +259,7 @@ class Operand:
     def _tuned(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Let remembered times decide, else measure: now, or in the first products."""
         key = key_of(self.device, plan, (storage, compute))
-        times = recall(key)
+        times = recall(key, [c.format for c in plan.candidates])
         if times is not None:
             plan = self._plans[storage, compute] = settle(plan, times, "measured before")
             return self._product_of(plan, storage, compute)

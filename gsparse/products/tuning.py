@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ import numpy as np
 
 from gsparse._version import __version__
 from gsparse.device.base import Device
-from gsparse.device.cache import cache_folder
 from gsparse.plan.choice import Plan, rank
+from gsparse.cache import cache_folder, make_private
+from gsparse.locks import make_lock
 
 __all__ = ["CANDIDATES", "LazyTuner", "cache_path", "forget", "key_of", "recall", "remember", "worth_timing"]
 
@@ -56,24 +57,43 @@ def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:
     return hashlib.sha256(json.dumps(features).encode()).hexdigest()
 
 
-def recall(key: str) -> dict[str, float] | None:
-    """Give remembered times by format; None where there are none, or no cache can be read."""
+def recall(key: str, formats: Collection[str]) -> dict[str, float] | None:
+    """Return the remembered times by format, or None where the cache holds none that can be used.
+
+    Parameters
+    ----------
+    key : str
+        Of `key_of`.
+    formats : collection of str
+        The formats that can be chosen: times of any other were not written here.
+    """
+    path = cache_path()
     try:
-        path = cache_path()
         if not path.is_file():
             return None
+        make_private(path.parent)
         with closing(sqlite3.connect(path, timeout=1)) as database:
             row = database.execute("SELECT times FROM verdicts WHERE key = ?", (key,)).fetchone()
-        return None if row is None else {name: float(time) for name, time in json.loads(row[0]).items()} or None
-    except (OSError, sqlite3.Error, ValueError, TypeError, AttributeError):
-        return None  # (what cannot be read as times was not written here)
+    except (OSError, sqlite3.Error):
+        return None
+    times = {} if row is None else _parse_times(row[0])
+    return times if times and times.keys() <= set(formats) else None
+
+
+def _parse_times(text: Any) -> dict[str, float]:
+    """Return times by format, or nothing where `text` is not what `remember` writes."""
+    try:
+        times = {name: float(seconds) for name, seconds in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {}
+    return times if all(0 <= seconds < inf for seconds in times.values()) else {}
 
 
 def remember(key: str, times: dict[str, float]) -> None:
     """Keep times by format; where no cache can be written, they are lost and measured again."""
     path = cache_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with closing(sqlite3.connect(path, timeout=1)) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, times TEXT)")
             database.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", (key, json.dumps(times)))
@@ -104,7 +124,7 @@ class LazyTuner:
         self._turns = [name for _ in range(_ROUNDS + 1) for name in candidates]  # (the first of each only warms up)
         self._expected = len(self._turns)
         self._times: list[tuple[str, Callable[[], float | None]]] = []
-        self._lock = threading.Lock()  # products may come from several threads
+        self._lock = make_lock()  # products may come from several threads
 
     def __call__(self, *args: Any) -> None:
         """Compute one product by whichever candidate is next."""

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -19,8 +18,7 @@ from gsparse.device.base import threads
 from gsparse.kernels.cpu import pool
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause
-
-SOURCE_ROOT = Path(gsparse.__file__).parents[1]
+from tests.support import SOURCE_ROOT, run_python
 
 # Large enough that 16 threads take parts.
 LARGE_ROWS = 120_000
@@ -39,15 +37,6 @@ A = gsparse.GpuSparseMatrix(S, device="cpu", format="csr_scalar")
 def product():
     return bool((A @ np.ones(rows) == 3).all())
 """
-
-
-def run_python(program: str, root: Path = SOURCE_ROOT, **environment: str) -> str:
-    """Run a program in a process of its own, with what `environment` adds, and give what it printed."""
-    variables = {**os.environ, "PYTHONPATH": str(root), **environment}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -404,22 +393,87 @@ def test_the_process_ends_cleanly(last: str, num_threads: int) -> None:
     assert run_python(f"{PRODUCT}threads.set_num_threads({num_threads})\n{last}\n") == "True"
 
 
+# A round ends also where the exception is lost: Python prints and drops one that is raised while it frees an object.
+INTERRUPTION = """
+import itertools, os, random, signal, threading, warnings
+warnings.simplefilter("ignore")
+signals = []
+def interrupt(*_):
+    signals.append(True)
+    raise KeyboardInterrupt
+def run_interrupted(call, delay):
+    before = len(signals)
+    try:
+        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while len(signals) == before: call()
+    except KeyboardInterrupt:
+        return True
+    return False
+signal.signal(signal.SIGINT, interrupt)
+"""
+
+
 def test_an_interrupted_product_leaves_the_threads_in_order() -> None:
-    program = PRODUCT + (
-        "import os, signal, threading\n"
+    program = (
+        f"{PRODUCT}{INTERRUPTION}"
         "threads.set_num_threads(3)\n"
         "product()\n"
-        "interrupted = 0\n"
-        "for _ in range(10):\n"
-        "    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))\n"
-        "    try:\n"
-        "        timer.start()\n"
-        "        while True: product()\n"
-        "    except KeyboardInterrupt:\n"
-        "        interrupted += 1\n"
-        "print(interrupted, product())\n"
+        "interrupted = sum(run_interrupted(product, 0.02) for _ in range(10))\n"
+        "print(len(signals), interrupted > 0, product())\n"
     )
-    assert run_python(program) == "10 True"
+    assert run_python(program) == "10 True True"
+
+
+@NATIVE
+def test_helpers_that_an_interruption_kept_from_starting_are_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads.set_num_threads(1)
+    threads.run_parts(hold, 10**9, np.zeros(1000))
+    start, calls = threading.Thread.start, []
+
+    def interrupted_once(thread: threading.Thread) -> None:
+        calls.append(thread)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted_once)
+    threads.set_num_threads(5)
+    pool._pool.resize(0)  # the helpers of other tests leave
+    wait_for_helpers(0)
+    with pytest.raises(KeyboardInterrupt):
+        threads.run_parts(hold, 10**9, np.zeros(1000))
+    threads.run_parts(hold, 10**9, np.zeros(1000))
+    wait_for_helpers(4)
+
+
+def wait_for_helpers(number: int) -> None:
+    for _ in range(2000):
+        if sum(thread.name == "gsparse-cpu-native" for thread in threading.enumerate()) == number:
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError(f"{number} helpers did not come about")
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["threads.set_num_threads(2 + next(count) % 2); A @ x", "A.data[0] = next(count); A @ x"],
+    ids=["other helpers", "other values"],
+)
+def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
+    program = (
+        f"{PRODUCT.replace('200_000', '60_000')}{INTERRUPTION}"
+        "count, x = itertools.count(), np.ones(rows)\n"
+        f"def change_and_multiply(): {call}\n"
+        "for _ in range(500):\n"
+        "    run_interrupted(change_and_multiply, random.uniform(0.001, 0.003))\n"
+        "    other = threading.Thread(target=lambda: A @ x, daemon=True)\n"
+        "    other.start()\n"
+        "    other.join(20)\n"
+        "    if other.is_alive(): break\n"
+        "print('stuck' if other.is_alive() else 'free', flush=True)\n"
+        "os._exit(0)\n"
+    )
+    assert run_python(program) == "free"
 
 
 # What one thread calls, and what hands the same kernel's parts to several.

@@ -202,7 +202,7 @@ def test_stored_members_are_read_only_where_the_rows_are(tmp_path: Path, monkeyp
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.data.tolist() == list(range(n - 9, n + 1))
-    assert peak < 100_000
+    assert peak - io.DEFAULT_BUFFER_SIZE < 90_000  # (the buffer of an open file grew with Python 3.14)
 
 
 def rewrite(path: Path, **members: Any) -> None:

@@ -28,7 +28,11 @@ def scatter_add(
     x: Array | None = None,
     dots: Array | None = None,
 ) -> None:
-    """Add to elements, each number once."""
-    y[numbers] += values
+    """Add to elements, each number once.
+
+    NumPy's warnings are switched off, since a GPU gives none: a right-hand side that has broken down goes on with inf.
+    """
+    with np.errstate(all="ignore"):
+        y[numbers] += values
     if x is not None and dots is not None:
         dots[0] = np.vdot(x[numbers].astype(dots.dtype), values)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 
-from gsparse.device.cache import cpu_code_folder
+from gsparse.cache import UntrustedFolderError, make_private_code_folder
 
 __all__ = ["OPTIONS", "PIECE_OPTIONS", "jitted", "piece"]
 
@@ -24,13 +24,13 @@ PIECE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
 def jitted(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     """Compile a function for the types of its first call, to run without the GIL, and keep the code on disk.
 
-    The code is kept in the user's cache directory, or beside the source where that cannot be written; where neither
-    can, each process compiles anew.
+    The code is kept in the user's cache directory, or beside the source where that cannot be written. Where neither
+    can, or where other users may write to the cache directory, each process compiles anew.
     """
     try:
         with _kept_elsewhere():
             return cast("Callable[P, R]", numba.njit(cache=True, **OPTIONS, **options)(function))
-    except RuntimeError:  # numba found no directory to write to
+    except (RuntimeError, UntrustedFolderError):  # numba found no directory to write to, or the code may be another's
         return cast("Callable[P, R]", numba.njit(**OPTIONS, **options)(function))
 
 
@@ -44,8 +44,12 @@ def _kept_elsewhere() -> Iterator[None]:
     """
     config: Any = numba.config
     before = config.CACHE_DIR
-    with suppress(RuntimeError):  # (there is no home directory)
-        config.CACHE_DIR = str(cpu_code_folder())
+    try:
+        config.CACHE_DIR = str(make_private_code_folder())
+    except UntrustedFolderError:
+        raise
+    except (RuntimeError, OSError):  # there is no home directory, or it cannot be written
+        pass
     try:
         yield
     finally:

@@ -46,6 +46,7 @@ from gsparse.kernels.cpu.intrinsics import (
     wake,
 )
 from gsparse.kernels.cpu.jit import jitted, piece
+from gsparse.locks import make_lock
 
 __all__ = ["hand_out", "post"]
 
@@ -159,6 +160,21 @@ def _close(pool: int, job: int) -> None:
 
 # -------------------------------------------------------------------------------------------------- compiled: helpers
 @jitted
+def _enter(pool: int) -> None:
+    """Serve as one more helper, unless there are as many as wanted.
+
+    A thread counts itself here rather than where it is started, so that an interruption there counts no thread that
+    does not exist.
+    """
+    alive: int = load(pool + _ALIVE)
+    while alive < load(pool + _LIMIT):
+        if swap_if(pool + _ALIVE, alive, alive + 1):
+            _serve(pool, alive + 1)
+            return
+        alive = load(pool + _ALIVE)
+
+
+@jitted
 def _serve(pool: int, number: int) -> None:
     """Help with jobs for as long as no more helpers are alive than wanted; `number` says with which share to begin."""
     while True:
@@ -211,19 +227,10 @@ def _watch(pool: int, posted: int) -> None:
 
 # -------------------------------------------------------------------------------------- compiled: called from Python
 @jitted
-def _admit(pool: int) -> int:
-    """Count one more helper and give its number, or 0 where there are as many as wanted."""
-    alive: int = load(pool + _ALIVE)
-    while alive < load(pool + _LIMIT):
-        if swap_if(pool + _ALIVE, alive, alive + 1):
-            return alive + 1
-        alive = load(pool + _ALIVE)
-    return 0
-
-
-@jitted
-def _dismiss(pool: int) -> None:
-    fetch_add(pool + _ALIVE, -1)
+def _count_missing(pool: int) -> int:
+    """Return how many more helpers are wanted than are alive."""
+    missing: int = load(pool + _LIMIT) - load(pool + _ALIVE)
+    return missing
 
 
 @jitted
@@ -271,7 +278,7 @@ class _Pool:
     def forget_threads(self) -> None:
         """Start anew in a forked child, where the parent's threads do not exist and its locks may be held for ever."""
         self.memory[:] = 0
-        self.lock = threading.Lock()  # guards what follows
+        self.lock = make_lock()  # guards what follows
         self.threads: list[threading.Thread] = []
         self.size = 0
 
@@ -285,21 +292,20 @@ class _Pool:
             # Where there are more threads than CPUs, who spins keeps another from its work.
             _set_limit(self.address, size, self.spins if size < available_cpus() else 0)
             self.threads = [thread for thread in self.threads if thread.is_alive()]
-            self.size = size
-            while number := _admit(self.address):
-                args = (self.address, number)
-                thread = threading.Thread(target=_serve, args=args, name="gsparse-cpu-native", daemon=True)
+            for _ in range(_count_missing(self.address)):
+                thread = threading.Thread(target=_enter, args=(self.address,), name="gsparse-cpu-native", daemon=True)
+                self.threads.append(thread)
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads, or the interpreter is ending: others do the work
-                    _dismiss(self.address)
-                    return
-                self.threads.append(thread)
+                    break
+            self.size = size  # only now, so that the next product makes up for what an interruption left out
 
     def start(self) -> None:
         """Compile and try what helpers run, and do without where that fails: on a numba of another make, say."""
         try:
             _try(self.address)
+            _enter(self.address)  # compiles it; no helper is wanted yet
             self.spins = _count_spins()
         except Exception as error:
             self.usable = False
@@ -312,7 +318,7 @@ class _Pool:
             if self.spins is not None:
                 _set_limit(self.address, 0, 0)
         deadline = time.monotonic() + _MAX_GOODBYE
-        for thread in self.threads:
+        for thread in filter(threading.Thread.is_alive, self.threads):
             thread.join(max(deadline - time.monotonic(), 0))
 
 

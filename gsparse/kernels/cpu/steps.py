@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gsparse.device.base import Device
-from gsparse.device.cache import cache_folder
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step, StepState, names_in
 from gsparse.writing import replacing
+from gsparse.cache import cache_folder, make_private
 
 __all__ = ["bind_dots", "bind_step", "step_source"]
 
@@ -158,7 +158,7 @@ def _module(program: Program) -> Any:
 def _written(name: str, source: str) -> Path:
     """Write a file where it is kept, or where that cannot be for this process alone."""
     try:
-        return _write_once(cache_folder() / "steps" / name, source)
+        return _write_once(make_private(cache_folder() / "steps") / name, source)
     except OSError:
         return _write_once(Path(_own_folder().name) / name, source)
 

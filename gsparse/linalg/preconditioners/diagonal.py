@@ -129,7 +129,8 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     --------
     >>> import numpy, scipy.sparse
     >>> from gsparse.linalg import block_jacobi
-    >>> S = scipy.sparse.block_diag([[[2.0, 1.0], [1.0, 2.0]]] * 3, format="csr")
+    >>> block = scipy.sparse.csr_array([[2.0, 1.0], [1.0, 2.0]])
+    >>> S = scipy.sparse.block_diag([block] * 3, format="csr")
     >>> (block_jacobi(S, 2) @ numpy.ones(6)).round(3).tolist()
     [0.333, 0.333, 0.333, 0.333, 0.333, 0.333]
     """

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gsparse.device.base import Device
 import gsparse
+from gsparse.device.base import Device
 
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))

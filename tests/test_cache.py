@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gsparse import cache
-from gsparse.cache import UntrustedFolderError, cache_folder, make_private
 from gsparse.cli.doctor import _caches
-from gsparse.tune import recall, remember
+from gsparse.device import cache
+from gsparse.device.cache import UntrustedFolderError, cache_folder, make_private
+from gsparse.products.tuning import recall, remember
 from tests.support import run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners and modes of files")
@@ -23,7 +23,7 @@ os.umask(0o002)
 from gsparse.kernels.cpu.pool import _spin
 from gsparse.kernels.cpu.steps import _module
 from gsparse.linalg.chebyshev import PROGRAM
-from gsparse.tune import remember
+from gsparse.products.tuning import remember
 _spin(1)
 remember("key", {"ellpack": 1.0})
 print(_module(PROGRAM).CHUNK)

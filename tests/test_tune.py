@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from gsparse import FORMATS, GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.products.tuning import CANDIDATES, cache_path, forget, recall, remember, worth_timing
-from gsparse import FORMATS, GpuSparseMatrix
 from tests.support import STRUCTURES, assert_product, random_values
 
 WAYS: tuple[Any, ...] = (True, "lazy")

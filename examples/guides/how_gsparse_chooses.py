@@ -9,7 +9,7 @@ pictures need matplotlib: ``pip install 'gsparse[examples]'``.
 """
 
 # %%
-# .. currentmodule:: gsparse.plan
+# .. currentmodule:: gsparse.plan.choice
 #
 # The plan
 # --------

@@ -126,7 +126,7 @@ if __name__ == "__main__":
 # How far it scales
 # -----------------
 # An iteration has a fixed price for its exchange and its sums. While every GPU has millions of rows that is a small
-# part of it; with a few thousand it is all there is. README's Figures have what was measured on one host, and
+# part of it; with a few thousand it is all there is. ``FIGURES.md`` has what was measured on one host, and
 # :ref:`thousand_gpus` is a model, fitted to measurements, of what to expect beyond.
 
 if __name__ == "__main__":

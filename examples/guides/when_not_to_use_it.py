@@ -40,7 +40,7 @@ for n in (100, 10_000, 100_000):
 # %%
 # There are few products
 # ----------------------
-# Copying to a GPU and choosing a format take the time of tens to hundreds of products (README's Figures). With
+# Copying to a GPU and choosing a format take the time of tens to hundreds of products (``FIGURES.md``). With
 # ``expected_products=1`` nothing is converted, but what is copied there once and read once was not worth the way.
 #
 # On this machine, the prediction of what the conversion costs, in products:
@@ -96,7 +96,7 @@ assert csr_bytes > full.shape[0] * full.shape[1] * 8
 # Column-major blocks on a GPU
 # ----------------------------
 # An X in Fortran order is multiplied as it lies, without a copy. Its rows are scattered, though: from 16 columns on,
-# one in C order was 1.6 to 3.4 times as fast in the geometric mean of the matrices in README's Figures
+# one in C order was 1.6 to 3.4 times as fast in the geometric mean of the matrices in ``FIGURES.md``
 # (``python -m gsparse bench --all --columns 16,64,256`` prints both). Lay X out by rows where you can.
 #
 # You need gradients

@@ -21,9 +21,9 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.cache import cache_folder, cpu_code_folder, fault_of
 from gsparse.cli.common import Command, add_json, show, underway
 from gsparse.device.base import Device
+from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
+from gsparse.device.locks import make_lock
 from gsparse.device.threads import run_parts
-from gsparse.locks import make_lock
 
 __all__ = ["Staging"]
 

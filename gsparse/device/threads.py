@@ -19,7 +19,7 @@ from math import isqrt
 from queue import SimpleQueue
 from typing import Any
 
-from gsparse.locks import make_lock
+from gsparse.device.locks import make_lock
 
 __all__ = ["available_cpus", "get_num_threads", "run_parts", "set_num_threads"]
 

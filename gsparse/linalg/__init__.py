@@ -9,7 +9,11 @@ from gsparse.linalg.krylov.gmres import fgmres, gmres
 from gsparse.linalg.krylov.lsmr import lsmr
 from gsparse.linalg.krylov.lsqr import lsqr
 from gsparse.linalg.krylov.minres import minres
-from gsparse.linalg.preconditioners import amg, block_jacobi, chebyshev_polynomial, ic0, ilu0, isai, jacobi
+from gsparse.linalg.multigrid.amg import amg
+from gsparse.linalg.preconditioners.diagonal import block_jacobi, jacobi
+from gsparse.linalg.preconditioners.ilu import ic0, ilu0
+from gsparse.linalg.preconditioners.isai import isai
+from gsparse.linalg.preconditioners.polynomial import chebyshev_polynomial
 from gsparse.linalg.result import SolveResult
 
 __all__ = [

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device, alias_of
 from gsparse.device.dtypes import HOST_ONLY, Array
-from gsparse.locks import make_lock
+from gsparse.device.locks import make_lock
 
 __all__ = ["Mirror", "held_elsewhere"]
 

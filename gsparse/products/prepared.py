@@ -16,6 +16,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.device.locks import make_lock
 from gsparse.errors import FormatError, StructureError
 from gsparse.formats import Csr, RowPattern, Stored
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, Panel
@@ -26,7 +27,6 @@ from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL, MachineModel
 from gsparse.products.storage import Entries, halved
 from gsparse.products.structure import Structure
 from gsparse.products.tuning import LazyTuner, key_of, recall, remember, worth_timing
-from gsparse.locks import make_lock
 
 __all__ = ["Operand", "Product", "Request", "make_operand"]
 

@@ -24,9 +24,9 @@ import numpy as np
 
 from gsparse._version import __version__
 from gsparse.device.base import Device
+from gsparse.device.cache import cache_folder, make_private
+from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, rank
-from gsparse.cache import cache_folder, make_private
-from gsparse.locks import make_lock
 
 __all__ = ["CANDIDATES", "LazyTuner", "cache_path", "forget", "key_of", "recall", "remember", "worth_timing"]
 

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 
-from gsparse.cache import UntrustedFolderError, make_private_code_folder
+from gsparse.device.cache import UntrustedFolderError, make_private_code_folder
 
 __all__ = ["OPTIONS", "PIECE_OPTIONS", "jitted", "piece"]
 

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.locks import make_lock
 from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.kernels.cpu.intrinsics import (
     address_of,
@@ -46,7 +47,6 @@ from gsparse.kernels.cpu.intrinsics import (
     wake,
 )
 from gsparse.kernels.cpu.jit import jitted, piece
-from gsparse.locks import make_lock
 
 __all__ = ["hand_out", "post"]
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gsparse.device.base import Device
+from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step, StepState, names_in
 from gsparse.writing import replacing
-from gsparse.cache import cache_folder, make_private
 
 __all__ = ["bind_dots", "bind_step", "step_source"]
 

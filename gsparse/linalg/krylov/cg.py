@@ -101,8 +101,8 @@ def cg(
     callback : callable, optional
         ``callback(xk)`` after each iteration. The host then waits for each of them.
     inner_dtype : dtype, optional
-        float32: iterate in it and refine the solution in b's dtype (`gsparse.linalg.krylov.refinement`). A callback is
-        then called after each correction.
+        With float32, iterate in float32 and refine the solution in b's dtype (`gsparse.linalg.krylov.refinement`). A
+        callback is then called after each correction.
     full_output : bool, optional
         Give a `SolveResult` (which unpacks as ``x, info`` too).
     progress : bool, optional

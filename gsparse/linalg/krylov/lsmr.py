@@ -132,10 +132,20 @@ def lsmr(
 
     Parameters
     ----------
-    A, b, damp, atol, btol, conlim, show, x0, full_output, progress
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
+        As in `lsqr`.
+    b : array, shape (M,) or (M, k)
+        As in `lsqr`.
+    damp, atol, btol, conlim : float, optional
         As in `lsqr`.
     maxiter : int, optional
-        min(M, N) by default.
+        The most iterations: ``min(M, N)`` by default.
+    show : bool, optional
+        As in `lsqr`.
+    x0 : array, optional
+        As in `lsqr`.
+    full_output, progress : bool, optional
+        As in `lsqr`.
 
     Returns
     -------

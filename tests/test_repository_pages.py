@@ -1,0 +1,185 @@
+"""README.md, CONTRIBUTING.md and the developer pages are short, and say what the tree is."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.import_graph import ROOMS
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+WHOLE_CHECK = (ROOT / ".ci" / "run").read_text()
+DEVELOPER_PAGES = sorted((ROOT / "docs" / "developers").glob("*.rst"))
+
+# README is read in three minutes or it is not read.
+_FEWEST_WORDS, _MOST_WORDS = 400, 600
+_MOST_PICTURE_BYTES = 60_000
+
+
+def blocks(language: str) -> list[str]:
+    """Return the fenced blocks of README in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def words_of(markdown: str) -> list[str]:
+    """Return the words that a reader reads: no code, no pictures, no markup of tables, no targets of links."""
+    text = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"!\[[^]]*\]\([^)]*\)", "", text)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`", "", text)
+    return [word for word in text.replace("|", " ").split() if re.search(r"\w", word)]
+
+
+def test_words_are_counted_without_code_tables_and_links() -> None:
+    text = "One [two](x.md) `no` three.\n\n| four | - |\n| --- | --- |\n\n```bash\nno no\n```\n![no](no.svg)\n"
+    assert words_of(text) == ["One", "two", "three.", "four"]
+
+
+def test_readme_is_short() -> None:
+    assert _FEWEST_WORDS <= len(words_of(README)) <= _MOST_WORDS
+
+
+def test_readme_begins_with_one_sentence_and_three_lines_of_code() -> None:
+    title, sentence, _ = README.split("\n\n", 2)
+    assert title == "# gsparse"
+    assert re.fullmatch(r"[^.]+\.", sentence)
+    (code,) = blocks("python")
+    assert len(code.splitlines()) == 3
+
+
+def test_readme_has_the_two_commands_that_the_whole_check_runs() -> None:
+    install, test = blocks("bash")
+    assert "pip install ." in install and "examples/poisson_cg.py" in install
+    assert "pip install -e" in test and "pytest" in test
+    assert re.findall(r"readme_block (\d)\)", WHOLE_CHECK) == ["1", "2"]
+
+
+def test_readme_has_one_picture_which_is_small() -> None:
+    (picture,) = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert "<img" not in README
+    assert 0 < (ROOT / picture).stat().st_size < _MOST_PICTURE_BYTES
+
+
+def test_readmes_picture_shows_the_figures_that_were_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'gsparse[plot]'")
+    script = runpy.run_path(str(ROOT / "docs" / "make_readme_picture.py"))
+    committed = script["PICTURE"].read_text()
+    assert len(script["speeds"]()) == 10
+    for matrix, speed in script["speeds"]().items():
+        assert f">{matrix}</text>" in committed and f">{speed:.2f}×</text>" in committed
+    script["draw"](tmp_path / "again.svg")
+    texts = [
+        re.findall(r"<text[^>]*>([^<]*)</text>", text) for text in (committed, (tmp_path / "again.svg").read_text())
+    ]
+    assert texts[0] == texts[1]
+
+
+# The speed-ups of README's table, in its order, and the words of FIGURES.md in which each is recorded.
+RECORDED = {
+    "1.7 (1.01 to 4.1)": ["1.68 from a million entries on (1.01 to 4.1, 14 matrices)"],
+    "1.7 (worst 0.95)": ["32 real matrices", "1.58 (0.95)", "Of all 1.69"],
+    "13 (14.8 µs, CuPy 190)": ["| CG, 7-point 20³ / 64³ | 10.1 / 14.8 | 190 / 190 | 19 / 13 times |"],
+    "3.6 (204 µs, CuPy 743)": ["| CG, 7-point 200³, constant / variable | 204 / 299 | 743 / 737 | 3.6 / 2.5 |"],
+    "1.3 to 1.8 with CSR, 2.5 to 8.8 on stencils": ["1.3 to 1.8 times with CSR, 2.5 times on a 7-point problem", "8.8"],
+}
+
+
+def test_every_figure_of_readme_is_recorded_with_its_command() -> None:
+    section = README.partition("## Figures")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in row.strip("|").split("|")] for row in section.splitlines() if row.startswith("| ")
+    ]
+    assert "higher is better" in section
+    assert [speed_up for _, _, speed_up, _ in rows[2:]] == list(RECORDED)
+    assert all(command == "the same" or command.count("`") == 2 for *_, command in rows[2:])
+    figures = (ROOT / "FIGURES.md").read_text().replace("\n", " ")
+    assert [words for texts in RECORDED.values() for words in texts if words not in figures] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_a_page_lead_to_files(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text())
+    assert [target for target in targets if not target.startswith("https://") and not (ROOT / target).exists()] == []
+
+
+def files_named(text: str) -> set[str]:
+    """Return the files and folders of the repository that a page names in code."""
+    names = set(re.findall(r"`+([\w./-]+)`+", text))
+    return {name for name in names if "/" in name and not name.startswith(("/", "-", "."))} | {
+        name for name in names if re.fullmatch(r"\w+\.(py|md|toml)", name)
+    }
+
+
+CHECKLISTS = {"storage format", "solver", "preconditioner", "dtype"}
+
+
+def test_the_four_checklists_name_files_that_exist() -> None:
+    sections = dict(re.findall(r"^## Add a ([\w ]+)\n(.*?)(?=^## |\Z)", CONTRIBUTING, re.MULTILINE | re.DOTALL))
+    assert set(sections) == CHECKLISTS
+    for title, section in sections.items():
+        files = files_named(section)
+        assert len(files) > 3, title
+        assert [name for name in sorted(files) if not (ROOT / name).exists()] == [], title
+
+
+@pytest.mark.parametrize("kind", ["solver", "preconditioner"])
+def test_a_solver_or_a_preconditioner_takes_two_source_files(kind: str) -> None:
+    section = CONTRIBUTING.partition(f"## Add a {kind}\n")[2].partition("\n## ")[0]
+    new, exported = (
+        re.search(rf"^{step}\. (.*?)(?=^{step + 1}\. )", section, re.MULTILINE | re.DOTALL) for step in (1, 2)
+    )
+    assert new and "A new file in" in new[1] and "`gsparse/linalg/registry.py`" in new[1]
+    assert exported and files_named(exported[1]) == {"gsparse/linalg/__init__.py"}
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *DEVELOPER_PAGES], ids=lambda page: page.name)
+def test_files_that_a_page_for_developers_names_exist(page: Path) -> None:
+    # A name may be relative to the repository, to the package, or to one of its folders.
+    places = [ROOT, ROOT / "gsparse", *(path for path in (ROOT / "gsparse").rglob("*") if path.is_dir())]
+    names = sorted(files_named(page.read_text()))
+    assert [name for name in names if not any((place / name).exists() for place in places)] == []
+
+
+def test_the_table_of_rooms_lists_every_room_from_the_top_floor_down() -> None:
+    page = (ROOT / "docs" / "developers" / "architecture.rst").read_text()
+    table = page.partition(".. list-table::")[2].partition("\n``__main__``")[0]
+    private = {"__main__", "_version"}
+    assert re.findall(r"^   \* - ``(\w+)``$", table, re.MULTILINE) == [
+        room for rooms in ROOMS for room in rooms if room not in private
+    ]
+    assert all(f"``{room}``" in page for room in private)
+
+
+def test_the_page_of_checks_explains_every_step_of_the_whole_check() -> None:
+    steps = re.findall(r'^step "(.*)"$', WHOLE_CHECK, re.MULTILINE)
+    lines = (ROOT / "docs" / "developers" / "checks.rst").read_text().splitlines()
+    assert steps[-1] == "done"
+    assert [line for line in lines if line in steps] == steps[:-1]
+
+
+def test_hooks_are_local_and_run_what_the_whole_check_runs() -> None:
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"repo: (.*)", config) == ["local"]
+    commands = re.findall(r"entry: (.*)", config)
+    lint = WHOLE_CHECK.partition('step "lint, types, layers"\n')[2].partition("\nstep ")[0].split("\n")
+    assert commands == [line for line in lint if line and not line.startswith("#")]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    assert {"ruff", "mypy", "import-linter", "pre-commit"} <= set(extras)
+
+
+def test_the_documentation_links_its_pages() -> None:
+    listed = {
+        f"{folder}{entry}"
+        for folder, page in (("", "index.rst"), ("developers/", "developers/index.rst"))
+        for entry in re.findall(r"^   ([\w/]+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    }
+    written = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").glob("*.rst")}
+    written |= {f"developers/{path.stem}" for path in DEVELOPER_PAGES}
+    assert written - {"index"} <= listed
+    assert "README" not in (ROOT / "docs" / "index.rst").read_text()

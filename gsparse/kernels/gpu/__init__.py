@@ -16,18 +16,7 @@ from gsparse.kernels.gpu.encode import (
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.spmm import csr_spmm
-from gsparse.kernels.gpu.spmv import (
-    BLOCK_WORK,
-    CHUNK_SIZE,
-    TILE_WORK,
-    blocked_ellpack,
-    csr_adaptive,
-    csr_scalar,
-    csr_split,
-    csr_vector,
-    ellpack,
-    row_pattern,
-)
+from gsparse.kernels.gpu.spmv import BLOCK_WORK, CHUNK_SIZE, SPMV, TILE_WORK
 from gsparse.kernels.gpu.steps import bind_dots, bind_step
 from gsparse.kernels.gpu.survey import (
     LONG_LENGTH,
@@ -80,13 +69,3 @@ __all__ = [
     "tiles",
     "triangular_solver",
 ]
-
-SPMV = {
-    "csr_scalar": csr_scalar,
-    "csr_vector": csr_vector,
-    "csr_adaptive": csr_adaptive,
-    "csr_split": csr_split,
-    "ellpack": ellpack,
-    "blocked_ellpack": blocked_ellpack,
-    "row_pattern": row_pattern,
-}

@@ -10,9 +10,9 @@ from gsparse._version import __version__
 from gsparse.device.counters import strict, total_stats
 from gsparse.device.threads import get_num_threads, set_num_threads
 from gsparse.errors import GsparseError
+from gsparse.formats import FORMATS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.upper_rooms import UPPER_ROOMS
-from gsparse.plan.choice import FORMATS
 from gsparse.products.multiply import spmm, spmv
 
 __all__ = [

@@ -19,10 +19,10 @@ from gsparse.bench.problems import Problem, stencil
 from gsparse.device.base import Device
 from gsparse.formats import RowPattern
 from gsparse.formats.launch import Panel, PanelLaunch
+from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu.catalogue import loads_choices
+from gsparse.kernels.gpu.expressions import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
-from gsparse.plan.choice import RowStats
 from gsparse.plan.columns import plan_columns
 from gsparse.products import multiply as ops
 from tests.support import (

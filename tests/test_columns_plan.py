@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
-from gsparse.plan.choice import RowStats
+from gsparse.formats.row_stats import RowStats
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 
 # Rows alike, too many for a device; and few that are long.

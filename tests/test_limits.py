@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from gsparse import GpuSparseMatrix, spmm
 from gsparse.bench.problems import stencil
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
-from gsparse.plan.choice import AS_STORED
+from gsparse.formats.registry import REGISTRY, names_of
 from gsparse.products import prepared as operand
 from gsparse.products import storage as build
 from tests.conftest import make_device
@@ -68,18 +69,18 @@ def test_auto_makes_do_with_csr_where_memory_lasts_for_nothing_else(
     )  # (which converts matrices small enough for the emulator)
     S = poisson(12)
     wanted = GpuSparseMatrix(S, device=device, expected_products=10**9).plan.format
-    assert wanted not in AS_STORED
+    assert wanted not in names_of(reads_csr=True)
     A = GpuSparseMatrix(S, device=device, expected_products=10**9)
     with monkeypatch.context() as short:
         if where == "examination":
             short.setattr(build, "compressed", out_of_memory)
             short.setattr(build, "find_row_dictionary", out_of_memory)
         else:
-            short.setitem(build._BUILDERS, wanted, out_of_memory)
+            short.setitem(REGISTRY, wanted, replace(REGISTRY[wanted], build=out_of_memory))
         for columns in shapes:
             x = random_values(rng, (S.shape[1], *columns), float)
             assert_product(A @ x, S, x)
-        assert A.plan.format in AS_STORED
+        assert A.plan.format in names_of(reads_csr=True)
         assert "memory did not last" in A.plan.reason
         with pytest.raises(DeviceMemoryError, match="no memory for that"):
             GpuSparseMatrix(S, device=device, format=wanted) @ np.ones(S.shape[1])
@@ -89,8 +90,8 @@ def test_auto_makes_do_with_csr_where_memory_lasts_for_nothing_else(
 
 def test_a_lack_of_memory_that_csr_meets_too_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     A = GpuSparseMatrix(poisson(6), device=device, expected_products=10**9)
-    for name in build._BUILDERS:
-        monkeypatch.setitem(build._BUILDERS, name, out_of_memory)
+    for name, format in list(REGISTRY.items()):
+        monkeypatch.setitem(REGISTRY, name, replace(format, build=out_of_memory))
     with pytest.raises(DeviceMemoryError, match="no memory for that"):
         A @ np.ones(A.shape[1])
 

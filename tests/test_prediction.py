@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from gsparse.formats import FORMATS
+from gsparse.formats.costs import KernelModel
+from gsparse.formats.registry import REGISTRY, Storage, find_format
+from gsparse.formats.row_stats import RowStats, share_above
 from gsparse.kernels import gpu
-from gsparse.plan.choice import FORMATS, Candidate, RowStats, Storage, make_plan, share_above
-from gsparse.plan.cost_model import KernelModel, MachineModel
+from gsparse.plan.choice import Candidate, make_plan
+from gsparse.plan.cost_model import MachineModel
 
 KERNELS = FORMATS[1:]
 EVERY_FORMAT = pytest.mark.parametrize("format", KERNELS)
@@ -37,11 +42,12 @@ RAGGED = replace(RAGGED, long_entries=100_000)
 
 def predicted(format: str, stats: RowStats, storage: Storage | None = None, **terms: float) -> Candidate:
     """Predict a product where only these terms take time."""
-    kernels = {format: KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
-    model = MachineModel(kernels, LONG_LENGTH, (RESIDENT, STREAMED), 0.0)
+    costs = {"test": KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
+    model = MachineModel("test", LONG_LENGTH, (RESIDENT, STREAMED), 0.0)
     storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
     options: dict[str, Any] = {"device": "gpu:0", "lanes": 32, "model": model, "value_bytes": 8, "format": format}
-    return make_plan(stats, {format: storage}, **options).chosen
+    with patch.dict(REGISTRY, {format: replace(find_format(format), costs=costs)}):
+        return make_plan(stats, {format: storage}, **options).chosen
 
 
 def count(term: str, format: str, stats: RowStats, storage: Storage | None = None) -> float:

@@ -134,7 +134,11 @@ def assert_right(
     S = recipe.matrix(rng)
     of_ours, of_scipys = VIEWS[view]
     note(f"{S.nnz} entries, rows of {np.diff(S.indptr)[:20]}…")
-    A = GpuSparseMatrix(S, device=device, **options)
+    try:
+        A = GpuSparseMatrix(S, device=device, **options)
+    except FormatError:
+        assert options["format"] == "row_pattern"
+        return
     V = of_scipys(S)
     x, y = (
         np.asarray(random_values(rng, (size, *shape), S.dtype), order=rng.choice(["C", "F"])) for size in V.shape[::-1]
@@ -143,11 +147,7 @@ def assert_right(
         # What no entry of a row multiplies must not reach it, whatever a format pads with.
         x[tuple(rng.integers(x.shape))] = rng.choice([np.nan, np.inf])
     multiply = spmm if shape else spmv
-    try:
-        got = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
-    except FormatError:
-        assert options["format"] == "row_pattern"
-        return
+    got = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
     assert_rows(got, V, x, 3, beta, y)
     again = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
     np.testing.assert_array_equal(got, again)

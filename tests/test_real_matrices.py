@@ -40,7 +40,11 @@ def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name:
     x, z = random_values(rng, S.shape[1], S.dtype), random_values(rng, S.shape[0], S.dtype)
     adjoint = S.conj().T.tocsr()
     for format in gsparse.FORMATS:
-        A = GpuSparseMatrix(S, device=real_device, format=format)
+        try:
+            A = GpuSparseMatrix(S, device=real_device, format=format)
+        except FormatError as error:
+            assert str(error).startswith("row_pattern")
+            continue
         if served(A):
             assert_product(A @ x, S, x)
             device_x: Any = on_device(real_device, x)
@@ -51,10 +55,5 @@ def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name:
 
 
 def served(A: Any) -> bool:
-    """Tell whether a format takes a matrix; only row patterns may refuse one."""
-    try:
-        chosen = A.plan.chosen
-    except FormatError as error:
-        assert str(error).startswith("row_pattern")
-        return False
-    return bool(chosen.padding_ratio <= MAX_PADDING)
+    """Tell whether a format pads a matrix so little that it is worth multiplying by."""
+    return bool(A.plan.chosen.padding_ratio <= MAX_PADDING)

@@ -1,13 +1,25 @@
-"""Frozen arrays of a matrix in each storage format, and how many bytes they hold."""
+"""Frozen arrays of a matrix in each storage format, how many bytes they hold, and the registry of the formats."""
 
-from gsparse.formats.blocked_ellpack import BlockedEllpack, Slices
-from gsparse.formats.csr import Csr, CsrEntries, LongRows, RowBlocks, Tiles
-from gsparse.formats.ellpack import Ellpack
+from gsparse.formats.blocked_ellpack import BLOCKED_ELLPACK, BlockedEllpack, Slices
+from gsparse.formats.csr import (
+    CSR_ADAPTIVE,
+    CSR_SCALAR,
+    CSR_SPLIT,
+    CSR_VECTOR,
+    Csr,
+    CsrEntries,
+    LongRows,
+    RowBlocks,
+    Tiles,
+)
+from gsparse.formats.ellpack import ELLPACK, Ellpack
 from gsparse.formats.entries import Columns, Values, padding_code
 from gsparse.formats.levels import Levels
-from gsparse.formats.row_pattern import RowPattern
+from gsparse.formats.registry import names_of, register
+from gsparse.formats.row_pattern import ROW_PATTERN, RowPattern
 
 __all__ = [
+    "FORMATS",
     "BlockedEllpack",
     "Columns",
     "Csr",
@@ -25,3 +37,10 @@ __all__ = [
 ]
 
 Stored = CsrEntries | Ellpack | BlockedEllpack | RowPattern
+
+# Plans list the candidates in this order.
+for _format in (CSR_SCALAR, CSR_VECTOR, CSR_ADAPTIVE, CSR_SPLIT, ELLPACK, BLOCKED_ELLPACK, ROW_PATTERN):
+    register(_format)
+
+# The names of the built-in formats, after "auto", which chooses one of them.
+FORMATS = ("auto", *names_of())

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.csr import LongRows
+from gsparse.formats.costs import MICROSECOND, KernelModel, num_chunks, num_rounds
+from gsparse.formats.csr import Csr, LongRows
 from gsparse.formats.entries import Columns, Values
+from gsparse.formats.launch import Launch
+from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat, describe_positions
+from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["BlockedEllpack", "Slices"]
+__all__ = ["BLOCKED_ELLPACK", "BlockedEllpack", "Slices", "fits_slices"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,3 +116,88 @@ class BlockedEllpack:
     @property
     def dtype(self) -> Any:
         return self.values.dtype
+
+
+# ------------------------------------------------------------------------------------------------------- the format
+
+
+class SlicesStructure(Protocol):
+    """What blocked ELLPACK asks of the row pointers and columns of a matrix."""
+
+    csr: Csr
+    device: Device
+
+    @property
+    def rows(self) -> RowStats: ...
+    @property
+    def pitch(self) -> int: ...
+    @property
+    def slices(self) -> Slices: ...
+    @property
+    def slice_facts(self) -> tuple[int, int, bool]: ...
+    @property
+    def slice_columns(self) -> Columns: ...
+    @property
+    def slice_column_dtype(self) -> np.dtype[Any]: ...
+    def plain_slice_columns(self) -> Array: ...
+    def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array: ...
+
+
+def fits_slices(stats: RowStats) -> bool:
+    """Tell whether slices can hold a matrix: sorted rows are numbered in int32, others by int32 entries of a row."""
+    return stats.num_rows <= MAX_INT32 or stats.max_length <= MAX_INT32
+
+
+def _describe(matrix: Preparation[SlicesStructure], examination: Examination) -> Storage:
+    structure = matrix.structure
+    lanes = structure.device.lanes
+    positions, offsets = structure.rows.blocked_stored, 8 * (structure.pitch // lanes + 1)
+    columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
+    if examination:
+        positions, offsets, _ = structure.slice_facts
+        columns = structure.slice_column_dtype if matrix.compress else columns
+    values = matrix.values if examination else matrix.plain_values
+    return describe_positions(columns, values, positions, offsets, lanes)
+
+
+def _build(matrix: Preparation[SlicesStructure]) -> BlockedEllpack:
+    structure, csr, slices = matrix.structure, matrix.structure.csr, matrix.structure.slices
+    columns = structure.slice_columns if matrix.compress else Columns(structure.plain_slice_columns())
+    values = matrix.values.rearranged(lambda codes: structure.lay_out(codes, slices, 0))
+    return BlockedEllpack(csr.shape, csr.nnz, slices, columns, values)
+
+
+def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
+    """Count the terms. Long rows are kept apart where fewer positions are stored than slices of all rows have."""
+    limit = long_length if storage.num_stored < stats.blocked_stored else stats.max_length
+    chunks = num_chunks(stats.num_long, stats.long_entries) if limit < stats.max_length else 0.0
+    return {
+        "step": num_rounds(stats, limit),
+        "chunk": chunks,
+        "sorted": stats.num_rows if stats.wants_sorting else 0,
+    }
+
+
+BLOCKED_ELLPACK = StorageFormat(
+    name="blocked_ellpack",
+    layout="blocked_ellpack",
+    fits=fits_slices,
+    requirement=f"it counts rows or the entries of each in int32, up to {MAX_INT32}",
+    describe=_describe,
+    build=_build,
+    pieces=("slices", "slice_columns"),
+    terms=_terms,
+    costs={
+        "gpu": KernelModel(
+            fixed=2.01 * MICROSECOND,
+            byte=0.49e-13,
+            stream=1.8e-13,
+            step=0.202 * MICROSECOND,
+            chunk=0.21e-9,
+            sorted=6.01e-12,
+            coded=0.483e-12,
+            setup=8.0,
+        ),
+        "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.1e-9, coded=0.13e-9, setup=20.0),
+    },
+)

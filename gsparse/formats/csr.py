@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.formats.costs import LOADS_PER_ROUND, MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds
 from gsparse.formats.entries import Columns, Values
+from gsparse.formats.launch import Launch
+from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat, describe_positions
+from gsparse.formats.row_stats import MAX_INT32, RowStats, share_above
 
-__all__ = ["Csr", "CsrEntries", "LongRows", "RowBlocks", "Tiles"]
+__all__ = [
+    "CSR_ADAPTIVE",
+    "CSR_SCALAR",
+    "CSR_SPLIT",
+    "CSR_VECTOR",
+    "Csr",
+    "CsrEntries",
+    "LongRows",
+    "RowBlocks",
+    "Tiles",
+]
+
+# Entries for each thread above which `csr_vector` keeps a row apart on a GPU, and entries above which `csr_adaptive`
+# does.
+_VECTOR_LENGTH = 8
+_ADAPTIVE_LENGTH = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,3 +218,167 @@ class CsrEntries:
     @property
     def dtype(self) -> Any:
         return self.values.dtype
+
+
+# ------------------------------------------------------------------------------------------------------ the formats
+
+
+class CsrStructure(Protocol):
+    """What the schedules of CSR ask of the row pointers and columns of a matrix."""
+
+    csr: Csr
+    device: Device
+
+    @property
+    def rows(self) -> RowStats: ...
+    @property
+    def csr_column_dtype(self) -> np.dtype[Any]: ...
+    @property
+    def csr_columns(self) -> Columns: ...
+    @property
+    def row_blocks(self) -> RowBlocks: ...
+    @property
+    def tiles(self) -> Tiles: ...
+    @property
+    def block_work(self) -> int: ...
+    @property
+    def scalar_length(self) -> int: ...
+    @property
+    def vector_length(self) -> int: ...
+    def csr_long_rows(self, limit: int) -> LongRows | None: ...
+
+
+def _describe(matrix: Preparation[CsrStructure], examination: Examination) -> Storage:
+    structure = matrix.structure
+    columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
+    if examination and matrix.compress:
+        columns = structure.csr_column_dtype
+    values = matrix.values if examination else matrix.plain_values
+    pointers = int(structure.csr.indptr.nbytes)
+    return describe_positions(columns, values, structure.rows.nnz, pointers, structure.device.lanes)
+
+
+def _describe_with_blocks(matrix: Preparation[CsrStructure], examination: Examination) -> Storage:
+    """Add the first row of each block or tile, about."""
+    stats, plain = matrix.structure.rows, _describe(matrix, examination)
+    blocks = -(-(stats.nnz + stats.num_rows) // matrix.structure.block_work)
+    return replace(plain, nbytes=plain.nbytes + 4 * blocks)
+
+
+def _build(
+    schedule_of: Callable[[CsrStructure], LongRows | RowBlocks | Tiles | None],
+) -> Callable[[Preparation[CsrStructure]], CsrEntries]:
+    """Return the function that builds a schedule of CSR."""
+
+    def build(matrix: Preparation[CsrStructure]) -> CsrEntries:
+        structure, csr, schedule = matrix.structure, matrix.structure.csr, schedule_of(matrix.structure)
+        columns = structure.csr_columns if matrix.compress else Columns(csr.indices)
+        return CsrEntries(csr.shape, csr.nnz, csr.indptr, columns, matrix.values, schedule)
+
+    return build
+
+
+def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
+    """Count the terms of a kernel whose threads share rows up to `limit`, and which cuts longer rows into chunks."""
+    rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
+    chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
+    return {"step": num_rounds(stats, limit, threads), "chunk": chunks}
+
+
+def _scalar_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
+    return _terms(stats, SCALAR_LENGTH, 1.0)
+
+
+def _vector_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
+    threads = launch.threads_per_row
+    return _terms(stats, max(_VECTOR_LENGTH * threads, 2 * SCALAR_LENGTH), threads)
+
+
+def _adaptive_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
+    threads = max(1.0, (stats.mean_length + 1) / LOADS_PER_ROUND) / LOADS_PER_ROUND
+    return _terms(stats, _ADAPTIVE_LENGTH, threads)
+
+
+def _split_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
+    return {"step": 0.0}  # (all threads have equal shares)
+
+
+def _fits_any(stats: RowStats) -> bool:
+    return True
+
+
+def _fits_int32(stats: RowStats) -> bool:
+    return stats.num_rows <= MAX_INT32
+
+
+CSR_SCALAR = StorageFormat(
+    name="csr_scalar",
+    layout="csr",
+    schedule="scalar",
+    reads_csr=True,
+    fits=_fits_any,
+    requirement="it fits every matrix",
+    describe=_describe,
+    build=_build(lambda structure: structure.csr_long_rows(structure.scalar_length)),
+    pieces=("csr_columns", "csr_long_rows_by_limit"),
+    terms=_scalar_terms,
+    costs={
+        "gpu": KernelModel(
+            fixed=1.51 * MICROSECOND,
+            byte=1.98e-13,
+            row=1.13e-12,
+            step=0.113 * MICROSECOND,
+            stride=0.0783e-12,
+            chunk=0.085e-9,
+        ),
+        "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.33e-9, narrow=0.1e-9),
+    },
+)
+
+CSR_VECTOR = replace(
+    CSR_SCALAR,
+    name="csr_vector",
+    schedule="vector",
+    build=_build(lambda structure: structure.csr_long_rows(structure.vector_length)),
+    terms=_vector_terms,
+    costs={
+        "gpu": KernelModel(
+            fixed=1.45 * MICROSECOND,
+            byte=2.18e-13,
+            position=0.413e-12,
+            row=3.94e-12,
+            step=0.0986 * MICROSECOND,
+            chunk=0.21e-9,
+        ),
+        "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.31e-9, row=0.6e-9, narrow=0.1e-9),
+    },
+)
+
+CSR_ADAPTIVE = replace(
+    CSR_SCALAR,
+    name="csr_adaptive",
+    schedule="adaptive",
+    fits=_fits_int32,
+    requirement=f"it numbers rows in int32, up to {MAX_INT32}",
+    describe=_describe_with_blocks,
+    build=_build(lambda structure: structure.row_blocks),
+    pieces=("csr_columns", "row_blocks"),
+    terms=_adaptive_terms,
+    costs={
+        "gpu": KernelModel(fixed=2.19 * MICROSECOND, byte=2.13e-13, position=2.06e-12, chunk=0.248e-9, setup=20.0),
+        "cpu": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.33e-9, row=0.1e-9, setup=2.0),
+    },
+)
+
+CSR_SPLIT = replace(
+    CSR_ADAPTIVE,
+    name="csr_split",
+    schedule="split",
+    build=_build(lambda structure: structure.tiles),
+    pieces=("csr_columns", "tiles"),
+    terms=_split_terms,
+    costs={
+        "gpu": KernelModel(fixed=4.78 * MICROSECOND, byte=1.39e-13, position=1.82e-12, row=6.64e-12, setup=20.0),
+        "cpu": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.34e-9, setup=2.0),
+    },
+)

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats.blocked_ellpack import fits_slices
+from gsparse.formats.costs import MICROSECOND, KernelModel
+from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Columns, Values
+from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat, describe_positions
+from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 
-__all__ = ["Ellpack"]
+__all__ = ["ELLPACK", "Ellpack"]
+
+# Number of positions up to which the columns are laid out for the description alone, however much of them is padding.
+_MAX_EXAMINED = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,3 +69,87 @@ class Ellpack:
     @property
     def dtype(self) -> Any:
         return self.values.dtype
+
+
+# ------------------------------------------------------------------------------------------------------- the format
+
+
+class EllpackStructure(Protocol):
+    """What ELLPACK asks of the row pointers and columns of a matrix."""
+
+    csr: Csr
+    device: Device
+
+    @property
+    def rows(self) -> RowStats: ...
+    @property
+    def pitch(self) -> int: ...
+    @property
+    def ellpack_columns(self) -> Columns: ...
+    @property
+    def ellpack_column_dtype(self) -> np.dtype[Any]: ...
+    @property
+    def slice_facts(self) -> tuple[int, int, bool]: ...
+    @property
+    def slice_column_dtype(self) -> np.dtype[Any]: ...
+    def plain_ellpack_columns(self) -> Array: ...
+    def ellpack(self, items: Array, padding: Any) -> Array: ...
+
+
+def _fits(stats: RowStats) -> bool:
+    return stats.max_length <= MAX_INT32
+
+
+def _encodes_columns(matrix: Preparation[EllpackStructure]) -> bool:
+    """Tell whether columns are encoded. Where padding prevails they are not: laying it out may take all memory."""
+    rows, positions = matrix.structure.rows, matrix.structure.rows.max_length * matrix.structure.pitch
+    return matrix.compress and positions <= max(_MAX_EXAMINED, MAX_PADDING * rows.nnz)
+
+
+def _column_dtype(matrix: Preparation[EllpackStructure], examination: Examination) -> np.dtype[Any]:
+    """Return the dtype of the columns. Where formats are compared, that of slices in natural order is taken for it."""
+    structure = matrix.structure
+    if examination is Examination.FULL and _encodes_columns(matrix):
+        return structure.ellpack_column_dtype
+    if examination is Examination.SHARED and fits_slices(structure.rows) and structure.slice_facts[2]:
+        return structure.slice_column_dtype
+    plain: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
+    return plain
+
+
+def _describe(matrix: Preparation[EllpackStructure], examination: Examination) -> Storage:
+    structure = matrix.structure
+    columns = _column_dtype(matrix, examination if matrix.compress else Examination.NONE)
+    values = matrix.values if examination else matrix.plain_values
+    positions = structure.rows.max_length * structure.pitch
+    return describe_positions(columns, values, positions, 0, structure.device.lanes)
+
+
+def _build(matrix: Preparation[EllpackStructure]) -> Ellpack:
+    structure, csr = matrix.structure, matrix.structure.csr
+    columns = structure.ellpack_columns if _encodes_columns(matrix) else Columns(structure.plain_ellpack_columns())
+    values = matrix.values.rearranged(lambda codes: structure.ellpack(codes, 0))
+    return Ellpack(csr.shape, csr.nnz, structure.rows.max_length, structure.pitch, columns, values)
+
+
+ELLPACK = StorageFormat(
+    name="ellpack",
+    layout="ellpack",
+    fits=_fits,
+    requirement=f"it counts the entries of a row in int32, up to {MAX_INT32}",
+    describe=_describe,
+    build=_build,
+    pieces=("ellpack_columns",),
+    costs={
+        "gpu": KernelModel(
+            fixed=1.42 * MICROSECOND,
+            byte=0.3e-13,
+            stream=1.6e-13,
+            row=3.59e-12,
+            step=0.304 * MICROSECOND,
+            coded=0.182e-12,
+            setup=6.0,
+        ),
+        "cpu": KernelModel(fixed=2e-6, byte=2.9e-11, position=0.25e-9, row=0.3e-9, setup=20.0),
+    },
+)

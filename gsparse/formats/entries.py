@@ -7,14 +7,16 @@ are arrays over these positions, each encoded on its own, and every kernel reads
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["Columns", "Values", "padding_code"]
+__all__ = ["Columns", "Values", "dtype_name", "padding_code"]
 
 
 def padding_code(dtype: Any) -> int:
@@ -27,6 +29,12 @@ def padding_code(dtype: Any) -> int:
     """
     dtype = np.dtype(dtype)
     return int(np.iinfo(dtype).max) if dtype.kind == "u" else -1
+
+
+@cache
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype. NumPy takes microseconds to write it, so it is remembered."""
+    return str(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +85,24 @@ class Values:
     def dtype(self) -> np.dtype[Any]:
         """Dtype in which a value is stored, or of the table it is looked up in."""
         return np.dtype((self.codes if self.table is None else self.table).dtype)  # type: ignore[union-attr]
+
+    def describe(self) -> str:
+        """Return how the values are stored, for the table of a plan.
+
+        Examples
+        --------
+        >>> Values(None, np.ones(1)).describe(), Values(np.zeros(9, np.uint8), np.ones(3)).describe()
+        ('all equal', 'uint8 of 3')
+        """
+        if self.table is None:
+            return dtype_name(self.dtype)
+        return "all equal" if self.codes is None else f"{dtype_name(self.codes.dtype)} of {self.table.size}"
+
+    def nbytes_at(self, positions: int) -> int:
+        """Return the bytes that these values would take at another number of positions."""
+        table = 0 if self.table is None else int(self.table.nbytes)
+        return table + (0 if self.codes is None else positions * int(self.codes.dtype.itemsize))
+
+    def rearranged(self, arrange: Callable[[Array], Array]) -> Values:
+        """Return these values at other positions: ``arrange(codes)``, with the same table."""
+        return self if self.codes is None else Values(arrange(self.codes), self.table)

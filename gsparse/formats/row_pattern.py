@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.errors import FormatError
 from gsparse.formats.blocked_ellpack import Slices
+from gsparse.formats.costs import MICROSECOND, KernelModel
+from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Values
+from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat
+from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["RowPattern"]
+__all__ = ["MAX_PATTERNS", "ROW_PATTERN", "PatternFacts", "Patterns", "RowPattern"]
+
+# Largest number of distinct row patterns that pays: their table has to stay in the first-level cache.
+MAX_PATTERNS = 4096
+# Number of rows whose codes are sampled to find the most common one.
+_SAMPLE = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,3 +83,156 @@ class RowPattern:
     @property
     def dtype(self) -> Any:
         return self.values.dtype if self.values is not None else self.pattern_values.dtype  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """The distinct rows of a matrix: a code for each row, and one representative row for each code.
+
+    Attributes
+    ----------
+    codes : array of uint8 or uint16, shape (num_rows,)
+    representatives : array of int64, shape (num_patterns,)
+    indptr : array of int32, shape (num_patterns + 1,)
+        Where each pattern begins among the entries of all patterns.
+    num_entries : int
+    runs : (int, int)
+        How many rows have another pattern than the row before, and the entries of these rows. On a CPU, which
+        multiplies the rows of a run together. A GPU has a thread for each row.
+    """
+
+    codes: Array
+    representatives: Array
+    indptr: Array
+    num_entries: int
+    runs: tuple[int, int] = (0, 0)
+
+    @property
+    def num_patterns(self) -> int:
+        return int(self.representatives.size)
+
+    def nbytes(self, itemsize: int = 0) -> int:
+        """Bytes of codes, row pointers, offsets, and values of this size."""
+        return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.num_entries * (4 + itemsize)
+
+
+class PatternFacts(NamedTuple):
+    """The number of distinct rows, the bytes that store them, and their runs, as in `Patterns`."""
+
+    num_patterns: int
+    nbytes: int
+    runs: tuple[int, int]
+
+
+# ------------------------------------------------------------------------------------------------------- the format
+
+
+class PatternStructure(Protocol):
+    """What row patterns ask of the row pointers and columns of a matrix."""
+
+    csr: Csr
+    device: Device
+
+    @property
+    def rows(self) -> RowStats: ...
+    @property
+    def rows_repeat(self) -> bool: ...
+    @property
+    def patterns(self) -> Patterns | None: ...
+    @property
+    def pattern_facts(self) -> PatternFacts | None: ...
+    @property
+    def natural_slices(self) -> Slices: ...
+    def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array: ...
+
+
+class PatternPreparation(Preparation[PatternStructure], Protocol):
+    """What row patterns ask of a matrix with values."""
+
+    compute: np.dtype[Any]
+
+    @property
+    def patterns(self) -> Patterns | None:
+        """Rows by their offsets and values, where that takes less than values at the positions of slices."""
+        ...
+
+    @property
+    def bytes_with_own_values(self) -> int:
+        """Bytes of patterns of offsets, with values at the positions of slices."""
+        ...
+
+    def pattern_entries(self, patterns: Patterns, with_values: bool) -> tuple[Array, Array | None]:
+        """Return the offsets of all patterns, one after the other, and where asked for their values."""
+        ...
+
+
+def _fits(stats: RowStats) -> bool:
+    return stats.num_rows <= MAX_INT32
+
+
+def _accepts(structure: PatternStructure) -> bool:
+    return structure.pattern_facts is not None
+
+
+def _describe(matrix: PatternPreparation, examination: Examination) -> Storage | None:
+    structure = matrix.structure
+    is_offered = examination is Examination.FULL or (examination and structure.rows_repeat)
+    if not is_offered or structure.pattern_facts is None:
+        return None
+    if matrix.patterns is not None:
+        rows = f"{matrix.patterns.num_patterns} rows"
+        nbytes = matrix.patterns.nbytes(matrix.compute.itemsize)
+        return Storage(rows, rows, structure.rows.nnz, nbytes, matrix.patterns.runs)
+    rows, values = f"{structure.pattern_facts.num_patterns} rows", matrix.values.describe()
+    positions, nbytes = structure.rows.blocked_stored, matrix.bytes_with_own_values
+    return Storage(rows, values, positions, nbytes, structure.pattern_facts.runs)
+
+
+def _build(matrix: PatternPreparation) -> RowPattern:
+    structure, csr = matrix.structure, matrix.structure.csr
+    patterns = matrix.patterns or structure.patterns
+    if patterns is None:
+        raise FormatError(
+            f"row_pattern stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and this matrix "
+            "has more: use blocked_ellpack, or leave the choice to 'auto'"
+        )
+    is_shared = patterns is matrix.patterns
+    offsets, shared = matrix.pattern_entries(patterns, is_shared)
+    common = (csr.shape, csr.nnz, patterns.codes, patterns.indptr, offsets)
+    if is_shared:
+        return RowPattern(*common, pattern_values=shared, common=_most_common(structure.device, patterns.codes))
+    slices = structure.natural_slices
+    values = matrix.values.rearranged(lambda codes: structure.lay_out(codes, slices, 0))
+    return RowPattern(*common, slices=slices, values=values)
+
+
+def _most_common(device: Device, codes: Array) -> int:
+    """Return the code that most rows of a sample have. Synchronizes."""
+    step = max(1, codes.size // _SAMPLE)
+    return int(np.bincount(device.download(codes[::step])).argmax()) if codes.size else 0  # synchronizes
+
+
+ROW_PATTERN = StorageFormat(
+    name="row_pattern",
+    layout="row_pattern",
+    fits=_fits,
+    accepts=_accepts,
+    requirement="it stores few distinct rows (offsets from the diagonal) once, and here too many differ",
+    describe=_describe,
+    build=_build,
+    pieces=("patterns", "natural_slices"),
+    only_compressed=True,
+    costs={
+        "gpu": KernelModel(
+            fixed=1.74 * MICROSECOND,
+            byte=1.02e-13,
+            stream=0.98e-13,
+            row=2.59e-12,
+            step=0.231 * MICROSECOND,
+            setup=20.0,
+        ),
+        "cpu": KernelModel(
+            fixed=2e-6, byte=2.6e-11, position=0.03e-9, coded=0.2e-9, run=3e-9, run_entry=0.6e-9, setup=60.0
+        ),
+    },
+)

@@ -15,7 +15,8 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import HostLoanWarning, MatrixProductWarning
 from gsparse.formats import Csr
 from gsparse.matrix.loans import Mirror
-from gsparse.products.prepared import Operand, Request, make_operand
+from gsparse.products.prepared import Operand, make_operand
+from gsparse.products.request import Request
 
 __all__ = ["DeviceArrays", "initialize", "mirrors_of"]
 

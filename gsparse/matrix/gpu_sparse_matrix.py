@@ -19,6 +19,7 @@ from gsparse.device.select import device_of, get_device
 from gsparse.errors import DeviceError, DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr, Stored
 from gsparse.formats.launch import Panel
+from gsparse.formats.registry import name_of
 from gsparse.matrix.anndata_writer import offer_writers
 from gsparse.matrix.arrays import initialize, mirrors_of
 from gsparse.matrix.elementwise import ElementwiseOperations, is_scalar
@@ -26,7 +27,7 @@ from gsparse.matrix.upper_rooms import UPPER_ROOMS
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
 from gsparse.products import multiply as ops
-from gsparse.products.prepared import Request
+from gsparse.products.request import Request
 from gsparse.sparse.construction import (
     check_dtype,
     check_index_kinds,
@@ -67,6 +68,7 @@ class DeviceMatrix(ElementwiseOperations):
         *,
         device: str | Device | None = None,
         format: str | None = None,
+        schedule: str | None = None,
         threads_per_block: int | None = None,
         expected_products: int | None = None,
         compress: bool | None = None,
@@ -80,7 +82,7 @@ class DeviceMatrix(ElementwiseOperations):
         source = device_of_source(arg1)
         self._came_from_spmatrix = is_spmatrix(arg1) or (given is not None and given._came_from_spmatrix)
         options: dict[str, Any] = {
-            "format": format,
+            "format": format if schedule is None else name_of(format or "auto", schedule),
             "threads_per_block": threads_per_block,
             "expected_products": expected_products,
             "compress": compress,
@@ -114,6 +116,8 @@ class DeviceMatrix(ElementwiseOperations):
             self._settle()
         if request.symmetric and len(set(self.shape)) > 1:
             raise ShapeError(f"symmetric={request.symmetric!r} takes a square matrix, got shape {self.shape}")
+        if format is not None:
+            self._check_format()
 
     # What a TypeError about arguments names: users never see this class.
     __init__.__qualname__ = "GpuSparseMatrix.__init__"
@@ -129,6 +133,14 @@ class DeviceMatrix(ElementwiseOperations):
         else:
             operand, conjugated = other.operand(transpose=self._by_columns)
             self._mirrors = mirrors_of(self.device, operand.csr, conjugated)
+
+    def _check_format(self) -> None:
+        """Refuse a format that was asked for by name and that the matrix does not fit."""
+        if self._by_columns or self.dtype.char in HOST_ONLY:
+            return
+        refusal = self.current_operand().refusal()
+        if refusal is not None:
+            raise refusal
 
     def _adopt_device_arrays(self, arrays: tuple[Any, Array, Array, Array], maxprint: int | None) -> None:
         shape, *parts = arrays
@@ -554,8 +566,14 @@ class GpuSparseMatrix(DeviceMatrix, sp.csr_array):  # type: ignore[misc]
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         "auto", the default, is the GPU where there is one. The environment variable ``GSPARSE_DEVICE`` sets another
         default.
-    format : str, optional
-        How products read the matrix: a name out of `gsparse.FORMATS`. "auto", the default, chooses by row statistics.
+    format : {"auto", "csr", "ellpack", "blocked_ellpack", "row_pattern"}, optional
+        The storage format that products read. "auto", the default, chooses by row statistics, and "csr" chooses among
+        its schedules. The names in `gsparse.FORMATS` are accepted too: "csr_vector" is "csr" with the schedule
+        "vector". A format that does not fit the matrix is refused. A slice, a sum or a transpose that it does not fit,
+        or the matrix itself once it has been changed, is left to "auto".
+    schedule : {"scalar", "vector", "adaptive", "split"}, optional
+        How GPU threads share the work of ``format="csr"``: a thread for each row, several threads for each row, a block
+        of threads for a block of rows, or equal shares of the entries.
     threads_per_block : {128, 256, 512}, optional
         GPU threads a block, 256 by default.
     expected_products : int, optional
@@ -646,9 +664,13 @@ def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Reques
         device = get_device(kind)
     except DeviceError:
         device = get_device("cpu")
-    made = cls(arrays, shape=shape, device=device, **dataclasses.asdict(request))
-    made._came_from_spmatrix = came_from_spmatrix
-    return made
+    new = cls(arrays, shape=shape, device=device)
+    # The constructor would refuse a format that does not fit, which the result of an operation may have inherited.
+    new._request, operand = request, new._mirrors.operand
+    if operand is not None:
+        new._mirrors.operand = operand.with_data(operand.source[2], request)
+    new._came_from_spmatrix = came_from_spmatrix
+    return new
 
 
 def _to_host(source: Any) -> Any:  # on GPUs only

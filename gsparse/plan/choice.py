@@ -1,7 +1,7 @@
 """The choice of a format: row statistics → candidates with bytes and predicted time → one choice with its reason.
 
-Pure: nothing here touches a device. What it looks at is measured by `gsparse.products.storage`, the constants it
-predicts with are in `gsparse.plan.cost_model`.
+Pure: nothing here touches a device. The statistics are measured by `gsparse.products.storage`. The constants of the
+prediction are those of each format (`gsparse.formats.registry`) and of the machine (`gsparse.plan.cost_model`).
 """
 
 from __future__ import annotations
@@ -9,128 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import erf, log, sqrt
 
 from gsparse.errors import FormatError
+from gsparse.formats.costs import SCALAR_LENGTH
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
+from gsparse.formats.registry import Storage, choices, find_format
+from gsparse.formats.row_stats import RowStats
 from gsparse.plan.cost_model import MachineModel
 
 __all__ = [
-    "AS_STORED",
-    "FORMATS",
+    "EXPECTED_PRODUCTS",
     "Candidate",
     "Plan",
-    "RowStats",
-    "Storage",
-    "fits",
+    "check_request",
     "make_plan",
     "rank",
     "settle",
     "threads_per_row",
 ]
 
-# The names `format=` takes; "auto" picks one of the others.
-FORMATS = (
-    "auto",
-    "csr_scalar",
-    "csr_vector",
-    "csr_adaptive",
-    "csr_split",
-    "ellpack",
-    "blocked_ellpack",
-    "row_pattern",
-)
-
-# Those that read CSR's own arrays: nothing is laid out anew.
-AS_STORED = FORMATS[1:5]
-
-# Formats that number rows, columns or the entries of one row in int32.
-_MAX_INT32 = 2**31 - 1
-
-# csr_vector: entries a thread should have at least (an H200 is fastest with 4 to 8), and threads that fill a device.
+# csr_vector: number of entries that a thread should have at least (an H200 is fastest with 4 to 8), and number of
+# threads that fill a device.
 _ENTRIES_PER_THREAD = 6.0
 _FILL = 2**17
 
-# Stored over true entries up to which rows stay in their slices as they are; above, long rows are kept apart, and what
-# still pads more is sorted.
-MAX_PADDING = 1.25
-
-
-@dataclass(frozen=True)
-class RowStats:
-    """What the choice looks at.
-
-    Attributes
-    ----------
-    num_rows, num_cols, nnz : int
-    min_length, max_length : int
-        Entries of the shortest and longest row.
-    mean_length, std_length : float
-    num_empty : int
-        Rows without entries.
-    blocked_stored : int
-        Positions of slices in natural order, padding included.
-    split_stored : int
-        The same without long rows.
-    num_long, long_entries : int
-        Long rows, and their entries.
-    """
-
-    num_rows: int
-    num_cols: int
-    nnz: int
-    min_length: int
-    max_length: int
-    mean_length: float
-    std_length: float
-    num_empty: int
-    blocked_stored: int
-    split_stored: int = 0
-    num_long: int = 0
-    long_entries: int = 0
-
-    @property
-    def typical_length(self) -> float:
-        """The length that threads are counted for: that of rows with entries, and above it where lengths scatter."""
-        mean = self.nnz / max(self.num_rows - self.num_empty, 1)
-        return mean + min(self.std_length, mean)
-
-    @property
-    def wants_sorting(self) -> bool:
-        """Whether slices pad so much, even without long rows, that rows are sorted first."""
-        most = MAX_PADDING * self.nnz
-        return self.blocked_stored > most and self.split_stored + self.long_entries > most
-
-    @property
-    def efficiency(self) -> float:
-        """The share of lanes at work when each lane of a warp owns a row: η."""
-        return self.nnz / self.blocked_stored if self.blocked_stored else 1.0
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How one format would write its entries down.
-
-    Attributes
-    ----------
-    columns, values : str
-        For the table: "int32", "uint16", "float64", "uint8 of 5", "all equal" …
-    num_stored : int
-        Positions, padding included.
-    nbytes : int
-        Bytes of the matrix that one product reads.
-    runs : (int, int)
-        Of row patterns on a CPU: how often consecutive rows begin to follow another, and the entries of these rows.
-    """
-
-    columns: str
-    values: str
-    num_stored: int
-    nbytes: int
-    runs: tuple[int, int] = (0, 0)
-
-
-# Products a matrix is expected to serve: what a conversion is worth.
+# Number of products that a matrix is expected to serve, over which the time of a conversion is spread.
 EXPECTED_PRODUCTS = 1000
 
 
@@ -177,7 +80,7 @@ class Plan:
     Attributes
     ----------
     format : str
-        One of `FORMATS` without "auto".
+        The name of a registered format (`gsparse.formats.registry`).
     reason : str
     stats : RowStats
     candidates : tuple of Candidate
@@ -223,10 +126,10 @@ class Plan:
 
 
 def threads_per_row(length: float, lanes: int, num_rows: int = _FILL) -> int:
-    """Give the threads that share a row: a power of two from 2 to the lanes of a warp.
+    """Return the number of threads that share a row: a power of two from 2 to the lanes of a warp.
 
-    Enough that each has about six entries, all of which it asks for at once; but where rows are few, as many as it
-    takes to fill the device, up to one an entry.
+    Each thread has about six entries, all of which it loads at once. Where rows are few, there are as many threads as
+    it takes to fill the device, up to one for each entry.
 
     Examples
     --------
@@ -266,7 +169,7 @@ def make_plan(
     value_bytes : int
         Size of an element of x and y.
     format : str
-        A name out of `FORMATS`; "auto" leaves the choice to the model.
+        The name of a format, or of a layout, whose schedules the model chooses among; "auto" leaves every choice to it.
     threads_per_block : {128, 256, 512}
     expected_products : int
         How many products pay for a conversion.
@@ -277,13 +180,14 @@ def make_plan(
         Where the name is unknown, or the format asked for does not fit.
     """
     check_request(format, threads_per_block)
+    wanted = [each.name for each in choices(format)]
     launch = Launch(threads_per_block, threads_per_row(stats.typical_length, lanes, stats.num_rows))
     candidates = tuple(_candidate(n, s, stats, model, value_bytes, launch) for n, s in storages.items())
-    if format != "auto":
-        if format not in storages:
-            raise FormatError(f"{format} does not fit this matrix: {_UNFIT.get(format, _UNFIT['ellpack'])}")
-        return Plan(format, "asked for", stats, candidates, device)
-    ranked = rank(candidates, expected_products)
+    ranked = rank([c for c in candidates if c.format in wanted], expected_products)
+    if not ranked:
+        raise find_format(wanted[0]).refusal()
+    if len(ranked) == 1:
+        return Plan(ranked[0].format, "asked for", stats, candidates, device)
     return Plan(ranked[0].format, _reason(ranked[0], ranked[1], expected_products), stats, candidates, device)
 
 
@@ -311,91 +215,41 @@ def settle(plan: Plan, measured: Mapping[str, float], source: str) -> Plan:
     return Plan(best, reason, plan.stats, candidates, plan.device)
 
 
-_UNFIT = {
-    "row_pattern": "it stores few distinct rows (offsets from the diagonal) once, and here too many differ",
-    "ellpack": f"it counts rows and the entries of each in int32, up to {_MAX_INT32}",
-}
-
-
-def fits(format: str, stats: RowStats) -> bool:
-    """Tell whether a format can number the rows of a matrix, and the entries of one."""
-    if format == "ellpack" or (format == "blocked_ellpack" and stats.num_rows > _MAX_INT32):
-        return stats.max_length <= _MAX_INT32
-    return format in ("csr_scalar", "csr_vector") or stats.num_rows <= _MAX_INT32
-
-
 def check_request(format: str, threads_per_block: int) -> None:
     """Refuse a format or launch shape that does not exist, saying which do."""
-    if format not in FORMATS:
-        raise FormatError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
+    choices(format)
     if threads_per_block not in THREADS_PER_BLOCK:
         raise FormatError(f"threads_per_block must be one of {THREADS_PER_BLOCK}, got {threads_per_block!r}")
-
-
-# Entries that a thread asks for at once.
-_BATCH = 4
-# Entries above which a row is kept apart (for each thread in csr_vector), and of a chunk.
-_LONG = {"csr_scalar": 16, "csr_vector": 8, "csr_adaptive": 1024}
-_CHUNK = 256
-
-
-def share_above(stats: RowStats, length: float) -> tuple[float, float]:
-    """Estimate the shares of rows with entries, and of entries, in rows longer than this: lengths as if log-normal."""
-    if stats.max_length <= length:
-        return 0.0, 0.0
-    rows = stats.num_rows - stats.num_empty
-    mean = stats.nnz / rows
-    square = (stats.std_length**2 + stats.mean_length**2) * stats.num_rows / rows
-    deviation = sqrt(log(max(square / mean**2, 1 + 1e-6)))
-    place = log(mean / length) / deviation
-    return _normal(place - deviation / 2), _normal(place + deviation / 2)
-
-
-def _normal(x: float) -> float:
-    """Give the standard normal distribution's share below x."""
-    return (1 + erf(x / sqrt(2))) / 2
 
 
 def _terms(
     name: str, storage: Storage, nbytes: int, stats: RowStats, model: MachineModel, launch: Launch
 ) -> dict[str, float]:
-    """Count how often each term of `KernelModel` comes in one product."""
-    positions, longest, threads = storage.num_stored, stats.max_length, 1.0
-    limit, apart = _LONG.get(name, longest), (0.0, 0.0)
-    if name == "csr_vector":
-        threads = launch.threads_per_row
-        limit = max(limit * launch.threads_per_row, 2 * _LONG["csr_scalar"])
-    elif name == "csr_adaptive":
-        threads = max(1.0, (stats.mean_length + 1) / _BATCH) / _BATCH
-    elif name == "blocked_ellpack" and positions < stats.blocked_stored:
-        limit = model.long_length
-    if name == "blocked_ellpack" and limit < longest:
-        apart = stats.num_long, stats.long_entries
-    elif name in _LONG and stats.nnz:
-        rows, entries = share_above(stats, limit)
-        apart = rows * (stats.num_rows - stats.num_empty), entries * stats.nnz
-    resident, streamed = model.cache
-    return {
+    """Return how often each term of `KernelModel` occurs in one product."""
+    positions, (resident, streamed) = storage.num_stored, model.cache
+    common = {
         "fixed": 1,
         "byte": nbytes,
         "stream": nbytes * min(max((nbytes - resident) / (streamed - resident), 0), 1),
         "position": positions,
         "row": stats.num_rows,
-        "step": 0 if name == "csr_split" else min(longest, limit) / threads / _BATCH,
-        "stride": positions * min(stats.mean_length, _LONG["csr_scalar"]),
-        "chunk": apart[0] + apart[1] / _CHUNK,
-        "sorted": stats.num_rows * (name == "blocked_ellpack" and stats.wants_sorting),
+        "step": 0,
+        "stride": positions * min(stats.mean_length, SCALAR_LENGTH),
+        "chunk": 0,
+        "sorted": 0,
         "coded": positions * storage.values.startswith("uint"),
         "narrow": positions * storage.columns.startswith("uint"),
         "run": storage.runs[0],
         "run_entry": storage.runs[1],
     }
+    return common | find_format(name).terms(stats, storage, launch, model.long_length)
 
 
 def _candidate(
     name: str, storage: Storage, stats: RowStats, model: MachineModel, value_bytes: int, launch: Launch
 ) -> Candidate:
-    nbytes, kernel = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes, model.kernels[name]
+    nbytes = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes
+    kernel = find_format(name).costs[model.kind]
     terms = _terms(name, storage, nbytes, stats, model, launch)
     seconds = sum(getattr(kernel, term) * count for term, count in terms.items())
     padding = storage.num_stored / stats.nnz if stats.nnz else 1.0

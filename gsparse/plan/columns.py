@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
-from gsparse.plan.choice import RowStats
+from gsparse.formats.row_stats import RowStats
 
 __all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
 

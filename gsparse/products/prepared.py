@@ -8,64 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from numbers import Real
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
-from gsparse.errors import FormatError, StructureError
+from gsparse.errors import FormatError
 from gsparse.formats import Csr, RowPattern, Stored
-from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, Panel
+from gsparse.formats.launch import Panel
+from gsparse.formats.registry import Storage, choices, find_format, names_of
+from gsparse.formats.row_pattern import ROW_PATTERN
+from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import AS_STORED, EXPECTED_PRODUCTS, FORMATS, Plan, RowStats, check_request, make_plan, settle
+from gsparse.plan.choice import Plan, make_plan, settle
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL, MachineModel
+from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
+from gsparse.products.request import Request
 from gsparse.products.storage import Entries, halved
 from gsparse.products.structure import Structure
 from gsparse.products.tuning import LazyTuner, key_of, recall, remember, worth_timing
 
-__all__ = ["Operand", "Product", "Request", "make_operand"]
+__all__ = ["Operand", "Product", "make_operand"]
 
 # Products from which on looking for something better, or timing candidates, can pay.
 _EXAMINE_PRODUCTS = 50
-
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "compress": (False, True),
-    "tune": (False, True, "lazy"),
-    "symmetric": (None, True, False, "hermitian"),
-}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for when the matrix was made.
-
-    Raises
-    ------
-    FormatError
-        Where an option is none of its choices.
-    """
-
-    format: str = "auto"
-    threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
-    expected_products: int = EXPECTED_PRODUCTS
-    compress: bool = True
-    tune: bool | Literal["lazy"] = False
-    symmetric: bool | Literal["hermitian"] | None = None
-
-    def __post_init__(self) -> None:
-        check_request(self.format, self.threads_per_block)
-        for name, choices in _CHOICES.items():
-            given = getattr(self, name)
-            if not (isinstance(given, str | bool | np.bool_ | None) and given in choices):
-                raise FormatError(f"{name} must be one of {choices}, got {given!r}")
-        if not (isinstance(self.expected_products, Real) and self.expected_products >= 1):
-            raise FormatError(f"expected_products must be a number of at least 1, got {self.expected_products!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,26 +131,40 @@ class Operand:
             with self.device.memory_guard():
                 return make()
         except MemoryError:
-            if self.request.format != "auto" or not self._has_room:
+            if self._format != "auto" or not self._has_room:
                 raise
         # (What the attempt held went with its error.)
         self._has_room = False
         self._plans.clear()
         self._entries.clear()
-        self.structure.keep("csr_scalar")
+        self.structure.keep(find_format(names_of(reads_csr=True)[0]).pieces)
         with self.device.memory_guard():
             return make()
 
+    def refusal(self) -> FormatError | None:
+        """Return why the format that was asked for does not fit the matrix; None where it does. Synchronizes."""
+        if self.request.format == "auto":
+            return None
+        usable = [format for format in choices(self.request.format) if self.device.kind in format.costs]
+        if not usable:
+            name, kind = self.request.format, self.device.kind
+            return FormatError(f"{name} has no kernel for this kind of device ({kind}): leave the choice to 'auto'")
+        with self._lock, self.device.active(), self.device.memory_guard():
+            fits = any(format.fits(self.stats) and format.accepts(self.structure) for format in usable)
+        return None if fits else usable[0].refusal()
+
+    @cached_property
+    def _format(self) -> str:
+        """The format that was asked for, or "auto" where the matrix does not fit it. Synchronizes.
+
+        The constructor of a matrix has refused a format that does not fit. Results of operations, which inherit the
+        request, are left to "auto" instead.
+        """
+        return self.request.format if self.refusal() is None else "auto"
+
     def _make_plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
-        request = self.request
-        formats: tuple[str, ...] = (request.format,)
-        if request.format == "auto":
-            formats = FORMATS if self._is_worth_examining else ()
-        if request.format == "auto" and not request.compress:
-            formats = tuple(name for name in formats if name != "row_pattern")
-        storages = self._entries_of(storage, compute).storages(formats)
-        if not self._has_room:
-            storages = {name: found for name, found in storages.items() if name in AS_STORED}
+        request, examined = self.request, [format.name for format in choices(self._format)]
+        storages = self._storages(examined, self._entries_of(storage, compute))
         plan = make_plan(
             self.stats,
             storages,
@@ -188,7 +172,7 @@ class Operand:
             lanes=self.device.lanes,
             model=self._model,
             value_bytes=compute.itemsize,
-            format=request.format,
+            format=self._format,
             threads_per_block=request.threads_per_block,
             expected_products=request.expected_products,
         )
@@ -199,10 +183,28 @@ class Operand:
             plan = replace(plan, reason=f"{plan.reason}; will be timed {when} (unless such a matrix was before)")
         return plan
 
+    def _storages(self, wanted: list[str], entries: Entries) -> dict[str, Storage]:
+        """Describe the formats for a plan, and look closely at those that may be chosen. Synchronizes."""
+        if not self._leaves_choice:
+            return entries.storages(wanted)
+        if not self.request.compress:
+            wanted = [name for name in wanted if not find_format(name).only_compressed]
+        storages = entries.storages(wanted if self._is_worth_examining else ())
+        in_place = names_of(reads_csr=True)
+        return {
+            name: storage
+            for name, storage in storages.items()
+            if name in wanted and (self._has_room or name in in_place)
+        }
+
+    @property
+    def _leaves_choice(self) -> bool:
+        return len(choices(self._format)) > 1
+
     @property
     def _is_to_be_timed(self) -> bool:
         request = self.request
-        return bool(request.tune) and request.format == "auto" and request.expected_products >= _EXAMINE_PRODUCTS
+        return bool(request.tune) and self._leaves_choice and request.expected_products >= _EXAMINE_PRODUCTS
 
     @property
     def _model(self) -> MachineModel:
@@ -216,7 +218,7 @@ class Operand:
     def _entries_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
         found = self._entries.get((storage, compute))
         if found is None:
-            compress = self.request.compress and (self.request.format != "auto" or self._is_worth_examining)
+            compress = self.request.compress and (not self._leaves_choice or self._is_worth_examining)
             found = Entries(self.structure, self.values_as(storage), compute, compress)
             self._entries[storage, compute] = found
         return found
@@ -246,14 +248,16 @@ class Operand:
         else:
             found = self._product_of(plan, storage, compute)
         del self._entries[storage, compute]  # what the chosen format does not need goes
-        self.structure.keep(found.plan.format)
+        self.structure.keep(find_format(found.plan.format).pieces)
         # What was built on this stream may be read on any other from now on.
         self.device.synchronize()  # synchronizes
         return found
 
     def _product_of(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         stored = self._entries_of(storage, compute).stored(plan.format)
-        multiply = kernels_of(self.device).SPMV[plan.format](self.device, stored, compute, plan.launch)
+        own = find_format(plan.format).kernels.get(self.device.kind)
+        bind = kernels_of(self.device).SPMV[plan.format] if own is None else own
+        multiply = bind(self.device, stored, compute, plan.launch)
         return Product(multiply, stored, plan, (compute.type(1), compute.type(0)))
 
     def _tuned(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
@@ -306,7 +310,7 @@ class Operand:
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern:
         """Give what products with several columns read: CSR, or rows that share all entries once. Synchronizes."""
         reads_less = self.device.kind == "gpu" and self.request.compress
-        if reads_less and self._is_worth_examining and self.plan(storage, compute).format == "row_pattern":
+        if reads_less and self._is_worth_examining and self.plan(storage, compute).format == ROW_PATTERN.name:
             stored = self.product(storage, compute).stored
             if isinstance(stored, RowPattern) and stored.pattern_values is not None:
                 return stored
@@ -352,14 +356,12 @@ class Operand:
         if symmetry:
             return self, symmetry == "hermitian"
         csr = kernels_of(self.device).csr_transpose(self.device, self.csr)
-        source, structure, request = (csr.indptr, csr.indices, csr.data), Structure.of(self.device, csr), self.request
-        if request.format == "row_pattern" and structure.pattern_facts is None:
-            request = replace(request, format="auto")  # (what was asked for does not fit, and nobody asked for it here)
-        return Operand(self.device, csr, request, structure, source), False
+        source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(self.device, csr)
+        return Operand(self.device, csr, self.request, structure, source), False
 
     def with_data(self, data: Array, request: Request | None = None) -> Operand:
         """Give the operand of the same structure with other values (or another request); the structure is shared."""
-        csr, source = _filled(self.csr, data), (*self.source[:2], data)
+        csr, source = with_values(self.csr, data), (*self.source[:2], data)
         return Operand(self.device, csr, request or self.request, self.structure, source)
 
     def release(self) -> None:
@@ -369,7 +371,7 @@ class Operand:
             for pieces in kept:
                 pieces.clear()
             self.own_product = self.own_columns = self._transposed = None
-            self.structure.keep("")
+            self.structure.keep(())
             self._has_room = True
 
     @property
@@ -391,58 +393,12 @@ def make_operand(
     """
     with device.active(), device.memory_guard():
         source = (indptr, indices, data)
-        indptr, indices = _common_index_dtype(indptr, indices)
+        indptr, indices = common_index_dtype(indptr, indices)
         if indptr.shape != (shape[0] + 1,) or indices.ndim != 1 or data.ndim != 1:
-            _refuse(device, shape, indptr, indices, data)
+            refuse_arrays(device, shape, indptr, indices, data)
         survey = kernels_of(device).survey(device, indptr, indices, bool(kernels_of(device).CSR_CODES))  # synchronizes
         if not survey.describes(shape[1], min(indices.size, data.size)):
-            _refuse(device, shape, indptr, indices, data)
+            refuse_arrays(device, shape, indptr, indices, data)
         # As in SciPy, arrays may have room for more entries than the row pointers speak of.
         csr = Csr(shape, indptr, indices[: survey.last], data[: survey.last])
         return Operand(device, csr, request, Structure.of(device, csr, survey), source)
-
-
-def _refuse(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> NoReturn:
-    """Say what is wrong with arrays that describe no matrix: found once more, step by step. Synchronizes."""
-    used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
-    check_structure(device, _filled(Csr(shape, indptr, indices[:used], data[:used]), data))
-    raise AssertionError("arrays were refused that describe a matrix")
-
-
-def _filled(csr: Csr, data: Array) -> Csr:
-    """Give a structure with these values, as many as it has entries."""
-    if csr.indices.ndim != 1 or data.ndim != 1 or data.size < csr.nnz:
-        raise StructureError(
-            f"data and indices must be vectors of one length, got {data.shape}, {csr.indices.shape}: bind both"
-        )
-    return csr.with_data(data[: csr.nnz])
-
-
-def _common_index_dtype(indptr: Array, indices: Array) -> tuple[Array, Array]:
-    for name, array in (("indptr", indptr), ("indices", indices)):
-        if array.dtype.kind not in "iu":
-            raise StructureError(f"{name} must hold integers, got {array.dtype}: convert it with astype(numpy.int32)")
-    narrow, wide = INDEX_DTYPES
-    dtype = narrow if all(np.can_cast(a.dtype, narrow) for a in (indptr, indices)) else wide
-    return indptr.astype(dtype, copy=False), indices.astype(dtype, copy=False)
-
-
-def check_structure(device: Device, csr: Csr) -> None:
-    """Refuse arrays that are no CSR matrix, saying what is required and what came. Synchronizes."""
-    xp, indptr, indices = device.xp, csr.indptr, csr.indices
-    if indptr.shape != (csr.num_rows + 1,):
-        raise StructureError(f"indptr must have num_rows + 1 = {csr.num_rows + 1} elements, got shape {indptr.shape}")
-    first, last = int(indptr[0]), int(indptr[-1])  # synchronizes
-    if first != 0 or last != csr.nnz:
-        raise StructureError(f"indptr must run from 0 to the {csr.nnz} entries, it runs from {first} to {last}")
-    if bool(xp.any(indptr[1:] < indptr[:-1])):  # synchronizes
-        row = int(xp.argmax(indptr[1:] < indptr[:-1]))  # synchronizes
-        begin, end = int(indptr[row]), int(indptr[row + 1])  # synchronizes
-        raise StructureError(f"indptr must not decrease, it does at row {row}, from {begin} to {end}")
-    if csr.nnz == 0:
-        return
-    low, high = int(indices.min()), int(indices.max())  # synchronizes
-    if low < 0 or high >= csr.num_cols:
-        raise StructureError(
-            f"indices must lie in 0 to {csr.num_cols - 1}, they span {low} to {high}: is the shape right?"
-        )

@@ -6,10 +6,11 @@ The primitives are each backend's (`gsparse.kernels`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,17 +18,16 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr, LongRows, RowBlocks, Slices, Tiles, padding_code
 from gsparse.formats.launch import NO_LIMIT
+from gsparse.formats.registry import REGISTRY
+from gsparse.formats.row_pattern import MAX_PATTERNS, PatternFacts, Patterns
+from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.contract import Survey
-from gsparse.plan.choice import MAX_PADDING, RowStats, threads_per_row
+from gsparse.plan.choice import threads_per_row
 from gsparse.products.dictionary import Dictionary, find_dictionary
 
-__all__ = ["MAX_PATTERNS", "Patterns", "Structure", "find_patterns", "find_row_dictionary"]
+__all__ = ["Structure", "find_patterns", "find_row_dictionary"]
 
-# Rows and positions that int32 can number: what is only offered below it says so.
-_INT32 = 2**31 - 1
-# Distinct row patterns that pay at most: their table has to stay in the first cache.
-MAX_PATTERNS = 4096
 # Rows a pattern from which on patterns are offered: below, hardly any row shares its own, and finding that out in full
 # would take longer than all else.
 _ROWS_PER_PATTERN = 4
@@ -36,56 +36,7 @@ _LONGEST_REPEATED = 1024
 # What columns may be narrowed to.
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
-
-@dataclass(frozen=True, eq=False)
-class Patterns:
-    """Distinct rows: a code a row, and a row that stands for each.
-
-    Attributes
-    ----------
-    codes : array of uint8 or uint16, shape (num_rows,)
-    representatives : array of int64, shape (num_patterns,)
-    indptr : array of int32, shape (num_patterns + 1,)
-        Where each pattern begins among the entries of all.
-    num_entries : int
-    runs : (int, int)
-        Where a row's pattern is not that of the row before: how often that is, and the entries of these rows. On a CPU,
-        which takes the rows of a run together; a GPU has a thread for each row.
-    """
-
-    codes: Array
-    representatives: Array
-    indptr: Array
-    num_entries: int
-    runs: tuple[int, int] = (0, 0)
-
-    @property
-    def num_patterns(self) -> int:
-        return int(self.representatives.size)
-
-    def nbytes(self, itemsize: int = 0) -> int:
-        """Bytes of codes, row pointers, offsets and values of this size."""
-        return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.num_entries * (4 + itemsize)
-
-
-class PatternFacts(NamedTuple):
-    """How many distinct rows there are, the bytes that say so, and their runs, as in `Patterns`."""
-
-    num_patterns: int
-    nbytes: int
-    runs: tuple[int, int]
-
-
-# What each format is made of, of the pieces of a structure that take memory.
-_PIECES: dict[str, tuple[str, ...]] = {
-    "csr_scalar": ("csr_columns", "_csr_long_rows"),
-    "csr_vector": ("csr_columns", "_csr_long_rows"),
-    "csr_adaptive": ("csr_columns", "row_blocks"),
-    "csr_split": ("csr_columns", "tiles"),
-    "ellpack": ("ellpack_columns",),
-    "blocked_ellpack": ("slices", "slice_columns"),
-    "row_pattern": ("patterns", "natural_slices"),
-}
+_Piece = TypeVar("_Piece")
 
 
 @dataclass(eq=False)
@@ -110,10 +61,25 @@ class Structure:
             found.__dict__["survey"] = survey
         return found
 
-    def keep(self, format: str) -> None:
-        """Drop what was made but `format` does not need; it is made again when next needed. The statistics stay."""
-        for name in set().union(*_PIECES.values(), ("_row_dictionary",)).difference(_PIECES.get(format, ())):
+    def keep(self, pieces: Collection[str]) -> None:
+        """Drop the pieces of all formats but these. A piece is made again when next needed; the statistics stay."""
+        names = {"_row_dictionary"}.union(*(format.pieces for format in REGISTRY.values()))
+        for name in names.difference(pieces):
             self.__dict__.pop(name, None)
+
+    def piece(self, name: str, make: Callable[[], _Piece]) -> _Piece:
+        """Return a piece that a format makes itself, and keep it like the others (`StorageFormat.pieces`).
+
+        Parameters
+        ----------
+        name : str
+        make : callable
+            Returns the piece, from row pointers and columns alone: matrices with other values share it.
+        """
+        if name not in self.__dict__:
+            self.__dict__[name] = make()
+        piece: _Piece = self.__dict__[name]
+        return piece
 
     @cached_property
     def survey(self) -> Survey:
@@ -148,7 +114,7 @@ class Structure:
     def slices(self) -> Slices:
         """Cut rows into slices: in order where that pads little, else long rows apart, else sorted. Synchronizes."""
         stats, limit, sort = self.rows, NO_LIMIT, False
-        if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= _INT32:
+        if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= MAX_INT32:
             limit = kernels_of(self.device).LONG_LENGTH if stats.num_long else NO_LIMIT
             sort = stats.wants_sorting
         return self._cut(limit, sort)
@@ -174,16 +140,16 @@ class Structure:
 
     def csr_long_rows(self, limit: int) -> LongRows | None:
         """Gather rows longer than `limit`, where they are in CSR."""
-        if self.rows.max_length <= limit or self.csr.num_rows > _INT32:
+        if self.rows.max_length <= limit or self.csr.num_rows > MAX_INT32:
             return None
-        found = self._csr_long_rows.get(limit)
+        found = self.csr_long_rows_by_limit.get(limit)
         if found is None:
             found, _ = kernels_of(self.device).long_rows(self.device, self.csr.indptr, self.survey, limit)
-            self._csr_long_rows[limit] = found
+            self.csr_long_rows_by_limit[limit] = found
         return found
 
     @cached_property
-    def _csr_long_rows(self) -> dict[int, LongRows]:
+    def csr_long_rows_by_limit(self) -> dict[int, LongRows]:
         return {}
 
     @cached_property
@@ -201,7 +167,7 @@ class Structure:
     def _narrowest(self, columns: Array, among: tuple[np.dtype[Any], ...], span: int | None = None) -> np.dtype[Any]:
         """Give the narrowest dtype that holds columns above the base of their run. Synchronizes without `span`."""
         plain: np.dtype[Any] = np.dtype(columns.dtype)
-        if not among or not columns.size or self.csr.num_cols > _INT32:
+        if not among or not columns.size or self.csr.num_cols > MAX_INT32:
             return plain
         if span is None:
             span = kernels_of(self.device).run_span(self.device, columns, self.csr.num_cols)
@@ -236,10 +202,11 @@ class Structure:
 
     def plain_slice_columns(self) -> Array:
         """Lay columns out at the positions of the slices."""
-        lay_out = kernels_of(self.device).lay_out
-        return lay_out(
-            self.device, self.csr.indptr, self.csr.indices, self.slices, padding_code(self.csr.indices.dtype)
-        )
+        return self.lay_out(self.csr.indices, self.slices, padding_code(self.csr.indices.dtype))
+
+    def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array:
+        """Lay items out at the positions of some slices."""
+        return kernels_of(self.device).lay_out(self.device, self.csr.indptr, items, slices, padding)
 
     @cached_property
     def ellpack_column_dtype(self) -> np.dtype[Any]:
@@ -256,6 +223,11 @@ class Structure:
     def plain_ellpack_columns(self) -> Array:
         """Lay columns out column-major."""
         return self.ellpack(self.csr.indices, padding_code(self.csr.indices.dtype))
+
+    @property
+    def block_work(self) -> int:
+        """Entries and rows of a row block, together."""
+        return int(kernels_of(self.device).BLOCK_WORK)
 
     @property
     def scalar_length(self) -> int:
@@ -308,7 +280,7 @@ class Structure:
 
 def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary | None:
     """Tell rows apart by hashes of their offsets (column minus row), and where asked of their values. Synchronizes."""
-    if max(csr.shape) > _INT32:
+    if max(csr.shape) > MAX_INT32:
         return None
     return find_dictionary(device, kernels_of(device).row_keys(device, csr, values), MAX_PATTERNS)
 

@@ -1,6 +1,5 @@
 """The GPU backend: CUDA C++ in `src/`, bound and launched here."""
 
-from gsparse.kernels.contract import BindProduct
 from gsparse.kernels.gpu.basis import Arnoldi
 from gsparse.kernels.gpu.encode import (
     CSR_CODES,
@@ -20,6 +19,7 @@ from gsparse.kernels.gpu.spmm import csr_spmm
 from gsparse.kernels.gpu.spmv import (
     BLOCK_WORK,
     CHUNK_SIZE,
+    SPMV,
     TILE_WORK,
     blocked_ellpack,
     csr_adaptive,
@@ -92,13 +92,3 @@ __all__ = [
 
 # Blocks of threads share the rows of a level.
 NEEDS_LEVELS = True
-
-SPMV: dict[str, BindProduct] = {
-    "csr_scalar": csr_scalar,
-    "csr_vector": csr_vector,
-    "csr_adaptive": csr_adaptive,
-    "csr_split": csr_split,
-    "ellpack": ellpack,
-    "blocked_ellpack": blocked_ellpack,
-    "row_pattern": row_pattern,
-}

@@ -10,7 +10,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels import basis
 from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 
 __all__ = ["Arnoldi"]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.survey import THREADS
 

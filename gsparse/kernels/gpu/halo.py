@@ -6,7 +6,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 
 __all__ = ["gather", "num_scatter_dots", "scatter_add"]
 

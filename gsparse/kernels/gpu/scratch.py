@@ -14,7 +14,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows
 from gsparse.formats.launch import Launch
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 
 __all__ = ["Scratch", "records"]

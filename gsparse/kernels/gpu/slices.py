@@ -11,7 +11,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Slices
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels.contract import Survey
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import records
 from gsparse.kernels.gpu.survey import SORTING_SCOPE, SOURCE, THREADS, Counts

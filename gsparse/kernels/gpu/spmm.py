@@ -12,7 +12,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, RowPattern
 from gsparse.formats.launch import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns, Survey
-from gsparse.kernels.gpu.catalogue import expression, packs
+from gsparse.kernels.gpu.expressions import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.scratch import Scratch, records
 from gsparse.kernels.gpu.survey import long_rows

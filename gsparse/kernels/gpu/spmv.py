@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import BlockedEllpack, Columns, CsrEntries, Ellpack, LongRows, RowBlocks, RowPattern, Tiles, Values
 from gsparse.formats.launch import Launch
-from gsparse.kernels.contract import Multiply
-from gsparse.kernels.gpu.catalogue import PATTERN_ROWS, SPLIT_SHAPES, expression
+from gsparse.kernels.contract import BindProduct, Multiply
+from gsparse.kernels.gpu.expressions import NARROW, expression, plain_types
 from gsparse.kernels.gpu.launch import check_grid, launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import Scratch, records
 
 __all__ = [
     "BLOCK_WORK",
     "CHUNK_SIZE",
+    "SPMV",
     "TILE_WORK",
     "blocked_ellpack",
     "csr_adaptive",
@@ -27,6 +29,7 @@ __all__ = [
     "csr_split",
     "csr_vector",
     "ellpack",
+    "instantiations",
     "row_pattern",
 ]
 
@@ -34,12 +37,15 @@ __all__ = [
 BLOCK_WORK = 1024
 # Entries of a chunk of a long row (GS_CHUNK, long_rows.cuh).
 CHUNK_SIZE = 256
+# csr_split: pairs of the threads of a block, and of the entries and row ends of a thread.
+_SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.
-TILE_WORK = SPLIT_SHAPES[0][0] * SPLIT_SHAPES[0][1]
+TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
 # row_pattern_values gives a thread several rows where these are short (7-point 200^3: 74 us with one row, 58 with two,
 # three or six, 63 with four; 27-point 128^3: 42, and 54 with three), and so many that they fill the device all the
 # same.
+_PATTERN_ROWS = (1, 3)
 _SHORT_ROW = 12
 _MANY_ROWS = 1_000_000
 # Tiles a split row from which on a whole warp adds up its carries.
@@ -178,7 +184,7 @@ def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launc
 
 def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with a block of threads for each tile, then add to split rows what tiles left unfinished."""
-    tiles, shape, index = matrix.schedule, SPLIT_SHAPES[0], matrix.indptr.dtype
+    tiles, shape, index = matrix.schedule, _SPLIT_SHAPES[0], matrix.indptr.dtype
     assert isinstance(tiles, Tiles)
     name = expression("csr_split", *_csr_types(matrix, dtype), *shape)
     first = (index.type(matrix.nnz), tiles.first_rows, matrix.indptr)
@@ -227,7 +233,7 @@ def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch
     args: tuple[Any, ...] = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
     if matrix.values is None or matrix.slices is None:
         few_entries = matrix.nnz <= _SHORT_ROW * matrix.num_rows
-        rows = PATTERN_ROWS[few_entries and matrix.num_rows >= _MANY_ROWS]
+        rows = _PATTERN_ROWS[few_entries and matrix.num_rows >= _MANY_ROWS]
         name = expression("row_pattern_values", matrix.codes.dtype, dtype, rows)
         args = (num_rows, np.int32(matrix.common), *args, matrix.pattern_values)
     else:
@@ -239,3 +245,42 @@ def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch
 
 def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
     return _value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.indptr.dtype
+
+
+# The kernels by the names of the formats.
+SPMV: dict[str, BindProduct] = {
+    "csr_scalar": csr_scalar,
+    "csr_vector": csr_vector,
+    "csr_adaptive": csr_adaptive,
+    "csr_split": csr_split,
+    "ellpack": ellpack,
+    "blocked_ellpack": blocked_ellpack,
+    "row_pattern": row_pattern,
+}
+
+# Files whose kernels exist a second time, with partial sums of conj(x)·y.
+_WITH_DOTS = tuple(f"spmv_{name}.cu" for name in ("csr", "adaptive", "ellpack", "pattern"))
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of the kernels above, for a warp of `lanes` lanes."""
+    coded: list[tuple[Any, np.dtype[Any]]] = list(product((*NARROW, "Same"), COMPUTE_DTYPES))
+    threads_per_row = [2**power for power in range(1, lanes.bit_length())]
+    found = []
+    for value, compute in plain_types() + coded:
+        for column, index in (*((i, i) for i in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)):
+            types = (value, column, compute, index)
+            found.append(("spmv_csr.cu", expression("csr_scalar", *types)))
+            found += [("spmv_csr.cu", expression("csr_vector", *types, n)) for n in threads_per_row]
+            found.append(("spmv_adaptive.cu", expression("csr_adaptive", *types)))
+            found += [("spmv_split.cu", expression("csr_split", *types, *shape)) for shape in _SPLIT_SHAPES]
+        for column in (*INDEX_DTYPES, *NARROW):
+            for name in ("ellpack", "blocked_ellpack"):
+                found.append(("spmv_ellpack.cu", expression(name, value, column, compute)))
+        found += [("spmv_pattern.cu", expression("row_pattern", code, value, compute)) for code in NARROW]
+    for compute in COMPUTE_DTYPES:
+        found += [("spmv_split.cu", expression("csr_split_carry", compute, n)) for n in (1, lanes)]
+        for code, rows in product(NARROW, _PATTERN_ROWS):
+            found.append(("spmv_pattern.cu", expression("row_pattern_values", code, compute, rows)))
+    with_dots = [(file.replace(".cu", "_dots.cu"), name) for file, name in found if file in _WITH_DOTS]
+    return found + with_dots

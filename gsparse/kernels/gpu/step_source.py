@@ -16,7 +16,7 @@ from itertools import count
 
 import numpy as np
 
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
 __all__ = ["finished_sums", "is_split", "pending_read", "step_names", "step_source"]

@@ -11,7 +11,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.step_source import is_split, pending_read, step_source
 from gsparse.kernels.steps import Program, Step, StepState
 

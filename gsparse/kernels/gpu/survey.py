@@ -16,7 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows, RowBlocks, Tiles
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import Survey
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.spmv import BLOCK_WORK, CHUNK_SIZE, TILE_WORK
 

@@ -7,7 +7,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.survey import THREADS
 

@@ -11,7 +11,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
-from gsparse.kernels.gpu.catalogue import expression
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.spmm import MAX_GRID_Y
 
 __all__ = ["factorize_ilu0", "triangular_solver"]

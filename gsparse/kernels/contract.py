@@ -427,6 +427,16 @@ class Constants(Protocol):
         ...
 
     @property
+    def SPMM_READS_LESS(self) -> bool:
+        """Whether products with several columns also read row patterns and values in half the precision."""
+        ...
+
+    @property
+    def SHARES_RUNS(self) -> bool:
+        """Whether a product takes consecutive rows of one pattern together, so that their number decides its time."""
+        ...
+
+    @property
     def NEEDS_LEVELS(self) -> bool:
         """Whether triangular factors are solved level by level, and so need `Levels`."""
         ...

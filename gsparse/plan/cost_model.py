@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CPU_MODEL", "GPU_MODEL", "MachineModel"]
+__all__ = ["CPU_MODEL", "GPU_MODEL", "MACHINE_MODELS", "MachineModel"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +40,6 @@ GPU_MODEL = MachineModel(
     examination=2.5e8,  # The examination takes 0.5 ms, and a product with 500 000 entries gains 0.2 µs.
 )
 CPU_MODEL = MachineModel(kind="cpu", long_length=128, cache=(30e6, 60e6), examination=6.5e7)
+
+# By the kind of device.
+MACHINE_MODELS = {"cpu": CPU_MODEL, "gpu": GPU_MODEL}

@@ -25,7 +25,7 @@ from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan, make_plan, settle
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
-from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL, MachineModel
+from gsparse.plan.cost_model import MACHINE_MODELS, MachineModel
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
 from gsparse.products.request import Request
 from gsparse.products.storage import Entries, halved
@@ -208,7 +208,7 @@ class Operand:
 
     @property
     def _model(self) -> MachineModel:
-        return GPU_MODEL if self.device.kind == "gpu" else CPU_MODEL
+        return MACHINE_MODELS[self.device.kind]
 
     @property
     def _is_worth_examining(self) -> bool:
@@ -309,7 +309,7 @@ class Operand:
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern:
         """Give what products with several columns read: CSR, or rows that share all entries once. Synchronizes."""
-        reads_less = self.device.kind == "gpu" and self.request.compress
+        reads_less = kernels_of(self.device).SPMM_READS_LESS and self.request.compress
         if reads_less and self._is_worth_examining and self.plan(storage, compute).format == ROW_PATTERN.name:
             stored = self.product(storage, compute).stored
             if isinstance(stored, RowPattern) and stored.pattern_values is not None:

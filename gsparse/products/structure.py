@@ -305,7 +305,7 @@ def find_patterns(device: Device, csr: Csr, found: Dictionary | None, *, values:
         return None
     indptr = np.zeros(found.size + 1, np.int32)
     np.cumsum(lengths, out=indptr[1:])
-    runs = _runs(found.codes, lengths) if device.kind == "cpu" else (0, 0)
+    runs = _runs(found.codes, lengths) if kernels_of(device).SHARES_RUNS else (0, 0)
     return Patterns(found.codes, representatives, device.upload(indptr), int(indptr[-1]), runs)
 
 

@@ -32,7 +32,9 @@ __all__ = [
     "LOOKS_UP",
     "NEEDS_LEVELS",
     "SCALAR_LENGTH",
+    "SHARES_RUNS",
     "SORTING_SCOPE",
+    "SPMM_READS_LESS",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -81,6 +83,10 @@ LOOKS_UP = False
 
 # One thread goes from row to row.
 NEEDS_LEVELS = False
+
+SPMM_READS_LESS = False
+# Consecutive rows that follow one pattern are multiplied side by side.
+SHARES_RUNS = True
 
 
 SPMV: dict[str, BindProduct] = {

@@ -51,7 +51,9 @@ __all__ = [
     "LOOKS_UP",
     "NEEDS_LEVELS",
     "SCALAR_LENGTH",
+    "SHARES_RUNS",
     "SORTING_SCOPE",
+    "SPMM_READS_LESS",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -92,3 +94,7 @@ __all__ = [
 
 # Blocks of threads share the rows of a level.
 NEEDS_LEVELS = True
+
+SPMM_READS_LESS = True
+# Every row has a thread of its own.
+SHARES_RUNS = False

@@ -170,7 +170,7 @@ def test_a_residual_above_rtol_by_rounding_or_of_least_squares_says_so(
 def test_the_help_says_what_rtol_is_relative_to(capsys: Any) -> None:
     with pytest.raises(SystemExit):
         cli.main(["solve", "--help"])
-    assert "minres, lsqr, lsmr: SciPy's test, relative to |A| |x|" in " ".join(capsys.readouterr().out.split())
+    assert "lsmr, lsqr, minres: SciPy's test, relative to |A| |x|" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("method", [*solve.SQUARE, *solve.LEAST_SQUARES])

@@ -99,6 +99,7 @@ def names_of(kind: Kind, **facts: Any) -> tuple[str, ...]:
     Examples
     --------
     >>> import gsparse.linalg
+    >>> from gsparse.linalg.registry import names_of
     >>> names_of("solver", least_squares=True)
     ('lsmr', 'lsqr')
     """

@@ -53,8 +53,9 @@ WORLD_SIZE = 3
 _ROWS, _PER_ROW = 60_000, 10
 # Seconds without news from a rank, and seconds of a whole round, new worker processes included.
 _TIMEOUT, _ROUND_TIMEOUT = 60.0, 300.0
-# Dask's cluster gives a worker up that is not there again after 15 s, which a busy machine takes to start a process.
-_PATIENCE = {"distributed.deploy.lost-worker-timeout": f"{_ROUND_TIMEOUT}s"}
+# Dask's cluster gives a worker's name up if no worker has it 15 s after one was lost. A busy machine may take longer to
+# start a process, and a later round may just have killed the next one of that name.
+_PATIENCE = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def measure(device_name: str) -> dict[str, float]:
 
     import gsparse
     import gsparse.linalg
-    from gsparse.device import get_device
+    from gsparse.device.select import get_device
 
     device = get_device(device_name)
     xp, rng = device.xp, np.random.default_rng(0)

@@ -187,3 +187,11 @@ def test_wide_levels_run_alone_and_narrow_neighbours_together(
     levels = Levels(np.arange(sum(sizes)), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
     assert levels.num_levels == len(sizes)
     assert levels.runs(narrow) == runs
+
+
+def test_values_say_how_they_are_stored_and_what_they_would_take_elsewhere() -> None:
+    assert [values.describe() for values in (VALUES, TABLE, EQUAL)] == ["float64", "uint8 of 7", "all equal"]
+    assert [values.nbytes_at(100) for values in (VALUES, TABLE, EQUAL)] == [800, 100 + 56, 8]
+    assert TABLE.rearranged(lambda codes: codes[:3]).codes.size == 3
+    assert TABLE.rearranged(lambda codes: codes[:3]).table is TABLE.table
+    assert EQUAL.rearranged(lambda codes: codes[:3]) is EQUAL

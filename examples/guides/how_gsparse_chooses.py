@@ -62,10 +62,10 @@ for name, plan in plans.items():
 assert plans["grid"].stats.efficiency > plans["random"].stats.efficiency > plans["graph"].stats.efficiency
 
 # %%
-# Of the formats, ``csr_scalar``, ``csr_vector``, ``csr_adaptive`` and ``csr_split`` read CSR's own arrays, and differ
-# in who reads what: a thread a row, several threads a row, a block of threads for a block of rows, or equal shares of
-# the entries. ``ellpack`` pads all rows to one length, ``blocked_ellpack`` the rows of a slice, and ``row_pattern``
-# stores what rows have in common once.
+# Of the formats, ``csr_scalar``, ``csr_vector``, ``csr_adaptive`` and ``csr_split`` read CSR's own arrays. They are the
+# schedules of one layout, and differ in how threads share the work: a thread for each row, several threads for each
+# row, a block of threads for a block of rows, or equal shares of the entries. ``ellpack`` pads all rows to one length,
+# ``blocked_ellpack`` the rows of a slice, and ``row_pattern`` stores what rows have in common once.
 #
 # Compression
 # -----------
@@ -137,16 +137,23 @@ assert tuned.plan.chosen.measured == min(candidate.measured for candidate in tim
 axes = roofline(tuned)
 
 # %%
-# To overrule it all, name the format. A name that does not exist is refused, as is a format that does not fit.
+# To overrule the choice, name the format, and for CSR its schedule. ``format="csr"`` alone chooses among the schedules.
+# The names in a plan's table are accepted too: ``format="csr_vector"`` is the same as the next line.
 
-asked = GpuSparseMatrix(grid, format="csr_vector")
+asked = GpuSparseMatrix(grid, format="csr", schedule="vector")
 assert asked.plan.format == "csr_vector" and asked.plan.reason == "asked for"
-try:
-    GpuSparseMatrix(grid, format="coo")
-except gsparse.errors.FormatError as error:
-    print(error)
-else:
-    raise AssertionError("a format that does not exist was taken")
+assert GpuSparseMatrix(grid, format="csr").plan.format.startswith("csr_")
+
+# %%
+# A name that does not exist is refused, as is a format that does not fit the matrix.
+
+for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"format": "row_pattern"})):
+    try:
+        GpuSparseMatrix(S, **options)
+    except gsparse.errors.FormatError as error:
+        print(error)
+    else:
+        raise AssertionError("a format that does not exist or does not fit was accepted")
 
 # %%
 # Several columns at once

@@ -1,0 +1,211 @@
+"""What each format says of a matrix, and which arrays it builds: no device is needed, a stand-in holds the pieces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gsparse
+from gsparse.errors import FormatError
+from gsparse.formats import Columns, Csr, Slices, Values
+from gsparse.formats.registry import Examination, Storage, find_format
+from gsparse.formats.row_pattern import PatternFacts, Patterns
+from gsparse.formats.row_stats import RowStats
+
+NAMES = gsparse.FORMATS[1:]
+
+# 20 rows of 70 entries and runs of 32: the numbers that follow are added up by hand.
+CSR = ("csr_scalar", "csr_vector", "csr_adaptive", "csr_split")
+STATS = RowStats(20, 50, 70, 0, 5, 3.5, 1.0, 1, 96, 90, 2, 11)
+CODES, PLAIN = Values(np.zeros(70, np.uint8), np.ones(3)), Values(np.ones(70))
+SLICES = Slices(20, 32, 1, np.zeros(2, np.int64), None, None, 2**62, 96, 96)
+LAID_OUT = {"slices": np.full(96, 7, np.uint8), "ellpack": np.full(160, 7, np.uint8)}
+
+
+def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:
+    """Make a stand-in for a matrix under preparation, with what the structure holds changed."""
+    csr = Csr((20, 50), np.zeros(21, np.int32), np.zeros(70, np.int32), np.zeros(0))
+    dtypes = {"csr_column_dtype": np.uint16, "slice_column_dtype": np.uint8, "ellpack_column_dtype": np.uint16}
+    structure: dict[str, Any] = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+    columns = ("csr_columns", "slice_columns", "ellpack_columns")
+    structure |= {name: Columns(np.zeros(3, np.uint8)) for name in columns}
+    structure |= {"csr": csr, "device": SimpleNamespace(lanes=32, download=np.asarray), "rows": STATS, "pitch": 32}
+    structure |= {"block_work": 64, "slices": SLICES, "natural_slices": SLICES, "slice_facts": (96, 16, True)}
+    structure |= {"row_blocks": "blocks", "tiles": "tiles", "scalar_length": 16, "vector_length": 32}
+    structure |= {"csr_long_rows": lambda limit: f"longer than {limit}", "rows_repeat": True, "patterns": None}
+    structure |= {"pattern_facts": PatternFacts(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
+    structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
+    structure |= {"ellpack": lambda *_: LAID_OUT["ellpack"]}
+    return SimpleNamespace(
+        structure=SimpleNamespace(**structure | changes),
+        compress=compress,
+        values=values if compress else PLAIN,
+        plain_values=PLAIN,
+        compute=np.dtype(float),
+        patterns=shared,
+        bytes_with_own_values=777,
+        pattern_entries=lambda found, shared: (np.zeros(6, np.int32), np.ones(6) if shared else None),
+    )
+
+
+NONE, SHARED, FULL = Examination.NONE, Examination.SHARED, Examination.FULL
+PATTERNS = Patterns(np.array([0, 1, 1], np.uint8), np.zeros(2, np.int64), np.zeros(3, np.int32), 6, (5, 8))
+ROWS, CODED, NARROW = 4 * 21, 70 + 8 * 3, 2 * 70 + 4 * 3
+MANY = replace(STATS, max_length=2**11)  # pads far too much to be laid out, at 2**16 positions
+FOUR_PATTERNS = Storage("4 rows", "uint8 of 3", 96, 777, (3, 9))
+DESCRIBED: dict[str, tuple[str, Examination, Any, Storage | None]] = {
+    "csr": ("csr_scalar", NONE, {}, Storage("int32", "float64", 70, ROWS + 12 * 70)),
+    "csr, compared": ("csr_vector", SHARED, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
+    "csr, alone": ("csr_scalar", FULL, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
+    "csr, plain": ("csr_vector", FULL, {"compress": False}, Storage("int32", "float64", 70, ROWS + 12 * 70)),
+    "blocks": ("csr_adaptive", NONE, {}, Storage("int32", "float64", 70, ROWS + 12 * 70 + 4 * 2)),
+    "tiles": ("csr_split", FULL, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED + 4 * 2)),
+    "ellpack": ("ellpack", NONE, {}, Storage("int32", "float64", 160, 12 * 160)),
+    "ellpack, compared": ("ellpack", SHARED, {}, Storage("uint8", "uint8 of 3", 160, 160 + 4 * 5 + 160 + 24)),
+    "ellpack, compared with sorted slices": (
+        "ellpack",
+        SHARED,
+        {"slice_facts": (96, 16, False)},
+        Storage("int32", "uint8 of 3", 160, 4 * 160 + 160 + 24),
+    ),
+    "ellpack, compared with no slices": (
+        "ellpack",
+        SHARED,
+        {"rows": replace(STATS, num_rows=2**31, max_length=2**31), "slice_facts": None},
+        Storage("int32", "uint8 of 3", 2**36, 5 * 2**36 + 24),
+    ),
+    "ellpack, alone": ("ellpack", FULL, {}, Storage("uint16", "uint8 of 3", 160, 2 * 160 + 4 * 5 + 160 + 24)),
+    "ellpack, plain": ("ellpack", FULL, {"compress": False}, Storage("int32", "float64", 160, 12 * 160)),
+    "ellpack, small enough": (
+        "ellpack",
+        FULL,
+        {"rows": MANY},
+        Storage("uint16", "uint8 of 3", 2**16, 3 * 2**16 + 4 * 2**11 + 24),
+    ),
+    "ellpack, too large": (
+        "ellpack",
+        FULL,
+        {"rows": replace(MANY, max_length=2**11 + 1)},
+        Storage("int32", "uint8 of 3", 2**16 + 32, 5 * (2**16 + 32) + 24),
+    ),
+    "ellpack, hardly padded": (
+        "ellpack",
+        FULL,
+        {"rows": replace(MANY, max_length=2**12, nnz=2**17 * 4 // 5)},
+        Storage("int32", "uint8 of 3", 2**17, 5 * 2**17 + 24),
+    ),
+    "ellpack, as padded as may be": (
+        "ellpack",
+        FULL,
+        {"rows": replace(MANY, max_length=2**12 * 5, nnz=2**19)},
+        Storage("uint16", "uint8 of 3", 2**17 * 5, 3 * 2**17 * 5 + 4 * 2**12 * 5 + 24),
+    ),
+    "slices": ("blocked_ellpack", NONE, {}, Storage("int32", "float64", 96, 16 + 12 * 96)),
+    "slices, looked at": (
+        "blocked_ellpack",
+        SHARED,
+        {"slice_facts": (90, 99, False)},
+        Storage("uint8", "uint8 of 3", 90, 99 + 90 + 4 * 3 + 90 + 24),
+    ),
+    "slices, plain": (
+        "blocked_ellpack",
+        FULL,
+        {"compress": False, "slice_facts": (90, 99, False)},
+        Storage("int32", "float64", 90, 99 + 12 * 90),
+    ),
+    "patterns, not looked at": ("row_pattern", NONE, {}, None),
+    "patterns of few rows each": ("row_pattern", SHARED, {"rows_repeat": False}, None),
+    "patterns asked for": (
+        "row_pattern",
+        FULL,
+        {"rows_repeat": False},
+        Storage("4 rows", "uint8 of 3", 96, 777, (3, 9)),
+    ),
+    "too many patterns": ("row_pattern", FULL, {"pattern_facts": None}, None),
+    "patterns": ("row_pattern", SHARED, {}, FOUR_PATTERNS),
+    "patterns that share values": (
+        "row_pattern",
+        SHARED,
+        {"shared": PATTERNS},
+        Storage("2 rows", "2 rows", 70, 3 + 4 * 3 + 6 * 12, (5, 8)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DESCRIBED)
+def test_a_format_describes_its_bytes(case: str) -> None:
+    name, examination, changes, expected = DESCRIBED[case]
+    assert find_format(name).describe(prepared(**changes), examination) == expected
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_the_schedules_of_csr_keep_its_order(compress: bool) -> None:
+    matrix = prepared(compress)
+    found = {name: find_format(name).build(matrix) for name in CSR}
+    schedules = ["longer than 16", "longer than 32", "blocks", "tiles"]
+    assert [stored.schedule for stored in found.values()] == schedules
+    for stored in found.values():
+        assert (stored.shape, stored.nnz, stored.values) == ((20, 50), 70, matrix.values)
+        assert stored.indptr is matrix.structure.csr.indptr
+        assert (stored.columns is matrix.structure.csr_columns) is compress
+        assert compress or stored.columns.codes is matrix.structure.csr.indices
+
+
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize(("name", "columns"), [("ellpack", "ellpack_columns"), ("blocked_ellpack", "slice_columns")])
+def test_padded_formats_lay_columns_and_codes_out(name: str, columns: str, compress: bool) -> None:
+    matrix = prepared(compress)
+    stored = find_format(name).build(matrix)
+    assert (stored.shape, stored.nnz) == ((20, 50), 70)
+    if compress:
+        assert stored.columns is getattr(matrix.structure, columns)
+    else:
+        assert stored.columns.codes == columns.removesuffix("_columns").replace("slice", "slices")
+    assert stored.values.codes is LAID_OUT["slices" if name == "blocked_ellpack" else name]
+    assert stored.values.table is matrix.values.table
+    if name == "ellpack":
+        assert (stored.width, stored.pitch) == (5, 32)
+    else:
+        assert stored.slices is SLICES
+
+
+@pytest.mark.parametrize(
+    ("name", "lays_out"), [("ellpack", "ellpack"), ("blocked_ellpack", "lay_out"), ("row_pattern", "lay_out")]
+)
+def test_values_are_laid_out_once_with_zeros_as_padding(name: str, lays_out: str) -> None:
+    calls: list[Any] = []
+    matrix = prepared(**{lays_out: lambda *arguments: calls.append(arguments), "patterns": PATTERNS})
+    find_format(name).build(matrix)
+    assert len(calls) == 1
+    assert calls[0][0] is CODES.codes
+    assert calls[0][-1] == 0
+
+
+def test_row_patterns_hold_values_once_where_rows_share_them() -> None:
+    shared = find_format("row_pattern").build(prepared(shared=PATTERNS))
+    assert (shared.pattern_values.size, shared.slices, shared.values, shared.common) == (6, None, None, 1)
+    own = find_format("row_pattern").build(prepared(patterns=PATTERNS))
+    assert (own.pattern_values, own.slices, own.common) == (None, SLICES, 0)
+    assert own.values.codes is LAID_OUT["slices"]
+    with pytest.raises(FormatError, match="at most 4096 distinct rows"):
+        find_format("row_pattern").build(prepared())
+
+
+def test_row_patterns_take_the_most_common_row_of_a_sample() -> None:
+    codes = np.zeros(3 * 4096, np.uint8)
+    codes[::3] = 1  # (what the sample sees)
+    matrix = prepared(shared=replace(PATTERNS, codes=codes))
+    assert find_format("row_pattern").build(matrix).common == 1
+    empty = prepared(shared=replace(PATTERNS, codes=codes[:0]))
+    assert find_format("row_pattern").build(empty).common == 0
+
+
+def test_row_patterns_alone_depend_on_the_columns() -> None:
+    for name in NAMES:
+        for facts in (None, PatternFacts(4, 500, (3, 9))):
+            structure = prepared(pattern_facts=facts).structure
+            assert find_format(name).accepts(structure) is (name != "row_pattern" or facts is not None)

@@ -162,7 +162,8 @@ def flatten(device: Device, array: Array, dtype: np.dtype[Any], columns: int) ->
     by_columns = array.reshape(-1, columns).T
     if device.owns(array) and device_of(array) is not None:  # on GPUs only
         return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
-    host = array if isinstance(array, np.ndarray) else array.get()
+    home = device_of(array)
+    host = array if home is None else home.download(array)
     return device.upload(np.ascontiguousarray(host.reshape(-1, columns).T.astype(dtype)).reshape(-1))
 
 

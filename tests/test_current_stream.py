@@ -121,9 +121,7 @@ BLOCKS: dict[str, Callable[[Any, Callable[[], None]], Any]] = {
 
 @pytest.mark.parametrize("raises", [False, True], ids=["ends", "raises"])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_stream_of_our_own_leaves_the_callers_current(
-    stand_in: tuple[Any, Streams], name: str, raises: bool
-) -> None:
+def test_a_stream_of_our_own_leaves_the_callers_current(stand_in: tuple[Any, Streams], name: str, raises: bool) -> None:
     device, streams = stand_in
     seen: list[Stream] = []
 
@@ -197,6 +195,12 @@ def chosen(gpu: Device, request: pytest.FixtureRequest) -> Iterator[Any]:
     before.use()
 
 
+def write(p: Any) -> Any:
+    A = p.A.copy()
+    A[0, 0] = 7
+    return A @ p.b_gpu
+
+
 SOLVERS: dict[str, Callable[[Any], Any]] = {
     "cg": lambda p: linalg.cg(p.A, p.b_gpu),
     "cg, from the host": lambda p: linalg.cg(p.A, p.b),
@@ -267,7 +271,7 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "astype": lambda p: p.A.astype("float32") @ p.b_gpu,
     "with_data": lambda p: p.A.with_data(p.A.device_data * 2) @ p.b_gpu,
     "elementwise": lambda p: (abs(p.A) * 2) @ p.b_gpu,
-    "a write": lambda p: write(p),
+    "a write": write,
     "plan": lambda p: str(p.A.plan),
 }
 ERRORS: dict[str, Callable[[Any], Any]] = {
@@ -279,12 +283,6 @@ ERRORS: dict[str, Callable[[Any], Any]] = {
     "a factorization": lambda p: linalg.ic0(p.N),
     "a dtype": lambda p: linalg.gmres(p.A, p.b_gpu, basis_dtype="int8"),
 }
-
-
-def write(p: Any) -> Any:
-    A = p.A.copy()
-    A[0, 0] = 7
-    return A @ p.b_gpu
 
 
 def current(cupy: Any) -> tuple[Any, int, int]:

@@ -69,8 +69,10 @@ What `gsparse.build` makes formats of; each gives new arrays, written by kernels
     other, row r's at ``indptr[r]``, and where `values` is true their values, else None.
 ``survives_halving(device, data)`` → bool: whether every float64 or complex128 value comes back from half the precision
     with the same bits, however it is cast. Synchronizes.
-``is_symmetric(device, csr, hermitian)`` → bool: whether a square matrix with strictly rising columns equals its
-    transpose, or its conjugate transpose. Synchronizes.
+``is_symmetric(device, csr, hermitian, tolerance)`` → bool: whether a square matrix with strictly rising columns equals
+    its transpose, or its conjugate transpose. With a `tolerance` above 0, two values that mirror each other may differ
+    by this fraction of the largest magnitude in either of their rows, and what is not stored counts as 0. (The
+    magnitude of a complex number is the larger of its parts.) Synchronizes.
 ``csr_transpose(device, csr)`` → `Csr` of the transpose. Synchronizes.
 
 Triangular factors

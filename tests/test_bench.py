@@ -538,6 +538,9 @@ class Stream:
     def __exit__(self, *error: Any) -> None:
         pass
 
+    def use(self) -> Stream:
+        return self
+
     def synchronize(self) -> None:
         assert not self.capturing
 

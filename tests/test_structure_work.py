@@ -416,7 +416,7 @@ def test_a_declared_symmetry_lasts_where_it_stays_true(
         raise AssertionError("symmetry was checked, or a transposed copy made, though it was declared")
 
     for kernel in ("is_symmetric", "csr_transpose"):
-        monkeypatch.setattr(real_device.kernels, kernel, refuse)
+        monkeypatch.setattr(kernels_of(real_device), kernel, refuse)
     A = GpuSparseMatrix(square(rng, complex, kind), device=real_device, symmetric=given)
     assert is_its_own_transpose(STAYS_SYMMETRIC[name](A))
 
@@ -431,3 +431,53 @@ def test_a_symmetric_matrix_multiplies_from_the_left_in_every_format(
         check_views(A, S, rng)
     except FormatError:
         assert format == "row_pattern"
+
+
+def nearly(S: sp.csr_array, places: Any, eps: float) -> sp.csr_array:
+    """Change some entries by so many eps of the smaller of the largest magnitudes in their two rows."""
+    T, rows = S.copy(), np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    largest = abs(S).max(axis=1).toarray().ravel()
+    T.data[places] += eps * np.finfo(S.dtype).eps * np.minimum(largest[rows], largest[S.indices])[places]
+    return sp.csr_array(T)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
+def test_symmetry_up_to_rounding_is_measured_by_the_largest_of_each_row(
+    device: Device, kind: str, dtype: Any, index: Any, rng: np.random.Generator
+) -> None:
+    def is_near(S: sp.csr_array, tolerance: float) -> bool:
+        csr = GpuSparseMatrix(S, device=device).operand()[0].csr
+        return bool(kernels_of(device).is_symmetric(device, csr, kind == "hermitian", tolerance))
+
+    scales = sp.diags_array(10.0 ** rng.integers(-6, 7, 203))
+    S = sp.csr_array((scales @ square(rng, np.promote_types(dtype, float), kind) @ scales).astype(dtype))
+    S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
+    eps = float(np.finfo(dtype).eps)
+    rows = np.repeat(np.arange(203), np.diff(S.indptr))
+    above = np.flatnonzero(rows < S.indices)
+    few = nearly(S, above, 4)
+    assert not is_near(few, 0.0)
+    assert is_near(few, 8 * eps)
+    assert not is_near(nearly(S, above[rng.integers(above.size, size=1)], 100), 8 * eps)
+    # An entry that is not stored on the other side counts as 0.
+    largest = abs(S).max(axis=1).toarray().ravel()
+    place = above[np.argmax((abs(S.data) / np.maximum(largest[rows], largest[S.indices]))[above])]
+    kept = np.arange(S.nnz) != place
+    assert not is_near(sp.csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape), 8 * eps)
+    kept &= (rows != S.indices[place]) | (S.indices != rows[place])
+    T = sp.csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape)
+    size = 4 * eps * abs(T).max(axis=1).toarray().ravel()[[rows[place], S.indices[place]]].min()
+    lonely = T + sp.csr_array(([size], ([rows[place]], [S.indices[place]])), shape=S.shape).astype(dtype)
+    assert not is_near(sp.csr_array(lonely), 0.0)
+    assert is_near(sp.csr_array(lonely), 8 * eps)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_near_nothing(device: Device, value: float, rng: np.random.Generator) -> None:
+    S = square(rng, float, "symmetric")
+    rows = np.repeat(np.arange(203), np.diff(S.indptr))
+    S.data[np.flatnonzero(rows < S.indices)[0]] = value
+    csr = GpuSparseMatrix(S, device=device).operand()[0].csr
+    assert not kernels_of(device).is_symmetric(device, csr, False, 1e-10)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.device.gpu import on_stream
+
 __all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "once", "peak_bytes"]
 
 # Products captured in one CUDA graph: enough that starting the graph is nothing beside them.
@@ -146,7 +148,7 @@ class GpuClock:
         """Time launches captured in a CUDA graph; eager ones between two events where they cannot be captured."""
         self.synchronize()  # what is launched may read what another stream is still making
         stream = self._next_stream()
-        with stream:
+        with on_stream(self.cupy, stream):
             launch()
             launch()
             stream.synchronize()
@@ -155,7 +157,7 @@ class GpuClock:
         except Exception as error:
             self.synchronize()
             eager = self._next_stream()  # the other may still be in the capture's state
-            with eager:
+            with on_stream(self.cupy, eager):
                 launch()
                 eager.synchronize()
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
@@ -182,7 +184,7 @@ class GpuClock:
 
     def _graph_sample(self, stream: Any, launch: Callable[[], Any]) -> Callable[[], float]:
         kept: list[Any] = []  # what the captured calls gave: the graph writes there each time
-        with stream:
+        with on_stream(self.cupy, stream):
             stream.begin_capture()
             try:
                 kept.extend(launch() for _ in range(PRODUCTS_PER_GRAPH))
@@ -214,7 +216,7 @@ class GpuClock:
 
         def sample() -> float:
             begin, end = cuda.Event(), cuda.Event()
-            with stream:
+            with on_stream(self.cupy, stream):
                 begin.record(stream)
                 run()
                 end.record(stream)

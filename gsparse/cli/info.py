@@ -13,7 +13,7 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.plan.choice import Plan
 
-__all__ = ["COMMAND", "is_hermitian"]
+__all__ = ["COMMAND"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,16 +57,16 @@ def statistics(S: sp.csr_array, A: GpuSparseMatrix) -> dict[str, Any]:
         "bandwidth": int(reach.max(initial=0)),
         "stored zeros": int((S.data == 0).sum()),
         "diagonal entries": int(np.unique(entries.row[reach == 0]).size),
-        "hermitian": is_hermitian(A),
+        "hermitian": _is_hermitian(A),
     }
 
 
-def is_hermitian(A: GpuSparseMatrix) -> bool:
+def _is_hermitian(A: GpuSparseMatrix) -> bool:
     """Tell whether a matrix equals its conjugate transpose, to the last bit."""
     if A.shape[0] != A.shape[1]:
         return False
-    with SquareMatrix.of(A, "info") as square:
-        return square.is_hermitian()
+    with SquareMatrix.of(A, "info", finite=False) as square:
+        return square.equals_adjoint()
 
 
 def plan_of(plan: Plan) -> dict[str, Any]:

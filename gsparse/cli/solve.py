@@ -30,9 +30,9 @@ from gsparse.cli.common import (
     shows_bars,
     underway,
 )
-from gsparse.cli.info import is_hermitian
 from gsparse.errors import FileFormatError
 from gsparse.files import SUFFIXES, npz, read_file
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import names_of
 from gsparse.linalg.result import SolveResult
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
@@ -56,6 +56,7 @@ OUTPUTS = (_ARRAY, ".mtx")
 # Instead of advice with this word, an argument that is no option here.
 _ADVICE = {
     "(x0)": "Use --method gmres.",
+    "M is not": "The preconditioner is not symmetric: use --method gmres or bicgstab, or another --precond.",
     "conlim": "Scale the columns of A; gsparse.linalg regularizes too: lsmr(A, b, damp=...).",
 }
 
@@ -176,8 +177,9 @@ def methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[str, ..
         if options.precond != "none":
             raise UsageError("--precond goes with square matrices: least squares is solved without")
         return ("lsmr",), "not square: least squares"
-    with underway("looking for a symmetry"):
-        hermitian = is_hermitian(GpuSparseMatrix(S, device=options.device))
+    A = GpuSparseMatrix(S, device=options.device)
+    with underway("looking for a symmetry"), SquareMatrix.of(A, "solve", finite=False) as square:
+        hermitian = square.is_hermitian()
     if not hermitian:
         return ("bicgstab", "gmres"), "square, not symmetric"
     if (S.diagonal().real > 0).all():

@@ -64,7 +64,7 @@ class DenseInput:
         by_columns = self.array.reshape(-1, columns).T
         if device.owns(self.array):
             return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
-        host = by_columns if self.home is None else by_columns.get()
+        host = by_columns if self.home is None else self.home.download(by_columns)
         return device.upload(np.ascontiguousarray(host.astype(dtype, copy=False)).reshape(-1))
 
     def returned(self, result: Array) -> Any:

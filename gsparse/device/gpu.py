@@ -19,10 +19,26 @@ from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.device.staging import Staging
 from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
 
-__all__ = ["GpuDevice", "gpu_device"]
+__all__ = ["GpuDevice", "gpu_device", "on_stream"]
 
 # Products of one timing.
 _PRODUCTS_PER_GRAPH = 10
+
+
+@contextmanager
+def on_stream(cupy: Any, stream: Any) -> Iterator[None]:
+    """Make a stream of the current device current within the block, and afterwards the one that was current before.
+
+    CuPy's own ``with stream:`` returns to the stream of the enclosing ``with`` block, and so forgets a stream that the
+    caller chose with ``stream.use()``. It is entered nevertheless, because CuPy enters it too (to copy strided arrays
+    to the host), and must then return to `stream`.
+    """
+    caller = cupy.cuda.get_current_stream()
+    try:
+        with stream:
+            yield
+    finally:
+        caller.use()
 
 
 class GpuDevice(Device):  # on GPUs only
@@ -104,7 +120,8 @@ class GpuDevice(Device):  # on GPUs only
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         with self.active():
-            return self.xp.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
+            # CuPy makes strided arrays contiguous within a ``with stream:`` of its own, see `on_stream`.
+            return self.xp.asnumpy(self.xp.ascontiguousarray(array))  # type: ignore[no-any-return]  # synchronizes
 
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         with self.active():
@@ -144,7 +161,8 @@ class GpuDevice(Device):  # on GPUs only
     def seconds_of(self, call: Callable[[], None]) -> float:
         # Captured: called one by one, small products would all take as long as their call.
         self.synchronize()  # synchronizes
-        with self.xp.cuda.Stream(non_blocking=True) as stream:
+        stream = self.xp.cuda.Stream(non_blocking=True)
+        with on_stream(self.xp, stream):
             call()
             stream.begin_capture()
             for _ in range(_PRODUCTS_PER_GRAPH):
@@ -171,14 +189,15 @@ class GpuDevice(Device):  # on GPUs only
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        with self.xp.cuda.Stream(non_blocking=True) as stream:
+        stream = self.xp.cuda.Stream(non_blocking=True)
+        with on_stream(self.xp, stream):
             yield
             stream.synchronize()  # synchronizes
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        caller = self.xp.cuda.get_current_stream()
-        with self.xp.cuda.Stream(non_blocking=True) as stream:
+        caller, stream = self.xp.cuda.get_current_stream(), self.xp.cuda.Stream(non_blocking=True)
+        with on_stream(self.xp, stream):
             stream.wait_event(caller.record())
             try:
                 yield

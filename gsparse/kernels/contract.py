@@ -284,8 +284,13 @@ class SetUpKernels(Protocol):
         """
         ...
 
-    def is_symmetric(self, device: Device, csr: Csr, hermitian: bool) -> bool:
-        """Return whether a square matrix with rising columns equals its (conjugate) transpose. Synchronizes."""
+    def is_symmetric(self, device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
+        """Return whether a square matrix with rising columns equals its (conjugate) transpose. Synchronizes.
+
+        With a `tolerance` above 0, two values that mirror each other may differ by this fraction of the largest
+        magnitude in either of their rows, and entries that are not stored count as 0. The magnitude of a complex number
+        is the larger of its parts.
+        """
         ...
 
     def csr_transpose(self, device: Device, csr: Csr) -> Csr:

@@ -206,12 +206,8 @@ def _named(method: str) -> Callable[..., Any]:
 
 def _structure(matrix: DeviceMatrix) -> tuple[bool, bool]:
     """Tell whether a matrix is Hermitian, and whether its diagonal is positive too. Synchronizes."""
-    with SquareMatrix.of(matrix, "accelerated") as square:
-        is_positive = bool((square.diagonal.real > 0).all())
-        told = matrix.operand()[0].request.symmetric
-        if told is None:
-            return square.is_hermitian(), is_positive
-        return told == "hermitian" or (bool(told) and square.dtype.kind != "c"), is_positive
+    with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
+        return square.is_hermitian(), bool((square.diagonal.real > 0).all())
 
 
 class _Adjoint(Operator):

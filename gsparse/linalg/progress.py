@@ -61,7 +61,7 @@ class Watch:
         """See the state after one or several iterations."""
         if self._bar is not None:
             residual = largest(iteration.residuals[-1:])
-            self._bar.set_postfix_str(f"residual {residual:.2e}", refresh=False)
+            self._bar.set_postfix_str(f"{iteration.norm} {residual:.2e}", refresh=False)
             self._bar.update(int(snapshot.iterations.max()) - self._bar.n)
         if self.callback is not None:
             given = self._argument(iteration, snapshot) if self._argument else iteration.solution()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveResult", "largest"]
+__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveResult", "largest", "more_iterations"]
 
 # What the cell `stop` says; methods may have further reasons (`SolveResult.reasons`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
@@ -44,6 +44,8 @@ class SolveResult:
         What to try next; empty where it converged.
     seconds : float
         From the call to the solution, set-up included.
+    norm : str
+        What `residuals` are: "residual" is the norm of r = b - A·x; with a preconditioner, some methods watch another.
     """
 
     x: Array
@@ -53,6 +55,7 @@ class SolveResult:
     reason: str
     advice: str
     seconds: float
+    norm: str = "residual"
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
@@ -60,7 +63,7 @@ class SolveResult:
     def __str__(self) -> str:
         text = f"{self.reason} after {self.iterations} iterations, {self.seconds:.3g} s"
         if self.residuals.size:
-            text += f"; residual {largest(self.residuals[0]):.3e} → {largest(_last(self.residuals)):.3e}"
+            text += f"; {self.norm} {largest(self.residuals[0]):.3e} → {largest(_last(self.residuals)):.3e}"
         return f"{text}\n{self.advice}" if self.advice else text
 
     def log(self) -> str:
@@ -84,6 +87,12 @@ def _last(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def largest(residuals: npt.ArrayLike) -> float:
     """Give the largest of residuals that are numbers; NaN where none is, as of a right-hand side with a NaN."""
     return float(np.fmax.reduce(np.asarray(residuals), axis=None, initial=np.nan))
+
+
+def more_iterations(which: str, preconditioners: str, has_one: bool) -> str:
+    """Return the advice for a solve that reached its limit: `which` to allow more of, and what to try for M."""
+    other = "try another preconditioner" if has_one else f"give a preconditioner: M=gsparse.linalg.{preconditioners}"
+    return f"Allow more {which}, or {other}."
 
 
 def describe(stop: int, extra: dict[int, str]) -> str:

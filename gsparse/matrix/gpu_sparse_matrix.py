@@ -340,7 +340,7 @@ class DeviceMatrix(ElementwiseOperations):
         """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
         twin = self.host_twin("product")
         operator = twin.T.conj() if adjoint else twin.T if transpose else twin
-        return operator @ (x if isinstance(x, np.ndarray) else x.get())
+        return operator @ (x if isinstance(x, np.ndarray) else self.device.download(x))
 
     def with_data(self, data: Any) -> Self:
         """Give a matrix of the same structure with other values.
@@ -676,4 +676,7 @@ def _rebuild(cls: type[Any], arrays: Any, shape: Any, kind: str, request: Reques
 def _to_host(source: Any) -> Any:  # on GPUs only
     if isinstance(source, tuple):
         return tuple(_to_host(part) for part in source)
+    home = device_of(source)
+    if home is not None and home.owns(source):
+        return home.download(source)
     return source.get() if hasattr(source, "get") else source

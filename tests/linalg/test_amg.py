@@ -13,7 +13,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError, ShapeError
-from gsparse.linalg import amg, cg
+from gsparse.linalg import amg, cg, isai
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.support import host
 
@@ -220,3 +220,74 @@ def test_misuse_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyamg", None)
     with pytest.raises(ImportError, match="pip install pyamg"):
         amg(S)
+
+
+# ------------------------------------------------------------------------------------------------------- symmetry
+
+
+def elasticity(n: int) -> tuple[sp.csr_array, Any]:
+    """Give a stiffness matrix that is symmetric but for rounding, and its near null space."""
+    K, near = pyamg.gallery.linear_elasticity((n, n), format="bsr")
+    d = np.exp(0.3 * np.random.default_rng(0).standard_normal(K.shape[0]))
+    T = sp.csr_array(sp.diags_array(d) @ sp.csr_array(K) @ sp.diags_array(d))
+    assert 0 < abs(T - T.T).max() < 1e-15 * abs(T).max()
+    return T, near / d[:, None]
+
+
+@pytest.mark.parametrize("how", ["isai", "amg of a matrix", "amg of a hierarchy"])
+def test_a_matrix_that_is_symmetric_but_for_rounding_takes_no_more_iterations(real_device: Device, how: str) -> None:
+    def iterations(T: Any) -> int:
+        A = GpuSparseMatrix(T, device=real_device)
+        np.random.seed(0)
+        if how == "amg of a hierarchy":
+            M = amg(pyamg.smoothed_aggregation_solver(T, B=near), device=real_device)
+        else:
+            M = isai(A) if how == "isai" else amg(A)
+        found = cg(A, np.ones(T.shape[0]), M=M, rtol=1e-8, maxiter=400, full_output=True)
+        assert found.info == 0
+        return found.iterations
+
+    T, near = elasticity(24)
+    assert abs(iterations(T) - iterations(sp.csr_array((T + T.T) / 2))) <= 2
+
+
+def test_a_hierarchys_own_symmetry_chooses_its_smoother(device: Device) -> None:
+    T = laplacian(16)
+    rough = sp.csr_array(T + sp.diags_array(np.full(255, 1e-10), offsets=1))  # far above rounding
+    smoothers = {
+        "hermitian": (T, "chebyshev"), "symmetric": (rough, "chebyshev"), "nonsymmetric": (T, "l1_jacobi"),
+    }  # fmt: skip
+    for symmetry, (S, name) in smoothers.items():
+        ml = hierarchy(S, OTHER["gauss_seidel"], symmetry=symmetry)
+        assert f"; smoother {name}, 2 steps>" in repr(amg(ml, device=device))
+    # The name that PyAMG gives by default says nothing of a matrix that clearly is not symmetric.
+    assert "l1_jacobi" in repr(amg(hierarchy(convection(16), OTHER["gauss_seidel"]), device=device))
+    # Without a name of its own, the matrix decides.
+    ml = hierarchy(rough, OTHER["gauss_seidel"], pyamg.ruge_stuben_solver)
+    assert "l1_jacobi" in repr(amg(ml, device=device))
+
+
+def test_a_declared_symmetry_is_believed(real_device: Device) -> None:
+    T = sp.csr_array(laplacian(24) + sp.diags_array(np.full(575, 1e-3), offsets=1))
+    for said, name in ((True, "chebyshev"), (None, "l1_jacobi"), (False, "l1_jacobi")):
+        assert name in repr(amg(GpuSparseMatrix(T, device=real_device, symmetric=said)))
+
+
+def test_a_line_names_the_smoothers(real_device: Device) -> None:
+    ml = hierarchy(S, presmoother=SAME["jacobi"], postsmoother="richardson")
+    text = repr(amg(ml, device=real_device))
+    assert text.endswith("; smoother jacobi, 2 steps before, richardson, 1 step after>")
+    assert repr(amg(ml, smoother="l1_jacobi", device=real_device)).endswith("; smoother l1_jacobi, 2 steps>")
+
+
+@pytest.mark.parametrize("size", [3, 24])
+def test_a_matrix_with_nan_is_refused(real_device: Device, size: int) -> None:
+    T = laplacian(size)
+    ml = hierarchy(T)
+    T.data[T.indptr[2]] = np.nan
+    with pytest.raises(FactorizationError, match=r"amg needs finite values, row 2 of the matrix holds nan"):
+        amg(GpuSparseMatrix(T, device=real_device))
+    for level in ml.levels:
+        level.A.data[0] = np.nan
+    with pytest.raises(FactorizationError, match=r"amg needs finite values, row 0"):
+        amg(ml, device=real_device)

@@ -14,8 +14,22 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
-from gsparse.linalg import SolveResult, bicgstab, cg, chebyshev, gmres, ilu0, lsmr, lsqr, minres
-from tests.linalg.problems import Count, laplacian, residual, right_hand_side
+from gsparse.linalg import (
+    SolveResult,
+    bicgstab,
+    cg,
+    chebyshev,
+    chebyshev_polynomial,
+    gmres,
+    ic0,
+    ilu0,
+    isai,
+    jacobi,
+    lsmr,
+    lsqr,
+    minres,
+)
+from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder, on_device
 
 S = laplacian(7)
@@ -261,3 +275,51 @@ def test_cg_takes_as_many_iterations_as_scipy_on_real_matrices(real_device: Devi
     assert (info, found.info) == (0, 0)
     assert abs(found.iterations - count.calls) <= 3
     assert residual(T, found.x, b) < 1.01 * REAL[name]
+
+
+NONSYMMETRIC = convection(7)
+
+
+@pytest.mark.parametrize("solve", [cg, minres])
+@pytest.mark.parametrize("columns", [None, 2])
+def test_a_failed_solve_names_the_operators_that_are_not_symmetric(
+    device: Device, solve: Any, columns: int | None
+) -> None:
+    b, skew = right_hand_side(S, columns), ilu0(matrix(device, NONSYMMETRIC), shift=0.01)
+    steady = jacobi(matrix(device))
+    cases = [
+        (S, None, "Allow more"), (S, steady, "Allow more"), (NONSYMMETRIC, None, "A is not symmetric: "),
+        (NONSYMMETRIC, steady, "A is not symmetric: "), (S, skew, "M is not symmetric: "),
+        (NONSYMMETRIC, skew, "A and M are not symmetric: "),
+    ]  # fmt: skip
+    for T, M, begin in cases:
+        found = solve(matrix(device, T), b, M=M, maxiter=2, full_output=True)
+        assert found.info > 0
+        assert found.advice.startswith(begin)
+        assert begin == "Allow more" or "gmres" in found.advice
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES], ids=str)
+def test_a_failed_solve_of_a_hermitian_system_is_not_laid_to_symmetry(real_device: Device, dtype: Any) -> None:
+    T = sp.csr_array(laplacian(20, dtype) + sp.eye_array(400, dtype=dtype))
+    A, b = matrix(real_device, T), right_hand_side(T)
+    for M in (None, ic0(A), isai(A), chebyshev_polynomial(A)):
+        found = cg(A, b, M=M, maxiter=2, rtol=1e-6, full_output=True)
+        assert found.info > 0
+        assert "more iterations" in found.advice
+        assert ("another preconditioner" in found.advice) == (M is not None)
+    wrong = (T + sp.diags_array(np.full(399, 0.5), offsets=1)).astype(dtype)
+    found = cg(matrix(real_device, sp.csr_array(wrong)), b, maxiter=2, full_output=True)
+    assert found.advice.startswith(f"A is not {'Hermitian' if np.dtype(dtype).kind == 'c' else 'symmetric'}")
+
+
+def test_numbers_that_are_none_are_named_before_symmetry(real_device: Device) -> None:
+    found = cg(matrix(real_device, NONSYMMETRIC), right_hand_side(S) * np.nan, full_output=True)
+    assert found.advice == "b holds NaN or inf."
+
+
+def test_a_caller_who_gets_no_advice_does_not_wait_for_its_products(
+    real_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.linalg.krylov.symmetry.not_hermitian", None)
+    assert cg(matrix(real_device, NONSYMMETRIC), right_hand_side(S), maxiter=2)[1] == 2

@@ -12,6 +12,7 @@ from gsparse.device.base import Device
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu import basis as gpu_basis
+from gsparse.linalg import jacobi, minres
 from gsparse.linalg.krylov.gmres import PROGRAM, fgmres, gmres
 from gsparse.linalg.krylov.solve_loop import State
 from tests.support import host, on_device, random_values
@@ -335,3 +336,24 @@ def test_arrays_of_the_device_stay_there(real_device: Device) -> None:
     assert info == 0
     assert real_device.owns(x)
     assert np.linalg.norm(S @ host(x) - b) <= 1e-9 * np.linalg.norm(b)
+
+
+def test_printed_residuals_say_which_norm_they_are_in(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    S, b = convection(60), right_side(60)
+    A = GpuSparseMatrix(S, device=real_device)
+    M = jacobi(A)
+    watched = "preconditioned residual norm(M r)"
+    found = gmres(A, b, M=M, full_output=True, progress=True)
+    np.testing.assert_allclose(found.residuals[0], np.linalg.norm(b / 2.5))
+    assert found.norm == watched
+    assert f"; {watched} " in str(found) and f"; {watched} " in found.log()
+    assert f"{watched} " in capsys.readouterr().err
+    for other in (gmres(A, b, full_output=True), fgmres(A, b, M=M, full_output=True)):
+        np.testing.assert_allclose(other.residuals[0], np.linalg.norm(b))
+        assert other.norm == "residual"
+        assert "; residual " in str(other)
+    T = sp.csr_array(S + S.T)
+    found = minres(GpuSparseMatrix(T, device=real_device), b, M=jacobi(T), full_output=True)
+    np.testing.assert_allclose(found.residuals[0], np.sqrt(b @ (b / 5)))
+    assert "; preconditioned residual sqrt(<r, M r>) " in str(found)
+    assert minres(T, b, full_output=True).norm == "residual"

@@ -453,3 +453,60 @@ def test_a_preconditioner_of_another_device_is_refused(make: Callable[[Any], Any
     M = make(GpuSparseMatrix(SPD, device=EmulatedDevice(32)))
     with pytest.raises(DeviceError, match=f"{what} lives on emulated:32, the vectors on cpu: bring one to the other"):
         cg(GpuSparseMatrix(SPD, device="cpu"), np.ones(SPD.shape[0]), M=M)
+
+
+# ------------------------------------------------------------------------------------------------------- symmetry
+
+
+def rounded(S: Any) -> sp.csr_array:
+    """Give a symmetric matrix with other entries, scaled from both sides: symmetric but for rounding."""
+    entries = S.tocoo()
+    weights = (1 + 0.05 * np.cos(entries.row + entries.col)).astype(S.dtype)
+    S = sp.csr_array((entries.data * weights, (entries.row, entries.col)), shape=S.shape)
+    d = sp.diags_array(np.exp(0.3 * np.random.default_rng(0).standard_normal(S.shape[0])).astype(S.dtype))
+    T = sp.csr_array(d @ S @ d)
+    assert 0 < abs(T - T.T.conj()).max() < 1e-6 * abs(T).max()
+    return T
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_isai_takes_a_matrix_that_is_hermitian_but_for_rounding_for_one(device: Device, dtype: str) -> None:
+    T = rounded(positive(9, dtype))
+    M = isai(matrix(device, T))
+    close(dense(M), dense(isai(matrix(device, T), kind="spd")), 0.0)
+    assert repr(M).startswith("<isai")
+
+
+def test_a_declared_symmetry_is_believed_by_preconditioners(real_device: Device) -> None:
+    S = laplacian(9)
+    rough = sp.csr_array(S + sp.diags_array(np.full(80, 1e-3), offsets=1))
+    declared, plain, denied = (
+        GpuSparseMatrix(T, device=real_device, symmetric=said) for T, said in ((rough, True), (rough, None), (S, False))
+    )
+    close(dense(isai(declared)), dense(isai(declared, kind="spd")), 0.0)
+    close(dense(isai(plain)), dense(isai(plain, kind="general")), 0.0)
+    close(dense(isai(denied)), dense(isai(denied, kind="general")), 0.0)
+    assert ic0(declared).shape == S.shape
+    for A in (plain, denied):
+        with pytest.raises(FactorizationError, match="symmetric"):
+            ic0(A)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_ic0_refuses_a_matrix_that_is_not_hermitian(device: Device, dtype: str) -> None:
+    S = positive(7, dtype)
+    for T in (sp.tril(S), sp.triu(S), convection(7, dtype)):
+        with pytest.raises(FactorizationError, match=r"ic0 needs a symmetric.*ilu0"):
+            ic0(matrix(device, sp.csr_array(T)))
+    # What rounding, or float32 values, leave of a symmetry is enough.
+    noise = 1 + 1e-10 * np.random.default_rng(0).standard_normal(S.nnz)
+    assert ic0(matrix(device, sp.csr_array((S.data * noise, S.indices, S.indptr)))).shape == S.shape
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", {**FOR_CG, **FOR_ANY})
+def test_values_that_are_no_numbers_are_refused(real_device: Device, name: str, value: float) -> None:
+    T = positive(7, float)
+    T.data[T.indptr[5]] = value
+    with pytest.raises(FactorizationError, match=rf"{name.partition(',')[0]} needs finite values, row 5"):
+        {**FOR_CG, **FOR_ANY}[name](matrix(real_device, T))

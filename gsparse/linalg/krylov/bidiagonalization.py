@@ -26,6 +26,7 @@ _REASONS = {
     16: "the condition number is too large for the arithmetic",
 }
 _ADVICE = dict.fromkeys((13, 16), "Scale the columns of A, regularize (damp), or raise conlim.")
+_ADVICE[MAXITER] = "Allow more iterations (maxiter; iter_lim of lsqr), scale the columns of A, or regularize (damp)."
 _INFOS = dict.fromkeys((10, 12, 14, 15), 0)
 
 # The bidiagonalization beta·u = A·v - alfa·u, alfa·v = Aᴴ·u - beta·v, with u and v kept unscaled: times beta and alfa.

@@ -13,9 +13,10 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_system
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.solve_loop import Iteration
+from gsparse.linalg.krylov.symmetry import explained, more_for_hermitian
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "cg"]
 
@@ -139,6 +140,7 @@ def cg(
     solve = _solve if inner_dtype is None else partial(refined, _solve, inner_dtype)
     with system.solving():
         found = solve(system, rtol, atol, maxiter, watch)
+        found = explained(found, system) if full_output else found
     return found if full_output else (found.x, found.info)
 
 
@@ -153,5 +155,7 @@ def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Wa
         decide = [it.apply(system.M, "r", "z"), it.step("weigh"), it.step("preconditioned_direction")]
     advance = [*it.apply_and_sum(system.A, "p", "q", "curvature"), it.step("update")]
     it.run([*begin, *decide], [*advance, *decide])
-    advice = "" if not it.last["is_indefinite"].any() else "A is not positive definite: use minres, gmres or bicgstab."
-    return it.result(advice={2: advice, 3: advice} if advice else {})
+    if it.last["is_indefinite"].any():
+        indefinite = "A is not positive definite: use minres, gmres or bicgstab."
+        return it.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite))
+    return it.result(advice={MAXITER: more_for_hermitian(system)})

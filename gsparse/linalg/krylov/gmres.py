@@ -19,7 +19,7 @@ from gsparse.linalg.krylov.linear_system import System, dtype_of, make_system
 from gsparse.linalg.krylov.solve_loop import Iteration, Snapshot
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
 
@@ -85,10 +85,7 @@ PROGRAM = Program(
 # Iterations a CUDA graph at least: short cycles are put into one together.
 _PER_GRAPH = 8
 
-_ADVICE = {
-    BREAKDOWN: "The Krylov space has ended before a solution: A or M is singular, or there is a NaN. Try lsqr.",
-    MAXITER: "Allow more cycles (maxiter) or longer ones (restart), or give a preconditioner: M=ilu0(A), amg(...).",
-}
+_ENDED = "The Krylov space has ended before a solution: A or M is singular, or there is a NaN. Try lsqr."
 
 
 @register("solver")
@@ -293,6 +290,7 @@ def _solve(
         sizes={} if M_left is not None else {"q": 0},
         watch=watch,
         history=max(2, per_graph) * restart + 1,
+        norm="residual" if M_left is None else "preconditioned residual norm(M r)",
     )
     it.state.set(
         tolerance=system.tolerances(rtol, atol),
@@ -325,7 +323,10 @@ def _solve(
         body += [basis.project(j), basis.orthogonalize(j), _where_host_looks(it, basis.settle(j))]
     body += [basis.combine(it.vectors["x"]), *residual("finish")]
     it.run([*scale, *residual("start")], body, per_graph)
-    return it.result(advice=_ADVICE, infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)})
+    more = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)
+    return it.result(
+        advice={BREAKDOWN: _ENDED, MAXITER: more}, infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)}
+    )
 
 
 def _unless_over(it: Iteration, call: Call) -> Call:

@@ -11,9 +11,10 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_system
 from gsparse.linalg.krylov.solve_loop import Iteration
+from gsparse.linalg.krylov.symmetry import explained, more_for_hermitian, not_hermitian
 from gsparse.linalg.progress import Watch
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.result import MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "minres"]
 
@@ -207,6 +208,7 @@ def minres(
     system = make_system(A, b, x0, M)
     with system.solving():
         found = _solve(system, rtol, shift, maxiter, check, watch)
+        found = explained(found, system) if full_output or show else found
     if show:
         print(found.log())
     return found if full_output else (found.x, found.info)
@@ -215,7 +217,8 @@ def minres(
 def _solve(system: Any, rtol: float, shift: float, maxiter: int | None, check: bool, watch: Watch) -> SolveResult:
     maxiter = 5 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"y": 0, "v": 0} if system.M is None and not check else {}
-    it = Iteration(system, PROGRAM, maxiter, sizes=unused, watch=watch)
+    norm = "residual" if system.M is None else "preconditioned residual sqrt(<r, M r>)"
+    it = Iteration(system, PROGRAM, maxiter, sizes=unused, watch=watch, norm=norm)
     info = np.finfo(system.dtype)
     it.state.set(
         tolerance=np.isinf(system.tolerances(0, 0)), maxiter=maxiter, rtol=rtol, shift=shift, eps=float(info.eps),
@@ -235,8 +238,10 @@ def _solve(system: Any, rtol: float, shift: float, maxiter: int | None, check: b
     update = it.step("update", **({"y": "r2", "v": "r1"} if system.M is None else {}))
     it.run(begin, [*expand, multiply, update])
     if np.any(it.last.stop == _INDEFINITE):
-        raise ValueError("indefinite preconditioner, or A or M is not Hermitian: use gmres or bicgstab")
-    return it.result(reasons=_REASONS, infos=dict.fromkeys(_REASONS, 0))
+        names = not_hermitian(system)
+        cause = f"{' and '.join(names)} not Hermitian" if names else "indefinite preconditioner"
+        raise ValueError(f"{cause}: use gmres or bicgstab")
+    return it.result(reasons=_REASONS, advice={MAXITER: more_for_hermitian(system)}, infos=dict.fromkeys(_REASONS, 0))
 
 
 def _check_symmetry(it: Iteration, begin: list[Callable[[], None]], y: str) -> None:

@@ -25,7 +25,7 @@ from gsparse.kernels.steps import SYSTEM_CELLS, Program
 from gsparse.linalg.krylov.linear_system import System
 from gsparse.linalg.operators import Apply, Ranks
 from gsparse.linalg.progress import Watch
-from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe
+from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe, more_iterations
 
 __all__ = ["Iteration", "State"]
 
@@ -145,6 +145,8 @@ class Iteration:
         Callback and progress bar.
     history : int, optional
         Iterations between two looks of the host, at most: so many residuals are kept on the device.
+    norm : str, optional
+        What the program records as residuals, see `SolveResult`.
     """
 
     def __init__(
@@ -156,8 +158,10 @@ class Iteration:
         sizes: dict[str, int] | None = None,
         watch: Watch | None = None,
         history: int = _HISTORY,
+        norm: str = "residual",
     ) -> None:
         self.began = time.perf_counter()
+        self.norm = norm
         self.system, self.device, self.maxiter = system, system.device, maxiter
         self.watch = watch or Watch()
         self.vectors: dict[str, Array] = {"x": system.x, "b": system.b}
@@ -323,16 +327,12 @@ class Iteration:
         x = self.solution()
         seconds = time.perf_counter() - self.began
         said = describe(worst, reasons or {})
-        tried = {**_ADVICE, **(advice or {})}.get(worst, "")
+        more = more_iterations("iterations (maxiter)", "jacobi(A), ilu0(A), amg(A)", self.system.M is not None)
+        tried = {MAXITER: more, **(advice or {})}.get(worst, "")
         culprits = self.system.nonfinite() if worst == BREAKDOWN else []
         if culprits:
             tried = f"{' and '.join(culprits)} hold{'' if len(culprits) > 1 else 's'} NaN or inf."
-        return SolveResult(x, info, iterations, self.residuals, said, tried, seconds)
-
-
-_ADVICE = {
-    MAXITER: "Allow more iterations (maxiter), or give a preconditioner: M=gsparse.linalg.jacobi(A), ilu0(A), amg(...)."
-}
+        return SolveResult(x, info, iterations, self.residuals, said, tried, seconds, self.norm)
 
 
 assert SYSTEM_CELLS[0] == "stop"  # (passes look at cell 0)

@@ -96,7 +96,9 @@ class MultigridPreconditioner(Preconditioner):
 
     def __repr__(self) -> str:
         sizes = " → ".join(f"{n:,}" for n in (*(level.size for level in self.levels), self.coarse.shape[0]))
-        return f"{super().__repr__()[:-1]}: rows {sizes}>"
+        smoothers = dict.fromkeys(str(s) for level in self.levels[:1] for s in (level.before, level.after))
+        smoother = f"; smoother {' before, '.join(smoothers)}" if smoothers else ""
+        return f"{super().__repr__()[:-1]}: rows {sizes}{smoother}{' after' if len(smoothers) > 1 else ''}>"
 
     def _prepare(self, passes: Passes, adjoint: bool) -> Build:
         inner = passes.dtype if self._inner is None else _inner_dtype(self._inner, passes.dtype)
@@ -159,13 +161,15 @@ def amg(
     ----------
     ml : pyamg.MultilevelSolver, or sparse array, shape (N, N)
         From `pyamg.smoothed_aggregation_solver`, `pyamg.ruge_stuben_solver` and their siblings. For a matrix the first
-        of them is called, for a Hermitian or for a nonsymmetric one as the matrix is.
+        of them is called, for a Hermitian or for a nonsymmetric one as the matrix was declared (``symmetric=``) or is,
+        but for rounding.
     cycle : {"V", "W"}, optional
     smoother : {"auto", "jacobi", "l1_jacobi", "chebyshev"}, optional
         "auto" does as the hierarchy does: jacobi, richardson, chebyshev and None are the same on the device. All others
         (gauss_seidel, the default of PyAMG, sor, schwarz …) go from row to row; a polynomial of Chebyshev of the same
-        number of products stands for them where A is Hermitian with a positive diagonal, and l1-Jacobi elsewhere. Both
-        are symmetric: with the same before and after, M is Hermitian, as cg needs it.
+        number of products stands for them where A is Hermitian with a positive diagonal, and l1-Jacobi elsewhere. (A
+        hierarchy's own `symmetry` decides, as long as A agrees with it to half of its digits.) Both are symmetric: with
+        the same before and after, M is Hermitian, as cg needs it.
     sweeps : int, optional
         Steps of a smoother that is not "auto", before and after: 2 by default.
     dtype : {float32, float64}, optional
@@ -177,14 +181,14 @@ def amg(
     Returns
     -------
     Preconditioner
-        For `M` of the solvers here, of SciPy and of CuPy. Its representation tells the levels' rows.
+        For `M` of the solvers here, of SciPy and of CuPy. Its representation tells the levels' rows and the smoother.
 
     Raises
     ------
     ImportError
         Where a matrix is given and PyAMG is not installed.
     FactorizationError
-        Where the coarsest level is too large for a dense inverse, or a diagonal has a zero.
+        Where the coarsest level is too large for a dense inverse, a diagonal has a zero, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     References
@@ -214,49 +218,60 @@ def amg(
         raise ValueError(f"sweeps must be at least 1 and go with a smoother that is not 'auto', got {sweeps}")
     if dtype is not None and np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}: it is complex where vectors are")
+    hermitian = None
     if hasattr(ml, "levels"):
         home = get_device(device)
     else:
-        ml, home = _hierarchy_of(ml)
+        ml, home, hermitian = _hierarchy_of(ml)
     make = relaxation_like if smoother == "auto" else _named(smoother, 2 if sweeps is None else sweeps)
     with home.active(), home.memory_guard():
-        return _moved(ml, home, make, 1 if cycle == "V" else 2, dtype)
+        return _moved(ml, home, make, 1 if cycle == "V" else 2, dtype, hermitian)
 
 
 def _named(smoother: str, sweeps: int) -> Callable[..., Relaxation]:
     return lambda matrix, _, hermitian: SMOOTHERS[smoother](matrix, sweeps)
 
 
-def _hierarchy_of(A: Any) -> tuple[Any, Device]:
-    """Have PyAMG build a hierarchy of a matrix."""
+def _hierarchy_of(A: Any) -> tuple[Any, Device, bool]:
+    """Have PyAMG build a hierarchy of a matrix; return its device and whether it is Hermitian, too."""
     try:
         pyamg = import_module("pyamg")
     except ImportError as error:
         raise ImportError("amg(A) needs PyAMG to build the hierarchy: pip install pyamg") from error
     with SquareMatrix.of(A, "amg") as matrix:
-        symmetry = "hermitian" if matrix.is_hermitian() else "nonsymmetric"
+        hermitian = matrix.is_hermitian()
         host = sp.csr_matrix(on_host(matrix.device, matrix.csr))
-    return pyamg.smoothed_aggregation_solver(host, symmetry=symmetry, max_coarse=_COARSE), matrix.device
+    symmetry = "hermitian" if hermitian else "nonsymmetric"
+    return pyamg.smoothed_aggregation_solver(host, symmetry=symmetry, max_coarse=_COARSE), matrix.device, hermitian
 
 
-def _moved(ml: Any, device: Device, make: Callable[..., Relaxation], visits: int, dtype: Any) -> Preconditioner:
+def _is_hermitian(matrix: SquareMatrix, symmetry: str | None) -> bool:
+    """Tell whether the finest matrix of a hierarchy is Hermitian, given what its maker called it. Synchronizes."""
+    if symmetry == "hermitian" or (symmetry == "symmetric" and matrix.dtype.kind != "c"):
+        return matrix.is_roughly_hermitian()  # (PyAMG's default: said also of matrices that clearly are not)
+    return symmetry != "nonsymmetric" and matrix.is_hermitian()
+
+
+def _moved(
+    ml: Any, device: Device, make: Callable[..., Relaxation], visits: int, dtype: Any, hermitian: bool | None
+) -> Preconditioner:
     levels, coarsest = [], ml.levels[-1].A
     if coarsest.shape[0] > _MAX_COARSE:
         raise FactorizationError(
             f"amg: the coarsest level has {coarsest.shape[0]} rows, a dense inverse is made of up to {_MAX_COARSE}: "
             "build the hierarchy with more levels (max_levels, max_coarse)"
         )
-    hermitian: bool | None = None
     for level in ml.levels[:-1]:
         operator = _operator(level.A, device, dtype)
         with SquareMatrix.of(operator, "amg") as matrix:
             # Coarser matrices are Hermitian but for rounding where the finest is.
-            hermitian = matrix.is_hermitian() if hermitian is None else hermitian
+            hermitian = _is_hermitian(matrix, getattr(level.A, "symmetry", None)) if hermitian is None else hermitian
             before, after = (make(matrix, s, hermitian=hermitian) for s in (level.presmoother, level.postsmoother))
         levels.append(
             Level(operator, _operator(level.R, device, dtype), _operator(level.P, device, dtype), before, after)
         )
-    inverse = np.linalg.pinv(sp.csr_array(coarsest).toarray(), hermitian=bool(hermitian))
+    with SquareMatrix.of(_operator(coarsest, device, None), "amg"):  # (its values are checked)
+        inverse = np.linalg.pinv(sp.csr_array(coarsest).toarray(), hermitian=bool(hermitian))
     return MultigridPreconditioner(device, levels, _operator(inverse, device, dtype), visits, dtype)
 
 

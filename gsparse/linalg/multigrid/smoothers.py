@@ -25,21 +25,25 @@ _SMOOTHING_RATIO = 0.25
 def jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
     """Damp by 4/3 over the largest eigenvalue of D⁻¹A: the best for those from half of it on."""
     inverse = matrix.inverse_diagonal("the smoother jacobi")
-    return Relaxation.scaled(matrix.device, sweeps * (4 / (3 * largest_eigenvalue(matrix, inverse)),), inverse)
+    return Relaxation.scaled(
+        matrix.device, sweeps * (4 / (3 * largest_eigenvalue(matrix, inverse)),), inverse, "jacobi"
+    )
 
 
 def l1_jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
     """Divide by the sum of a row's magnitudes, with the diagonal's sign: converges for any positive definite A."""
     phases = matrix.inverse_diagonal("the smoother l1_jacobi")
     phases = phases / matrix.device.xp.abs(phases)
-    return Relaxation.scaled(matrix.device, sweeps * (1.0,), phases / matrix.row_sums())
+    return Relaxation.scaled(matrix.device, sweeps * (1.0,), phases / matrix.row_sums(), "l1_jacobi")
 
 
 def chebyshev(matrix: SquareMatrix, sweeps: int) -> Relaxation:
     """Take Chebyshev's polynomial of this degree in D⁻¹A."""
     inverse = matrix.inverse_diagonal("the smoother chebyshev")
     high = largest_eigenvalue(matrix, inverse)
-    return Relaxation.scaled(matrix.device, chebyshev_sizes(_SMOOTHING_RATIO * high, high, sweeps), inverse)
+    return Relaxation.scaled(
+        matrix.device, chebyshev_sizes(_SMOOTHING_RATIO * high, high, sweeps), inverse, "chebyshev"
+    )
 
 
 # By name: ``make(matrix, sweeps)``.
@@ -70,11 +74,11 @@ def relaxation_like(matrix: SquareMatrix, smoother: Any, *, hermitian: bool) -> 
         return Relaxation(())
     if name == "jacobi":
         inverse = matrix.inverse_diagonal("the smoother jacobi")
-        return Relaxation.scaled(matrix.device, iterations * (float(options["omega"]),), inverse)
+        return Relaxation.scaled(matrix.device, iterations * (float(options["omega"]),), inverse, "jacobi")
     if name == "richardson":
-        return Relaxation(iterations * (float(options["omega"]),))
+        return Relaxation(iterations * (float(options["omega"]),), name="richardson")
     if name == "chebyshev":
         roots = np.roots([*(-np.asarray(options["coefficients"])), 1.0])  # of what remains of an error
-        return Relaxation(iterations * tuple((1 / in_leja_order(roots.real)).tolist()))
+        return Relaxation(iterations * tuple((1 / in_leja_order(roots.real)).tolist()), name="chebyshev")
     sweeps = 2 if options.get("sweep") == "symmetric" else 1
     return device_smoother(matrix, max(1, sweeps * iterations // 2), hermitian=hermitian)

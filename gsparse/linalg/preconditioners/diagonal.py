@@ -82,7 +82,7 @@ def jacobi(A: Any) -> Preconditioner:
     Raises
     ------
     FactorizationError
-        Where the diagonal has a zero.
+        Where the diagonal has a zero, or a value is not finite.
     ShapeError, TypeError
 
     Examples
@@ -122,7 +122,7 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     Raises
     ------
     FactorizationError
-        Where a block is singular.
+        Where a block is singular, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     Examples

@@ -91,7 +91,7 @@ def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float =
     Raises
     ------
     FactorizationError
-        Where a pivot is zero.
+        Where a pivot is zero, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     References
@@ -135,7 +135,7 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        Hermitian and positive definite; the former is not checked. GpuSparseMatrix, or what becomes one.
+        Hermitian and positive definite. GpuSparseMatrix, or what becomes one.
     solve : {"jacobi", "levels"}, optional
         As for `ilu0`.
     sweeps : int, optional
@@ -151,7 +151,9 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
     Raises
     ------
     FactorizationError
-        Where a pivot is not positive: A need not be indefinite for that, and a shift is the usual remedy.
+        Where A differs from its conjugate transpose in more than half of its digits, unless it was declared
+        (``symmetric=``). Where a pivot is not positive: A need not be indefinite for that, and a shift is the usual
+        remedy.
     ShapeError, TypeError, ValueError
 
     References
@@ -172,6 +174,11 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
     """
     method = _parse(solve, sweeps, shift)
     with SquareMatrix.of(A, "ic0") as matrix:
+        if not matrix.is_roughly_hermitian():
+            raise FactorizationError(
+                "ic0 needs a symmetric (complex: Hermitian) matrix, this one is not: use ilu0(A) with gmres or "
+                "bicgstab; where A is one triangle of a symmetric matrix, add the other one first"
+            )
         kind = method or _default(matrix.device)
         device, xp = matrix.device, matrix.device.xp
         factors, rows, pivots = _factorize(matrix, shift)

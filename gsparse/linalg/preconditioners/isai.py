@@ -43,7 +43,8 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
         W has entries where A to this power has. More of them approximate better and cost more. Rows of more than 128
         keep the largest.
     kind : {"auto", "general", "spd"}, optional
-        "auto" is "spd" where A is Hermitian with a positive diagonal.
+        "auto" is "spd" where A has a positive diagonal and is Hermitian: as it was declared (``symmetric=``), else but
+        for rounding.
 
     Returns
     -------
@@ -53,7 +54,7 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
     Raises
     ------
     FactorizationError
-        Where the system of a row is singular, or for "spd" not positive definite.
+        Where the system of a row is singular, or for "spd" not positive definite, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     References

@@ -65,7 +65,7 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
     Raises
     ------
     FactorizationError
-        Where the diagonal has an element that is not positive.
+        Where the diagonal has an element that is not positive, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     References
@@ -100,4 +100,4 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
             high = largest_eigenvalue(matrix, inverse)
             bounds = (high * _DEFAULT_RATIO, high)
         sizes = chebyshev_sizes(*bounds, degree)
-        return PolynomialPreconditioner(matrix, Relaxation.scaled(matrix.device, sizes, inverse))
+        return PolynomialPreconditioner(matrix, Relaxation.scaled(matrix.device, sizes, inverse, "chebyshev"))

@@ -35,20 +35,26 @@ class Relaxation:
         Of the steps.
     inverse_diagonal : array or None
         D⁻¹, on the device; None where it is the identity. (A constant D goes into the sizes: a vector less to read.)
+    name : str
+        The method that the sizes are of.
     """
 
     sizes: tuple[float, ...]
     inverse_diagonal: Array | None = None
+    name: str = "none"
+
+    def __str__(self) -> str:
+        return f"{self.name}, {len(self.sizes)} step{'s' if len(self.sizes) > 1 else ''}" if self.sizes else self.name
 
     @staticmethod
-    def scaled(device: Device, sizes: tuple[float, ...], inverse_diagonal: Array) -> Relaxation:
+    def scaled(device: Device, sizes: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
         """Make one with a diagonal, or without where all its elements are the same real number. Synchronizes."""
         if not inverse_diagonal.size or first_where(device, inverse_diagonal != inverse_diagonal[0]) is not None:
-            return Relaxation(sizes, inverse_diagonal)
+            return Relaxation(sizes, inverse_diagonal, name)
         factor = complex(inverse_diagonal[0])  # synchronizes
         if factor.imag:
-            return Relaxation(sizes, inverse_diagonal)
-        return Relaxation(tuple(size * factor.real for size in sizes))
+            return Relaxation(sizes, inverse_diagonal, name)
+        return Relaxation(tuple(size * factor.real for size in sizes), name=name)
 
 
 class BoundRelaxation:

@@ -25,6 +25,9 @@ __all__ = ["SquareMatrix", "first_where", "on_host", "rows_of", "select", "solve
 
 # Of a column of the identity, in any element, where a small system is as good as singular.
 _MAX_ERROR = 1e-2
+# Asymmetry that rounding leaves in an assembled matrix, in units of eps and of the largest magnitude in a row: elements
+# are added up in another order on the other side of the diagonal.
+_ROUNDING = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +48,11 @@ class SquareMatrix:
 
     @staticmethod
     @contextmanager
-    def of(A: Any, name: str, *, keep: bool = False) -> Iterator[SquareMatrix]:
+    def of(A: Any, name: str, *, keep: bool = False, finite: bool = True) -> Iterator[SquareMatrix]:
         """Read what a caller gave the preconditioner `name`, and work on its device within the block.
 
         With `keep`, `operator` is for products from now on, which later writes to the caller's matrix do not change.
+        With `finite`, the values are checked.
 
         Raises
         ------
@@ -56,6 +60,8 @@ class SquareMatrix:
             Where it is not square.
         TypeError
             Where it has no entries to read: a LinearOperator.
+        FactorizationError
+            Where a value is NaN or infinite and `finite` is true.
         """
         matrix = _as_matrix(A, name)
         if matrix.shape[0] != matrix.shape[1]:
@@ -63,7 +69,10 @@ class SquareMatrix:
         device = matrix.device
         with device.active(), device.memory_guard():
             operator = MatrixOperator(matrix.copy() if keep else matrix)
-            yield SquareMatrix(device, _canonical(matrix), operator)
+            square = SquareMatrix(device, _canonical(matrix), operator)
+            if finite:
+                square.check_finite(name)
+            yield square
             device.synchronize()  # synchronizes: what was made on this stream is read on any from now on
 
     @property
@@ -116,9 +125,31 @@ class SquareMatrix:
         self.operator_of(magnitudes, products=1).bind(self.device, dtype)(xp.ones(self.size, dtype), sums)
         return sums
 
+    def check_finite(self, name: str) -> None:
+        """Refuse values that are NaN or infinite, of which nothing could be made. Synchronizes."""
+        entry = first_where(self.device, ~self.device.xp.isfinite(self.csr.data))
+        if entry is not None:
+            row, value = int(self.rows[entry]), self.csr.data[entry]  # synchronizes
+            raise FactorizationError(f"{name} needs finite values, row {row} of the matrix holds {value}: replace it")
+
     def is_hermitian(self) -> bool:
-        """Tell whether the matrix equals its conjugate transpose, to the last bit. Synchronizes."""
-        return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, self.dtype.kind == "c"))
+        """Tell whether the matrix is Hermitian: as was declared, else up to rounding. Synchronizes."""
+        return self._is_declared_or_near(_ROUNDING * float(np.finfo(self.dtype).eps))
+
+    def is_roughly_hermitian(self) -> bool:
+        """Tell whether the matrix is Hermitian: as was declared, else to half of its digits. Synchronizes."""
+        return self._is_declared_or_near(float(np.sqrt(np.finfo(self.dtype).eps)))
+
+    def equals_adjoint(self, tolerance: float = 0.0) -> bool:
+        """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.contract`. Synchronizes."""
+        is_complex = self.dtype.kind == "c"
+        return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, is_complex, tolerance))
+
+    def _is_declared_or_near(self, tolerance: float) -> bool:
+        declared = self.operator.matrix.operand()[0].request.symmetric
+        if declared is None:
+            return self.equals_adjoint(tolerance)
+        return declared == "hermitian" or (bool(declared) and self.dtype.kind != "c")
 
     def operator_of(self, csr: Csr, products: int = EXPECTED_PRODUCTS) -> MatrixOperator:
         """Give a matrix of these arrays, for about so many products."""

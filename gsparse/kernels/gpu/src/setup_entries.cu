@@ -168,23 +168,58 @@ GS_KERNEL survive(long long num_words, const Word *__restrict__ words, int *__re
   }
 }
 
+// ---- magnitudes: of a complex number the larger of its two parts, which cannot overflow
+template <class R> __device__ __forceinline__ double gs_size(R a) {
+  const double wide = static_cast<double>(a);
+  return wide < 0 ? -wide : wide;
+}
+template <class R> __device__ __forceinline__ double gs_size(Complex<R> a) {
+  const double re = gs_size(a.re), im = gs_size(a.im);
+  return re > im ? re : im;
+}
+template <class R> __device__ __forceinline__ bool gs_near(R a, R b, double allowed) {
+  return gs_size(static_cast<double>(a) - static_cast<double>(b)) <= allowed;
+}
+template <class R> __device__ __forceinline__ bool gs_near(Complex<R> a, Complex<R> b, double allowed) {
+  return gs_near(a.re, b.re, allowed) && gs_near(a.im, b.im, allowed);
+}
+template <class Index, class Stored>
+__device__ __forceinline__ double gs_largest(const Stored *__restrict__ data, Index begin, Index end) {
+  double largest = 0;
+  for (Index k = begin; k < end; ++k) {
+    const double size = gs_size(data[k]);
+    largest = size > largest ? size : largest;
+  }
+  return largest;
+}
+
 // Whether each entry (i, j) has an equal one (conjugated where asked) at (j, i): `differs` becomes 1 where one has not.
-// Columns rise strictly within rows.
+// With a `tolerance` above 0 the two may differ by this fraction of the largest magnitude in either row, and an entry
+// that is not stored counts as 0. A thread owns a row; columns rise strictly within rows.
 template <class Index, class Stored>
 GS_KERNEL mirrored(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
-                   const Stored *__restrict__ data, int conjugate, int *__restrict__ differs) {
+                   const Stored *__restrict__ data, int conjugate, double tolerance, int *__restrict__ differs) {
   const long long row = gs_thread();
   if (row >= num_rows || gs_fresh(differs)) return;
+  const double allowed = tolerance > 0 ? tolerance * gs_largest(data, indptr[row], indptr[row + 1]) : 0;
   for (Index k = indptr[row]; k < indptr[row + 1]; ++k) {
-    Index low = indptr[indices[k]], high = indptr[indices[k] + 1];
-    const Index end = high;
+    const Index begin = indptr[indices[k]], end = indptr[indices[k] + 1];
+    Index low = begin, high = end;
     while (low < high) {
       const Index middle = low + (high - low) / 2;
       if (indices[middle] < row) low = middle + 1;
       else high = middle;
     }
-    if (low == end || indices[low] != row ||
-        !Scalar<Stored>::equal(data[k], conjugate ? Scalar<Stored>::conjugate(data[low]) : data[low])) {
+    const bool is_stored = low < end && indices[low] == row;
+    const Stored other = is_stored ? data[low] : Scalar<Stored>::zero();
+    const Stored mirror = conjugate ? Scalar<Stored>::conjugate(other) : other;
+    bool is_alike = is_stored && Scalar<Stored>::equal(data[k], mirror);
+    if (!is_alike && tolerance > 0) {
+      is_alike = gs_near(data[k], mirror, allowed);
+      // No thread of the other row compares an entry that is not stored there.
+      if (!is_stored) is_alike = is_alike && gs_size(data[k]) <= tolerance * gs_largest(data, begin, end);
+    }
+    if (!is_alike) {
       atomicMax(differs, 1);
       return;
     }

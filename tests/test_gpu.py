@@ -189,7 +189,7 @@ def test_host_vectors_of_any_size_survive_the_staging_buffers(gpu: Device, rng: 
 
 
 def test_pinned_results_are_bounded_and_returned(gpu: Any, monkeypatch: pytest.MonkeyPatch, cupy: Any) -> None:
-    from gsparse.device.base import staging
+    from gsparse.device import staging
 
     monkeypatch.setattr(staging, "MAX_PINNED_RESULTS", 3000 * 8)
     ours = staging.Staging(cupy)

@@ -17,7 +17,8 @@ import scipy.sparse.linalg as la
 import gsparse
 import gsparse.linalg
 from gsparse import GpuSparseMatrix
-from gsparse.device.base import Device, interchange
+from gsparse.device import interchange
+from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError
 from tests.conftest import make_device
 from tests.support import assert_product, host, random_values

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.device.base import threads
+from gsparse.device import threads
 from gsparse.formats import Csr
 
 # Lengths of the rows, and columns. No number of rows is a multiple of 8, 32 or 64 except where it says so.

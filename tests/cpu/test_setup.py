@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gsparse.device.base import threads
+from gsparse.device import threads
 from gsparse.formats import Csr
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels import cpu

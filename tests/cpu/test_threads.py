@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.device.base import threads
+from gsparse.device import threads
 from gsparse.kernels.cpu import pool
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause

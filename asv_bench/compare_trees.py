@@ -133,7 +133,7 @@ def main() -> None:
                 "PYTHONPATH": os.pathsep.join([str(options.trees[which].resolve()), *sys.path]),
             }
             command = [sys.executable, __file__, "--measure", "--device", options.device]
-            out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+            out = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
             for name, seconds in json.loads(out.splitlines()[-1]).items():
                 times[which].setdefault(name, []).append(seconds)
     print(f"{'microseconds':32}{'old':>12}{'new':>12}{'new / old':>11}{'spread of old':>15}")

@@ -52,10 +52,6 @@ class DenseInput:
         """Whether the memory is the host's."""
         return self.home is None
 
-    def with_array(self, array: Array) -> DenseInput:
-        """Return the same kind of input with another array, such as a view of this one."""
-        return DenseInput(array, self.home, self.library)
-
     def flat(self, device: Device, dtype: np.dtype[Any], columns: int) -> Array:
         """Return the columns one after the other in a contiguous vector of `dtype` on a device.
 

@@ -211,7 +211,8 @@ class DeviceMatrix(ElementwiseOperations):
         """Multiply a vector, or one column, as `LinearOperator` passes it."""
         vector = parse_dense(x)
         if vector.ndim == 2 and vector.shape[1] == 1 and out is None:
-            return self._product(vector.with_array(vector.array.reshape(-1)), **options).reshape(-1, 1)
+            product = self._product(DenseInput(vector.array.reshape(-1), vector.home), **options)
+            return vector.returned(product.reshape(-1, 1))
         return self._product(vector, out, ndim=1, **options)
 
     def matmat(self, X: Array, out: Array | None = None) -> Array:

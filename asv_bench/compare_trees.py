@@ -50,9 +50,8 @@ def measure(device_name: str) -> dict[str, float]:
 
     import gsparse
     import gsparse.linalg
-    from gsparse.device.select import get_device
 
-    device = get_device(device_name)
+    device = gsparse.GpuSparseMatrix((3, 3), device=device_name).device
     xp, rng = device.xp, np.random.default_rng(0)
     found: dict[str, float] = {}
     size = {"gpu": 100, "cpu": 40}[device.kind]

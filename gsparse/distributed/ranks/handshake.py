@@ -104,8 +104,8 @@ class Acceptor:
         self._closed = threading.Event()
         self.refused = ""
         listener.settimeout(_LOOK_EVERY)
-        # (The threads hold `identify` and `admit`, not the acceptor: with an owner it would be a reference cycle, which
-        # keeps the owner's memory until garbage is collected.)
+        # Only the threads hold `identify` and `admit`, which are methods of the acceptor's owner. Held by the acceptor,
+        # they would make a reference cycle, and the owner's memory would be kept until garbage is collected.
         self._thread = threading.Thread(target=self._accept, args=(identify, admit), name=name, daemon=True)
         self._thread.start()
 
@@ -128,11 +128,7 @@ class Acceptor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _accept(
-        self,
-        identify: Identify,
-        admit: Admit,
-    ) -> None:
+    def _accept(self, identify: Identify, admit: Admit) -> None:
         while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
@@ -145,12 +141,7 @@ class Acceptor:
             with suppress(OSError, RuntimeError):  # (of a connection that has ended, or where no more threads are left)
                 self._begin(_prepared(connection, self._tls), identify, admit)
 
-    def _begin(
-        self,
-        connection: socket.socket,
-        identify: Identify,
-        admit: Admit,
-    ) -> None:
+    def _begin(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
         args = connection, identify, admit
         thread = threading.Thread(target=self._handshake, args=args, name=self._name, daemon=True)
         with self._lock, closed_on_error(connection):
@@ -166,12 +157,7 @@ class Acceptor:
             shut_down(connection)
         thread.join()
 
-    def _handshake(
-        self,
-        connection: socket.socket,
-        identify: Identify,
-        admit: Admit,
-    ) -> None:
+    def _handshake(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
         deadline = Deadline(HANDSHAKE_TIMEOUT)
         try:
             _negotiate(connection, deadline)
@@ -180,7 +166,7 @@ class Acceptor:
                 # (no longer a handshake: `close` and `_end_oldest` leave it alone)
                 del self._handshakes[connection]
                 admit(peer, connection)
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # (whatever a stranger brings about concerns its own connection only)
             self.refused = f" (a stranger was refused: {error})"
             connection.close()
         finally:

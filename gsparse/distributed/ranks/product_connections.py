@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import threading
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -115,6 +115,12 @@ class ProductServer:
             send_array(connection, part)
 
 
+def _wake(connections: list[socket.socket]) -> None:
+    """End connections, so that the threads that send to them or wait for them go on, with an error."""
+    for connection in connections:
+        shut_down(connection)
+
+
 class ProductClient:
     """Connections to the product servers of all ranks.
 
@@ -164,19 +170,27 @@ class ProductClient:
             connections, self._connections = self._connections or self._connected(), []
             self._number += 1
             asked: list[Future[Any]] = []
+            failed: list[Exception] = []
+
+            def ask(connection: socket.socket, part: tuple[Host, Host]) -> Any:
+                try:
+                    return self._ask(connection, self._number, HOWS.index(how), part)
+                except Exception as error:
+                    failed.append(error)  # (now, since the others fail too when their connections end)
+                    _wake(connections)
+                    raise
+
             try:
                 for connection, part in zip(connections, parts, strict=True):
-                    asked.append(self._pool.submit(self._ask, connection, self._number, HOWS.index(how), part))
-                for answered in wait(asked, return_when=FIRST_EXCEPTION).done:
-                    answered.result()
+                    asked.append(self._pool.submit(ask, connection, part))
                 found = [answered.result() for answered in asked]
-            except BaseException:
-                for connection in connections:
-                    shut_down(connection)  # wakes the threads that still send or wait
+            except BaseException as error:
+                _wake(connections)
                 wait(asked)
                 for connection in connections:
                     connection.close()
-                raise
+                first = failed[0] if failed and isinstance(error, Exception) else error
+                raise first from first.__cause__
             self._connections = connections
             return found
 

@@ -17,6 +17,7 @@ import distributed
 
 from gsparse.distributed import gang_tasks, resident
 from gsparse.distributed.cluster import check_running, has_scheduler, known_workers
+from gsparse.distributed.reservation import reserved
 from gsparse.errors import CommunicationError, RankLostError, WorkerLost
 
 __all__ = ["Gang", "started_again"]
@@ -74,6 +75,8 @@ class Gang:
     def open(self, parts: Callable[[], list[Any]], *given: Any) -> list[gang_tasks.Stay]:
         """Connect the ranks, and have each make its matrix of its part and of what all are given."""
         with self.alone():
+            # A worker that is gone becomes an error of the tasks that follow, which names its rank.
+            self.client.run(resident.keep_secret, self.key, self.secret, workers=self.left(), on_error="ignore")
             addresses = self._ports()
             tasks = self._connect(gang_tasks.open_rank, "open", addresses, [(p, *given) for p in self.settled(parts())])
             stays = self.wait(tasks)
@@ -103,7 +106,7 @@ class Gang:
         given: Sequence[tuple[Any, ...]],
     ) -> list[distributed.Future]:
         roster = self.roster
-        return [self.submit(function, name, r, roster, r, addresses, self.secret, *given[r]) for r in self.ranks]
+        return [self.submit(function, name, r, roster, r, addresses, *given[r]) for r in self.ranks]
 
     def close(self) -> None:
         """Have the workers that are left let go: dask would wait half a minute for one that is gone."""
@@ -138,25 +141,10 @@ class Gang:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other gangs off these workers: two that interleave would wait for each other for ever.
-
-        Dask's locks are leases, which end with their holder; its MultiLock outlives a client that dies. They are taken
-        in order of address, so nobody holds one that another waits for while waiting itself.
-        """
+        """Keep other gangs off these workers: two that interleave would wait for each other for ever."""
         self.check_open()
-        with self._lock, self.client.as_current():
-            locks = [distributed.Lock(f"gsparse-{address}") for address in sorted(set(self.workers))]
-            held = []
-            try:
-                for lock in locks:
-                    if not lock.acquire(timeout=10 * self.timeout):
-                        raise CommunicationError(f"another solve holds {lock.name} for {10 * self.timeout:g} s")
-                    held.append(lock)
-                yield
-            finally:
-                for lock in held if has_scheduler(self.client) else ():
-                    with suppress(Exception):
-                        lock.release()
+        with self._lock, self.client.as_current(), reserved(self.client, self.workers, 10 * self.timeout):
+            yield
 
     def wait(
         self,

@@ -9,7 +9,7 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 from socket import socket
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy.typing as npt
 
@@ -19,7 +19,18 @@ from gsparse.distributed.products import ProductServer
 from gsparse.distributed.worker import address
 from gsparse.errors import CommunicationError
 
-__all__ = ["Anchor", "Resident", "find", "keep", "keep_listener", "look_for", "release", "take_listener"]
+__all__ = [
+    "Anchor",
+    "Resident",
+    "find",
+    "keep",
+    "keep_listener",
+    "keep_secret",
+    "look_for",
+    "release",
+    "secret_of",
+    "take_listener",
+]
 
 Host = npt.NDArray[Any]
 
@@ -43,6 +54,7 @@ class Resident:
 
 _residents: dict[str, Resident] = {}
 _listeners: dict[tuple[str, int], socket] = {}
+_secrets: dict[str, bytes] = {}
 _lock = threading.Lock()
 
 
@@ -66,9 +78,32 @@ def find(key: str) -> Resident:
         Where this process has none: it has been restarted since.
     """
     found = look_for(key)
-    if found is None:
-        raise CommunicationError(f"{address()} has been restarted and has no rows of this matrix: A = A.repartition()")
-    return found
+    return found or _raise_no_rows()
+
+
+def keep_secret(key: str, secret: bytes) -> None:
+    """Keep the secret of a matrix until the matrix is released.
+
+    The client calls this with `Client.run`. As an argument of a task, the secret would be in the graphs that the
+    scheduler keeps, and in the logs that workers write of tasks that fail.
+    """
+    with _lock:
+        _secrets[key] = secret
+
+
+def secret_of(key: str) -> bytes:
+    """Return the secret of a matrix that this worker has rows of.
+
+    Raises
+    ------
+    CommunicationError
+        Where this process has none: it has been restarted since.
+    """
+    return _secrets.get(key) or _raise_no_rows()
+
+
+def _raise_no_rows() -> NoReturn:
+    raise CommunicationError(f"{address()} has been restarted and has no rows of this matrix: A = A.repartition()")
 
 
 def keep_listener(key: str, epoch: int, listener: socket) -> None:
@@ -98,6 +133,7 @@ def take_listener(key: str, epoch: int) -> socket:
 def release(key: str) -> None:
     """Let go of a matrix."""
     with _lock:
+        _secrets.pop(key, None)
         found = _residents.pop(key, None)
         waiting = [_listeners.pop(known) for known in list(_listeners) if known[0] == key]
     for listener in waiting:

@@ -6,12 +6,9 @@ The launch code of `gsparse.kernels.gpu` runs as it is; only what `device.kernel
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from hashlib import sha256
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +19,7 @@ from gsparse._typing import Array
 from gsparse.device import Device
 from gsparse.kernels.gpu.catalogue import instantiations
 
-from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule
+from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule, kept_source
 
 __all__ = ["LANES", "EmulatedDevice", "emulated_module"]
 
@@ -45,8 +42,7 @@ _GENERATED = re.compile(r"GS_KERNEL_OF\(256\) (?P<name>\w+)\(")
 def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> EmulatedModule:
     """Compile the kernels of a generated source for vectors of one type, or only one of them."""
     names = [f"{kernel['name']}<{dtype}>" for kernel in _GENERATED.finditer(text)]
-    path = Path(tempfile.mkdtemp(), f"{sha256(text.encode()).hexdigest()[:24]}.cu")
-    path.write_text(text)
+    path = kept_source(text)
     return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)
 
 

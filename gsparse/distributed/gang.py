@@ -79,7 +79,7 @@ class Gang:
             self.client.run(resident.keep_secret, self.key, self.secret, workers=self.left(), on_error="ignore")
             addresses = self._ports()
             tasks = self._connect(gang_tasks.open_rank, "open", addresses, [(p, *given) for p in self.settled(parts())])
-            stays = self.wait(tasks)
+            stays = self.wait(tasks, keep=True)
             self._anchors = tasks  # (dask keeps what they have returned, and so the ranks their matrix)
             self._is_connected = True
         _opened.add(self)
@@ -113,8 +113,7 @@ class Gang:
         self.is_open = False
         with suppress(Exception):
             self.client.run(resident.release, self.key, workers=self.left(), on_error="ignore")
-        while self._anchors:  # (dask's own references to a future end only when garbage is collected)
-            self._anchors.pop().release()
+        self.let_go(self._anchors)
 
     # ------------------------------------------------------------------ tasks
 
@@ -152,17 +151,29 @@ class Gang:
         meanwhile: Callable[[], None] | None = None,
         *,
         gather: bool = True,
+        keep: bool = False,
     ) -> list[Any]:
-        """Wait for a task a rank; where one fails, end the others and raise what has gone wrong."""
+        """Wait for a task a rank; where one fails, end the others and raise what has gone wrong.
+
+        Workers let go of what has been gathered, but for tasks that the caller is to keep.
+        """
         try:
             self._watch(tasks, meanwhile)
-            return list(self.client.gather(tasks)) if gather else []
+            found = list(self.client.gather(tasks)) if gather else []
+            if gather and not keep:
+                self.let_go(tasks)
+            return found
         except BaseException:
             self._is_connected = False
             if has_scheduler(self.client):
                 with suppress(Exception):
                     self.client.cancel(tasks, force=True)
             raise
+
+    def let_go(self, tasks: list[distributed.Future]) -> None:
+        """Release futures now: dask's own references to one end only when garbage is collected."""
+        while tasks:
+            tasks.pop().release()
 
     def _watch(self, tasks: list[distributed.Future], meanwhile: Callable[[], None] | None) -> None:
         """Wait until all have finished; raise where a rank fails or is lost, once the others know or had the time."""

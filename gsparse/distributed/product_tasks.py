@@ -44,7 +44,9 @@ def _secret_at(key: str, home: str) -> bytes:
     """Ask a worker that has rows of a matrix for its secret, over dask's own connections."""
     from distributed import get_client
 
-    found: bytes = get_client().run(resident.secret_of, key, workers=[home])[home]
+    found: bytes | None = get_client().run(resident.look_for_secret, key, workers=[home])[home]
+    if found is None:
+        raise resident.no_rows(home)
     return found
 
 

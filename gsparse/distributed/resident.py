@@ -9,7 +9,7 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 from socket import socket
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy.typing as npt
 
@@ -27,6 +27,8 @@ __all__ = [
     "keep_listener",
     "keep_secret",
     "look_for",
+    "look_for_secret",
+    "no_rows",
     "release",
     "secret_of",
     "take_listener",
@@ -78,7 +80,9 @@ def find(key: str) -> Resident:
         Where this process has none: it has been restarted since.
     """
     found = look_for(key)
-    return found or _raise_no_rows()
+    if found is None:
+        raise no_rows(address())
+    return found
 
 
 def keep_secret(key: str, secret: bytes) -> None:
@@ -91,19 +95,28 @@ def keep_secret(key: str, secret: bytes) -> None:
         _secrets[key] = secret
 
 
+def look_for_secret(key: str) -> bytes | None:
+    """Return the secret of a matrix, where this worker has it."""
+    return _secrets.get(key)
+
+
 def secret_of(key: str) -> bytes:
-    """Return the secret of a matrix that this worker has rows of.
+    """Return the secret of a matrix that this worker has, or is about to have, rows of.
 
     Raises
     ------
     CommunicationError
         Where this process has none: it has been restarted since.
     """
-    return _secrets.get(key) or _raise_no_rows()
+    found = look_for_secret(key)
+    if found is None:
+        raise no_rows(address())
+    return found
 
 
-def _raise_no_rows() -> NoReturn:
-    raise CommunicationError(f"{address()} has been restarted and has no rows of this matrix: A = A.repartition()")
+def no_rows(worker: str) -> CommunicationError:
+    """Make the error for a worker that has lost its rows."""
+    return CommunicationError(f"{worker} has been restarted and has no rows of this matrix: A = A.repartition()")
 
 
 def keep_listener(key: str, epoch: int, listener: socket) -> None:

@@ -59,6 +59,7 @@ def delivered(gang: Gang, layout: Layout, tasks: list[distributed.Future], b: An
     """Give what has been found as b was given: in NumPy arrays, or in dask arrays that stay where they are."""
     if not is_dask(b):
         solutions = gang.client.gather(tasks)
+        gang.let_go(tasks)
         vectors = [layout.joined(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
         return solutions[0].completed(vectors)
     rest = gang.client.submit(solve_tasks.Solution.without_vectors, tasks[0], pure=False).result()

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -23,7 +20,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.catalogue import instantiations
 
-from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule
+from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule, kept_source
 
 __all__ = ["LANES", "EmulatedDevice", "emulated_module"]
 
@@ -46,8 +43,7 @@ _GENERATED = re.compile(r"GS_KERNEL_OF\(256\) (?P<name>\w+)\(")
 def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> EmulatedModule:
     """Compile the kernels of a generated source for vectors of one type, or only one of them."""
     names = [f"{kernel['name']}<{dtype}>" for kernel in _GENERATED.finditer(text)]
-    path = Path(tempfile.mkdtemp(), f"{sha256(text.encode()).hexdigest()[:24]}.cu")
-    path.write_text(text)
+    path = kept_source(text)
     return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SANITIZER", "EmulatedModule", "EmulationError", "Kernel"]
+__all__ = ["SANITIZER", "EmulatedModule", "EmulationError", "Kernel", "kept_source"]
 
 PROOF_FOLDER = Path(__file__).resolve().parent
 SOURCE_FOLDER = PROOF_FOLDER.parents[1] / "gsparse" / "kernels" / "gpu" / "src"
@@ -164,6 +164,20 @@ def _load(path: Path) -> ctypes.CDLL:
         ctypes.c_uint, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
     ]  # fmt: skip
     return library
+
+
+def kept_source(text: str) -> Path:
+    """Keep a generated source in the cache, under a name that depends on nothing but its text.
+
+    The name is part of what is compiled: under a name of its own, each thread and each process would compile it again.
+    """
+    path = _cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.cu"
+    if not path.exists():  # written under another name and moved: another thread may be about to read it
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            written = Path(folder, path.name)
+            written.write_text(text)
+            written.replace(path)
+    return path
 
 
 def _shared_object(path: Path, command: list[str], names: list[str]) -> Path:

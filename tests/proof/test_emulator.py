@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .emulated_device import LANES, EmulatedDevice
+from . import emulator
+from .emulated_device import LANES, EmulatedDevice, generated_module
 from .emulator import PROOF_FOLDER, SANITIZER, EmulatedModule, EmulationError
 from .sanitized import MISSING_TOOLS
 
@@ -191,3 +194,21 @@ def test_an_emulated_device_gives_memory_that_shows_what_was_left_unwritten() ->
     device = EmulatedDevice(64)
     assert np.isnan(device.empty((2, 3), np.complex128)).all()
     assert (device.empty(4, np.int32) == -1).all()
+
+
+def test_a_generated_source_is_compiled_once_however_many_ranks_and_runs_need_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled, compile_it = [], emulator._compile
+    monkeypatch.setattr(emulator, "_compile", lambda *args: (compiled.append(args), compile_it(*args)))
+    monkeypatch.setattr(emulator, "_cache_folder", lambda: tmp_path)
+    text = '#include "port.cuh"\ntemplate <class T> GS_KERNEL_OF(256) one_more(T *x) { x[0] += T(1); }\n'
+    for _ in range(2):  # (the second time as another process finds it)
+        module = cache(generated_module.__wrapped__)
+        with ThreadPoolExecutor(3) as ranks:
+            modules = list(ranks.map(lambda _: module(text, "double", 32), range(3)))
+    x = np.zeros(1)
+    for found in modules:
+        found.get_function("one_more<double>")((1,), (1,), (x,))
+    assert x[0] == 3
+    assert len(compiled) == 1

@@ -17,6 +17,9 @@ from tests.proof.emulated_device import EmulatedDevice
 from tests.ranks.groups import GROUPS
 from tests.support import random_values
 
+# Seconds that a rank waits for one that compiles kernels of the emulator: a busy machine takes minutes for one file.
+COMPILING = 1000.0
+
 
 def matrices(dtype: str) -> dict[str, sp.csr_array]:
     rng = np.random.default_rng(0)
@@ -80,7 +83,8 @@ def test_gpus_without_a_network_of_their_own_multiply_and_solve_by_way_of_the_ho
         assert not A.is_resident  # what goes by way of the host waits: no CUDA graph can hold it
         return A.matvec(x[own, 0]), A.matmat(x[own]), A.rmatvec(x[own, 0]), cg(A, x[own, 0], rtol=1e-10)[0]
 
-    vector, block, adjoint, solution = (np.concatenate(parts) for parts in zip(*run_ranks(work, 3), strict=True))
+    found = run_ranks(work, 3, timeout=COMPILING)
+    vector, block, adjoint, solution = (np.concatenate(parts) for parts in zip(*found, strict=True))
     np.testing.assert_allclose(vector, S @ x[:, 0], atol=1e-12)
     np.testing.assert_allclose(block, S @ x, atol=1e-12)
     np.testing.assert_allclose(adjoint, S.T @ x[:, 0], atol=1e-12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
@@ -300,7 +299,6 @@ class DistributedMatrix(Products):
                 "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
                 f"amg(A), ..., got {M!r}; SciPy's solvers take any operator"
             )
-        told = f"{self._gang.key}-{uuid.uuid4().hex}"
         kwargs["full_output"] = full_output or not METHODS[name].least_squares
         if isinstance(x0, str):
             kwargs, x0 = {**kwargs, "x0": x0}, None
@@ -308,8 +306,8 @@ class DistributedMatrix(Products):
             name,
             kwargs,
             recipe,
-            topic=told if progress else "",
-            calls=f"{told}-calls" if callback is not None else "",
+            reports=progress,
+            calls=callback is not None,
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         try:

@@ -105,7 +105,7 @@ class Multiplier:
                 if plain:
                     pieces = self._ghost_pieces(stay, chunks)
                 task = dask.delayed(product_tasks.join_and_multiply, pure=True)
-                found.append(task(gang.key, address, stay.products, gang.secret, chunks[rank], pieces, how))
+                found.append(task(gang.key, address, stay.products, chunks[rank], pieces, how))
         if not plain:
             found = [self._with_contributions(found, rank) for rank in gang.ranks]
         return layout.dask_array(found, targets, x.shape[1:], np.result_type(self.dtype, x.dtype))

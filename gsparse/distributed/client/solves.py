@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import distributed
@@ -15,6 +17,7 @@ from gsparse.distributed.client.task_group import Gang
 from gsparse.distributed.client.vector_layout import Layout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
+from gsparse.distributed.client.channel import ClientEnd
 from gsparse.linalg.progress import bars
 
 __all__ = ["delivered", "run"]
@@ -33,8 +36,10 @@ def run(
 ) -> list[distributed.Future]:
     """Solve, and give what holds each rank's `Solution`; `vectors` are arguments by name, None where not given."""
     parts = _parts(gang, layout, b, layout.rows, "b")
+    if solve.reports or solve.calls:  # (a name of its own for each run: a run that failed may still send)
+        solve = replace(solve, channel=f"{gang.key}-{uuid.uuid4().hex}")
     others = {name: _parts(gang, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
-    with gang.alone(), _watching(gang.client, solve) as show:
+    with gang.alone(), _listening(gang, layout, solve, callback) as listener:
         gang.reconnect()
         roster = gang.roster
         tasks = [
@@ -44,10 +49,9 @@ def run(
             )
             for rank in gang.ranks
         ]  # fmt: skip
-        calls = None if callback is None else _Callbacks(gang, layout, solve.calls, callback)
-        gang.wait(tasks, calls, gather=False)
-        if solve.topic:  # (events come now and then: the last of them is of before the end)
-            show(gang.client.submit(solve_tasks.Solution.report, tasks[0], pure=False).result())
+        gang.wait(tasks, listener, gather=False)
+        if listener is not None and solve.reports:  # (reports come now and then: the last of them is of before the end)
+            listener.show(gang.client.submit(solve_tasks.Solution.report, tasks[0], pure=False).result())
     return tasks
 
 
@@ -55,6 +59,7 @@ def delivered(gang: Gang, layout: Layout, tasks: list[distributed.Future], b: An
     """Give what has been found as b was given: in NumPy arrays, or in dask arrays that stay where they are."""
     if not is_dask(b):
         solutions = gang.client.gather(tasks)
+        gang.let_go(tasks)
         vectors = [layout.joined(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
         return solutions[0].completed(vectors)
     rest = gang.client.submit(solve_tasks.Solution.without_vectors, tasks[0], pure=False).result()
@@ -75,49 +80,57 @@ def _parts(gang: Gang, layout: Layout, x: Any, cut: RowPartition, name: str) -> 
 
 
 @contextmanager
-def _watching(client: distributed.Client, solve: solve_tasks.Solve) -> Iterator[Callable[[Report], None]]:
-    """Show a bar (tqdm) of what rank 0 tells, where that is asked for; give what tells it more."""
-    if not solve.topic:
-        yield lambda report: None
+def _listening(
+    gang: Gang, layout: Layout, solve: solve_tasks.Solve, callback: Callable[[Any], Any] | None
+) -> Iterator[_Listener | None]:
+    """Open the channel from the ranks of a solve, and the bar (tqdm) that their reports are shown in."""
+    if not solve.channel:
+        yield None
         return
-    lock = threading.Lock()  # (events come in a thread of dask's)
-    with bars()(unit="it", desc=solve.name) as bar:
-
-        def show(report: Report) -> None:
-            with lock:
-                if report["iteration"] >= bar.n:  # (an event may come late)
-                    bar.set_postfix_str(f"residual {report['residual']:.2e}", refresh=False)
-                    bar.update(int(report["iteration"]) - bar.n)
-
-        client.subscribe_topic(solve.topic, lambda event: show(event[1]))
+    with bars()(unit="it", desc=solve.name) if solve.reports else nullcontext() as bar:
+        end = ClientEnd(gang.client, solve.channel, gang.ranks if solve.calls else ())
         try:
-            yield show
+            yield _Listener(end, layout, gang.ranks, callback, bar)
         finally:
-            with suppress(Exception):
-                client.unsubscribe_topic(solve.topic)
+            with suppress(Exception):  # (without a scheduler there are no queues)
+                left = gang.left()
+                end.close(lost=[rank for rank in gang.ranks if gang.workers[rank] not in left])
 
 
-class _Callbacks:
-    """Runs the client's callback on what the ranks send, and tells them whether to go on."""
+class _Listener:
+    """Handles what the ranks of a solve send: shows reports, runs the callback, and answers whether to go on."""
 
-    def __init__(self, gang: Gang, layout: Layout, name: str, callback: Callable[[Any], Any]) -> None:
-        self._layout, self._callback, client = layout, callback, gang.client
-        self._parts = distributed.Queue(name, client=client)
-        self._answers = [distributed.Queue(f"{name}-{rank}", client=client) for rank in gang.ranks]
-        self._got: dict[int, Host] = {}
+    def __init__(
+        self, end: ClientEnd, layout: Layout, ranks: range, callback: Callable[[Any], Any] | None, bar: Any
+    ) -> None:
+        self._end, self._layout, self._ranks, self._callback, self._bar = end, layout, ranks, callback, bar
+        self._parts: dict[int, Host] = {}
+        self._next_look = time.monotonic()
 
     def __call__(self) -> None:
-        if self._parts.qsize():  # (a get that times out is an error in the scheduler's log)
-            rank, kind, shape, data = self._parts.get()
-            self._got[rank] = np.frombuffer(data, kind).reshape(shape)
-        if len(self._got) < len(self._answers):
+        now = time.monotonic()
+        if now < self._next_look:
             return
-        parts = [self._got[rank] for rank in range(len(self._answers))]
-        self._got.clear()
+        if self._callback is None:  # (reports are rare, and no rank waits for an answer)
+            self._next_look = now + solve_tasks.REPORT_EVERY
+        for kind, *content in self._end.received():
+            if kind == solve_tasks.REPORT:
+                self.show(*content)
+            else:
+                rank, dtype, shape, data = content
+                self._parts[rank] = np.frombuffer(data, dtype).reshape(shape)
+        if len(self._parts) == len(self._ranks):
+            self._call([self._parts.pop(rank) for rank in self._ranks])
+
+    def show(self, report: Report) -> None:
+        self._bar.set_postfix_str(f"residual {report['residual']:.2e}", refresh=False)
+        self._bar.update(int(report["iteration"]) - self._bar.n)
+
+    def _call(self, parts: list[Host]) -> None:
+        assert self._callback is not None
         goes_on = False
         try:
             self._callback(self._layout.joined(parts) if parts[0].ndim else float(parts[0]))
             goes_on = True
         finally:
-            for queue in self._answers:
-                queue.put(goes_on)
+            self._end.answer(goes_on)

@@ -18,6 +18,7 @@ import distributed
 from gsparse.distributed.client.cluster import check_running, has_scheduler, known_workers
 from gsparse.distributed.worker import group_tasks as gang_tasks
 from gsparse.distributed.worker import registry as resident
+from gsparse.distributed.reservation import reserved
 from gsparse.errors import CommunicationError, RankLostError, WorkerLost
 
 __all__ = ["Gang", "started_again"]
@@ -75,9 +76,11 @@ class Gang:
     def open(self, parts: Callable[[], list[Any]], *given: Any) -> list[gang_tasks.Stay]:
         """Connect the ranks, and have each make its matrix of its part and of what all are given."""
         with self.alone():
+            # A worker that is gone becomes an error of the tasks that follow, which names its rank.
+            self.client.run(resident.keep_secret, self.key, self.secret, workers=self.left(), on_error="ignore")
             addresses = self._ports()
             tasks = self._connect(gang_tasks.open_rank, "open", addresses, [(p, *given) for p in self.settled(parts())])
-            stays = self.wait(tasks)
+            stays = self.wait(tasks, keep=True)
             self._anchors = tasks  # (dask keeps what they have returned, and so the ranks their matrix)
             self._is_connected = True
         _opened.add(self)
@@ -104,15 +107,14 @@ class Gang:
         given: Sequence[tuple[Any, ...]],
     ) -> list[distributed.Future]:
         roster = self.roster
-        return [self.submit(function, name, r, roster, r, addresses, self.secret, *given[r]) for r in self.ranks]
+        return [self.submit(function, name, r, roster, r, addresses, *given[r]) for r in self.ranks]
 
     def close(self) -> None:
         """Have the workers that are left let go: dask would wait half a minute for one that is gone."""
         self.is_open = False
         with suppress(Exception):
             self.client.run(resident.release, self.key, workers=self.left(), on_error="ignore")
-        while self._anchors:  # (dask's own references to a future end only when garbage is collected)
-            self._anchors.pop().release()
+        self.let_go(self._anchors)
 
     # ------------------------------------------------------------------ tasks
 
@@ -139,25 +141,10 @@ class Gang:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other gangs off these workers: two that interleave would wait for each other for ever.
-
-        Dask's locks are leases, which end with their holder; its MultiLock outlives a client that dies. They are taken
-        in order of address, so nobody holds one that another waits for while waiting itself.
-        """
+        """Keep other gangs off these workers: two that interleave would wait for each other for ever."""
         self.check_open()
-        with self._lock, self.client.as_current():
-            locks = [distributed.Lock(f"gsparse-{address}") for address in sorted(set(self.workers))]
-            held = []
-            try:
-                for lock in locks:
-                    if not lock.acquire(timeout=10 * self.timeout):
-                        raise CommunicationError(f"another solve holds {lock.name} for {10 * self.timeout:g} s")
-                    held.append(lock)
-                yield
-            finally:
-                for lock in held if has_scheduler(self.client) else ():
-                    with suppress(Exception):
-                        lock.release()
+        with self._lock, self.client.as_current(), reserved(self.client, self.workers, 10 * self.timeout):
+            yield
 
     def wait(
         self,
@@ -165,17 +152,29 @@ class Gang:
         meanwhile: Callable[[], None] | None = None,
         *,
         gather: bool = True,
+        keep: bool = False,
     ) -> list[Any]:
-        """Wait for a task a rank; where one fails, end the others and raise what has gone wrong."""
+        """Wait for a task a rank; where one fails, end the others and raise what has gone wrong.
+
+        Workers let go of what has been gathered, but for tasks that the caller is to keep.
+        """
         try:
             self._watch(tasks, meanwhile)
-            return list(self.client.gather(tasks)) if gather else []
+            found = list(self.client.gather(tasks)) if gather else []
+            if gather and not keep:
+                self.let_go(tasks)
+            return found
         except BaseException:
             self._is_connected = False
             if has_scheduler(self.client):
                 with suppress(Exception):
                     self.client.cancel(tasks, force=True)
             raise
+
+    def let_go(self, tasks: list[distributed.Future]) -> None:
+        """Release futures now: dask's own references to one end only when garbage is collected."""
+        while tasks:
+            tasks.pop().release()
 
     def _watch(self, tasks: list[distributed.Future], meanwhile: Callable[[], None] | None) -> None:
         """Wait until all have finished; raise where a rank fails or is lost, once the others know or had the time."""

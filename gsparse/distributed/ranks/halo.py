@@ -8,7 +8,7 @@ S. Balay et al., "PETSc/TAO users manual", ANL-21/39, Argonne National Laborator
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,21 @@ class RowBlock:
     off_diagonal: sp.csr_array
     boundary: npt.NDArray[np.int64]
     ghosts: npt.NDArray[np.int64]
+
+    def astype(self, dtype: np.dtype[Any]) -> RowBlock:
+        """Convert the values of both blocks.
+
+        Parameters
+        ----------
+        dtype : dtype
+
+        Returns
+        -------
+        RowBlock
+            With the same arrays where they have this dtype already.
+        """
+        diagonal, off_diagonal = (part.astype(dtype, copy=False) for part in (self.diagonal, self.off_diagonal))
+        return replace(self, diagonal=diagonal, off_diagonal=off_diagonal)
 
 
 def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:

@@ -31,7 +31,7 @@ class RankMatrix(Operator):
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, N), or RowBlock
-        The rank's rows, split or not.
+        The rank's rows, split or not. All ranks' values are converted to their common dtype, as NumPy promotes them.
     rows, columns : RowPartition
         Of the M rows and the N columns.
     communicator : Communicator
@@ -81,6 +81,7 @@ class RankMatrix(Operator):
     ) -> None:
         own = columns.rows(communicator.rank)
         parts = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own)
+        parts = parts.astype(_common_dtype(parts.diagonal, communicator))
         self.device = get_device(device)
         given = isinstance(parts.diagonal, GpuSparseMatrix)
         self.diagonal = parts.diagonal if given else GpuSparseMatrix(parts.diagonal, device=self.device, **options)
@@ -218,6 +219,20 @@ class RankMatrix(Operator):
         if key not in self._bound:  # (buffers are kept: products follow one another)
             self._bound[key] = (_Adjoint if adjoint else _Product)(self, dtype, columns)
         return self._bound[key]
+
+
+def _common_dtype(part: sp.csr_array, communicator: Communicator) -> np.dtype[Any]:
+    """Return the dtype that holds the values of all ranks, the same on each; ranks without rows do not count.
+
+    (SciPy makes matrices without rows in float64 where nothing else is said.)
+    """
+    mine = np.dtype(part.dtype).str.encode()  # (of at most 8 bytes, which travel as an integer)
+    known = np.zeros((communicator.world_size, 2), np.int64)
+    known[communicator.rank] = int.from_bytes(mine, "little"), part.shape[0] > 0
+    communicator.allreduce(known)
+    counted = known[known[:, 1] > 0] if known[:, 1].any() else known
+    names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
+    return np.dtype(np.result_type(*names))
 
 
 class _Bound:

@@ -99,7 +99,6 @@ def open_rank(
     roster: Roster,
     rank: int,
     addresses: Addresses,
-    secret: bytes,
     part: sp.csr_array | RowSources,
     rows: RowPartition,
     columns: RowPartition,
@@ -110,13 +109,13 @@ def open_rank(
     check_home(roster.workers[rank])
     place = get_device(device)
     with place.active():
-        communicator = _connect(roster, rank, addresses, secret, place)
+        communicator = _connect(roster, rank, addresses, place)
         with aborting(communicator):
             own = rows.rows(rank)
             block = part.rows(own.start, own.stop) if isinstance(part, RowSources) else sp.csr_array(part)
             matrix = RankMatrix(block, rows, columns, communicator, place, **options)
             tls = tls_of(this_worker().security, roster.workers[rank])[0]
-            server = ProductServer(matrix, own_host(), secret, tls)
+            server = ProductServer(matrix, own_host(), resident.secret_of(roster.key), tls)
     resident.keep(roster.key, resident.Resident(matrix, communicator, server, roster.epoch))
     return Stay(
         rank,
@@ -131,19 +130,19 @@ def open_rank(
     )
 
 
-def reopen_rank(roster: Roster, rank: int, addresses: Addresses, secret: bytes) -> None:
+def reopen_rank(roster: Roster, rank: int, addresses: Addresses) -> None:
     """Connect the ranks of a matrix again, after a gang has failed."""
     check_home(roster.workers[rank])
     found = resident.find(roster.key)
     found.communicator.close()
     with found.matrix.device.active():
-        found.communicator = _connect(roster, rank, addresses, secret, found.matrix.device)
+        found.communicator = _connect(roster, rank, addresses, found.matrix.device)
         found.matrix.connect(found.communicator)
     found.epoch = roster.epoch
 
 
-def _connect(roster: Roster, rank: int, addresses: Addresses, secret: bytes, device: Any) -> Communicator:
-    listener = resident.take_listener(roster.key, roster.epoch)
+def _connect(roster: Roster, rank: int, addresses: Addresses, device: Any) -> Communicator:
+    secret, listener = resident.secret_of(roster.key), resident.take_listener(roster.key, roster.epoch)
     if len(roster.workers) == 1:
         listener.close()
         return SingleCommunicator()

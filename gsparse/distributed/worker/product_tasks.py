@@ -26,9 +26,7 @@ def multiply(key: str, home: str, x: Host, ghosts: Host, how: str) -> Any:
     return local_product(resident.find(key).matrix, x, ghosts, how)
 
 
-def join_and_multiply(
-    key: str, home: str, server: tuple[str, int], secret: bytes, x: Host, pieces: list[Host], how: str
-) -> Any:
+def join_and_multiply(key: str, home: str, server: tuple[str, int], x: Host, pieces: list[Host], how: str) -> Any:
     """Multiply by ghosts that come in pieces, by rank.
 
     Dask may have put this task elsewhere (what it is told about places is lost where it fuses tasks): then the rank is
@@ -38,8 +36,18 @@ def join_and_multiply(
     if address() == home:
         return multiply(key, home, x, ghosts, how)
     tls = tls_of(this_worker().security, home)[1]
-    with closing(ProductClient([server], secret, _PRODUCT_TIMEOUT, tls)) as rank:
+    with closing(ProductClient([server], _secret_at(key, home), _PRODUCT_TIMEOUT, tls)) as rank:
         return rank.multiply(how, [(x, ghosts)])[0]
+
+
+def _secret_at(key: str, home: str) -> bytes:
+    """Ask a worker that has rows of a matrix for its secret, over dask's own connections."""
+    from distributed import get_client
+
+    found: bytes | None = get_client().run(resident.look_for_secret, key, workers=[home])[home]
+    if found is None:
+        raise resident.no_rows(home)
+    return found
 
 
 def ghost_part(product: tuple[Host, Host], first: int, last: int) -> Host:

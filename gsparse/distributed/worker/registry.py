@@ -19,7 +19,20 @@ from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.worker.current_worker import address
 from gsparse.errors import CommunicationError
 
-__all__ = ["Anchor", "Resident", "find", "keep", "keep_listener", "look_for", "release", "take_listener"]
+__all__ = [
+    "Anchor",
+    "Resident",
+    "find",
+    "keep",
+    "keep_listener",
+    "keep_secret",
+    "look_for",
+    "look_for_secret",
+    "no_rows",
+    "release",
+    "secret_of",
+    "take_listener",
+]
 
 Host = npt.NDArray[Any]
 
@@ -43,6 +56,7 @@ class Resident:
 
 _residents: dict[str, Resident] = {}
 _listeners: dict[tuple[str, int], socket] = {}
+_secrets: dict[str, bytes] = {}
 _lock = threading.Lock()
 
 
@@ -67,8 +81,42 @@ def find(key: str) -> Resident:
     """
     found = look_for(key)
     if found is None:
-        raise CommunicationError(f"{address()} has been restarted and has no rows of this matrix: A = A.repartition()")
+        raise no_rows(address())
     return found
+
+
+def keep_secret(key: str, secret: bytes) -> None:
+    """Keep the secret of a matrix until the matrix is released.
+
+    The client calls this with `Client.run`. As an argument of a task, the secret would be in the graphs that the
+    scheduler keeps, and in the logs that workers write of tasks that fail.
+    """
+    with _lock:
+        _secrets[key] = secret
+
+
+def look_for_secret(key: str) -> bytes | None:
+    """Return the secret of a matrix, where this worker has it."""
+    return _secrets.get(key)
+
+
+def secret_of(key: str) -> bytes:
+    """Return the secret of a matrix that this worker has, or is about to have, rows of.
+
+    Raises
+    ------
+    CommunicationError
+        Where this process has none: it has been restarted since.
+    """
+    found = look_for_secret(key)
+    if found is None:
+        raise no_rows(address())
+    return found
+
+
+def no_rows(worker: str) -> CommunicationError:
+    """Make the error for a worker that has lost its rows."""
+    return CommunicationError(f"{worker} has been restarted and has no rows of this matrix: A = A.repartition()")
 
 
 def keep_listener(key: str, epoch: int, listener: socket) -> None:
@@ -98,6 +146,7 @@ def take_listener(key: str, epoch: int) -> socket:
 def release(key: str) -> None:
     """Let go of a matrix."""
     with _lock:
+        _secrets.pop(key, None)
         found = _residents.pop(key, None)
         waiting = [_listeners.pop(known) for known in list(_listeners) if known[0] == key]
     for listener in waiting:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +13,10 @@ import numpy.typing as npt
 
 from gsparse.distributed.worker import registry as resident
 from gsparse.distributed.worker import solution_copies as checkpoints
-from gsparse.distributed.worker.current_worker import Heed, check_home, this_worker
+from gsparse.distributed.worker.current_worker import Heed, check_home
 from gsparse.distributed.worker.group_tasks import Roster, aborting
 from gsparse.distributed.worker.registry import Resident
+from gsparse.distributed.worker.channel import RankEnd
 from gsparse.errors import CommunicationError
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
@@ -22,8 +25,10 @@ __all__ = ["Preconditioner", "Solution", "Solve", "precondition", "run_solve"]
 
 Host = npt.NDArray[Any]
 
-# Seconds between two reports of how a solve goes, and between two looks whether the client's callback has answered.
-_REPORT_EVERY, _ANSWER_NAP = 0.2, 5e-3
+# Seconds between two reports of how a solve goes.
+REPORT_EVERY = 0.2
+# Kinds of messages from ranks to the client, which each begins with.
+REPORT, CALL = "report", "call"
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,12 @@ class Solve:
         In `gsparse.linalg`.
     kwargs : dict
     preconditioner : Preconditioner or None
-    topic : str
-        Of events, where residuals are to be told.
-    calls : str
-        Of queues to the client, where there is a callback.
+    channel : str
+        Name of the channel to the client; empty where nothing is sent.
+    reports : bool
+        Whether rank 0 reports residuals.
+    calls : bool
+        Whether the client runs a callback.
     checkpoint_every : int
         Iterations; 0 for never.
     """
@@ -72,8 +79,9 @@ class Solve:
     name: str
     kwargs: dict[str, Any]
     preconditioner: Preconditioner | None = None
-    topic: str = ""
-    calls: str = ""
+    channel: str = ""
+    reports: bool = False
+    calls: bool = False
     checkpoint_every: int = 0
 
 
@@ -144,15 +152,25 @@ def run_solve(roster: Roster, rank: int, solve: Solve, b: Any, vectors: dict[str
     kwargs = {**solve.kwargs, **vectors}
     if solve.preconditioner is not None:
         kwargs["M"] = solve.preconditioner.of(kept)
-    if solve.calls:
-        kwargs["callback"] = _Calls(solve.calls, rank)
     matrix = kept.matrix
-    with matrix.device.active(), aborting(kept.communicator):
-        matrix.observer = _Observer(kept, solve)
+    with matrix.device.active(), aborting(kept.communicator), _channel(solve, rank) as channel:
+        if solve.calls:
+            kwargs["callback"] = _Calls(channel, rank)
+        matrix.observer = _Observer(kept, solve, channel)
         try:
             return Solution.of(solve.name, METHODS[solve.name].function(matrix, b, **kwargs))
         finally:
             matrix.observer = None
+
+
+@contextmanager
+def _channel(solve: Solve, rank: int) -> Iterator[RankEnd | None]:
+    """Open this rank's end of the channel to the client, where it has anything to send."""
+    if not (solve.calls or (solve.reports and rank == 0)):
+        yield None
+        return
+    with closing(RankEnd(solve.channel, rank, is_answered=solve.calls)) as end:
+        yield end
 
 
 def precondition(roster: Roster, rank: int, recipe: Preconditioner, x: Host, adjoint: bool) -> Host:
@@ -168,8 +186,9 @@ def precondition(roster: Roster, rank: int, recipe: Preconditioner, x: Host, adj
 class _Observer:
     """Sees a solve whenever its host does: reports, keeps checkpoints, ends it where nobody wants it any more."""
 
-    def __init__(self, kept: Resident, solve: Solve) -> None:
+    def __init__(self, kept: Resident, solve: Solve, channel: RankEnd | None) -> None:
         self._kept, self._solve, self._heed = kept, solve, Heed()
+        self._reports = channel if solve.reports and kept.matrix.communicator.rank == 0 else None
         self._of: Any = None
         self._next_report, self._next_checkpoint = 0.0, solve.checkpoint_every
 
@@ -179,9 +198,9 @@ class _Observer:
         if iteration is not self._of:
             return
         now, solve = time.monotonic(), self._solve
-        if solve.topic and self._kept.matrix.communicator.rank == 0 and now >= self._next_report:
-            self._next_report = now + _REPORT_EVERY
-            this_worker().log_event(solve.topic, _report(iteration.iterations, iteration.residuals))
+        if self._reports is not None and now >= self._next_report:
+            self._next_report = now + REPORT_EVERY
+            self._reports.send((REPORT, _report(iteration.iterations, iteration.residuals)))
         if solve.checkpoint_every and iteration.iterations >= self._next_checkpoint:
             self._next_checkpoint = iteration.iterations + solve.checkpoint_every
             checkpoints.keep(self._kept, iteration)
@@ -190,18 +209,11 @@ class _Observer:
 class _Calls:
     """A callback that the client runs: it gets this rank's part, and says whether to go on."""
 
-    def __init__(self, name: str, rank: int) -> None:
-        from distributed import Queue, get_client
-
-        client = get_client()
-        self._rank, self._heed = rank, Heed()
-        self._parts, self._answers = Queue(name, client=client), Queue(f"{name}-{rank}", client=client)
+    def __init__(self, channel: Any, rank: int) -> None:
+        self._channel, self._rank, self._heed = channel, rank, Heed()
 
     def __call__(self, argument: Any) -> None:
         values = np.asarray(argument)
-        self._parts.put((self._rank, values.dtype.str, list(values.shape), values.tobytes()))
-        while not self._answers.qsize():
-            self._heed()
-            time.sleep(_ANSWER_NAP)
-        if not self._answers.get():
+        self._channel.send((CALL, self._rank, values.dtype.str, list(values.shape), values.tobytes()))
+        if not self._channel.answer(self._heed):
             raise CommunicationError("the callback has raised an exception")

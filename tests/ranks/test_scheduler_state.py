@@ -1,0 +1,235 @@
+"""What matrices and solves leave with dask's scheduler: no secret, and nothing once they have ended."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse.linalg as gla
+from gsparse.errors import CommunicationError
+from tests.linalg.problems import laplacian, right_hand_side
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+da = pytest.importorskip("dask.array")
+import dask  # noqa: E402
+
+from gsparse.distributed import LocalGpuCluster, distribute, from_loaders, product_tasks  # noqa: E402
+from gsparse.distributed.cluster import known_workers  # noqa: E402
+from gsparse.distributed.gang import Gang  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+
+S = laplacian(8)
+B = right_hand_side(S)
+LEASE = {
+    "distributed.scheduler.locks.lease-timeout": "3s",
+    "distributed.scheduler.locks.lease-validation-interval": "1s",
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with (
+        dask.config.set(LEASE),
+        LocalGpuCluster(3, device="cpu") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        client.wait_for_workers(3)
+        yield client
+
+
+@pytest.fixture
+def workers(client: Any) -> list[str]:
+    return sorted(known_workers(client))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+# ------------------------------------------------------------------ secrets
+
+
+def holds(dask_scheduler: Any, secret: bytes) -> list[str]:
+    """Return the keys of the scheduler's tasks that hold a secret."""
+    return [str(key) for key, task in dask_scheduler.tasks.items() if secret in cloudpickle.dumps(task.run_spec)]
+
+
+def test_no_task_of_a_matrix_holds_its_secret(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    submitted: list[bytes] = []
+    submit = Gang.submit
+
+    def record(self: Gang, *args: Any) -> Any:
+        submitted.append(cloudpickle.dumps(args))
+        return submit(self, *args)
+
+    monkeypatch.setattr(Gang, "submit", record)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        secret = A._gang.secret
+        lazy = [A @ da.from_array(B, chunks=20), A.T @ da.from_array(B, chunks=20)]
+        for x in lazy:
+            assert secret not in cloudpickle.dumps(dict(x.dask))
+        kept = client.persist(lazy)
+        distributed.wait(kept)
+        with pytest.raises(ZeroDivisionError):
+            gla.cg(A, B, callback=lambda x: 1 / 0)  # (so that ranks are connected again)
+        gla.cg(A, B, M=gla.jacobi(A))
+        A.checkpoint(tmp_path)
+        assert client.run_on_scheduler(holds, secret=secret) == []
+    assert len(submitted) > 10
+    assert not any(secret in arguments for arguments in submitted)
+
+
+def test_a_product_that_dask_has_put_on_another_worker_is_asked_of_the_one_with_the_rows(
+    client: Any, workers: list[str]
+) -> None:
+    with distribute(S, client=client, workers=workers[:1]) as A:
+        arguments = A._gang.key, workers[0], A._stays[0].products, B, []
+        task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
+        np.testing.assert_allclose(task.result(), S @ B, atol=1e-12)
+    task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
+    with pytest.raises(CommunicationError, match=r"has no rows of this matrix: A = A.repartition\(\)"):
+        task.result()
+
+
+# ------------------------------------------------------------------ leaks
+
+
+def scheduler_state(dask_scheduler: Any) -> dict[str, int]:
+    extensions = dask_scheduler.extensions
+    return {
+        "queues": len(extensions["queues"].queues),
+        "variables": len(extensions["variables"].variables),
+        "locks": len(extensions["semaphores"].max_leases),
+        "topics": sum(name.startswith("gsparse") for name in dask_scheduler._broker._topics),
+        "tasks": sum(str(key).startswith("gsparse") for key in dask_scheduler.tasks),
+        "clients": len(dask_scheduler.clients),
+    }
+
+
+def worker_state() -> tuple[int, int, int, int]:
+    from gsparse.distributed import resident
+
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse")]
+    return len(resident._residents), len(resident._listeners), len(resident._secrets), len(ours)
+
+
+def use(client: Any) -> None:
+    """Make a matrix, use it in all ways, and close it."""
+    with distribute(S, client=client) as A:
+        gla.cg(A, B, callback=lambda x: None)
+        gla.cg(A, B, progress=True)
+        gla.gmres(A, B, callback=lambda norm: None, callback_type="pr_norm", progress=True)
+        with pytest.raises(ZeroDivisionError):
+            gla.cg(A, B, callback=lambda x: 1 / 0)
+        gla.cg(A, B, M=gla.jacobi(A))
+        A @ B
+        (A @ da.from_array(B, chunks=20)).compute()
+
+
+def test_matrices_and_solves_leave_nothing_with_the_scheduler_and_workers(client: Any) -> None:
+    def state() -> tuple[Any, Any]:
+        return client.run_on_scheduler(scheduler_state), client.run(worker_state)
+
+    use(client)  # (the first time, workers become clients of the scheduler too)
+    gc.collect()
+    clean = {"queues": 0, "variables": 0, "topics": 0, "tasks": 0}
+    wait_until(lambda: state()[0].items() >= clean.items(), 10)
+    before, threads = state(), threading.active_count()
+    gc.disable()  # (what is left is not left to garbage collection)
+    try:
+        for _ in range(3):
+            use(client)
+        wait_until(lambda: state() == before and threading.active_count() <= threads, 10)
+    finally:
+        gc.enable()
+
+
+# ------------------------------------------------------------------ dtypes
+
+
+def rows_of_their_own_dtype(lo: int, hi: int) -> sp.csr_array:
+    found = sp.csr_array(S[lo:hi], dtype=np.complex128 if lo else np.float32)
+    if lo:
+        found.indices, found.indptr = found.indices.astype(np.int64), found.indptr.astype(np.int64)
+    return found
+
+
+def single_rows(lo: int, hi: int) -> sp.csr_array:
+    return sp.csr_array(S[lo:hi], dtype=np.float32) if hi > lo else sp.csr_array((0, S.shape[1]))
+
+
+def test_ranks_agree_on_a_dtype_that_holds_the_values_of_all(client: Any, workers: list[str]) -> None:
+    with from_loaders([rows_of_their_own_dtype], S.shape, client=client) as A:
+        assert A.dtype == np.complex128
+        assert {stay.dtype for stay in A._stays} == {"complex128"}
+        np.testing.assert_allclose(A @ B, S @ B, atol=1e-5)
+        x, info = gla.cg(A, B, rtol=1e-8)
+        assert info == 0
+        np.testing.assert_allclose(S @ x, B, atol=1e-5)
+
+
+def test_a_rank_without_rows_does_not_widen_the_values_of_the_others(client: Any) -> None:
+    bounds = (0, 30, 30, S.shape[0])
+    with from_loaders([single_rows], S.shape, client=client, partition=bounds) as A:
+        assert A.dtype == np.float32
+        x, info = gla.cg(A, B.astype(np.float32), rtol=1e-4)
+        assert (x.dtype, info) == (np.float32, 0)
+
+
+# ------------------------------------------------------------------ waiting
+
+
+def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str]) -> None:
+    lock = distributed.Lock(f"gsparse-{workers[0]}")
+    assert lock.acquire(timeout=5)
+    lock.refresh_callback.stop()  # (as if its process had died)
+    with pytest.warns(UserWarning, match="client has died, dask frees the worker once the lease of 3s.*lease-timeout"):
+        A = distribute(S, client=client)
+    with A:
+        np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
+
+
+def is_solving() -> bool:
+    from gsparse.distributed import resident
+
+    return any(kept.matrix.observer is not None for kept in resident._residents.values())
+
+
+def test_a_wait_for_another_solve_names_it(client: Any) -> None:
+    is_over = threading.Event()
+
+    def callback(x: Any) -> None:
+        if is_over.is_set():
+            raise ZeroDivisionError("over")
+
+    def solve() -> None:
+        with pytest.raises(ZeroDivisionError):
+            gla.cg(A, B, rtol=0, maxiter=10**9, callback=callback)
+
+    with distribute(S, client=client) as A:
+        thread = threading.Thread(target=solve)
+        thread.start()
+        try:
+            wait_until(lambda: all(client.run(is_solving).values()))
+            with (
+                pytest.warns(UserWarning, match="busy with gsparse-cg-rank"),
+                pytest.raises(CommunicationError, match="another solve holds"),
+            ):
+                distribute(S, client=client, timeout=0.3)
+        finally:
+            is_over.set()
+            thread.join(60)

@@ -21,9 +21,10 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 da = pytest.importorskip("dask.array")
 import dask  # noqa: E402
 
-from gsparse.distributed import LocalGpuCluster, distribute, from_loaders, product_tasks  # noqa: E402
-from gsparse.distributed.cluster import known_workers  # noqa: E402
-from gsparse.distributed.gang import Gang  # noqa: E402
+from gsparse.distributed import LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.task_group import Gang  # noqa: E402
+from gsparse.distributed.worker import product_tasks  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
 
@@ -121,7 +122,7 @@ def scheduler_state(dask_scheduler: Any) -> dict[str, int]:
 
 
 def worker_state() -> tuple[int, int, int, int]:
-    from gsparse.distributed import resident
+    from gsparse.distributed.worker import registry as resident
 
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse")]
     return len(resident._residents), len(resident._listeners), len(resident._secrets), len(ours)
@@ -204,7 +205,7 @@ def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str])
 
 
 def is_solving() -> bool:
-    from gsparse.distributed import resident
+    from gsparse.distributed.worker import registry as resident
 
     return any(kept.matrix.observer is not None for kept in resident._residents.values())
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import dask
 import distributed
 
-from gsparse.distributed.cluster import has_scheduler
+from gsparse.distributed.client.cluster import has_scheduler
 from gsparse.errors import CommunicationError
 
 __all__ = ["reserved"]

@@ -13,11 +13,11 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.distributed.client.channel import ClientEnd
 from gsparse.distributed.client.task_group import Gang
 from gsparse.distributed.client.vector_layout import Layout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
-from gsparse.distributed.client.channel import ClientEnd
 from gsparse.linalg.progress import bars
 
 __all__ = ["delivered", "run"]

@@ -16,9 +16,9 @@ from typing import Any
 import distributed
 
 from gsparse.distributed.client.cluster import check_running, has_scheduler, known_workers
+from gsparse.distributed.client.reservation import reserved
 from gsparse.distributed.worker import group_tasks as gang_tasks
 from gsparse.distributed.worker import registry as resident
-from gsparse.distributed.reservation import reserved
 from gsparse.errors import CommunicationError, RankLostError, WorkerLost
 
 __all__ = ["Gang", "started_again"]

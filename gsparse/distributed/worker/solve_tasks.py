@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from gsparse.distributed.worker import registry as resident
 from gsparse.distributed.worker import solution_copies as checkpoints
+from gsparse.distributed.worker.channel import RankEnd
 from gsparse.distributed.worker.current_worker import Heed, check_home
 from gsparse.distributed.worker.group_tasks import Roster, aborting
 from gsparse.distributed.worker.registry import Resident
-from gsparse.distributed.worker.channel import RankEnd
 from gsparse.errors import CommunicationError
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from gsparse.device.dtypes import Array
 from gsparse.linalg.krylov.linear_system import System
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.result import SolveResult, more_iterations
 
 __all__ = ["explained", "more_for_hermitian", "not_hermitian"]
 
-# Random vectors that an operator is multiplied by. Each pair of them misses a small asymmetry by a chance of a percent.
-_PROBES = 3
+# Of the vectors that an operator is multiplied by. Each pair of them misses a small asymmetry by a chance of a percent.
+_FREQUENCIES = (np.sqrt(2), np.sqrt(3), np.sqrt(5))
 
 
 def explained(result: SolveResult, system: System) -> SolveResult:
@@ -44,17 +45,25 @@ def not_hermitian(system: System) -> list[str]:
     return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
 
 
+def _probe(system: System, size: int, frequency: float) -> Array:
+    """Return exp(i·frequency·k²) for k = 0, 1, ..., of which √2 times the real part serves for real systems.
+
+    Such a chirp has all frequencies alike, as random numbers have, and is made on the device.
+    """
+    xp, dtype = system.device.xp, system.dtype
+    phase = frequency * xp.arange(size, dtype=np.float64) ** 2
+    values = xp.exp(1j * phase) if dtype.kind == "c" else np.sqrt(2) * xp.cos(phase)
+    return values.astype(dtype)
+
+
 def _is_hermitian(system: System, operator: Operator) -> bool:
-    """Compare <u, B·v> with the conjugate of <v, B·u> for random vectors with elements of variance 1.
+    """Compare <u, B·v> with the conjugate of <v, B·u> for vectors that look random, with elements of variance 1.
 
     The difference has about the size of B - Bᴴ in the Frobenius norm, the lengths of the products that of B. A quarter
     of the digits is far above what rounding leaves, also in a preconditioner that computes in single precision.
     """
     device, dtype, size = system.device, system.dtype, operator.shape[0]
-    rng, xp = np.random.default_rng(0), system.device.xp
-    host = rng.standard_normal((_PROBES, size))
-    host = host + 1j * rng.standard_normal(host.shape) if dtype.kind == "c" else host
-    probes = [device.upload(row) for row in host.astype(dtype)]
+    xp, probes = device.xp, [_probe(system, size, frequency) for frequency in _FREQUENCIES]
     apply, products = operator.bind(device, dtype), [xp.zeros(size, dtype) for _ in probes]
     for probe, product in zip(probes, products, strict=True):
         apply(probe, product)

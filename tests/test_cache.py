@@ -22,7 +22,7 @@ import os
 os.umask(0o002)
 from gsparse.kernels.cpu.pool import _spin
 from gsparse.kernels.cpu.steps import _module
-from gsparse.linalg.chebyshev import PROGRAM
+from gsparse.linalg.krylov.chebyshev import PROGRAM
 from gsparse.products.tuning import remember
 _spin(1)
 remember("key", {"ellpack": 1.0})

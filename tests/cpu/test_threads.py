@@ -28,7 +28,7 @@ NATIVE = pytest.mark.skipif(FUTEX is None, reason="needs Linux's futex")
 PRODUCT = """
 import numpy as np, scipy.sparse as sp
 import gsparse
-from gsparse import threads
+from gsparse.device import threads
 rows = 200_000
 indptr = np.arange(rows + 1, dtype=np.int32) * 3
 indices = (np.arange(3 * rows, dtype=np.int32) * 7) % rows

@@ -27,7 +27,7 @@ from tests.test_readers import Reader as Child
 ROWS_CHILD = CHILD.replace(
     "from gsparse.files import read_file",
     """
-from gsparse.distributed import readers
+from gsparse.distributed.io import readers
 from gsparse.distributed.io.loaders import RowSources
 readers._CHUNK = 30
 

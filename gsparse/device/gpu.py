@@ -120,8 +120,9 @@ class GpuDevice(Device):  # on GPUs only
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         with self.active():
-            # CuPy makes strided arrays contiguous within a ``with stream:`` of its own, see `on_stream`.
-            return self.xp.asnumpy(self.xp.ascontiguousarray(array))  # type: ignore[no-any-return]  # synchronizes
+            # CuPy would make a strided array contiguous within a ``with stream:`` of its own, see `on_stream`.
+            array = array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
+            return self.xp.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
 
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         with self.active():

@@ -22,6 +22,7 @@ da = pytest.importorskip("dask.array")
 import dask  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed.client.channel import ClientEnd  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import Gang  # noqa: E402
 from gsparse.distributed.worker import product_tasks  # noqa: E402
@@ -157,6 +158,15 @@ def test_matrices_and_solves_leave_nothing_with_the_scheduler_and_workers(client
         wait_until(lambda: state() == before and threading.active_count() <= threads, 10)
     finally:
         gc.enable()
+
+
+def test_queues_of_a_rank_that_died_are_closed_by_the_client(client: Any) -> None:
+    end = ClientEnd(client, "channel", answered=(0, 1))
+    for name in ("channel", "channel-1"):
+        distributed.Queue(name, client=client)  # (as rank 1 opens them, which never closes them)
+    assert client.run_on_scheduler(scheduler_state)["queues"] == 3
+    end.close(lost=[1])
+    wait_until(lambda: client.run_on_scheduler(scheduler_state)["queues"] == 0, 10)
 
 
 # ------------------------------------------------------------------ dtypes

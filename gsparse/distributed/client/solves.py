@@ -36,9 +36,9 @@ def run(
 ) -> list[distributed.Future]:
     """Solve, and give what holds each rank's `Solution`; `vectors` are arguments by name, None where not given."""
     parts = _parts(gang, layout, b, layout.rows, "b")
+    others = {name: _parts(gang, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
     if solve.reports or solve.calls:  # (a name of its own for each run: a run that failed may still send)
         solve = replace(solve, channel=f"{gang.key}-{uuid.uuid4().hex}")
-    others = {name: _parts(gang, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
     with gang.alone(), _listening(gang, layout, solve, callback) as listener:
         gang.reconnect()
         roster = gang.roster

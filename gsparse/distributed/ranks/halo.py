@@ -52,6 +52,7 @@ class RowBlock:
         Parameters
         ----------
         dtype : dtype
+            Of the values; indices stay as they are.
 
         Returns
         -------

@@ -129,7 +129,7 @@ class SquareMatrix:
         """Refuse values that are NaN or infinite, of which nothing could be made. Synchronizes."""
         entry = first_where(self.device, ~self.device.xp.isfinite(self.csr.data))
         if entry is not None:
-            row, value = int(self.rows[entry]), self.csr.data[entry]  # synchronizes
+            row, value = int(self.rows[entry]), self.csr.data[entry].item()  # synchronizes
             raise FactorizationError(f"{name} needs finite values, row {row} of the matrix holds {value}: replace it")
 
     def is_hermitian(self) -> bool:

@@ -149,5 +149,5 @@ def test_every_file_is_written_by_the_one_writer() -> None:
         "writing.py: path.open('wb')",  # a device or a pipe
         "writing.py: path.open('x+b')",
         "cli/entry.py: Path(os.devnull).open('w')",
-        "distributed/checkpoint_files.py: archive.open(f'{name}.npy', 'w', force_zip64=True)",  # within a file
+        "distributed/worker/checkpoint_tasks.py: archive.open(f'{name}.npy', 'w', force_zip64=True)",  # within a file
     }

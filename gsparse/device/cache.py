@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
-CPU_SOURCES = Path(__file__).parent / "kernels" / "cpu"
+CPU_SOURCES = Path(__file__).parent.parent / "kernels" / "cpu"
 
 _ROOT = 0  # the user ID of the superuser, who can write everywhere anyway
 

@@ -12,7 +12,7 @@ __all__ = ["kernels_of"]
 
 def kernels_of(device: Device) -> Kernels:
     """Return the module that implements the contract on a device: `gsparse.kernels.cpu` or `gsparse.kernels.gpu`."""
-    return _cpu_kernels() if device.kind == "cpu" else _gpu_kernels()
+    return _cpu_kernels() if device.is_host else _gpu_kernels()
 
 
 # Imported when they are first used: numba alone takes longer to import than all of gsparse.

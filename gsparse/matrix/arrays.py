@@ -287,10 +287,13 @@ class DeviceArrays:
         return self.copy()
 
 
+_PACKAGE = __name__.partition(".")[0]
+
+
 def _frames_to_the_caller() -> int:
     """Count the frames from whoever warns up to the first that is not of this package."""
     frame, count = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, count = frame.f_back, count + 1
     return count
 

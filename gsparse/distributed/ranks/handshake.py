@@ -6,6 +6,7 @@ has a thread of its own, one time limit for all that it waits for, TLS included,
 
 from __future__ import annotations
 
+import errno
 import hmac
 import secrets
 import socket
@@ -59,6 +60,10 @@ class Deadline:
             raise TimeoutError("timed out")
         return left
 
+
+# What the system answers where it knows no way to a host, and seconds until it is asked once more.
+_UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
+_RETRY_AFTER = 0.1
 
 Identify = Callable[[socket.socket, Deadline], int]
 Admit = Callable[[int, socket.socket], None]
@@ -182,10 +187,24 @@ def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline) ->
     OSError
         Where nobody listens there, or the time is over.
     """
-    connection = _prepared(socket.create_connection(address[:2], deadline.left()), tls, address[0])
+    connection = _prepared(_reached(address, deadline), tls, address[0])
     with closed_on_error(connection):
         _negotiate(connection, deadline)
     return connection
+
+
+def _reached(address: Address, deadline: Deadline) -> socket.socket:
+    """Connect, and try again within the deadline where there is no route: a link that was cut may just have come back.
+
+    For a few seconds after that, the system still answers that the host cannot be reached.
+    """
+    while True:
+        try:
+            return socket.create_connection(address[:2], deadline.left())
+        except OSError as error:
+            if error.errno not in _UNREACHABLE or deadline.left() < _RETRY_AFTER:
+                raise
+            time.sleep(_RETRY_AFTER)
 
 
 def prove(

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
 S = laplacian(8)
 B = right_hand_side(S)
 LEASE = {
-    "distributed.scheduler.locks.lease-timeout": "3s",
+    "distributed.scheduler.locks.lease-timeout": "10s",
     "distributed.scheduler.locks.lease-validation-interval": "1s",
 }
 
@@ -208,7 +208,7 @@ def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str])
     lock = distributed.Lock(f"gsparse-{workers[0]}")
     assert lock.acquire(timeout=5)
     lock.refresh_callback.stop()  # (as if its process had died)
-    with pytest.warns(UserWarning, match="client has died, dask frees the worker once the lease of 3s.*lease-timeout"):
+    with pytest.warns(UserWarning, match="client has died, dask frees the worker once the lease of 10s.*lease-timeout"):
         A = distribute(S, client=client)
     with A:
         np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)

@@ -15,7 +15,7 @@ that takes longer than `_ROUND_TIMEOUT`.
 
     python -m tests.ranks.checkpoint_scenario --times 100 --seed 0
 
-takes about ten minutes on two cores, most of them for new worker processes.
+took 25 minutes on two busy cores, most of them for new worker processes.
 """
 
 from __future__ import annotations

@@ -168,13 +168,13 @@ class ProductClient:
         """
         with self._lock:
             connections, self._connections = self._connections or self._connected(), []
-            self._number += 1
+            self._number = number = self._number + 1
             asked: list[Future[Any]] = []
             failed: list[Exception] = []
 
             def ask(connection: socket.socket, part: tuple[Host, Host]) -> Any:
                 try:
-                    return self._ask(connection, self._number, HOWS.index(how), part)
+                    return self._ask(connection, number, HOWS.index(how), part)
                 except Exception as error:
                     failed.append(error)  # (now, since the others fail too when their connections end)
                     _wake(connections)

@@ -1,8 +1,8 @@
 """Compare the speed of two copies of gsparse on one machine: ``python asv_bench/compare_trees.py OLD NEW``.
 
-OLD and NEW are folders that hold a ``gsparse`` package each. The same measurements run in processes of their own, with
-one copy and the other in turns, and the medians of all turns are compared. A ratio above 1 means that NEW is slower.
-Calls are timed by the wall clock, everything else as the device's own seconds.
+OLD and NEW are folders, each with a ``gsparse`` package. The same measurements run in separate processes, with each
+copy in turns, and the medians over all turns are compared. A ratio above 1 means that NEW is slower. Products are timed
+by the device, and everything else by the wall clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def seconds_per_call(call, calls: int = CALLS) -> float:
 
 
 def measure(device_name: str) -> dict[str, float]:
-    """Return seconds by the name of what was measured, with the copy of gsparse that is on the path."""
+    """Run all measurements with the copy of gsparse that is on the path. Return their seconds by name."""
     import numpy as np
 
     import gsparse
@@ -53,18 +53,18 @@ def measure(device_name: str) -> dict[str, float]:
 
     device = gsparse.GpuSparseMatrix((3, 3), device=device_name).device
     xp, rng = device.xp, np.random.default_rng(0)
-    found: dict[str, float] = {}
+    timings: dict[str, float] = {}
     size = {"gpu": 100, "cpu": 40}[device.kind]
 
     small = gsparse.GpuSparseMatrix(stencil(30, 2), device=device)
     x = xp.asarray(rng.standard_normal(small.shape[1]))
     y = xp.empty_like(x)
     X = xp.asarray(rng.standard_normal((small.shape[1], 4)))
-    found["call A @ x"] = seconds_per_call(lambda: small @ x)
-    found["call A.matvec(x, out=y)"] = seconds_per_call(lambda: small.matvec(x, out=y))
-    found["call A @ X, 4 columns"] = seconds_per_call(lambda: small @ X)
+    timings["call A @ x"] = seconds_per_call(lambda: small @ x)
+    timings["call A.matvec(x, out=y)"] = seconds_per_call(lambda: small.matvec(x, out=y))
+    timings["call A @ X, 4 columns"] = seconds_per_call(lambda: small @ X)
     host = rng.standard_normal(small.shape[1])
-    found["call A @ x, host vector"] = seconds_per_call(lambda: small @ host, CALLS // 4)
+    timings["call A @ x, host vector"] = seconds_per_call(lambda: small @ host, CALLS // 4)
 
     S = stencil(size)
     values = S.copy()
@@ -75,18 +75,18 @@ def measure(device_name: str) -> dict[str, float]:
         w = xp.empty_like(v)
         A.matvec(v, out=w)
         with device.active():
-            found[f"product {name}"] = device.seconds_of(lambda A=A, v=v, w=w: A.matvec(v, out=w))
+            timings[f"product {name}"] = device.seconds_of(lambda A=A, v=v, w=w: A.matvec(v, out=w))
     for format in ("csr_vector", "csr_split", "blocked_ellpack"):
         A = gsparse.GpuSparseMatrix(values, device=device, format=format)
         A.matvec(v, out=w)
         with device.active():
-            found[f"product {format}"] = device.seconds_of(lambda A=A: A.matvec(v, out=w))
+            timings[f"product {format}"] = device.seconds_of(lambda A=A: A.matvec(v, out=w))
 
     def set_up() -> None:
         gsparse.GpuSparseMatrix(values, device=device) @ v
         device.synchronize()
 
-    found["set-up and first product"] = seconds_per_call(set_up, 70)
+    timings["set-up and first product"] = seconds_per_call(set_up, 70)
 
     A = gsparse.GpuSparseMatrix(S, device=device)
     b = xp.asarray(rng.standard_normal(A.shape[0]))
@@ -105,8 +105,8 @@ def measure(device_name: str) -> dict[str, float]:
             solve()
             device.synchronize()
             times.append(time.perf_counter() - begin)
-        found[f"solve {name}"] = statistics.median(times)
-    return found
+        timings[f"solve {name}"] = statistics.median(times)
+    return timings
 
 
 def main() -> None:

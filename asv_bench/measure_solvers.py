@@ -1,9 +1,9 @@
 """Time solvers beside SciPy's, CuPy's and PyAMG's, in one run: ``python asv_bench/measure_solvers.py``.
 
-Each line holds a figure of ours, the peer's, and how many times less ours is (x). A goal is the x that the project has
-set itself: "goal 2 met" is an x of 2 or more. Sections (all by default): ``cg gmres traffic amg accelerated real
-matrix`` on a GPU, ``cpu`` anywhere. An iteration's time is the difference of a long solve and a short one, so set-up
-does not count. `amg` needs PyAMG.
+Each line shows a figure of gsparse, that of the peer, and the peer's over gsparse's (x). A goal is the x that the
+project aims at: "goal 2 met" means an x of 2 or more. All sections run by default: ``cg gmres traffic amg accelerated
+real matrix`` on a GPU, and ``cpu`` on any machine. The time of an iteration comes from the difference between a long
+solve and a short one, so set-up does not count. The section `amg` needs PyAMG.
 """
 
 from __future__ import annotations
@@ -30,50 +30,52 @@ try:
     import cupy
     import cupyx.scipy.sparse as cusp
     import cupyx.scipy.sparse.linalg as cula
-except ImportError:  # then only `cpu` runs
+except ImportError:  # Without CuPy only the section `cpu` runs.
     cupy = None
 
 REPEATS = 5
 RESTART = 30
 
-# What CG moves in an iteration: of vectors, beside the matrix.
+# Vectors that an iteration of CG reads and writes in addition to the matrix.
 CG_VECTORS = 10
 
-# Ginkgo 1.12, µs an iteration on an H200, recorded when the project began; it is not run here.
+# Microseconds of an iteration of Ginkgo 1.12 on an H200, recorded when the project began. Ginkgo is not run here.
 GINKGO = {"CG": {20: 31, 64: 52, 200: 917}, "GMRES(30)": {20: 223, 64: 237, 200: 2236}}
 GINKGO_GOAL = 3.0
 GOALS = {
     ("CG", 20, False): 15.0, ("CG", 64, False): 10.0, ("CG", 200, False): 3.5, ("CG", 200, True): 2.3,
     ("GMRES(30)", 20, False): 8.0, ("GMRES(30)", 64, False): 5.0, ("GMRES(30)", 200, False): 1.5,
 }  # fmt: skip
-# Iterations of the short solve, and of the long one: before residuals underflow.
+# Iterations of the short and of the long solve, which ends before residuals underflow.
 LENGTHS = {20: (60, 360), 64: (60, 360), 200: (30, 150)}
 
-# Symmetric real matrices on which SciPy's CG converges within so many iterations.
+# Symmetric real matrices on which SciPy's CG converges within MAXITER iterations.
 DEFINITE = ("1138_bus", "bcsstk16", "ani4", "rail_5177_S", "pyamg_bar", "pyamg_airfoil", "pyamg_unit_square",
             "G3_circuit")  # fmt: skip
 MAXITER = 3000
 ITERATIONS_ALLOWED = 2
 
-# What `row` and `show` put in a line.
-LEGEND = "ours, the peer's, x: how many times less ours is, goal: the x that the project has set itself, met or MISSED"
+# The explanation of the columns that `print_row` prints.
+LEGEND = (
+    "gsparse's figure, the peer's, x: the peer's over gsparse's, goal: the x that the project aims at, met or MISSED"
+)
 
 Row = dict[str, Any]
 
 
 def row(what: str, ours: float, peer: str, theirs: float, unit: str, goal: float | None = None) -> Row:
-    """Put a figure beside its peer's; `ratio` is how many times less ours is."""
+    """Return a figure of gsparse with its peer's. The `ratio` is the peer's over gsparse's."""
     ratio = theirs / ours
     verdict = "" if goal is None else "met" if ratio >= goal else "MISSED"
     return {"what": what, "ours": ours, "peer": peer, "theirs": theirs, "unit": unit,
             "ratio": ratio, "goal": goal, "verdict": verdict}  # fmt: skip
 
 
-def show(found: Row) -> None:
-    """Print a line at once: a run cut short has said something."""
-    goal = f"goal {found['goal']:g} {found['verdict']}" if found["goal"] is not None else ""
-    print(f"{found['what']:46} {found['ours']:10.4g} {found['unit']:5} {found['peer']:30} {found['theirs']:10.4g}  "
-          f"x {found['ratio']:<8.3g} {goal}", flush=True)  # fmt: skip
+def print_row(row: Row) -> None:
+    """Print a line immediately, so that an interrupted run has printed its results so far."""
+    goal = f"goal {row['goal']:g} {row['verdict']}" if row["goal"] is not None else ""
+    print(f"{row['what']:46} {row['ours']:10.4g} {row['unit']:5} {row['peer']:30} {row['theirs']:10.4g}  "
+          f"x {row['ratio']:<8.3g} {goal}", flush=True)  # fmt: skip
 
 
 def synchronize() -> None:
@@ -82,7 +84,7 @@ def synchronize() -> None:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Time one call, from an idle device to an idle device."""
+    """Return the wall time of one call. The device is idle before it, and the time ends when it is idle again."""
     synchronize()
     begin = time.perf_counter()
     call()
@@ -91,15 +93,15 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def iteration(solve: Callable[[int], Any], lengths: tuple[int, int]) -> float:
-    """Give µs an iteration of ``solve(maxiter)``, which never converges."""
+    """Return the microseconds of an iteration of ``solve(maxiter)``, which never converges."""
     short, long = lengths
-    solve(short)  # warm
+    solve(short)  # Compiles the kernels.
     differences = [seconds(lambda: solve(long)) - seconds(lambda: solve(short)) for _ in range(REPEATS)]
     return 1e6 * statistics.median(differences) / (long - short)
 
 
 def poisson(n: int, *, variable: bool = False) -> sp.csr_array:
-    """Give the 7-point matrix; with variable coefficients scaled from both sides, so it stays symmetric."""
+    """Return the 7-point matrix. Variable coefficients scale rows and columns equally, so it stays symmetric."""
     data, indices, indptr, shape = stencil(n, 7)
     S = sp.csr_array((data, indices, indptr), shape=shape)
     if variable:
@@ -138,11 +140,11 @@ def measure_gmres() -> Iterator[Row]:
             return cula.gmres(T, b, rtol=0.0, restart=RESTART, maxiter=k * RESTART)
 
         peer, plain = iteration(cupyx, cycles) / RESTART, iteration(ours, cycles) / RESTART
-        narrow = iteration(lambda k, ours=ours: ours(k, np.float32), cycles) / RESTART
+        with_float32 = iteration(lambda k, ours=ours: ours(k, np.float32), cycles) / RESTART
         yield row(f"GMRES(30), 7-point {n}^3", plain, "cupyx gmres", peer, "µs", GOALS["GMRES(30)", n, False])
         yield row(f"GMRES(30), 7-point {n}^3", plain, "Ginkgo (recorded)", GINKGO["GMRES(30)"][n], "µs", GINKGO_GOAL)
         goal = 2.0 if n == 200 else None
-        yield row(f"GMRES(30), 7-point {n}^3, basis in float32", narrow, "cupyx gmres", peer, "µs", goal)
+        yield row(f"GMRES(30), 7-point {n}^3, basis in float32", with_float32, "cupyx gmres", peer, "µs", goal)
         residuals = [
             float(cupy.linalg.norm(b - A @ gmres(A, b, rtol=1e-6, restart=RESTART, maxiter=200, basis_dtype=dtype)[0]))
             for dtype in (np.float32, None)
@@ -151,18 +153,25 @@ def measure_gmres() -> Iterator[Row]:
 
 
 def measure_traffic() -> Iterator[Row]:
-    """Hold fused CG against the time that its traffic takes at the speed of a copy."""
+    """Compare fused CG with the time that its memory traffic takes at the bandwidth of a copy."""
     bandwidth = GpuClock(cupy).copy_bandwidth()
     for variable in (False, True):
         A, _, b = peers_of(poisson(200, variable=variable))
-        took = iteration(lambda k, A=A, b=b: cg(A, b, rtol=0.0, maxiter=k), LENGTHS[200])
-        moved = CG_VECTORS * b.nbytes + A.stored.nbytes
-        name = f"CG, 7-point 200^3{', variable' if variable else ''}: {moved / 1e6:.0f} MB"
-        yield row(name, took, f"its traffic at {bandwidth / 1e9:.0f} GB/s", 1e6 * moved / bandwidth, "µs", 1 / 1.15)
+        time_per_iteration = iteration(lambda k, A=A, b=b: cg(A, b, rtol=0.0, maxiter=k), LENGTHS[200])
+        num_bytes = CG_VECTORS * b.nbytes + A.stored.nbytes
+        name = f"CG, 7-point 200^3{', variable' if variable else ''}: {num_bytes / 1e6:.0f} MB"
+        yield row(
+            name,
+            time_per_iteration,
+            f"its traffic at {bandwidth / 1e9:.0f} GB/s",
+            1e6 * num_bytes / bandwidth,
+            "µs",
+            1 / 1.15,
+        )
 
 
 def measure_amg(n: int = 200) -> Iterator[Row]:
-    """Solve Poisson to 1e-8 with CG + AMG, with PyAMG on the host, and with plain CG; set-up is told apart."""
+    """Solve Poisson to 1e-8 with CG + AMG, with PyAMG on the host, and with plain CG. Set-up has a line of its own."""
     pyamg = import_module("pyamg")
     S = poisson(n)
     b = np.ones(S.shape[0])
@@ -171,18 +180,20 @@ def measure_amg(n: int = 200) -> Iterator[Row]:
     setup = time.perf_counter() - begin
     begin = time.perf_counter()
     hierarchy.solve(b, tol=1e-8, accel="cg")
-    host = time.perf_counter() - begin
+    host_solve = time.perf_counter() - begin
     A, theirs, _ = peers_of(S)
     device_b = cupy.asarray(b)
-    moving = seconds(lambda: amg(hierarchy))
+    transfer = seconds(lambda: amg(hierarchy))
     for label, dtype in (("", None), (", cycle in float32", np.float32)):
         M = amg(hierarchy, dtype=dtype)
         cg(A, device_b, M=M, maxiter=1)
         solve = seconds(lambda M=M: cg(A, device_b, M=M, rtol=1e-8))
-        yield row(f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "PyAMG's solve, host", 1e3 * host, "ms", 50.0)
+        yield row(
+            f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "PyAMG's solve, host", 1e3 * host_solve, "ms", 50.0
+        )
         plain = seconds(lambda: cula.cg(theirs, device_b, rtol=1e-8))
         yield row(f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "cupyx cg", 1e3 * plain, "ms", 1.0)
-    yield row("   set-up: moving the hierarchy", 1e3 * moving, "PyAMG's set-up, host", 1e3 * setup, "ms")
+    yield row("   set-up: transfer the hierarchy", 1e3 * transfer, "PyAMG's set-up, host", 1e3 * setup, "ms")
     for label, options in (("plain CG", {}), ("plain CG, inner_dtype=float32", {"inner_dtype": np.float32})):
         cg(A, device_b, maxiter=1, **options)
         solve = seconds(lambda options=options: cg(A, device_b, rtol=1e-8, **options))
@@ -198,29 +209,29 @@ def measure_accelerated() -> Iterator[Row]:
         def solve(rtol: float = rtol, options: dict[str, Any] = options) -> Any:
             return la.cg(A.accelerated(**options), b, rtol=rtol)
 
-        solve()  # compiles
+        solve()  # Compiles the kernels.
         ours = statistics.median(seconds(solve) for _ in range(3))
         theirs = seconds(lambda rtol=rtol: la.cg(S, b, rtol=rtol))
-        given = ", ".join(f"{name}={value:g}" for name, value in options.items())
-        name = f"scipy cg to {rtol:g}, A.accelerated({given})"
+        arguments = ", ".join(f"{name}={value:g}" for name, value in options.items())
+        name = f"scipy cg to {rtol:g}, A.accelerated({arguments})"
         yield row(name, 1e3 * ours, "SciPy's own matrix", 1e3 * theirs, "ms", 100.0)
 
 
 def measure_real() -> Iterator[Row]:
-    """Count iterations of plain CG on real symmetric matrices; the ratio is of iterations."""
+    """Count the iterations of plain CG on real symmetric matrices. The ratio is one of iterations."""
     for name in DEFINITE:
         S = sp.csr_array(real_matrix(name), dtype=float)
-        b, count = S @ np.ones(S.shape[0]), [0]  # (some are singular)
+        b, count = S @ np.ones(S.shape[0]), [0]  # Some matrices are singular, and this b has a solution.
         _, info = la.cg(S, b, maxiter=MAXITER, callback=lambda _, count=count: count.__setitem__(0, count[0] + 1))
-        found = cg(GpuSparseMatrix(S), b, maxiter=MAXITER, full_output=True)
-        differ = abs(found.iterations - count[0])
-        entry = row(f"iterations of CG on {name}", found.iterations, "SciPy", count[0], "")
-        told = "met" if differ <= ITERATIONS_ALLOWED and (info == 0) == (found.info == 0) else "MISSED"
-        yield entry | {"goal": 1.0, "verdict": f"±{ITERATIONS_ALLOWED}: {told}"}
+        result = cg(GpuSparseMatrix(S), b, maxiter=MAXITER, full_output=True)
+        difference = abs(result.iterations - count[0])
+        entry = row(f"iterations of CG on {name}", result.iterations, "SciPy", count[0], "")
+        verdict = "met" if difference <= ITERATIONS_ALLOWED and (info == 0) == (result.info == 0) else "MISSED"
+        yield entry | {"goal": 1.0, "verdict": f"±{ITERATIONS_ALLOWED}: {verdict}"}
 
 
 def measure_matrix() -> Iterator[Row]:
-    """Give SciPy's and CuPy's solvers our matrix as it is."""
+    """Time SciPy's and CuPy's solvers with an unchanged GpuSparseMatrix."""
     for name, S in (("G3_circuit", sp.csr_array(real_matrix("G3_circuit"))), ("7-point 128^3", poisson(128))):
         A, theirs, _ = peers_of(S)
         b = S @ np.ones(S.shape[0])
@@ -244,7 +255,7 @@ def measure_matrix() -> Iterator[Row]:
 def measure_cpu() -> Iterator[Row]:
     S = poisson(100)
     b, lengths = np.random.default_rng(0).standard_normal(S.shape[0]), (5, 25)
-    for label, options in (("", {}), (", CSR as it is", {"format": "csr_scalar", "compress": False})):
+    for label, options in (("", {}), (", uncompressed CSR", {"format": "csr_scalar", "compress": False})):
         A = GpuSparseMatrix(S, device="cpu", **options)
         ours = iteration(lambda k, A=A: cg(A, b, rtol=0.0, maxiter=k), lengths)
         theirs = iteration(lambda k: la.cg(S, b, rtol=0.0, maxiter=k), lengths)
@@ -269,20 +280,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=" ".join(SECTIONS))
     parser.add_argument("--amg-n", type=int, default=200, help="points along each side of the AMG problem")
-    parser.add_argument("--json", type=Path, help="write all figures here too")
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
     if unknown := [section for section in options.sections if section not in SECTIONS]:
-        parser.error(f"no section is called {' '.join(unknown)}; there are {' '.join(SECTIONS)}")
+        parser.error(f"unknown section {' '.join(unknown)}; there are {' '.join(SECTIONS)}")
     print(LEGEND, flush=True)
     rows = []
     for name in options.sections or (SECTIONS if cupy is not None else ["cpu"]):
         try:
             arguments = (options.amg_n,) if name == "amg" else ()
-            for found in SECTIONS[name](*arguments):
-                rows.append({"section": name, **found})
-                show(found)
+            for measured in SECTIONS[name](*arguments):
+                rows.append({"section": name, **measured})
+                print_row(measured)
         except (ImportError, FileNotFoundError) as error:
-            print(f"{name}: left out, {error}", flush=True)
+            print(f"{name}: skipped, {error}", flush=True)
         if cupy is not None:
             cupy.get_default_memory_pool().free_all_blocks()
         if options.json:

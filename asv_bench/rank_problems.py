@@ -1,4 +1,4 @@
-"""The 7-point Laplacian in slabs of planes, a rank's rows made where they are: what `measure_ranks.py` solves."""
+"""The problem of `measure_ranks.py`: the 7-point Laplacian, of which each rank makes a slab of planes on its device."""
 
 from __future__ import annotations
 
@@ -13,27 +13,37 @@ __all__ = ["matrix", "slab"]
 
 
 def slab(shape: tuple[int, int, int], first: int, last: int, device: Any, variable: bool = False) -> RowBlock:
-    """Make planes `first` to `last` of the 7-point Laplacian on a grid of (z, y, x) points, split by owner."""
+    """Make the rows of the 7-point Laplacian on a (z, y, x) grid that belong to the planes `first` to `last`.
+
+    They are returned as a diagonal block, with the columns of these planes, and an off-diagonal block.
+    """
     xp, (nz, ny, nx) = device.xp, shape
     plane, rows = ny * nx, (last - first) * ny * nx
     offsets = (-plane, -nx, -1, 0, 1, nx, plane)
-    here = xp.arange(rows, dtype=np.int32)
-    z, y, x = here // plane, here % plane // nx, here % nx
+    row_numbers = xp.arange(rows, dtype=np.int32)
+    z, y, x = row_numbers // plane, row_numbers % plane // nx, row_numbers % nx
     inside = [z > 0, y > 0, x > 0, xp.ones(rows, bool), x < nx - 1, y < ny - 1, z < last - first - 1]
-    columns = xp.stack([xp.where(there, here + d, -1) for d, there in zip(offsets, inside, strict=True)], axis=1)
-    kept = columns >= 0
-    values = xp.broadcast_to(xp.asarray([6.0 if d == 0 else -1.0 for d in offsets]), columns.shape)[kept]
-    if variable:  # (symmetric: by the sum of row and column)
-        values = values * (1 + 0.1 * xp.sin((here[:, None] + columns + 2 * first * plane)[kept] % 1009))
-    indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(kept.sum(axis=1))])
+    columns = xp.stack(
+        [xp.where(is_inside, row_numbers + d, -1) for d, is_inside in zip(offsets, inside, strict=True)], axis=1
+    )
+    stored = columns >= 0
+    values = xp.broadcast_to(xp.asarray([6.0 if d == 0 else -1.0 for d in offsets]), columns.shape)[stored]
+    if variable:  # The matrix stays symmetric, because the factors depend on the sum of row and column.
+        values = values * (1 + 0.1 * xp.sin((row_numbers[:, None] + columns + 2 * first * plane)[stored] % 1009))
+    indptr = xp.concatenate([xp.zeros(1, np.int64), xp.cumsum(stored.sum(axis=1))])
     indptr = indptr if int(indptr[-1]) >= 2**31 else indptr.astype(np.int32)
-    kind = sp.csr_array if device.kind == "cpu" else __import__("cupyx.scipy.sparse").scipy.sparse.csr_matrix
-    diagonal = kind((values, columns[kept].astype(indptr.dtype), indptr), shape=(rows, rows))
+    csr_type = sp.csr_array if device.kind == "cpu" else __import__("cupyx.scipy.sparse").scipy.sparse.csr_matrix
+    diagonal = csr_type((values, columns[stored].astype(indptr.dtype), indptr), shape=(rows, rows))
     edges = [(first > 0, 0, first * plane - plane), (last < nz, rows - plane, last * plane)]
     boundary = np.concatenate(
-        [np.empty(0, np.int64), *(np.arange(row, row + plane) for is_there, row, _ in edges if is_there)]
+        [np.empty(0, np.int64), *(np.arange(first_row, first_row + plane) for exists, first_row, _ in edges if exists)]
     )
-    ghosts = np.concatenate([np.empty(0, np.int64), *(np.arange(g, g + plane) for is_there, _, g in edges if is_there)])
+    ghosts = np.concatenate(
+        [
+            np.empty(0, np.int64),
+            *(np.arange(first_ghost, first_ghost + plane) for exists, _, first_ghost in edges if exists),
+        ]
+    )
     if variable:
         coupled = -1 - 0.1 * np.sin((boundary + first * plane + ghosts) % 1009)
     else:

@@ -1,7 +1,7 @@
-"""asv's environment "this": the Python that runs asv, with this checkout, under a name that is the same everywhere.
+"""asv's environment "this": the Python that runs asv, with this checkout, and the same name on every machine.
 
-asv's own "existing" takes its name from the path of the interpreter, which would tell of the machine in files that are
-kept; and it forgets PYTHONPATH, so that gsparse would have to be installed.
+asv's own environment "existing" is named after the interpreter's path, so committed results would contain a path of the
+machine. It also drops PYTHONPATH, so gsparse would have to be installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ThisPython(ExistingEnvironment):
     name = f"this-py{python}"
 
     def run(self, args, **kwargs):
-        # (what the caller's PYTHONPATH names comes first: another commit's checkout, say)
+        # The caller's PYTHONPATH comes first. It may name the checkout of another commit.
         path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(CHECKOUT))))
         env = kwargs.pop("env", os.environ) | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
         return super().run(args, env=env, **kwargs)

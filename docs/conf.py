@@ -1,32 +1,79 @@
-"""How Sphinx renders the guides (`examples/guides`) and the docstrings: python -m sphinx docs docs/_build."""
+"""Configure Sphinx, which renders the pages, the guides and the docstrings: python -m sphinx docs docs/_build."""
+
+import json
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 
 import gsparse
+from gsparse.matrix.host_operations import HOST_OPERATIONS
 
 project, author, copyright = "gsparse", "the gsparse developers", "the gsparse developers, BSD 3-Clause"
 release = gsparse.__version__
 extensions = ["sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
-default_role = "py:obj"  # `cg` in a docstring links to the page of cg
+default_role = "py:obj"  # Makes `cg` in a docstring a link to the page of cg.
 html_title = "gsparse"
-autodoc_typehints = "none"  # the docstrings have types and shapes
-autodoc_inherit_docstrings = False  # (SciPy's of what is as in SciPy)
+autodoc_typehints = "none"  # The docstrings give types and shapes.
+autodoc_inherit_docstrings = False  # Leaves out methods that have only SciPy's docstring.
 toc_object_entries_show_parents = "hide"
-numpydoc_show_class_members = False  # the template of a class lists them
+numpydoc_show_class_members = False  # The template of a class lists its members.
 
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {"show_toc_level": 2, "secondary_sidebar_items": ["page-toc"]}
 html_show_sourcelink = False
-html_sidebars = {"guides/*_*": [], "examples": []}  # room for code and what it prints
+html_sidebars = {"guides/*_*": [], "examples": []}  # Leaves more width for code and its output.
 html_static_path, html_css_files = ["_static"], ["pages.css"]
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/guides",
     "gallery_dirs": "guides",
-    "copyfile_regex": r"index\.rst",  # their order
-    "filename_pattern": r"\.py$",  # all of them are run
+    "copyfile_regex": r"index\.rst",  # This page gives the order of the guides.
+    "filename_pattern": r"\.py$",  # Runs all guides.
     "abort_on_example_error": True,
     "download_all_examples": False,
     "write_computation_times": False,
-    "min_reported_time": 1e9,  # the time a page took to make says nothing of what it shows
+    "min_reported_time": 1e9,  # Hides the time that a page took to run, which says nothing about gsparse.
 }
+
+
+class HostOperations(SphinxDirective):
+    """The directive ``.. host-operations::``: what SciPy computes on the host, from the table in the code."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a table with a row for each operation."""
+        lines = [".. list-table::", "   :widths: 30 70", "   :header-rows: 1", "", "   * - Operation", "     - When"]
+        for operation, when in HOST_OPERATIONS.items():
+            lines += [f"   * - {operation}", f"     - {when}"]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class MultigridRobustness(SphinxDirective):
+    """The directive ``.. multigrid-robustness::``: the table that ``asv_bench/measure_multigrid.py`` has recorded."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a table with a row for each problem."""
+        recorded = json.loads((Path(__file__).parent / "_static" / "multigrid_robustness.json").read_text())
+        columns = {
+            "problem": "Problem",
+            "rows": "Rows",
+            "levels": "Levels",
+            "complexity": "Complexity",
+            "iterations": "Iterations",
+            "iterations, strength of PyAMG": "Strength of PyAMG",
+            "iterations of PyAMG": "PyAMG",
+        }
+        lines = [".. list-table::", "   :header-rows: 1", ""]
+        for row in (columns, *recorded["rows"]):
+            cells = ["none" if row[name] is None else str(row[name]) for name in columns]
+            lines += [f"   {'  ' if place else '* '}- {cell}" for place, cell in enumerate(cells)]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def setup(app: Sphinx) -> None:
+    """Register the directives of this file."""
+    app.add_directive("host-operations", HostOperations)
+    app.add_directive("multigrid-robustness", MultigridRobustness)

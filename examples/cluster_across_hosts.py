@@ -1,11 +1,13 @@
 """Solve on the GPUs of several hosts: how to start a dask cluster there, and a script that connects to it.
 
-A matrix goes to whatever cluster dask's client is connected to. Without an address this script starts workers on this
-machine. The same versions of Python, dask and gsparse have to be on all hosts. Needs pip install '.[dask]'.
+A matrix is distributed over the cluster to which dask's client is connected. Without an address, this script starts
+workers on this machine. All hosts need the same versions of Python, dask and gsparse. Install them with
+pip install '.[dask]'.
 
-By hand. A scheduler on one host, and on each host a worker for each of its GPUs. A worker takes the first GPU that it
-sees, and sees the others after it, without which they could not reach each other directly. It has one thread and a fair
-part of the host's memory (by default a worker gets what its one thread is of the host's, and is ended beyond that):
+By hand. Start a scheduler on one host, and on each host a worker for each of its GPUs. A worker uses the first GPU that
+it sees. It also has to see the other GPUs, because GPUs can copy to each other directly only in a process that sees
+both. Give it one thread and an equal part of the host's memory. By default, its memory limit would be that of one of
+the host's threads, and dask ends a worker that exceeds its limit:
 
     head$   dask scheduler --interface ib0 --scheduler-file /shared/scheduler.json
     node1$  export NCCL_SOCKET_IFNAME=ib0 visible=0,1,2,3,4,5,6,7
@@ -16,26 +18,26 @@ part of the host's memory (by default a worker gets what its one thread is of th
             done
     head$   python examples/cluster_across_hosts.py --scheduler-file /shared/scheduler.json
 
-`dask cuda worker` of dask-cuda starts all workers of a host at once. Without a shared folder, the scheduler's address
-takes the file's place: `dask worker tcp://head:8786 ...` and `--address tcp://head:8786`.
+`dask cuda worker` of dask-cuda starts all workers of a host at once. Without a shared folder, use the scheduler's
+address instead of the file: `dask worker tcp://head:8786 ...` and `--address tcp://head:8786`.
 
-What has to get through. Ranks connect to each other at ports that the system picks
-(/proc/sys/net/ipv4/ip_local_port_range), and so does this process to them for products with NumPy's vectors; where it
-cannot, these go through the scheduler, which is slow, and a warning says so. NCCL finds its own way between GPUs:
-NCCL_SOCKET_IFNAME names the interface where it picks a wrong one, NCCL_IB_HCA the InfiniBand adapters, and
-NCCL_DEBUG=INFO in the workers' environment has it tell what it uses.
+Ports and networks. Ranks connect to each other at ports that the system chooses
+(/proc/sys/net/ipv4/ip_local_port_range). For products with NumPy arrays, this process connects to the ranks in the same
+way. If it cannot, these products go through the scheduler, which is slow, and a warning says so. NCCL chooses its own
+connections between GPUs. If it chooses the wrong network interface, set NCCL_SOCKET_IFNAME, and NCCL_IB_HCA for the
+InfiniBand adapters. With NCCL_DEBUG=INFO in the workers' environment, it reports its choice.
 
-With TLS. Who reaches a scheduler can run anything on its workers, so leave it without TLS only in a network that you
-trust. All sides get certificates of one authority; then the connections between ranks are encrypted too. What NCCL
-sends is not, in any case. --protocol tls, and the same three files for all:
+With TLS. Everyone who can reach a scheduler can run code on its workers, so go without TLS only in a network that you
+trust. All processes get certificates of one authority, and the connections between ranks are then encrypted too. The
+data that NCCL sends are never encrypted. Use --protocol tls and the same three files for all processes:
 
     head$   dask scheduler --protocol tls --tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem
     node1$  dask worker tls://head:8786 --protocol tls --tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem ...
     head$   python examples/cluster_across_hosts.py --address tls://head:8786 --tls ca.pem cert.pem key.pem
 
-Under Slurm, dask-jobqueue starts the workers as jobs, here each with a GPU to itself and blind to the others of its
-host. Where several GPUs of a host are wanted, have `srun --ntasks-per-node=1 --gpus-per-node=8` run the loop above and
-`wait` instead:
+Under Slurm, dask-jobqueue starts the workers as jobs. In this example, each job has one GPU and does not see the other
+GPUs of its host. To use several GPUs of each host, run the loop above, followed by `wait`, with
+`srun --ntasks-per-node=1 --gpus-per-node=8` instead:
 
     from dask_jobqueue import SLURMCluster
     from distributed import Client
@@ -75,14 +77,14 @@ from gsparse.linalg import cg, jacobi
 
 
 def rod_rows(n: int, lo: int, hi: int) -> scipy.sparse.dia_array:
-    """Give rows lo to hi of -u'' + u/100 on n points: each worker makes its own, and none sees the others'."""
+    """Return rows lo to hi of -u'' + u/100 on n points. Each worker calls this function for its own rows only."""
     middle, left, right = (scipy.sparse.eye_array(hi - lo, n, k=lo + step) for step in (0, -1, 1))
     return 2.01 * middle - left - right
 
 
 @contextmanager
 def connected(options: argparse.Namespace) -> Iterator[Client]:
-    """Connect to the cluster that was asked for, else start one here."""
+    """Connect to the cluster with the given address, or start one on this machine if none is given."""
     security = None
     if options.tls:
         names = ("tls_ca_file", "tls_client_cert", "tls_client_key")
@@ -98,11 +100,11 @@ def connected(options: argparse.Namespace) -> Iterator[Client]:
 def main() -> None:
     """Connect, wait for the workers, and solve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--address", help="of the scheduler")
-    parser.add_argument("--scheduler-file", help="that it has written")
-    parser.add_argument("--tls", nargs=3, metavar=("CA", "CERT", "KEY"), help="files, where the cluster talks TLS")
-    parser.add_argument("--workers", type=int, default=2, help="to wait for, or to start")
-    parser.add_argument("--n", type=int, default=100_000, help="points")
+    parser.add_argument("--address", help="address of the scheduler")
+    parser.add_argument("--scheduler-file", help="file that the scheduler has written")
+    parser.add_argument("--tls", nargs=3, metavar=("CA", "CERT", "KEY"), help="files, if the cluster uses TLS")
+    parser.add_argument("--workers", type=int, default=2, help="number of workers to wait for, or to start")
+    parser.add_argument("--n", type=int, default=100_000, help="number of points")
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
     options = parser.parse_args()
 
@@ -112,16 +114,16 @@ def main() -> None:
         sources = [functools.partial(rod_rows, n)]
         with from_loaders(sources, (n, n), client=client, partition="rows", device=options.device) as A:
             print(A)
-            # Vectors are dask's: each chunk stays where its rows are. Where a worker is lost, the others take its rows,
-            # read them again, and go on from what was kept of x every 50 iterations.
+            # Vectors are dask arrays, whose chunks stay on the workers that own the rows. If a worker is lost, the
+            # others load its rows and continue from a checkpoint of x, which they store every 50 iterations.
             b = da.full(n, 1.0, chunks=-(-n // len(A.workers)))
-            found = cg(A, b, M=jacobi(A), rtol=1e-10, full_output=True, on_failure="resume", checkpoint_every=50)
-            print(found)
-            residual = da.linalg.norm(b - A @ found.x) / da.linalg.norm(b)
-            print(f"true residual {residual.compute():.1e}, u in the middle {found.x[n // 2].compute():.6f}")
-        if found.info != 0:
-            raise SystemExit(f"not converged: {found.advice}")
+            result = cg(A, b, M=jacobi(A), rtol=1e-10, full_output=True, on_failure="resume", checkpoint_every=50)
+            print(result)
+            residual = da.linalg.norm(b - A @ result.x) / da.linalg.norm(b)
+            print(f"true residual {residual.compute():.1e}, u in the middle {result.x[n // 2].compute():.6f}")
+        if result.info != 0:
+            raise SystemExit(f"not converged: {result.advice}")
 
 
-if __name__ == "__main__":  # (dask's processes import this file)
+if __name__ == "__main__":  # the processes of the cluster import this file
     main()

@@ -1,10 +1,10 @@
 """Find the lowest tones of a drum: the smallest eigenvalues of a Laplacian, with LOBPCG.
 
-The drum is L-shaped, so no formula gives its tones; the third of them is known all the same (it is that of a square of
-half the size, 2π²), which shows how good the others are. LOBPCG works on a block of vectors at once, so each product is
-one with several columns, and a preconditioner spares it most of its iterations. SciPy's own takes a GpuSparseMatrix as
-it takes any other; in gsparse's, which has the same signature, the block never leaves the device. Runs on any machine:
-on the GPU where CuPy finds one, else on the CPU.
+The drum is L-shaped, so no formula gives its tones. Only the third one is known, because it is also a tone of a square
+of half the size: 2π². It shows how accurate the others are. LOBPCG works on a block of vectors at once, so each product
+has several columns. A preconditioner saves most of the iterations. SciPy's LOBPCG accepts a GpuSparseMatrix like any
+other matrix. In gsparse's, which has the same signature, the block never leaves the device. The example runs on the GPU
+if CuPy finds one, else on the CPU.
 
     python examples/eigenvalues.py            # 63 points along each side
     python examples/eigenvalues.py --n 511 --tones 10
@@ -24,7 +24,10 @@ from gsparse.linalg import ic0, lobpcg
 
 
 def drum(n: int) -> sp.csr_array:
-    """Give -Δ on an L of three unit squares, u = 0 on its border: the five-point stencil without the fourth."""
+    """Return -Δ on an L of three unit squares with u = 0 on its border.
+
+    It is the five-point stencil on a square of four unit squares, without the points of the fourth.
+    """
     h = 2 / (n + 1)
     second = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)) / h**2
     square = sp.csr_array(sp.kron(second, sp.eye_array(n)) + sp.kron(sp.eye_array(n), second))
@@ -44,8 +47,10 @@ def main() -> None:
     S = drum(options.n)
     A = gsparse.GpuSparseMatrix(S, device=options.device)
     M = ic0(A)
-    X = np.random.default_rng(0).standard_normal((A.shape[0], options.tones + 2))  # two more than wanted: faster
-    A @ X, M @ X  # the first products compile
+    X = np.random.default_rng(0).standard_normal(
+        (A.shape[0], options.tones + 2)
+    )  # Two additional vectors speed up convergence.
+    A @ X, M @ X  # The first products compile their kernels.
     tones = {}
     for name, solve, matrix, preconditioner in (
         ("SciPy's LOBPCG, its matrix", scipy.sparse.linalg.lobpcg, S, M),
@@ -59,10 +64,10 @@ def main() -> None:
         )
         print(f"{name:26} {A.shape[0]} points, {len(norms) - 2} iterations, {time.perf_counter() - begin:.2f} s")
         tones[name] = values[: options.tones]
-    for found in tones.values():
-        np.testing.assert_allclose(found, values[: options.tones], rtol=1e-6)
+    for computed in tones.values():
+        np.testing.assert_allclose(computed, values[: options.tones], rtol=1e-6)
     print("tones:", *(f"{value:.4f}" for value in values[: options.tones]))
-    print(f"the third is off by {abs(values[2] - 2 * np.pi**2):.1e}, what so many points are good for")
+    print(f"the third has an error of {abs(values[2] - 2 * np.pi**2):.1e}, which more points would reduce")
 
 
 if __name__ == "__main__":

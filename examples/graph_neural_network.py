@@ -1,14 +1,14 @@
 """Train a graph convolution network (Kipf & Welling, 2017) whose products with the graph run in gsparse.
 
-A network of two layers looks at each node's own features and at those of its neighbours and theirs:
+A network of two layers combines the features of each node with those of its neighbours and of their neighbours:
 
     logits = Â · relu(Â · X · W₁) · W₂,   Â = D^(-1/2) · (graph + I) · D^(-1/2)
 
-All but Â is PyTorch's. `Â @ tensor` takes a tensor where it lies, on the CPU or on a GPU, without a copy, and gives a
-tensor; its gradient is the transposed product, which is what `Propagate` tells PyTorch. The graph is drawn at random:
-nodes of a few communities, who mostly know their own; features hint at the community, and few nodes say theirs. Without
-the graph, the features alone do not go far. Needs PyTorch. On the GPU where there is one (a PyTorch that sees it is
-needed then), else on the CPU.
+All but Â belongs to PyTorch. `Â @ tensor` multiplies a tensor without a copy, on the CPU or on a GPU, and returns a
+tensor. Its gradient is the transposed product, which `Propagate` tells PyTorch. The graph is random: its nodes belong
+to a few communities, most edges join nodes of the same community, the features depend weakly on the community, and only
+a few nodes have a known community. The features alone, without the graph, do not suffice to find the others. The
+example needs PyTorch. It runs on the GPU if there is one (which PyTorch must support too), else on the CPU.
 
     python examples/graph_neural_network.py
     python examples/graph_neural_network.py --nodes 100000 --features 128
@@ -32,7 +32,7 @@ except ModuleNotFoundError:
     raise SystemExit("needs PyTorch: pip install torch") from None
 
 COMMUNITIES = 5
-SAID = 20  # nodes of each community that say which theirs is
+LABELLED = 20  # nodes of each community whose community is known
 
 
 class Propagate(torch.autograd.Function):
@@ -45,25 +45,25 @@ class Propagate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, ctx.A.T @ gradient  # (A.H where values are complex)
+        return None, ctx.A.T @ gradient  # For complex values it is A.H.
 
 
 def communities(nodes: int, features: int) -> tuple[sp.csr_array, np.ndarray, np.ndarray]:
-    """Draw a graph of communities: Â, features and communities of its nodes."""
+    """Make a random graph of communities. Return Â, the features and the communities of its nodes."""
     rng = np.random.default_rng(0)
     community = np.arange(nodes) % COMMUNITIES
-    one = rng.integers(nodes, size=4 * nodes)
-    friend = community[one] + COMMUNITIES * rng.integers(nodes // COMMUNITIES, size=one.size)
-    other = np.where(rng.random(one.size) < 0.7, friend, rng.integers(nodes, size=one.size))
-    edges = sp.coo_array((np.ones(one.size), (one, other)), shape=(nodes, nodes)).tocsr()
+    source = rng.integers(nodes, size=4 * nodes)
+    same_community = community[source] + COMMUNITIES * rng.integers(nodes // COMMUNITIES, size=source.size)
+    target = np.where(rng.random(source.size) < 0.7, same_community, rng.integers(nodes, size=source.size))
+    edges = sp.coo_array((np.ones(source.size), (source, target)), shape=(nodes, nodes)).tocsr()
     graph = ((edges + edges.T + sp.eye_array(nodes)) > 0).astype(np.float32)
     scale = sp.diags_array(1 / np.sqrt(graph.sum(axis=1)), dtype=np.float32)
-    hints = 0.25 * rng.standard_normal((COMMUNITIES, features))[community]
-    return (scale @ graph @ scale).tocsr(), (hints + rng.standard_normal(hints.shape)).astype(np.float32), community
+    means = 0.25 * rng.standard_normal((COMMUNITIES, features))[community]
+    return (scale @ graph @ scale).tocsr(), (means + rng.standard_normal(means.shape)).astype(np.float32), community
 
 
 def train(propagate: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, epochs: int) -> tuple[float, float]:
-    """Train on the nodes that say their community; give the share of the others that is found, and the seconds."""
+    """Train on the labelled nodes. Return the share of the other nodes that is classified right, and the seconds."""
     torch.manual_seed(0)
     scales = (X.shape[1] ** -0.5, 16**-0.5)
     first, second = (
@@ -71,15 +71,15 @@ def train(propagate: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, epochs: i
         for scale, shape in zip(scales, ((X.shape[1], 16), (16, COMMUNITIES)), strict=True)
     )
     optimizer = torch.optim.Adam([first, second], lr=0.02, weight_decay=5e-3)
-    said = torch.arange(y.numel(), device=y.device) < SAID * COMMUNITIES
+    is_labelled = torch.arange(y.numel(), device=y.device) < LABELLED * COMMUNITIES
     begin = time.perf_counter()
     for _ in range(epochs):
         optimizer.zero_grad()
         logits = propagate(torch.relu(propagate(X @ first)) @ second)
-        torch.nn.functional.cross_entropy(logits[said], y[said]).backward()
+        torch.nn.functional.cross_entropy(logits[is_labelled], y[is_labelled]).backward()
         optimizer.step()
-    found = logits.argmax(1) == y
-    return float(found[~said].float().mean()), time.perf_counter() - begin
+    is_correct = logits.argmax(1) == y
+    return float(is_correct[~is_labelled].float().mean()), time.perf_counter() - begin
 
 
 def main() -> None:
@@ -93,24 +93,26 @@ def main() -> None:
 
     S, features, community = communities(options.nodes, options.features)
     A = gsparse.GpuSparseMatrix(S, device=options.device)
-    place = A.device.name.replace("gpu", "cuda")
-    X, y = (torch.from_numpy(array).to(place) for array in (features, community))
-    theirs = torch.sparse_coo_tensor(np.stack(S.tocoo().coords), S.data, S.shape, check_invariants=False)
-    theirs = theirs.to(place).coalesce()
-    print(f"{S.shape[0]} nodes, {S.nnz} entries, {SAID * COMMUNITIES} nodes say their community; on {place}")
+    torch_device = A.device.name.replace("gpu", "cuda")
+    X, y = (torch.from_numpy(array).to(torch_device) for array in (features, community))
+    torch_matrix = torch.sparse_coo_tensor(np.stack(S.tocoo().coords), S.data, S.shape, check_invariants=False)
+    torch_matrix = torch_matrix.to(torch_device).coalesce()
+    print(
+        f"{S.shape[0]} nodes, {S.nnz} entries, {LABELLED * COMMUNITIES} nodes have a known community; on {torch_device}"
+    )
 
-    ways = {
+    products = {
         "without the graph": lambda Z: Z,
-        "torch.sparse.mm": lambda Z: torch.sparse.mm(theirs, Z),
+        "torch.sparse.mm": lambda Z: torch.sparse.mm(torch_matrix, Z),
         "gsparse": lambda Z: Propagate.apply(A, Z),
     }
     accuracies = {}
-    for name, propagate in ways.items():
-        train(propagate, X, y, 2)  # the first products compile
+    for name, propagate in products.items():
+        train(propagate, X, y, 2)  # The first products compile their kernels.
         accuracies[name], seconds = train(propagate, X, y, options.epochs)
-        print(f"{name:18} found {accuracies[name]:6.1%}, {1e3 * seconds / options.epochs:7.2f} ms an epoch")
+        print(f"{name:18} found {accuracies[name]:6.1%}, {1e3 * seconds / options.epochs:7.2f} ms per epoch")
 
-    assert accuracies["gsparse"] > accuracies["without the graph"] + 0.2, "the graph should tell far more"
+    assert accuracies["gsparse"] > accuracies["without the graph"] + 0.2, "the graph should help much"
     assert abs(accuracies["gsparse"] - accuracies["torch.sparse.mm"]) < 0.02, "both multiply by the same matrix"
 
 

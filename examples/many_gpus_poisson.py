@@ -1,9 +1,9 @@
 """Solve a 3-D Poisson problem on all GPUs of this machine, with conjugate gradients that run on a dask cluster.
 
-Each worker owns a block of rows and the part of every vector that belongs to it. In an iteration it sends its
-neighbours the entries that they need, straight from one to the other, and all add up two numbers; nothing passes
-through dask or through this process. Without a GPU the workers are two processes on the CPU. Needs dask, tqdm and
-PyAMG: pip install 'gsparse[examples]'.
+Each worker owns a block of rows and the part of every vector that belongs to them. In an iteration, each worker sends
+its neighbours the entries that they need, directly from one to the other, and all workers add up two numbers. Nothing
+passes through dask or through this process. Without a GPU, the workers are two processes on the CPU. The example needs
+dask, tqdm and PyAMG: pip install 'gsparse[examples]'.
 
     python examples/many_gpus_poisson.py            # 32³ unknowns
     python examples/many_gpus_poisson.py --n 400
@@ -27,36 +27,36 @@ from gsparse.linalg import amg, cg, ic0
 
 
 def poisson(n: int) -> scipy.sparse.csr_array:
-    """Give -Δ inside the unit cube, u = 0 on its faces, times h²: seven entries a row."""
+    """Return the 7-point matrix of -Δ inside the unit cube with u = 0 on its faces, times h²."""
     laplacian = scipy.sparse.linalg.LaplacianNd((n,) * 3, boundary_conditions="dirichlet", dtype=np.float64)
     return scipy.sparse.csr_array(-laplacian.tosparse())
 
 
 def solve(A: DistributedMatrix, b: np.ndarray) -> np.ndarray:
-    """Solve with and without preconditioners, and give the last solution."""
-    # Each worker makes its own preconditioner, of the block of entries whose rows and columns are both its own.
+    """Solve with and without preconditioners, and return the last solution."""
+    # Each worker makes a preconditioner from its diagonal block: the entries whose row and column it owns.
     for name, M in (("CG", None), ("CG with IC(0)", ic0(A)), ("CG with AMG", amg(A))):
         cg(A, b, M=M, maxiter=1)  # the first solve compiles
         begin = time.perf_counter()
-        found = cg(A, b, M=M, rtol=1e-8, full_output=True, progress=True)
+        result = cg(A, b, M=M, rtol=1e-8, full_output=True, progress=True)
         seconds = time.perf_counter() - begin
-        residual = np.linalg.norm(b - A @ found.x) / np.linalg.norm(b)
-        print(f"{name:13} {found}, {seconds:.2f} s with all that is around it, true residual {residual:.1e}")
-        if found.info != 0:
-            raise SystemExit(f"not converged: {found.advice}")
-    return found.x
+        residual = np.linalg.norm(b - A @ result.x) / np.linalg.norm(b)
+        print(f"{name:13} {result}, {seconds:.2f} s for the whole call, true residual {residual:.1e}")
+        if result.info != 0:
+            raise SystemExit(f"not converged: {result.advice}")
+    return result.x
 
 
 def main() -> None:
-    """Start a cluster, spread the matrix over it, and solve for NumPy's and for dask's arrays."""
+    """Start a cluster, distribute the matrix over it, and solve with NumPy and with dask arrays."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=32, help="points along each side of the cube")
-    parser.add_argument("--workers", type=int, default=None, help="one for each GPU by default, 2 without any")
+    parser.add_argument("--workers", type=int, default=None, help="default: one for each GPU, or 2 without a GPU")
     parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
-    parser.add_argument("--plot", metavar="FILE", help="a picture of the blocks, .png or .svg; needs matplotlib")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture of the blocks as .png or .svg; needs matplotlib")
     options = parser.parse_args()
-    needed = ["tqdm", "pyamg", *(["matplotlib"] if options.plot else [])]
-    if missing := [name for name in needed if find_spec(name) is None]:  # (rather than after a minute's work)
+    packages = ["tqdm", "pyamg", *(["matplotlib"] if options.plot else [])]
+    if missing := [name for name in packages if find_spec(name) is None]:  # check this before the long computation
         raise SystemExit(f"needs {', '.join(missing)}: pip install 'gsparse[examples]'")
 
     S = poisson(options.n)
@@ -66,14 +66,14 @@ def main() -> None:
 
     cluster = LocalGpuCluster(options.workers, device=options.device)
     with cluster, Client(cluster) as client, distribute(S, client=client) as A:
-        print(A)  # the blocks, what they hold, and where
-        u = solve(A, b)  # NumPy in, NumPy out: as on one GPU
+        print(A)  # a table of the blocks: rows, entries, ghosts, device and worker
+        u = solve(A, b)  # NumPy arrays, as on one GPU
         print(f"u at the centre: {u[centre]:.6f}")
 
-        # Dask in, dask out: chunk by chunk where the rows are, and never in this process as a whole.
+        # For a dask array, the solution is a dask array. Its chunks stay on the workers that own the rows.
         v, info = cg(A, da.full(S.shape[0], h**2, chunks=S.shape[0] // 7), M=ic0(A), rtol=1e-8)
-        worst = abs(v - da.from_array(u, chunks=v.chunks)).max().compute()
-        print(f"with dask arrays: info {info}, {v.numblocks[0]} chunks, the solutions differ by {worst:.1e}")
+        difference = abs(v - da.from_array(u, chunks=v.chunks)).max().compute()
+        print(f"with dask arrays: info {info}, {v.numblocks[0]} chunks, the solutions differ by {difference:.1e}")
 
         if options.plot:
             from matplotlib.figure import Figure
@@ -85,5 +85,5 @@ def main() -> None:
             figure.savefig(options.plot, dpi=130)
 
 
-if __name__ == "__main__":  # (dask's processes import this file)
+if __name__ == "__main__":  # the processes of the cluster import this file
     main()

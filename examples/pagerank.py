@@ -1,12 +1,13 @@
 """Rank the pages of a web: PageRank as a linear system, solved on the device.
 
-Who follows links at random, and now and then jumps to any page, is found at page i with probability x[i]:
+A visitor follows random links, and jumps to a random page from time to time. The probability x[i] of finding the
+visitor at page i satisfies
 
-    x = α·Pᵀ·x + (1 - α)/n,   P[i, j] = 1/links of i  where page i links to page j
+    x = α·Pᵀ·x + (1 - α)/n,   P[i, j] = 1/links of i  if page i links to page j
 
-which is a sparse linear system, (1 - α·Pᵀ)·x = (1 - α)/n. GMRES needs fewer products for it than the usual repeated
-multiplication. The web is cnr-2000 (325 557 pages crawled in 2000) where the real matrices are, else a
-random one of the same kind. Runs on any machine: on the GPU where CuPy finds one, else on the CPU.
+This is a sparse linear system, (1 - α·Pᵀ)·x = (1 - α)/n. GMRES needs fewer products for it than the power method, which
+multiplies repeatedly. The web is cnr-2000 (325 557 pages crawled in 2000) if the folder of real matrices has it, else a
+random graph with similar row lengths. The example runs on the GPU if CuPy finds one, else on the CPU.
 
     python examples/pagerank.py
     python examples/pagerank.py --graph cs-stanford --damping 0.95
@@ -25,7 +26,7 @@ from gsparse.linalg import gmres
 
 
 def links_of(name: str) -> tuple[str, sp.csr_array]:
-    """Give a graph by name, else a random one, as a matrix of ones."""
+    """Return a graph as a matrix of ones: the one with this name, or a random one if there is none."""
     try:
         data, indices, indptr, shape = find_problem(name).make(np)
     except FileNotFoundError:
@@ -34,20 +35,20 @@ def links_of(name: str) -> tuple[str, sp.csr_array]:
     return name, sp.csr_array((np.ones(data.size), indices, indptr), shape=shape)
 
 
-def repeated(A: gsparse.GpuSparseMatrix, x: np.ndarray, damping: float, rtol: float) -> tuple[np.ndarray, int]:
-    """Multiply until nothing changes: the power method."""
+def power_method(A: gsparse.GpuSparseMatrix, x: np.ndarray, damping: float, rtol: float) -> tuple[np.ndarray, int]:
+    """Multiply until x changes by less than `rtol`. Return x and the number of products."""
     jump, steps, change = (1 - damping) / x.size, 0, 1.0
     while change > rtol:
-        following = damping * (A @ x) + jump
-        x, change, steps = following, abs(following - x).sum(), steps + 1
+        next_x = damping * (A @ x) + jump
+        x, change, steps = next_x, abs(next_x - x).sum(), steps + 1
     return x, steps
 
 
 def main() -> None:
-    """Rank in both ways, and print the first pages."""
+    """Compute the ranks with both methods, and print the first pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", default="cnr-2000", help="a graph of the folder of real matrices, or a file")
-    parser.add_argument("--damping", type=float, default=0.85, help="α: how often a link is followed")
+    parser.add_argument("--graph", default="cnr-2000", help="a graph in the folder of real matrices, or a file")
+    parser.add_argument("--damping", type=float, default=0.85, help="α: the probability of following a link")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
     options = parser.parse_args()
 
@@ -55,22 +56,22 @@ def main() -> None:
     count = links.sum(axis=1)
     P = sp.diags_array(np.divide(1, count, where=count > 0, out=np.zeros_like(count))) @ links
     n = P.shape[0]
-    print(f"{name}: {n} pages, {P.nnz} links, {np.count_nonzero(count == 0)} pages without any")
+    print(f"{name}: {n} pages, {P.nnz} links, {np.count_nonzero(count == 0)} pages without links")
 
-    # A page without links ends the walk; dividing by the sum afterwards is as if it went on anywhere.
+    # The walk ends at a page without links. Dividing x by its sum has the same effect as a jump from there to any page.
     A = gsparse.GpuSparseMatrix(sp.eye_array(n) - options.damping * P.T, device=options.device)
     jump = np.full(n, (1 - options.damping) / n)
-    gmres(A, jump, restart=30, maxiter=1)  # the first solve compiles
-    found = gmres(A, jump, rtol=1e-10, restart=30, maxiter=100, full_output=True)
-    print(f"GMRES(30): {found}")
-    if found.info != 0:
-        raise SystemExit("not converged: the closer α is to 1, the harder")
+    gmres(A, jump, restart=30, maxiter=1)  # The first solve compiles its kernels.
+    result = gmres(A, jump, rtol=1e-10, restart=30, maxiter=100, full_output=True)
+    print(f"GMRES(30): {result}")
+    if result.info != 0:
+        raise SystemExit("not converged: the problem is harder the closer α is to 1")
 
     transposed = gsparse.GpuSparseMatrix(P.T, device=options.device)
-    x, steps = repeated(transposed, np.full(n, 1 / n), options.damping, 1e-10)
-    print(f"repeated multiplication: {steps} products; the ranks differ by {abs(x - found.x).sum():.1e}")
+    x, steps = power_method(transposed, np.full(n, 1 / n), options.damping, 1e-10)
+    print(f"power method: {steps} products; the ranks differ by {abs(x - result.x).sum():.1e}")
 
-    ranks = found.x / found.x.sum()
+    ranks = result.x / result.x.sum()
     for place, page in enumerate(np.argsort(-ranks)[:5], 1):
         print(f"{place}. page {page}: {ranks[page]:.5f}, {links[:, [page]].nnz} links to it")
 

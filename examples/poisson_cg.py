@@ -1,7 +1,7 @@
 """Solve a Poisson problem: SciPy's conjugate gradients with the matrix replaced by one line, then gsparse's own.
 
-SciPy's solver keeps its vectors on the host, whatever the matrix; that of `gsparse.linalg` leaves them on the device.
-Runs on any machine: on the GPU where CuPy finds one, else on the CPU.
+SciPy's solver keeps its vectors on the host for every matrix; the solver of `gsparse.linalg` keeps them on the device.
+The example runs on any machine: on the GPU if CuPy finds one, otherwise on the CPU.
 
     python examples/poisson_cg.py            # 64³ unknowns
     python examples/poisson_cg.py --n 128
@@ -27,18 +27,19 @@ def main() -> None:
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
     options = parser.parse_args()
 
-    # -Δu = 1 inside the unit cube, u = 0 on its faces: seven entries a row.
+    # -Δu = 1 inside the unit cube, u = 0 on its faces: seven entries per row.
     S = -scipy.sparse.linalg.LaplacianNd((options.n,) * 3, boundary_conditions="dirichlet", dtype=np.float64).tosparse()
     S = S.tocsr()
     b = np.full(S.shape[0], 1.0 / (options.n + 1) ** 2)
 
-    A = gsparse.GpuSparseMatrix(S, device=options.device)  # the one line
+    A = gsparse.GpuSparseMatrix(S, device=options.device)  # the line that is replaced
     A @ b  # the first product compiles or loads the kernel
     print(A.plan)
 
     begin = time.perf_counter()
-    cg(A, b, maxiter=1)  # so does the first solve
-    print(f"gsparse's cg compiled or loaded in {time.perf_counter() - begin:.1f} s, which the times below leave out\n")
+    cg(A, b, maxiter=1)  # the first solve compiles or loads its kernels too
+    seconds = time.perf_counter() - begin
+    print(f"gsparse's cg compiled or loaded in {seconds:.1f} s, which the times below do not include\n")
 
     solvers = {
         "SciPy's cg, SciPy's matrix": partial(scipy.sparse.linalg.cg, S),

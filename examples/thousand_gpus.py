@@ -1,10 +1,11 @@
-"""What to expect of many GPUs: an iteration of CG on the 7-point problem, modelled from runs on a few.
+"""Predict the time of CG on many GPUs: an iteration on the 7-point problem, modelled from runs on a few GPUs.
 
-A model of what an iteration costs (memory traffic, ghosts of the neighbours, two all-reduces) is fitted to measured
-runs, then asked about up to 1024 GPUs, eight to a host: with 8 million rows for each GPU (weak scaling), and with 64
-million and a billion rows in all (strong scaling). Twice each: in slabs, which is how consecutive rows are cut, and in
-boxes, which is what METIS comes close to. What links between hosts cost is assumed, not measured, until
-there are records of several hosts; `gsparse.bench.scaling_model` says what else the model leaves out.
+A model of the time of an iteration (memory traffic, ghosts of the neighbours, two all-reduces) is fitted to measured
+runs. It then predicts the time on up to 1024 GPUs, with eight on each host: with 8 million rows for each GPU (weak
+scaling), and with 64 million and a billion rows in all (strong scaling). The rows are divided in two ways: into slabs,
+as consecutive rows are, and into boxes, which resemble the parts that METIS finds. The constants of the links between
+hosts are assumed and not measured, until there are records of several hosts. `gsparse.bench.scaling_model` describes
+what else the model leaves out.
 
     python examples/thousand_gpus.py
     python examples/thousand_gpus.py --records my_runs.json --plot scaling.png
@@ -21,55 +22,61 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gsparse.bench.scaling_model import CostModel, Work, fit
+from gsparse.bench.scaling_model import CostModel, RankWork, fit
 
 WORLD_SIZES = [2**k for k in range(11)]
 ENTRIES_PER_ROW = 7
 
-# Rows of the whole problem on so many GPUs.
+# The number of rows of the whole problem, by the number of GPUs.
 SCENARIOS: dict[str, Callable[[int], float]] = {
-    "8 million rows a GPU (weak scaling)": lambda world_size: 8e6 * world_size,
+    "8 million rows per GPU (weak scaling)": lambda world_size: 8e6 * world_size,
     "64 million rows (strong scaling)": lambda world_size: 64e6,
     "a billion rows (strong scaling)": lambda world_size: 1e9,
 }
 
 
-def slabs(num_rows: float, world_size: int) -> Work:
-    """Cut a cube into slices."""
+def slabs(num_rows: float, world_size: int) -> RankWork:
+    """Return the work of a rank if a cube is cut into slabs."""
     return inner_block(num_rows, (1, 1, world_size))
 
 
-def boxes(num_rows: float, world_size: int) -> Work:
-    """Cut a cube into boxes as alike as a power of two allows."""
+def boxes(num_rows: float, world_size: int) -> RankWork:
+    """Return the work of a rank if a cube is cut into equal boxes, as close to cubes as a power of two allows."""
     doublings = world_size.bit_length() - 1
     return inner_block(num_rows, tuple(2 ** ((doublings + axis) // 3) for axis in range(3)))
 
 
-def inner_block(num_rows: float, cuts: tuple[int, ...]) -> Work:
-    """Give the work of the block with most neighbours; slices thinner than a plane have more than counted here."""
+def inner_block(num_rows: float, cuts: tuple[int, ...]) -> RankWork:
+    """Return the work of the block with the most neighbours.
+
+    A slab that is thinner than one plane of points has more neighbours than are counted here.
+    """
     world_size = math.prod(cuts)
     rows = num_rows / world_size
     neighbours = [min(cut - 1, 2) for cut in cuts]
     faces = [min(rows / (num_rows ** (1 / 3) / cut), rows) for cut in cuts]
     ghosts = sum(count * face for count, face in zip(neighbours, faces, strict=True))
-    return Work(rows, ENTRIES_PER_ROW * rows, world_size, ghosts, sum(neighbours))
+    return RankWork(rows, ENTRIES_PER_ROW * rows, world_size, ghosts, sum(neighbours))
 
 
 CUTS = {"slabs": slabs, "boxes": boxes}
 
 
-def efficiency(model: CostModel, num_rows: float, work: Work) -> float:
-    """Compare with an even share of what one GPU would take for all rows, had it the memory."""
-    alone = model.seconds(Work(num_rows, ENTRIES_PER_ROW * num_rows))
-    return alone / work.world_size / model.seconds(work)
+def efficiency(model: CostModel, num_rows: float, work: RankWork) -> float:
+    """Return the ideal time over the modelled one.
+
+    The ideal time is that of one GPU with enough memory for all rows, divided by the number of GPUs.
+    """
+    single_gpu = model.seconds(RankWork(num_rows, ENTRIES_PER_ROW * num_rows))
+    return single_gpu / work.world_size / model.seconds(work)
 
 
 def print_fit(model: CostModel, measured: dict[str, Any]) -> None:
-    """Set what was measured beside what the model says."""
+    """Print the measured times beside those of the model."""
     print(textwrap.fill(measured["source"], 110) + "\n")
-    print(f"{'GPUs':>5} {'rows a GPU':>11} {'measured µs':>12} {'model':>7}")
+    print(f"{'GPUs':>5} {'rows/GPU':>11} {'measured µs':>12} {'model':>7}")
     for record in measured["records"]:
-        modelled = model.seconds(Work.from_record(record))
+        modelled = model.seconds(RankWork.from_record(record))
         print(
             f"{record['world_size']:5} {record['rows']:11,} {record['seconds_per_iteration'] * 1e6:12.1f} "
             f"{modelled * 1e6:7.1f}"
@@ -78,8 +85,8 @@ def print_fit(model: CostModel, measured: dict[str, Any]) -> None:
 
 
 def print_table(model: CostModel, name: str, rows_on: Callable[[int], float]) -> None:
-    """Print one scenario, µs an iteration; of the halo, what the product does not hide."""
-    print(f"\n{name}: efficiency, and µs an iteration = local + halo + all-reduces")
+    """Print one scenario in µs per iteration. The time of the halo is the part that the product does not hide."""
+    print(f"\n{name}: efficiency, and µs per iteration = local + halo + all-reduces")
     print(f"{'GPUs':>5}" + "".join(f" {cut:>10} {'µs =':>9} {'local':>8} {'halo':>7} {'reduce':>7}" for cut in CUTS))
     for world_size in WORLD_SIZES:
         line = f"{world_size:5}"
@@ -94,7 +101,7 @@ def print_table(model: CostModel, name: str, rows_on: Callable[[int], float]) ->
 
 
 def plot(model: CostModel, path: str) -> None:
-    """Draw efficiencies, and below them what an iteration in boxes is spent on (halos as far as they show)."""
+    """Draw efficiencies, and below them the parts of an iteration with boxes, without halos that cost no time."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 7), layout="constrained")
@@ -113,23 +120,23 @@ def plot(model: CostModel, path: str) -> None:
         for ax in (above, below):
             ax.axvline(model.ranks_per_host, color="grey", linestyle=":", label="one host")
     axes[0, 0].set_ylabel("efficiency")
-    axes[1, 0].set_ylabel("µs an iteration, in boxes")
+    axes[1, 0].set_ylabel("µs per iteration, with boxes")
     axes[0, 0].legend()
     axes[1, 1].legend()
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
-    """Fit, print, and draw where asked to."""
+    """Fit the model, print its predictions, and draw them if ``--plot`` asks for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", default=Path(__file__).with_name("measured_cg.json"), type=Path)
-    parser.add_argument("--plot", metavar="FILE", help="a picture, .png or .svg; needs matplotlib")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture, .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     measured = json.loads(options.records.read_text())
     model = fit(measured["records"])
     print_fit(model, measured)
-    print(f"\nFrom here on an entry takes {Work.entry_bytes:g} bytes, as in plain CSR: more than in the runs above.")
+    print(f"\nBelow, an entry takes {RankWork.entry_bytes:g} bytes, as in plain CSR: more than in the runs above.")
     for name, rows_on in SCENARIOS.items():
         print_table(model, name, rows_on)
     if options.plot:

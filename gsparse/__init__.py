@@ -11,9 +11,11 @@ from gsparse.device.counters import strict, total_stats
 from gsparse.device.threads import get_num_threads, set_num_threads
 from gsparse.errors import GsparseError
 from gsparse.formats import FORMATS
+from gsparse.matrix import assembly
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.upper_rooms import UPPER_ROOMS
 from gsparse.products.multiply import spmm, spmv
+from gsparse.sparse import PUBLIC_NAMES
 
 __all__ = [
     "FORMATS",
@@ -44,11 +46,13 @@ UPPER_ROOMS.update(
     html=_imported_later("gsparse.plot", "html"),
 )
 
-_SUBMODULES = ("distributed", "files", "linalg", "plot")
+PUBLIC_NAMES.update(assembly.PUBLIC_NAMES)
+
+_SUBMODULES = ("distributed", "files", "linalg", "plot", "sparse")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part when it is first used, as SciPy does."""
+    """Import a submodule when it is first used, as SciPy does."""
     if name in _SUBMODULES:
         return import_module(f"gsparse.{name}")
     raise AttributeError(f"module 'gsparse' has no attribute {name!r}")

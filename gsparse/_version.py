@@ -1,3 +1,3 @@
-"""The version, for the package's metadata and for what is cached on disk."""
+"""The version, for the package's metadata and for the keys of the caches on disk."""
 
 __version__ = "0.1.0.dev0"

@@ -1,9 +1,10 @@
-"""What gsparse raises and warns: each error names the requirement, what came, and the remedy."""
+"""Exceptions and warnings of gsparse. Each message names the requirement, the value received, and the remedy."""
 
 from __future__ import annotations
 
 __all__ = [
     "CommunicationError",
+    "ConvergenceWarning",
     "DeviceError",
     "DeviceMemoryError",
     "DtypeError",
@@ -15,88 +16,89 @@ __all__ = [
     "HostLoanWarning",
     "RankLostError",
     "ShapeError",
+    "SmootherWarning",
     "StructureError",
-    "WorkerLost",
+    "WorkerLostError",
 ]
 
 
 class GsparseError(Exception):
-    """Base of every error that gsparse raises on purpose."""
+    """Base class of every error that gsparse raises on purpose."""
 
 
 class ShapeError(GsparseError, ValueError):
-    """Shapes do not fit together; SciPy raises ValueError here, and so does this."""
+    """The shapes of two arguments do not fit together. It is a ValueError, as in SciPy."""
 
 
 class DtypeError(GsparseError, TypeError, ValueError):
-    """A dtype that cannot be held or computed with, or an `out` of another dtype than the result.
+    """A dtype cannot be stored or computed with, or `out` has another dtype than the result.
 
-    SciPy raises TypeError for some of these and ValueError for others; this is both.
+    SciPy raises TypeError in some of these cases and ValueError in others. This error is both.
     """
 
 
 class StructureError(GsparseError, ValueError):
-    """`indptr` and `indices` do not describe a matrix: non-monotone, out of range, wrong length."""
+    """`indptr` and `indices` do not describe a matrix: they decrease, are out of range, or have the wrong length."""
 
 
 class FormatError(GsparseError, ValueError):
-    """A storage format that does not exist, or that does not fit this matrix."""
+    """The storage format does not exist, or the matrix cannot be stored in it."""
 
 
 class FactorizationError(GsparseError, ArithmeticError):
-    """A preconditioner cannot be made of this matrix: a zero pivot, or one that is not positive where it has to be."""
+    """The preconditioner does not exist for this matrix: a pivot is zero, or not positive where it must be."""
 
 
 class FileFormatError(GsparseError, ValueError):
-    """A file that is truncated, malformed, or of a kind gsparse does not read."""
+    """A file is truncated or malformed, or gsparse does not read files of this kind."""
 
 
 class DeviceError(GsparseError, RuntimeError):
-    """The device asked for is not there, or the operands live on different devices."""
+    """The requested device does not exist, or the operands live on different devices."""
 
 
 class DeviceMemoryError(GsparseError, MemoryError):
-    """The device ran out of memory; the message says how much was needed and how much was free."""
+    """The device ran out of memory. The message says how much was needed and how much was free."""
 
 
 class CommunicationError(GsparseError, RuntimeError):
-    """Ranks of a distributed matrix cannot go on together: one is silent, was stopped, or is about something else."""
+    """The ranks of a distributed matrix cannot continue: a rank is silent, was stopped, or runs another operation."""
 
 
 class RankLostError(CommunicationError):
-    """A rank is gone.
+    """A rank is gone: its process ended, or its connection broke.
 
     Parameters
     ----------
     rank : int
-        Its number in the communicator.
+        The number of the rank in the communicator.
     address : str
-        Where it was.
+        The address at which the rank was reached.
     why : str
-        How that was noticed.
+        How the loss was noticed.
     """
 
     def __init__(self, rank: int, address: str, why: str) -> None:
-        super().__init__(rank, address, why)  # (what it is pickled by)
+        super().__init__(rank, address, why)  # `args` must equal the parameters: unpickling calls __init__(*args).
         self.rank, self.address, self.why = rank, address, why
 
     def __str__(self) -> str:
         return f"rank {self.rank} at {self.address} is gone: {self.why}"
 
 
-class WorkerLost(CommunicationError):  # noqa: N818  (as Python's own KeyboardInterrupt: something has happened)
-    """A worker of a cluster that held rows of a distributed matrix is gone, and its rows with it.
+class WorkerLostError(CommunicationError):
+    """A worker that held rows of a distributed matrix is gone, and its rows are lost.
 
     Parameters
     ----------
     rank : int
-        Its number in the communicator.
+        The number of the worker's rank in the communicator.
     address : str
-        Dask's, of the worker.
+        The worker's address in dask.
     """
 
     def __init__(self, rank: int, address: str) -> None:
-        super().__init__(rank, address)  # (what it is pickled by)
+        super().__init__(rank, address)  # `args` must equal the parameters: unpickling calls __init__(*args).
         self.rank, self.address = rank, address
 
     def __str__(self) -> str:
@@ -107,12 +109,27 @@ class WorkerLost(CommunicationError):  # noqa: N818  (as Python's own KeyboardIn
 
 
 class HostFallbackError(GsparseError, RuntimeError):
-    """Inside `gsparse.strict()`, an operation would have left the device."""
+    """An operation inside `gsparse.strict()` would have run on the host."""
 
 
 class HostLoanWarning(UserWarning):
-    """A host array of the matrix is still held, so every product has to bring it to the device again."""
+    """The caller still holds a host array of the matrix, so every product uploads it to the device again."""
+
+
+class ConvergenceWarning(UserWarning):
+    """`gsparse.linalg.solve` returns a solution whose residual is larger than the tolerance."""
+
+
+class SmootherWarning(UserWarning):
+    """A smoother of a multigrid hierarchy runs on no device. Another one replaces it, which `repr` of M names."""
+
+
+class CoarseningWarning(UserWarning):
+    """Multigrid could not make a coarser level. Its cycle only smooths a large matrix, which converges slowly."""
 
 
 class MatrixProductWarning(UserWarning):
-    """An operator is elementwise here that was a matrix product of the `scipy.sparse.spmatrix` the matrix came from."""
+    """`*` or `**` is elementwise, and was a matrix product of the `scipy.sparse.spmatrix` that the matrix came from.
+
+    Of a `gsparse.sparse.csr_matrix`, both are matrix products.
+    """

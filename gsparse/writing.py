@@ -1,6 +1,6 @@
-"""Writing files so that the older one of the same name survives a full disk, an error and a crash.
+"""Write files so that an older file of the same name survives a full disk, an error and a crash.
 
-Everything in gsparse that writes a file writes it through this module.
+All code of gsparse that writes a file uses this module.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["new_file", "part_of", "rename", "replacing"]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes the place of `path` when the block ends without an error.
+    """Open a file for writing that replaces `path` when the block ends without an error.
 
-    Until then, the bytes are in a part file in the same folder. It is removed where the block fails, and the older file
-    stays as it was. A symbolic link is followed, and permissions of the older file are kept. A device or a pipe is
-    written directly, since there is nothing to replace.
+    Until then, the bytes are in a part file in the same folder. If the block fails, the part file is removed and the
+    older file stays unchanged. A symbolic link is followed, and the new file gets the permissions of the older one. A
+    device or a pipe is written directly, because there is nothing to replace.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises
     ------
     OSError
-        Where the folder takes no new file, or the disk is full.
+        If no file can be created in the folder, or the disk is full.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with replacing(Path(folder) / "greeting") as file:
     ...         _ = file.write(b"hello")
-    ...     [found.read_bytes() for found in Path(folder).iterdir()]
+    ...     [path.read_bytes() for path in Path(folder).iterdir()]
     [b'hello']
     """
     path = Path(os.path.realpath(path))
@@ -67,7 +67,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Create a file that is complete on the disk when the block ends, and absent where the block fails.
+    """Create a file that is complete on the disk when the block ends, and is removed if the block fails.
 
     Raises
     ------
@@ -86,19 +86,19 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def rename(part: Path, path: Path) -> None:
-    """Let a complete part file take the place of `path`, also after a power failure."""
+    """Replace `path` by a complete part file, so that the replacement also survives a power failure."""
     part.replace(path)
     _write_folder(path.parent)
 
 
 def part_of(path: Path, mark: str) -> Path:
-    """Give the name of a part file of `path`: hidden, in the same folder, different for each mark."""
+    """Return the path of a part file of `path`: a hidden file in the same folder, with another name for each mark."""
     return path.with_name(f".{path.name}.{mark}.part")
 
 
 def _write_folder(folder: Path) -> None:
-    """Write the entries of a folder to the disk: names are not part of what `fsync` writes for a file."""
-    with suppress(OSError):  # (some file systems, and Windows, refuse this for folders)
+    """Write the names in a folder to the disk, because `fsync` of a file writes its contents but not its name."""
+    with suppress(OSError):  # Some file systems, and Windows, refuse `fsync` for folders.
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,22 +1,29 @@
-"""One body for every device: the `device` fixture runs a test on the CPU backend, on emulated GPUs of 32 and 64 lanes,
-and on a real GPU wherever CuPy finds one."""
+"""The `device` fixture, which runs a test on the CPU backend, on emulated GPUs of 32 and 64 lanes, and on a real GPU if
+CuPy finds one, and fixtures for arrays of a device."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import DeviceError
 from tests.proof.emulated_device import EmulatedDevice
+from tests.untraced import compile_untraced
+
+compile_untraced()
 
 DEVICES = ("cpu", "emulated:32", "emulated:64", pytest.param("gpu", marks=pytest.mark.gpu))
 
 
 def make_device(name: str) -> Device:
-    """Give a device by its name in tests, or skip with the reason."""
+    """Return the device with this name, or skip the test if it is not available."""
     if name.startswith("emulated"):
         return EmulatedDevice(int(name.partition(":")[2]))
     try:
@@ -24,7 +31,8 @@ def make_device(name: str) -> Device:
     except DeviceError as error:
         pytest.skip(str(error))
     if device.kind == "gpu" and os.environ.get("GSPARSE_TEST_NO_POOL"):
-        # Under compute-sanitizer every array is an allocation of its own: a pool would hide reads past its end.
+        # Under compute-sanitizer, each array must be an allocation of its own: a memory pool would hide reads past the
+        # end of an array.
         device.xp.cuda.set_allocator(None)
     return device
 
@@ -37,3 +45,27 @@ def device(request: pytest.FixtureRequest) -> Device:
 @pytest.fixture(params=("cpu", pytest.param("gpu", marks=pytest.mark.gpu)), scope="session")
 def real_device(request: pytest.FixtureRequest) -> Device:
     return make_device(request.param)
+
+
+class DeviceArray(np.ndarray):
+    """A stand-in for CuPy's arrays: arrays of the device that are no arrays of the host."""
+
+    def get(self) -> Any:
+        return np.asarray(self)
+
+
+@pytest.fixture(params=["cpu", "emulated:32"])
+def pretend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Callable[[Any], Any]]:
+    """Return a device, and a function that makes arrays which pass for its own."""
+    chosen = make_device(request.param)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gsparse.matrix.") and hasattr(module, "device_of"):
+            monkeypatch.setattr(module, "device_of", lambda x: chosen if isinstance(x, DeviceArray) else None)
+    return chosen, lambda x: np.array(x).view(DeviceArray)
+
+
+@pytest.fixture
+def on_gpu() -> tuple[Device, Callable[[Any], Any]]:
+    """Return a GPU, and a function that makes arrays of it."""
+    device = make_device("gpu")
+    return device, device.xp.array

@@ -1,4 +1,4 @@
-"""Every format with every encoding: made by name, multiplied by, and read back without `gsparse.products.storage`."""
+"""Store a matrix in any format and encoding, multiply by it, and decode it without `gsparse.products.storage`."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ from gsparse.products.structure import Structure
 from tests.support import exact_product, from_lengths, host, on_device, random_values
 
 PATTERN = "row_pattern"
-# Values: as they are, in half the precision, as places in a table, and none where all are equal.
+# Encodings of values: unchanged, in half the precision, as indices of a table, and as one value if all are equal.
 VALUES = ("plain", "narrow", "dictionary of uint8", "dictionary of uint16", "equal")
 _DISTINCT = {"dictionary of uint8": 200, "dictionary of uint16": 1500, "equal": 1}
 _NARROW = {"float64": "float32", "complex128": "complex64"}
-# Columns of these structures lie in a window of less than 255 around these, so that any code can hold them.
+# In these structures, a column minus FIRST_COLUMN is less than 255, so that codes of every size can store it.
 FIRST_COLUMN, NUM_COLS = 70_000, 70_300
 
 
 def _window(lengths: Any, rng: np.random.Generator) -> sp.csr_array:
-    """Make rows of these lengths; columns unsorted and repeated, in a window that moves from row to row."""
+    """Return a matrix with rows of these lengths. Columns are unsorted and repeated, in a window that moves by row."""
     S = from_lengths(lengths, 80, rng)
     rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     indices = (FIRST_COLUMN + 5 * rows % 160 + S.indices).astype(np.int32)
     return sp.csr_array((S.data, indices, S.indptr), shape=(S.shape[0], NUM_COLS))
 
 
-def _with(lengths: Any, **changed: int) -> Any:
-    """Give lengths with some changed, by the number of the row."""
+def _with(lengths: Any, **replacements: int) -> Any:
+    """Return the lengths with some replaced: `r7=3` sets the length of row 7."""
     lengths = np.array(lengths)
-    for row, length in changed.items():
+    for row, length in replacements.items():
         lengths[int(row[1:])] = length
     return lengths
 
 
-# By the constants of a device's kernels: lengths of rows that meet each way of sharing out the work, and its limits.
+# Row lengths that exercise each way of distributing the work, and the limits of each. They are computed from the
+# constants of a device's kernels.
 HURTING: dict[str, Any] = {
     "ragged": lambda k, rng: rng.integers(0, 12, 1001),
     "empty rows": lambda k, rng: np.where(rng.random(97) < 0.8, 0, 3),
@@ -70,12 +71,12 @@ HURTING: dict[str, Any] = {
 
 
 def hurting(device: Device, name: str, rng: np.random.Generator) -> sp.csr_array:
-    """Give a structure of `HURTING` for the kernels of a device."""
+    """Return a structure of `HURTING`, with the limits of a device's kernels."""
     return _window(HURTING[name](kernels_of(device), rng), rng)
 
 
 def values_of_kind(kind: str, rng: np.random.Generator, size: int, dtype: Any) -> Any:
-    """Draw values that can be written down in a way out of `VALUES`."""
+    """Draw values that one of the encodings in `VALUES` can hold."""
     dtype = np.dtype(dtype)
     if kind == "narrow":
         return random_values(rng, size, _NARROW[dtype.name]).astype(dtype)
@@ -86,7 +87,7 @@ def values_of_kind(kind: str, rng: np.random.Generator, size: int, dtype: Any) -
 
 
 def write_down(kind: str, data: Any, compute: Any) -> tuple[Any, Any]:
-    """Give the codes and the table of values, the latter in the compute dtype."""
+    """Return the codes and the table of values, the latter in the compute dtype."""
     if kind == "plain" or not data.size:
         return data, None
     if kind == "narrow":
@@ -100,10 +101,10 @@ def write_down(kind: str, data: Any, compute: Any) -> tuple[Any, Any]:
 def store(
     device: Device, S: Any, format: str, *, columns: Any = None, values: str = "plain", compute: Any = None
 ) -> Stored:
-    """Store a matrix in a format with columns of a dtype (None: as they are) and values in a way out of `VALUES`.
+    """Store a matrix in a format, with columns of a dtype (None: unchanged) and values in an encoding of `VALUES`.
 
-    `gsparse.products.storage` decides where each entry goes; how columns and values are encoded is asked for here.
-    `row_pattern` has no columns, and with values "shared" stores these with the patterns.
+    `gsparse.products.storage` decides the position of each entry; the arguments decide how columns and values are
+    encoded. `row_pattern` stores no columns. With values "shared", it stores the values with the patterns.
     """
     compute = np.dtype(compute or S.dtype)
     parts = (on_device(device, part) for part in (S.indptr, S.indices, S.data))
@@ -138,7 +139,7 @@ def multiply(
     conjugate: bool = False,
     launch: Launch | None = None,
 ) -> Any:
-    """Run a kernel on what is stored; the output holds `y`, or what must not survive: NaN, or a large integer."""
+    """Run a kernel on a stored matrix. Its output initially holds `y`, or a value that must not remain: NaN, -2**62."""
     compute = x.dtype
     poison = np.nan if compute.kind in "fc" else -(2**62)
     out = on_device(device, np.full(stored.num_rows, poison, compute) if y is None else y)
@@ -148,7 +149,7 @@ def multiply(
 
 
 def assert_scaled_product(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: Any) -> None:
-    """Check alpha·S·x + beta·y by the bound of `assert_product`, with a rounding more for each factor."""
+    """Check alpha·S·x + beta·y by the bound of `assert_product`, with extra rounding errors for the two factors."""
     if got.dtype.kind == "i":
         expected = alpha * exact_product(S, x)[0].astype(np.int64) + (beta * y if beta else 0)
         np.testing.assert_array_equal(got, expected)
@@ -163,7 +164,10 @@ def assert_scaled_product(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: An
 
 
 def patterned(rng: np.random.Generator, num_rows: int, num_patterns: int, reach: int = 20) -> sp.csr_array:
-    """Make a square matrix of few distinct rows; offsets of both signs, unsorted and repeated, values by pattern."""
+    """Make a square matrix of few distinct rows, with unsorted and repeated offsets of both signs.
+
+    Rows of one pattern have the same values.
+    """
     distinct: dict[tuple[int, ...], Any] = {}
     while len(distinct) < num_patterns - 1:
         drawn = rng.integers(-reach, reach + 1, rng.integers(1, 8))
@@ -176,30 +180,30 @@ def patterned(rng: np.random.Generator, num_rows: int, num_patterns: int, reach:
     values = [random_values(rng, o.size, float) for o in offsets]
     columns = [row + offsets[p] for row, p in enumerate(chosen)]
     indptr = np.concatenate([[0], np.cumsum([c.size for c in columns])]).astype(np.int32)
-    made = sp.csr_array((num_rows, num_rows))
-    made.indptr, made.indices = indptr, np.concatenate(columns).astype(np.int32)
-    made.data = np.concatenate([values[p] for p in chosen])
-    return made
+    S = sp.csr_array((num_rows, num_rows))
+    S.indptr, S.indices = indptr, np.concatenate(columns).astype(np.int32)
+    S.data = np.concatenate([values[p] for p in chosen])
+    return S
 
 
 def covering(factors: dict[str, tuple[Any, ...]], fits: Any = lambda **case: True) -> list[dict[str, Any]]:
-    """Give cases in which every two levels of two factors that may meet do meet: always the same ones."""
-    everything = [dict(zip(factors, levels, strict=True)) for levels in product(*factors.values())]
-    everything = [case for case in everything if fits(**case)]
-    pairs_of = [set(combinations(case.items(), 2)) for case in everything]
-    order, chosen, left = np.random.default_rng(0).permutation(len(everything)), [], set().union(*pairs_of)
-    while left:
-        best = max(order, key=lambda i: len(pairs_of[i] & left))
-        left -= pairs_of[best]
-        chosen.append(everything[best])
+    """Return few cases that cover every allowed pair of levels of two factors; the choice is deterministic."""
+    cases = [dict(zip(factors, levels, strict=True)) for levels in product(*factors.values())]
+    cases = [case for case in cases if fits(**case)]
+    pairs_of = [set(combinations(case.items(), 2)) for case in cases]
+    order, chosen, missing = np.random.default_rng(0).permutation(len(cases)), [], set().union(*pairs_of)
+    while missing:
+        best = max(order, key=lambda i: len(pairs_of[i] & missing))
+        missing -= pairs_of[best]
+        chosen.append(cases[best])
     return chosen
 
 
-# ------------------------------------------------------------- what is stored, read back by the words of its docstring
+# ------------------------------------------------ decoding a stored matrix as the docstrings of its format describe it
 
 
 def decode(stored: Stored, run: int) -> tuple[Any, Any, Any]:
-    """Give (indptr, indices, data) of a stored matrix, entries of a row in the order they are stored in."""
+    """Return (indptr, indices, data) of a stored matrix, with the entries of a row in the order of storage."""
     if isinstance(stored, CsrEntries):
         positions = [np.arange(a, b) for a, b in pairwise(host(stored.indptr))]
     elif isinstance(stored, Ellpack):
@@ -216,27 +220,27 @@ def decode(stored: Stored, run: int) -> tuple[Any, Any, Any]:
 
 
 def _slice_positions(slices: Any, run: int) -> list[Any]:
-    """Give the positions of each row, padding included."""
+    """Return the positions of each row, with padding."""
     assert slices.slice_size == run
     offsets = host(slices.slice_offsets)
     rows = np.arange(slices.num_slices * run) if slices.rows is None else host(slices.rows)
-    found: list[Any] = [None] * slices.num_rows
+    positions: list[Any] = [None] * slices.num_rows
     for place, row in enumerate(rows):
         if 0 <= row < slices.num_rows:
-            assert found[row] is None
+            assert positions[row] is None
             begin, end = offsets[place // run : place // run + 2]
-            found[row] = begin + place % run + run * np.arange((end - begin) // run)
+            positions[row] = begin + place % run + run * np.arange((end - begin) // run)
     long = slices.long_rows
     for row, begin, end in () if long is None else zip(*map(host, (long.rows, long.begins, long.ends)), strict=True):
-        assert found[row] is None
+        assert positions[row] is None
         assert begin % run == 0 and begin >= slices.num_places
-        found[row] = np.arange(begin, end)
-    assert all(p is not None for p in found)
-    return found
+        positions[row] = np.arange(begin, end)
+    assert all(p is not None for p in positions)
+    return positions
 
 
 def _columns_at(columns: Any, k: Any, run: int) -> Any:
-    """Give the column of each position, -1 for padding."""
+    """Return the column of each position, -1 for padding."""
     codes = host(columns.codes)[k]
     if columns.bases is None:
         return codes.astype(np.int64)
@@ -250,12 +254,12 @@ def _values_at(values: Any, k: Any) -> Any:
 
 
 def _rows_of(sizes: Any, columns: Any, data: Any) -> tuple[Any, Any, Any]:
-    """Drop padding, which has to come after the entries of a row."""
-    row, kept = np.repeat(np.arange(len(sizes)), sizes), columns >= 0
+    """Drop the padding, and check that it comes after the entries of a row."""
+    row, is_entry = np.repeat(np.arange(len(sizes)), sizes), columns >= 0
     same = row[1:] == row[:-1]
-    assert not np.any(same & kept[1:] & ~kept[:-1])
-    lengths = np.bincount(row[kept], minlength=len(sizes))
-    return np.concatenate([[0], np.cumsum(lengths)]), columns[kept], data[kept]
+    assert not np.any(same & is_entry[1:] & ~is_entry[:-1])
+    lengths = np.bincount(row[is_entry], minlength=len(sizes))
+    return np.concatenate([[0], np.cumsum(lengths)]), columns[is_entry], data[is_entry]
 
 
 def _decode_patterns(stored: RowPattern, run: int) -> tuple[Any, Any, Any]:
@@ -272,7 +276,7 @@ def _decode_patterns(stored: RowPattern, run: int) -> tuple[Any, Any, Any]:
 
 
 def assert_decodes(stored: Stored, S: Any, run: int) -> None:
-    """Check that what is stored is the matrix: every entry, in its order, with the same bits once widened."""
+    """Check that a stored matrix decodes to S: every entry, in its order, with the same bits once widened."""
     indptr, indices, data = decode(stored, run)
     data = data.astype(np.result_type(data.dtype, S.dtype))
     np.testing.assert_array_equal(indptr, S.indptr)
@@ -281,5 +285,5 @@ def assert_decodes(stored: Stored, S: Any, run: int) -> None:
 
 
 def bits(array: Any) -> Any:
-    """Give values as bytes: equal only where NaN and the sign of zero are."""
+    """Return the values as bytes, in which NaN equals NaN and -0.0 differs from 0.0."""
     return np.ascontiguousarray(array).view(np.uint8)

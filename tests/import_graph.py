@@ -1,8 +1,8 @@
 """The import graph of the package, read from its sources: ``python -m tests.import_graph`` prints its figures.
 
-Every import counts: at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones. A file that
-calls ``import_module`` is taken to import each module of this package that one of its strings names, whole or relative
-to the file's own package.
+All imports count: those at the head of a file, inside a function, under ``TYPE_CHECKING``, and dynamic ones. If a file
+calls ``import_module``, each string in it that names a module of gsparse, absolutely or relative to the file's package,
+counts as an import.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
 
 PACKAGE = Path(__file__).parent.parent / "gsparse"
 
-# The rooms from the top floor down, as design.md and the developer guide list them. Rooms of one line do not import
-# each other; imports go from an upper line to a lower one.
+# The rooms are the top-level modules and folders of the package. They are listed from the top down, as in the developer
+# guide. Imports go from an upper line to a lower one, and rooms of the same line do not import each other.
 ROOMS = (
     ("__main__",),
     ("cli",),
@@ -40,7 +40,7 @@ ROOMS = (
     ("device", "files"),
     ("errors", "_version", "writing"),
 )
-# The package's own face hands names on, lazily where they are expensive to import. What people type stands above it.
+# `gsparse/__init__.py` exports public names, some of them lazily. The command line stands above it.
 FACE = "gsparse"
 ABOVE_THE_FACE = ("__main__", "cli", "bench")
 
@@ -48,7 +48,7 @@ Graph = dict[str, set[str]]
 
 
 def module_of(path: Path) -> str:
-    """Return the dotted name of a source file: of a package, that of its folder."""
+    """Return the dotted module name of a source file. An ``__init__.py`` has the name of its folder."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -59,7 +59,7 @@ def room_of(module: str) -> str:
 
 
 def read_graph() -> Graph:
-    """Return the modules of the package, each with the modules that it imports."""
+    """Return the modules of gsparse, each with the modules of gsparse that it imports."""
     paths = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
     return {module: set(_imports(module, path, set(paths))) - {module} for module, path in paths.items()}
 
@@ -87,7 +87,7 @@ def circles(graph: Graph) -> list[list[str]]:
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(module: str) -> None:
         numbers[module] = lowest[module] = len(numbers)
@@ -102,27 +102,29 @@ def circles(graph: Graph) -> list[list[str]]:
             group = stack[stack.index(module) :]
             del stack[stack.index(module) :]
             if len(group) > 1:
-                found.append(sorted(group))
+                components.append(sorted(group))
 
     for module in graph:
         if module not in numbers:
             visit(module)
-    return found
+    return components
 
 
 def imports_that_do_not_go_down(graph: Graph) -> list[tuple[str, str]]:
     """Return the imports from a lower room to an upper one, or between two rooms of one line of `ROOMS`."""
     floors = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
-    found = []
+    imports = []
     for module, others in graph.items():
         for other in others:
-            here, there = room_of(module), room_of(other)
-            if module == FACE or here == there:
+            importing_room, imported_room = room_of(module), room_of(other)
+            if module == FACE or importing_room == imported_room:
                 continue
-            goes_down = here in ABOVE_THE_FACE if other == FACE else floors[there] > floors[here]
+            goes_down = (
+                importing_room in ABOVE_THE_FACE if other == FACE else floors[imported_room] > floors[importing_room]
+            )
             if not goes_down:
-                found.append((module, other))
-    return sorted(found)
+                imports.append((module, other))
+    return sorted(imports)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What tests share: structures that hurt, exact products, and the row-wise bound."""
+"""Helpers for tests: matrices with difficult structures, exact products, and the row-wise error bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE_ROOT = Path(gsparse.__file__).parents[1]
 
 
 def random_values(rng: np.random.Generator, size: int | tuple[int, ...], dtype: Any) -> Any:
-    """Draw fresh values of any dtype, both signs."""
+    """Return random values of any dtype, of both signs unless the dtype is unsigned."""
     dtype = np.dtype(dtype)
     if dtype.kind == "c":
         return (rng.standard_normal(size) + 1j * rng.standard_normal(size)).astype(dtype)
@@ -33,7 +33,7 @@ def random_values(rng: np.random.Generator, size: int | tuple[int, ...], dtype: 
 
 
 def from_lengths(lengths: Any, num_cols: int, rng: np.random.Generator) -> sp.csr_array:
-    """Make rows of these lengths, columns unsorted and repeated where chance has it."""
+    """Return a matrix with rows of these lengths. Its random columns are unsorted and may be repeated."""
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     indices = rng.integers(0, max(num_cols, 1), indptr[-1]).astype(np.int32)
     return sp.csr_array((rng.standard_normal(indptr[-1]), indices, indptr), shape=(len(lengths), num_cols))
@@ -61,17 +61,17 @@ STRUCTURES: dict[str, Any] = {
 
 
 def with_types(S: sp.csr_array, dtype: Any, index: Any, rng: np.random.Generator) -> sp.csr_array:
-    """Give the same structure with fresh values of a dtype and indices of a width."""
-    made = sp.csr_array(S.shape, dtype=dtype)
-    made.data = random_values(rng, S.nnz, dtype)
-    made.indices, made.indptr = S.indices.astype(index), S.indptr.astype(index)
-    return made
+    """Return the same structure with new random values of a dtype, and indices of an index dtype."""
+    typed = sp.csr_array(S.shape, dtype=dtype)
+    typed.data = random_values(rng, S.nnz, dtype)
+    typed.indices, typed.indptr = S.indices.astype(index), S.indptr.astype(index)
+    return typed
 
 
 def exact_product(S: Any, x: Any) -> tuple[Any, Any]:
-    """Give S·x and |S|·|x| in extended precision."""
+    """Return S·x and |S|·|x| in extended precision."""
     wide = np.clongdouble if np.result_type(S.dtype, x.dtype).kind == "c" else np.longdouble
-    S = S.tocoo()  # which keeps repeated entries; astype and abs of CSR would add them up, in S itself
+    S = S.tocoo()  # COO keeps repeated entries; astype and abs of a CSR matrix would sum them in S itself
     terms = S.data.astype(wide).reshape(-1, *(1,) * (x.ndim - 1)) * x.astype(wide)[S.coords[1]]
     exact, bound = np.zeros((S.shape[0], *x.shape[1:]), wide), np.zeros((S.shape[0], *x.shape[1:]), np.longdouble)
     np.add.at(exact, S.coords[0], terms)
@@ -82,7 +82,7 @@ def exact_product(S: Any, x: Any) -> tuple[Any, Any]:
 def assert_product(
     got: Any, S: Any, x: Any, *, dtype: Any = None, alpha: Any = 1, beta: Any = 0, y: Any = 0, where: Any = True
 ) -> None:
-    """Check |computed - exact| ≤ c·eps·(|alpha|·|A|·|x| + |beta|·|y|) row by row, c the row's length and a little.
+    """Check |computed - exact| ≤ c·eps·(|alpha|·|A|·|x| + |beta|·|y|) row by row; c is proportional to the row length.
 
     The exact result is alpha·A·x + beta·y. Elements where the mask `where` is false are not compared.
     """
@@ -96,7 +96,7 @@ def assert_product(
         return
     lengths = np.diff(S.tocsr().indptr).reshape(-1, *(1,) * (x.ndim - 1)) + 4
     info = np.finfo(dtype)
-    # Complex products take two roundings more each; results below the normal numbers err by a smallest number.
+    # A complex product has two more roundings. A subnormal result has an error of up to the smallest subnormal number.
     allowed = 2 * lengths * (info.eps * bound + info.smallest_subnormal)
     error = abs(got - exact)
     worst = np.max(error / allowed, where=where, initial=0)
@@ -104,17 +104,17 @@ def assert_product(
 
 
 def host(array: Any) -> Any:
-    """Bring an array of any device to the host."""
+    """Copy an array of any device to the host."""
     return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 def on_device(device: Device, array: Any) -> Any:
-    """Bring a host array to a device without the staging of `Device.upload`, in the same order of memory."""
+    """Copy a host array to a device in the same memory order, without the staging buffers of `Device.upload`."""
     return device.xp.array(array, order="K")
 
 
 def matrix_folder() -> Path:
-    """Give the folder of the 71 real matrices, or skip: GSPARSE_MATRICES, else ../shared/matrices by the checkout."""
+    """Return the folder of the 71 real matrices, $GSPARSE_MATRICES or ../shared/matrices, or skip if it is absent."""
     folder = Path(os.environ.get("GSPARSE_MATRICES", Path(__file__).resolve().parents[2] / "shared" / "matrices"))
     if not folder.is_dir():
         pytest.skip(f"no real matrices here: {folder} is absent (set GSPARSE_MATRICES)")
@@ -122,9 +122,11 @@ def matrix_folder() -> Path:
 
 
 def run_python(program: str, root: Path = SOURCE_ROOT, **environment: str) -> str:
-    """Run a program in a process of its own, with what `environment` adds, and give what it printed."""
+    """Run a program in a new process, with `environment` added to the variables, and return its output."""
     variables = {**os.environ, "PYTHONPATH": str(root), **environment}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    completed = subprocess.run(
+        command, cwd=root, env=variables, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()

@@ -1,4 +1,4 @@
-"""Benchmarks of asv_bench: each runs once on small matrices, and asv keeps and publishes what a run found."""
+"""Benchmarks of asv_bench: each runs once on small matrices, and asv stores and publishes the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARK
 import measure_ranks  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
 
-# What does not fit: two formats that would store too much, and what only a GPU has.
+# Cases that benchmarks skip, because the format would store too much for the matrix.
 SKIPPED = {("ellpack", "R-MAT"), ("ellpack", "long rows")}
 SKIPPED |= {("row_pattern", name) for name in ("uniform", "R-MAT", "long rows")}
 
@@ -41,9 +41,9 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder that asv would give to benchmarks."""
+    """Run the benchmarks' set-up on small matrices, in the folder that asv would provide."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # (of what is run in a process of its own)
+        patch.setenv("PYTHONPATH", str(ROOT))  # for the processes that benchmarks start
         patch.chdir(tmp_path_factory.mktemp("asv"))
         assert set(common.MATRICES) == set(SMALL)
         patch.setattr(common, "MATRICES", SMALL)
@@ -54,31 +54,33 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def run_once(name: str) -> float | None:
-    """Give what a benchmark finds, None where it says that it does not fit."""
+    """Return the result of a benchmark, or None if its set-up skips it."""
     benchmark = discovery.get_benchmark_from_name(str(BENCHMARKS), name)
     if benchmark.do_setup():
         return None
-    benchmark.number, benchmark.repeat, benchmark.warmup_time = 1, 1, 0  # (of those that are timed)
-    found = benchmark.do_run()
-    return found["samples"][0] if isinstance(found, dict) else found
+    benchmark.number, benchmark.repeat, benchmark.warmup_time = 1, 1, 0  # used only by timed benchmarks
+    outcome = benchmark.do_run()
+    return outcome["samples"][0] if isinstance(outcome, dict) else outcome
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("written")
-def test_each_benchmark_finds_a_number_for_each_of_its_parameters(name: str) -> None:
+@pytest.mark.whole
+def test_each_benchmark_returns_a_number_for_each_of_its_parameters(name: str) -> None:
     benchmark = discovery.get_benchmark_from_name(str(BENCHMARKS), name)
     places = range(math.prod(map(len, benchmark.params)))
     cases = [f"{name}-{place}" for place in places] if benchmark.params else [name]
     for case in cases:
-        found, of = run_once(case), discovery.get_benchmark_from_name(str(BENCHMARKS), case)._current_params
-        if of in SKIPPED or ("GpuMemory" in name and get_device().kind != "gpu"):
-            assert found is None, of
+        value, parameters = run_once(case), discovery.get_benchmark_from_name(str(BENCHMARKS), case)._current_params
+        if parameters in SKIPPED or ("GpuMemory" in name and get_device().kind != "gpu"):
+            assert value is None, parameters
         else:
-            assert found is not None, of
-            assert 0 < found < math.inf
+            assert value is not None, parameters
+            assert 0 < value < math.inf
 
 
-def test_asv_keeps_results_that_name_neither_folders_nor_hosts_and_publishes_them(tmp_path: Path) -> None:
+@pytest.mark.whole
+def test_asv_stores_and_publishes_results_without_folder_or_host_names(tmp_path: Path) -> None:
     pytest.importorskip("asv", reason="benchmarks are run by asv: pip install asv")
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("asv asks git when a commit was made")
@@ -90,18 +92,18 @@ def test_asv_keeps_results_that_name_neither_folders_nor_hosts_and_publishes_the
 
     def asv(*words: str) -> None:
         environ = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "asv", *words], cwd=bench, env=environ, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert completed.returncode == 0, completed.stdout + completed.stderr
 
     asv("machine", "--yes", "--machine", "some-machine", "--os", "Linux")
     asv("run", "--machine", "some-machine", "--set-commit-hash", head, "--quick", "--bench", "Call")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    kept = bench / "results" / "some-machine" / f"{head[:8]}-this-py{python}.json"
-    found = json.loads(kept.read_text())["results"]
-    assert all(0 < result[0][0] < 60 for result in found.values())
-    assert {name.rpartition(".")[0] for name in found} == {"products.Call"}
+    result_file = bench / "results" / "some-machine" / f"{head[:8]}-this-py{python}.json"
+    results = json.loads(result_file.read_text())["results"]
+    assert all(0 < result[0][0] < 60 for result in results.values())
+    assert {name.rpartition(".")[0] for name in results} == {"products.Call"}
     for file in (bench / "results").rglob("*.json"):
         text = file.read_text()
         assert not [word for word in (str(tmp_path), str(ROOT), sys.prefix, f'"{platform.node()}"') if word in text]
@@ -111,25 +113,25 @@ def test_asv_keeps_results_that_name_neither_folders_nor_hosts_and_publishes_the
     assert (pages / "index.html").is_file()
     (graph,) = pages.glob("graphs/**/machine-some-machine/**/products.Call.time_hundred_products.json")
     ((_, seconds),) = json.loads(graph.read_text())
-    assert seconds == pytest.approx(found["products.Call.time_hundred_products"][0][0], rel=1e-3)
+    assert seconds == pytest.approx(results["products.Call.time_hundred_products"][0][0], rel=1e-3)
 
 
-def test_ranks_on_gpus_need_gpus_and_say_so_in_a_line() -> None:
+def test_measuring_ranks_without_gpus_fails_with_one_line() -> None:
     command = [sys.executable, str(ROOT / "asv_bench" / "measure_ranks.py"), "weak", "cpu", "killed"]
     environ = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith("weak killed: needs GPUs")
+    completed = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert (completed.returncode, completed.stdout, completed.stderr.count("\n")) == (2, "", 1), completed.stderr
+    assert completed.stderr.startswith("weak killed: needs GPUs")
 
 
 @pytest.mark.parametrize("goals", [[], ["--goals"]])
-def test_goals_of_the_project_are_told_only_where_asked_for(
+def test_project_goals_are_printed_only_with_goals_option(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, goals: list[str]
 ) -> None:
     figures = {"1e3 rows": 0.1e-3, "1e6 rows": 0.5, "1e6 rows, s": 0.01, "1e6 rows, mean": 0.5}
     monkeypatch.setattr(measure_ranks, "on_ranks", lambda *_: [dict(figures), dict(figures)])
     monkeypatch.setattr(sys, "argv", ["measure_ranks.py", "cpu", *goals])
     measure_ranks.main()
-    told = capsys.readouterr().out
-    assert "CG, 1e3 rows: 0.0001" in told
-    assert [word in told for word in ("goal 0.0004 met", "goal 0.1 MISSED")] == [bool(goals)] * 2
+    printed = capsys.readouterr().out
+    assert "CG, 1e3 rows: 0.0001" in printed
+    assert [word in printed for word in ("goal 0.0004 met", "goal 0.1 MISSED")] == [bool(goals)] * 2

@@ -1,4 +1,4 @@
-"""A bad input gets one clear error - requirement, what came, remedy - and leaves nothing half-built."""
+"""A bad input raises one clear error (requirement, actual input, remedy) and leaves nothing half-built."""
 
 from __future__ import annotations
 
@@ -52,9 +52,17 @@ def assert_works(A: Any) -> None:
     np.testing.assert_allclose(A.T @ [1.0, 2.0, 3.0, 4.0], S.T @ [1.0, 2.0, 3.0, 4.0])
 
 
+def with_arrays(**arrays: Any) -> Any:
+    """Return a copy of S with other arrays, which SciPy does not check when they are assigned."""
+    made = S.copy()
+    for name, array in arrays.items():
+        setattr(made, name, array)
+    return made
+
+
 # ------------------------------------------------------------------------------------------------ construction
 
-# What comes: (constructor's argument, options, error, words of the message).
+# Bad input: (argument of the constructor, options, error, words of the message).
 BAD_SOURCES: dict[str, Any] = {
     "indptr decreases": ((DATA, INDICES, [0, 3, 2, 5, 6]), {}, StructureError, "must not decrease.*row 1.*3 to 2"),
     "indptr starts at 1": ((DATA, INDICES, [1, 2, 3, 5, 6]), {}, StructureError, "index pointer should start with 0"),
@@ -111,6 +119,57 @@ BAD_SOURCES: dict[str, Any] = {
     "fewer products than none": (S, {"expected_products": -1}, FormatError, "at least 1, got -1"),
     "no products": (S, {"expected_products": 0}, FormatError, "at least 1, got 0"),
     "products by a word": (S, {"expected_products": "many"}, FormatError, "at least 1, got 'many'"),
+    "row and col of floats in one array": (
+        (DATA[:2], np.array([[0.0, 1.0], [0.0, 1.0]])),
+        {},
+        StructureError,
+        "must be integers, got float64.*astype",
+    ),
+    "indices of floats in a sparse array": (
+        with_arrays(indices=INDICES * 1.0),
+        {},
+        StructureError,
+        "must (hold|be) integers, got float64.*astype",
+    ),
+    "unknown dtype": (S, {"dtype": "number"}, DtypeError, "dtype must name a dtype of NumPy.*got 'number'"),
+    "shape of words": (S, {"shape": "ab"}, ShapeError, "shape must be two integers.*got 'ab'"),
+    "shape of floats": (S, {"shape": (4.5, 3)}, ShapeError, r"shape must be two integers.*got \(4\.5, 3\)"),
+    "no schedule of that name": (
+        S,
+        {"format": "csr", "schedule": "fast"},
+        FormatError,
+        "format='csr' has no schedule 'fast': use 'scalar' or 'vector'",
+    ),
+    "a schedule in a list": (S, {"format": "csr", "schedule": ["vector"]}, FormatError, r"no schedule \['vector'\]"),
+    "a schedule without a format": (S, {"schedule": "vector"}, FormatError, "leave it out, or use format='csr'"),
+    "a schedule of another format": (
+        S,
+        {"format": "ellpack", "schedule": "vector"},
+        FormatError,
+        "format='ellpack' has no schedule 'vector': leave it out, or use format='csr'",
+    ),
+    "two schedules": (S, {"format": "csr_scalar", "schedule": "vector"}, FormatError, "use 'scalar'"),
+    "a format for values that stay on the host": (
+        S.astype(np.longdouble),
+        {"format": "ellpack"},
+        FormatError,
+        r"format='ellpack' takes values.*got (float|complex)\d+: convert with astype\(float\)",
+    ),
+    "a schedule for values that stay on the host": (
+        S.astype(np.longdouble),
+        {"format": "csr", "schedule": "vector"},
+        FormatError,
+        r"format='csr_vector' takes values.*convert with astype\(float\)",
+    ),
+    "symmetry of a rectangle": (S, {"symmetric": True}, ShapeError, r"takes a square matrix, got shape \(4, 3\)"),
+    "symmetry of a vector": (
+        sp.csr_array(np.ones(3)),
+        {"shape": None, "symmetric": "hermitian"},
+        ShapeError,
+        r"takes a square matrix, got shape \(3,\)",
+    ),
+    "entries to print by a word": (S, {"maxprint": "all"}, ShapeError, "maxprint must be a number.*got 'all'"),
+    "fewer entries to print than none": (S, {"maxprint": -1}, ShapeError, "at least 0, got -1"),
     "no threads": (S, {"threads_per_block": 0}, FormatError, r"one of \(128, 256, 512\), got 0"),
 }
 
@@ -120,27 +179,27 @@ def test_a_bad_source_makes_no_matrix_and_keeps_no_array(device: Device, case: s
     source, options, error, words = BAD_SOURCES[case]
     options = {"shape": (4, 3)} | options
     arrays = [np.array(part) for part in source] if isinstance(source, tuple) and len(source) == 3 else []
-    given = tuple(arrays) or source
-    made = []
+    constructor_argument = tuple(arrays) or source
+    instances = []
 
     class Watched(GpuSparseMatrix):
         def __new__(cls, *args: Any, **options: Any) -> Any:
             new = super().__new__(cls)
-            made.append(weakref.ref(new))
+            instances.append(weakref.ref(new))
             return new
 
     with pytest.raises(error, match=words) as caught:
-        Watched(given, device=device, **options)
+        Watched(constructor_argument, device=device, **options)
     assert issubclass(caught.type, GsparseError)
     assert issubclass(caught.type, ValueError), "SciPy's users catch ValueError"
-    watched = made + [weakref.ref(array) for array in arrays]
-    assert len(made) == 1
-    del caught, given, arrays
+    watched = instances + [weakref.ref(array) for array in arrays]
+    assert len(instances) == 1
+    del caught, constructor_argument, arrays
     assert_gone(watched)
 
 
 def assert_gone(watched: list[Any]) -> None:
-    if any(ref() is not None for ref in watched):  # in a cycle, as tracebacks are
+    if any(ref() is not None for ref in watched):  # reference cycles, such as those of tracebacks, need the collector
         gc.collect()
     assert [ref for ref in watched if ref() is not None] == []
 
@@ -185,7 +244,7 @@ DEVICE_SOURCES: dict[str, Any] = {
 @pytest.mark.parametrize("case", DEVICE_SOURCES)
 def test_bad_arrays_on_the_device_are_refused_there(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source, words = DEVICE_SOURCES[case]
-    monkeypatch.setattr("gsparse.matrix.gpu_sparse_matrix.device_of_source", lambda _: device)
+    monkeypatch.setattr("gsparse.matrix.constructor.device_of_source", lambda _: device)
 
     def bring(part: Any) -> Any:
         return tuple(map(bring, part)) if isinstance(part, tuple) else on_device(device, np.asarray(part))
@@ -194,7 +253,7 @@ def test_bad_arrays_on_the_device_are_refused_there(device: Device, case: str, m
         GpuSparseMatrix(bring(source), shape=(4, 3), device=device)
 
 
-# -------------------------------------------------------------------------------------------------- written since
+# -------------------------------------------------------------- arrays that were changed after the first product
 
 
 BAD_WRITES: dict[str, Any] = {
@@ -213,7 +272,7 @@ BAD_WRITES: dict[str, Any] = {
 
 @pytest.mark.parametrize("format", ["auto", "ellpack"])
 @pytest.mark.parametrize("case", BAD_WRITES)
-def test_a_bad_write_is_refused_by_the_next_product_and_can_be_mended(A: Any, case: str, format: str) -> None:
+def test_a_bad_write_is_refused_by_the_next_product_and_can_be_corrected(A: Any, case: str, format: str) -> None:
     name, value, error, words = BAD_WRITES[case]
     A = GpuSparseMatrix(A, format=format)
     assert_works(A)
@@ -259,15 +318,15 @@ BAD_OPERANDS: dict[str, tuple[Call, type[Exception], str]] = {
     "alpha a string": (product(None, alpha="2"), DtypeError, "alpha must be a number, got str"),
     "alpha an array": (product(None, alpha=np.ones(4)), ShapeError, "must be a scalar"),
     "beta an array": (product(None, beta=np.ones(4), out=np.zeros(4)), ShapeError, "must be a scalar"),
-    "beta without out": (product(None, beta=2), ShapeError, "give out=, or leave beta at 0"),
-    "beta NaN without out": (product(None, beta=np.nan), ShapeError, "give out="),
-    "out a list": (product(None, out=[0.0] * 4), DeviceError, "out must be an array of the kind x is.*list"),
+    "beta without out": (product(None, beta=2), ShapeError, "pass out=, or leave beta at 0"),
+    "beta NaN without out": (product(None, beta=np.nan), ShapeError, "pass out="),
+    "out a list": (product(None, out=[0.0] * 4), DeviceError, "out must be an array of the same type as x.*list"),
     "out too short": (product(None, out=np.zeros(3)), ShapeError, r"out must have shape \(4,\), got \(3,\)"),
     "out a column": (product(None, out=np.zeros((4, 1))), ShapeError, r"out must have shape \(4,\), got \(4, 1\)"),
     "out float32": (product(None, out=np.zeros(4, np.float32)), DtypeError, "dtype float64, got float32"),
     "out real, alpha complex": (product(None, alpha=1j, out=np.zeros(4)), DtypeError, "complex128, got float64"),
     "out strided": (product(None, out=np.zeros(8)[::2]), ShapeError, r"contiguous, got strides \(16,\).*temporary"),
-    "out read-only": (product(None, out=READ_ONLY), ValueError, "out is read-only: give a writable"),
+    "out read-only": (product(None, out=READ_ONLY), ValueError, "out is read-only: pass a writable"),
     "x and out the same": (product(SHARED[:3], out=SHARED[:4]), ValueError, "x and out overlap.*another out"),
     "x and out partly the same": (product(SHARED[:3], out=SHARED[2:6]), ValueError, "x and out overlap"),
     "x within out, strided": (product(SHARED[:5:2], out=SHARED[1:5]), ValueError, "x and out overlap"),
@@ -294,7 +353,7 @@ BAD_OPERANDS: dict[str, tuple[Call, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_OPERANDS)
-def test_a_bad_operand_is_refused_and_the_matrix_works_on(A: Any, case: str) -> None:
+def test_a_bad_operand_is_refused_and_the_matrix_stays_usable(A: Any, case: str) -> None:
     call, error, words = BAD_OPERANDS[case]
     before = SHARED.copy()
     with pytest.raises(error, match=words):
@@ -313,14 +372,14 @@ def test_a_bad_operand_is_refused_and_the_matrix_works_on(A: Any, case: str) -> 
         (gsparse.GpuSparseMatrix(np.ones(3), device="cpu"), ShapeError, r"two dimensions, got shape \(3,\)"),
     ],
 )
-def test_products_by_name_are_of_matrices_on_a_device(matrix: Any, error: Any, words: str) -> None:
+def test_products_by_name_refuse_other_matrices(matrix: Any, error: Any, words: str) -> None:
     for multiply in (gsparse.spmv, gsparse.spmm):
         with pytest.raises(error, match=words):
             multiply(matrix, np.ones((3, 1)))
 
 
 @pytest.mark.parametrize("name", ["tpu", "gpu:x", "cpu:1", "gpu:-1", "gpu:1.5", "auto:0", "GPU 0"])
-def test_an_unknown_device_is_refused_with_those_known(name: str) -> None:
+def test_an_unknown_device_is_refused_with_a_list_of_known_ones(name: str) -> None:
     with pytest.raises(DeviceError, match=f"unknown device '{name}': use 'auto', 'cpu', 'gpu' or 'gpu:N'"):
         GpuSparseMatrix(S, device=name)
 
@@ -348,7 +407,9 @@ WITHOUT_GPU = {
 @pytest.mark.parametrize("asked", ["device=", "GSPARSE_DEVICE"])
 @pytest.mark.parametrize("name", ["gpu", "cuda", "HIP"])
 @pytest.mark.parametrize("case", WITHOUT_GPU)
-def test_a_gpu_asked_for_where_there_is_none(case: str, name: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_gpu_that_is_missing_is_refused(
+    case: str, name: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     importer, words = WITHOUT_GPU[case]
     monkeypatch.setattr(gsparse.device.cupy, "import_module", importer)
     if asked == "GSPARSE_DEVICE":
@@ -357,14 +418,14 @@ def test_a_gpu_asked_for_where_there_is_none(case: str, name: str, asked: str, m
         GpuSparseMatrix(S, device=name if asked == "device=" else None)
 
 
-def test_a_gpu_of_a_number_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_number_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: a_cupy(lambda: 2)("cupy"))
     with pytest.raises(DeviceError, match=r"'gpu:7' was asked for, CuPy sees 2 GPU\(s\): use gpu:0 to gpu:1"):
         get_device("gpu:7")
 
 
 class CupyArray:
-    """Looks to `device_of` as an array of GPU 3 does."""
+    """An array that `device_of` considers to be on GPU 3."""
 
     __module__ = "cupy"
     device = SimpleNamespace(id=3)
@@ -379,11 +440,13 @@ def test_a_vector_of_another_device_is_refused(A: Any, monkeypatch: pytest.Monke
     assert gsparse.device.device_of(x) is elsewhere
     with pytest.raises(DeviceError, match=f"matrix lives on {A.device.name}, the vector on gpu:3: bring one"):
         A.matvec(x)
-    with pytest.raises(DeviceError, match=r"out must be an array of the kind x is.*CupyArray"):
+    with pytest.raises(DeviceError, match=r"out must be an array of the same type as x.*CupyArray"):
         A.matvec(np.ones(3), out=CupyArray())
-    for operation in (lambda: A + x, lambda: A.multiply(x), lambda: A.maximum(x)):
-        with pytest.raises(DeviceError, match=r"computed on the host: pass other.get\(\)"):
+    for operation in (lambda: A + x, lambda: A.multiply(x), lambda: A.maximum(x), lambda: A.minimum(x), lambda: A / x):
+        with pytest.raises(DeviceError, match=f"matrix lives on {A.device.name}, the array on gpu:3: bring one"):
             operation()
+    with pytest.raises(DeviceError, match=f"out must live on {A.device.name}"):
+        A.sum(axis=1, out=x)
     assert_works(A)
 
 
@@ -445,6 +508,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.few(3)
 def test_a_bad_file_is_named_and_refused(tmp_path: Path, name: str) -> None:
     content, words = BAD_FILES[name]
     path = tmp_path / name
@@ -452,8 +516,8 @@ def test_a_bad_file_is_named_and_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileFormatError, match=words) as caught:
         GpuSparseMatrix.from_file(path, device="cpu")
     assert str(caught.value).startswith(name)
-    path.unlink()  # which Windows refuses while the file is open
-    gc.collect()  # and an open file is a ResourceWarning, which is an error here
+    path.unlink()  # Windows refuses this while the file is open
+    gc.collect()  # a file that was left open causes a ResourceWarning, which is an error in tests
 
 
 @pytest.mark.parametrize(
@@ -491,7 +555,7 @@ def test_a_good_file_is_read(tmp_path: Path, name: str) -> None:
 
 
 class SmallDevice(EmulatedDevice):
-    """Refuses whatever is larger than its room, the way `GpuDevice` does."""
+    """A device that refuses allocations larger than its room, as `GpuDevice` does."""
 
     room = 10**9
 
@@ -508,6 +572,7 @@ class SmallDevice(EmulatedDevice):
         return super().empty(shape, dtype)
 
 
+@pytest.mark.whole
 def test_running_out_of_memory_leaves_everything_usable() -> None:
     device = SmallDevice(32)
     x = np.arange(300.0)
@@ -516,13 +581,13 @@ def test_running_out_of_memory_leaves_everything_usable() -> None:
     dense[0] = 1
     wide = sp.csr_array(dense)
     A = GpuSparseMatrix(wide, device=device, format="ellpack")
-    device.room = 30_000  # for vectors and CSR, not for 300 rows padded to 300 entries
+    device.room = 30_000  # enough for vectors and CSR, but not for 300 rows padded to 300 entries
     for _ in range(2):
         with pytest.raises(DeviceMemoryError, match=r"out of memory.*bytes; free now 30,000") as caught:
             A @ x
         assert isinstance(caught.value, MemoryError)
         assert_works(small)
-    assert A.operand()[0]._products == {}
+    assert A._prepared()[0]._products == {}
     assert A.plan.format == "ellpack"
     with pytest.raises(DeviceMemoryError):
         GpuSparseMatrix(sp.csr_array(np.ones((100, 100))), device=device)
@@ -531,7 +596,7 @@ def test_running_out_of_memory_leaves_everything_usable() -> None:
     np.testing.assert_allclose(A.T @ x, wide.T @ x)
 
 
-def test_a_write_that_does_not_fit_is_brought_over_later() -> None:
+def test_a_write_that_does_not_fit_is_uploaded_later() -> None:
     device = SmallDevice(32)
     A = GpuSparseMatrix(S, device=device)
     assert_works(A)
@@ -548,7 +613,7 @@ def fill_the_device(device: Device) -> None:
         device.empty(10**6, np.float64)
 
 
-def test_the_array_modules_error_becomes_ours_and_its_pool_is_emptied() -> None:
+def test_an_out_of_memory_error_of_cupy_is_translated_and_its_pool_freed() -> None:
     class OutOfMemoryError(Exception):
         pass
 
@@ -572,7 +637,7 @@ def test_the_array_modules_error_becomes_ours_and_its_pool_is_emptied() -> None:
 
 
 def test_device_arrays_are_parsed_without_a_host_copy(device: Device) -> None:
-    """Guards the cases above: the good neighbours of the bad inputs are accepted."""
+    """Check that valid inputs, similar to the bad ones above, are accepted."""
     module: ModuleType = device.xp
     dense = on_device(device, S.toarray())
     for source in (dense, (on_device(device, DATA), tuple(map(module.asarray, map(np.array, S.nonzero()))))):

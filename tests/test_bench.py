@@ -1,7 +1,7 @@
-"""`python -m gsparse bench`: what it measures, how it reports, and that one peer's failure leaves the others standing.
+"""`python -m gsparse bench`: its measurements, its reports, and that a failure of one peer does not stop the others.
 
-The GPU's side runs here on NumPy arrays: streams and events are stand-ins, cuSPARSE is a small C library with the same
-prototypes that computes on the host.
+The code for GPUs runs on NumPy arrays: streams and events are stand-ins, and cuSPARSE is a small C library with the
+same prototypes that computes on the host.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def record(what: str, us: float | None, **fields: Any) -> Record:
 @pytest.mark.parametrize(
     "name", [name for name in MODEL_PROBLEMS if not any(s in name for s in ("00^3", "128", "2M", "21"))]
 )
-def test_small_model_problems_are_what_their_size_class_says(name: str) -> None:
+def test_small_model_problems_have_the_entries_of_their_size_class(name: str) -> None:
     arrays = MODEL_PROBLEMS[name](np)
     A = as_matrix(arrays)
     A.check_format()
@@ -93,13 +93,13 @@ def test_stencil_is_the_laplacian() -> None:
     assert abs(as_matrix(problems.stencil(5, 7)) + exact).max() == 0
 
 
-def test_lengths_asked_for_are_lengths_given() -> None:
+def test_from_lengths_makes_rows_of_the_requested_lengths() -> None:
     lengths = np.array([0, 5, 0, 1, 90])
     assert np.array_equal(np.diff(problems.from_lengths(lengths, 100).indptr), lengths)
 
 
 @pytest.mark.parametrize("kind", [".npz", ".mtx", ".mtx.gz"])
-def test_a_file_is_a_problem(tmp_path: Path, kind: str) -> None:
+def test_a_file_can_be_a_problem(tmp_path: Path, kind: str) -> None:
     S = as_matrix(problems.stencil(4, 7))
     path = tmp_path / f"a{kind}"
     if kind == ".npz":
@@ -112,7 +112,7 @@ def test_a_file_is_a_problem(tmp_path: Path, kind: str) -> None:
     assert (as_matrix(find_problem(str(path)).make(np)) != S).nnz == 0
 
 
-def test_the_folder_is_looked_through_and_small_matrices_left_out_of_all(
+def test_the_folder_is_searched_and_all_problems_omits_small_matrices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))
@@ -122,16 +122,16 @@ def test_the_folder_is_looked_through_and_small_matrices_left_out_of_all(
     assert find_problem("small").make(np).shape == (10, 10)
     assert [p.name for p in problems.all_problems()] == [*MODEL_PROBLEMS, "large"]
     with pytest.raises(
-        FileNotFoundError, match=rf"'smal'.*no matrix of {re.escape(str(tmp_path))}; close to it: 'small'"
+        FileNotFoundError, match=rf"'smal'.*nor a matrix in {re.escape(str(tmp_path))}; similar names: 'small'"
     ):
         find_problem("smal")
 
 
-def test_without_the_folder_the_error_says_what_it_would_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matrix_folder_is_explained_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path / "absent"))
     with pytest.raises(FileNotFoundError, match=r"GSPARSE_MATRICES names a folder of \.npz files") as raised:
         find_problem("G3_circuit")
-    assert "absent" not in str(raised.value)  # (which nobody asked to look into)
+    assert "absent" not in str(raised.value)  # the variable does not name an existing folder, so no path is shown
 
 
 def test_every_name_in_the_examples_of_the_help_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,26 +141,26 @@ def test_every_name_in_the_examples_of_the_help_can_run(tmp_path: Path, monkeypa
     command.add_arguments(parser)
     names = [name for line in lines for name in parser.parse_args(shlex.split(line)).names]
     assert len(names) >= 4
-    assert set(names) - set(MODEL_PROBLEMS) == {"matrix.mtx.gz"}  # (anybody's own)
+    assert set(names) - set(MODEL_PROBLEMS) == {"matrix.mtx.gz"}  # stands for a file of the user
 
 
 # ------------------------------------------------------------------- timing
 
 
-def test_samplers_take_turns_and_a_failure_is_kept_to_itself() -> None:
-    seen: list[str] = []
+def test_samplers_take_turns_and_one_failure_leaves_the_others_unchanged() -> None:
+    sampled: list[str] = []
 
     def sample(name: str) -> float:
-        seen.append(name)
-        if name == "c" and len(seen) > 12:
+        sampled.append(name)
+        if name == "c" and len(sampled) > 12:
             raise RuntimeError("gone")
         return {"a": 1.0, "b": 2.0}.get(name, 3.0)
 
-    found = medians({name: Sampler(partial(sample, name)) for name in "abc"}, repeats=12)
-    assert (found["a"], found["b"]) == (1.0, 2.0)
-    assert isinstance(found["c"], RuntimeError)
-    assert seen[:12] == ["a"] * 6 + ["b"] * 6  # one dropped and five kept at a time
-    assert seen.count("a") == 12 + 3
+    medians_by_name = medians({name: Sampler(partial(sample, name)) for name in "abc"}, repeats=12)
+    assert (medians_by_name["a"], medians_by_name["b"]) == (1.0, 2.0)
+    assert isinstance(medians_by_name["c"], RuntimeError)
+    assert sampled[:12] == ["a"] * 6 + ["b"] * 6  # a turn drops its first sample and keeps the next five
+    assert sampled.count("a") == 12 + 3
 
 
 def test_slow_samplers_are_sampled_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,8 @@ def test_short_calls_are_timed_in_batches() -> None:
 # ----------------------------------------------------------------- measuring
 
 
-def test_every_format_is_measured_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.whole
+def test_every_format_is_measured_and_correct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_PREDICTED_RATIO", np.inf)
     records = measure(load(tiny(), CPU, "float32"), QUICK)
     formats = {r.format for r in records if r.kind == "format"}
@@ -194,20 +195,20 @@ def test_every_format_is_measured_and_right(monkeypatch: pytest.MonkeyPatch) -> 
             assert r.nbytes > 0
             assert r.speedup
             assert r.dtype == "float32"
-    known = "compress" in inspect.signature(gsparse.GpuSparseMatrix.__init__).parameters
-    assert {r.compressed for r in records if r.kind == "format"} == ({True, False} if known else {None})
+    is_compress_known = "compress" in inspect.signature(gsparse.GpuSparseMatrix.__init__).parameters
+    assert {r.compressed for r in records if r.kind == "format"} == ({True, False} if is_compress_known else {None})
 
 
-def test_padding_and_predictions_beyond_the_limit_are_left_out_with_a_reason() -> None:
+def test_formats_with_too_much_padding_are_skipped_with_a_reason() -> None:
     lengths = np.full(2000, 2)
     lengths[7] = 1500
     problem = Problem("outlier", lambda xp: problems.from_lengths(lengths, 2000))
-    found = next(r for r in measure(load(problem, CPU, "float64"), QUICK) if r.what == "ellpack")
-    assert (found.status, found.us) == ("skipped", None)
-    assert found.note
+    ellpack = next(r for r in measure(load(problem, CPU, "float64"), QUICK) if r.what == "ellpack")
+    assert (ellpack.status, ellpack.us) == ("skipped", None)
+    assert ellpack.note
 
 
-def test_several_counts_of_threads_are_measured_and_put_back() -> None:
+def test_several_thread_counts_are_measured_and_the_old_one_restored() -> None:
     before = gsparse.get_num_threads()
     settings = replace(QUICK, threads=(1, 2), formats=("auto",))
     records = measure(load(tiny(), CPU, "float64"), settings)
@@ -217,7 +218,7 @@ def test_several_counts_of_threads_are_measured_and_put_back() -> None:
     assert gsparse.get_num_threads() == before
 
 
-def test_a_peer_that_fails_is_recorded_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_peer_is_recorded_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def explode() -> Any:
         raise RuntimeError("no such library\nand more")
 
@@ -231,28 +232,30 @@ def test_a_peer_that_fails_is_recorded_and_the_rest_goes_on(monkeypatch: pytest.
         Peer("late", "library", lambda: Prepared(lambda: None, 1, result=lambda: np.zeros(216)), {}),
     ]
     monkeypatch.setattr(cpu_peers, "library_peers", lambda loaded: peers)
-    found = {r.what: r for r in measure(load(tiny(), CPU, "float64"), replace(QUICK, formats=("auto",)))}
-    assert found["prepare"].note == found["call"].note == "RuntimeError: no such library"
-    assert [found[name].status for name in ("prepare", "call", "skipped")] == ["failed", "failed", "skipped"]
-    assert found["late"].correct is False
-    assert found["plan"].correct is True
+    outcomes = {r.what: r for r in measure(load(tiny(), CPU, "float64"), replace(QUICK, formats=("auto",)))}
+    assert outcomes["prepare"].note == outcomes["call"].note == "RuntimeError: no such library"
+    assert [outcomes[name].status for name in ("prepare", "call", "skipped")] == ["failed", "failed", "skipped"]
+    assert outcomes["late"].correct is False
+    assert outcomes["plan"].correct is True
 
 
-def test_a_matrix_that_fails_is_recorded_and_the_next_goes_on() -> None:
+def test_a_failing_matrix_is_recorded_and_the_next_is_measured() -> None:
     def broken(xp: Any) -> Any:
         raise ValueError("bad file")
 
     complex_one = Problem("complex", lambda xp: problems.stencil(3, 7)._replace(data=np.ones(135, complex)))
-    found = run([Problem("broken", broken), complex_one, tiny()], replace(QUICK, formats=("auto",)))
-    assert found.errors["broken, float64"] == "ValueError: bad file"
-    assert "complex" in found.errors["complex, float64"]
-    assert {r.matrix for r in found.records} == {"tiny"}
+    result = run([Problem("broken", broken), complex_one, tiny()], replace(QUICK, formats=("auto",)))
+    assert result.errors["broken, float64"] == "ValueError: bad file"
+    assert "complex" in result.errors["complex, float64"]
+    assert {r.matrix for r in result.records} == {"tiny"}
 
 
-def test_extended_products_skip_empty_rows_and_span_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extended_products_skip_empty_rows_and_span_chunks(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
     monkeypatch.setattr(check_module, "CHUNK_ENTRIES", 10)
     arrays = problems.from_lengths(np.array([0, 3, 25, 0, 0, 4, 9, 0]), 40)
-    x = np.random.default_rng().random(40) - 0.5
+    x = rng.random(40) - 0.5
     exact, bound = check_module.extended_product(*arrays[:3], x)
     np.testing.assert_allclose(exact.astype(float), as_matrix(arrays) @ x, rtol=1e-12)
     np.testing.assert_allclose(bound.astype(float), abs(as_matrix(arrays)) @ abs(x), rtol=1e-12)
@@ -261,22 +264,22 @@ def test_extended_products_skip_empty_rows_and_span_chunks(monkeypatch: pytest.M
 # ------------------------------------------------------------------- records
 
 
-def test_a_run_survives_being_written(tmp_path: Path) -> None:
-    found = Run({"device": "d"}, {"gpu": 4000.0}, (record("plan", 2.0, nbytes=4_000_000),), {"x": "y"})
-    found.write(tmp_path / "run.json")
-    assert Run.read(tmp_path / "run.json") == found
-    assert found.copy_share(found.records[0]) == 0.5
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    result = Run({"device": "d"}, {"gpu": 4000.0}, (record("plan", 2.0, nbytes=4_000_000),), {"x": "y"})
+    result.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == result
+    assert result.copy_share(result.records[0]) == 0.5
     assert "speedup" in json.loads((tmp_path / "run.json").read_text())["records"][0]
 
 
-def test_the_reference_is_the_vendors_best_on_a_gpu() -> None:
+def test_the_reference_on_a_gpu_is_the_best_vendor_algorithm() -> None:
     rows = with_reference(
         [record("plan", 1.0), record("cuSPARSE a", 4.0), record("cuSPARSE b", 3.0), record("CuPy", 2.0)]
     )
     assert [(r.reference, r.speedup) for r in rows[:2]] == [("cuSPARSE best-of", 3.0), ("cuSPARSE best-of", 0.75)]
 
 
-def test_the_reference_is_any_librarys_best_with_as_many_threads_on_a_cpu() -> None:
+def test_the_reference_on_a_cpu_is_the_best_library_with_the_same_threads() -> None:
     rows = [record("plan", 1.0, threads=t) for t in (1, 2)]
     rows += [record("SciPy", 4.0, kind="library", threads=1), record("MKL x", 3.0, kind="vendor", threads=2)]
     assert [r.speedup for r in with_reference(rows)[:2]] == [4.0, 3.0]
@@ -297,15 +300,15 @@ def test_the_summary_takes_means_by_size_and_finds_the_worst() -> None:
         )
     text = "\n".join(summary_lines(rows))
     assert "from 1e6 nonzeros: the plan's speed over cuSPARSE best-of: 2.00 (1.00 to 4.00, 2 figures)" in text
-    assert "1e5 to 1e6 nonzeros: A @ x over CuPy's A @ x, a call: 2.00" in text
+    assert "1e5 to 1e6 nonzeros: the speed of a call of A @ x over CuPy's: 2.00" in text
     assert "worst: 0.80 of cuSPARSE best-of on c, as f" in text
     assert "within 5 % of the best candidate on 1 of 3; worst factor 1.67 on c" in text
-    assert [c.of_two for c in choices(rows)] == [1.0, 1.0, 1.0]
+    assert [c.better_of_two for c in choices(rows)] == [1.0, 1.0, 1.0]
     assert len(by_matrix(rows)) == 3
 
 
-def test_claims_stand_beside_figures_and_say_what_was_not_measured() -> None:
-    assert set(claims.claim_lines([])[1::2]) == {f"    here: {claims.NOT_MEASURED}"}
+def test_claims_are_printed_with_the_figures_of_this_run_or_as_not_measured() -> None:
+    assert set(claims.claim_lines([])[1::2]) == {f"    this run: {claims.NOT_MEASURED}"}
     rows = [
         record("cuSPARSE default", 4.0),
         record("cuSPARSE CSR_ALG2", 2.0, setup_us=60.0),
@@ -317,10 +320,10 @@ def test_claims_stand_beside_figures_and_say_what_was_not_measured() -> None:
     ]
     text = "\n".join(claims.claim_lines(rows))
     assert "1.34 [MI250X" in text
-    assert "here: 2.00 (2.00 to 2.00, 1 figures)" in text  # analysis over the default
-    assert "here: 0.50 (0.50 to 0.50, 1 figures)" in text  # plain csr_vector over the default
-    assert "here: 30.00" in text  # set-up in products
-    assert "here: 0.67" in text  # 128 over 256 threads a block
+    assert "this run: 2.00 (2.00 to 2.00, 1 figures)" in text  # analysis over the default
+    assert "this run: 0.50 (0.50 to 0.50, 1 figures)" in text  # plain csr_vector over the default
+    assert "this run: 30.00" in text  # set-up in products
+    assert "this run: 0.67" in text  # 128 over 256 threads a block
     assert "does not fit 1 of 1 matrices" in text
     assert claims.NOT_MEASURED in text
 
@@ -346,7 +349,7 @@ def test_the_command_prints_a_table_and_writes_json(
     assert bench(matrix_file, *options, "--dtype", "float32", "--dtype", "float64") == 0
     text = capsys.readouterr().out
     assert "m: 216 x 216, 1296 entries, longest row 7, float32" in text
-    assert "products right row by row" in text
+    assert "products are correct in every row" in text
     table, words = text.index("csr_scalar plain"), text.index("plain: the format above without compression")
     assert table < words < text.index("Summary")
     assert {"plan:", "best-of:"} <= set(text[words - 80 : text.index("Summary")].split())
@@ -354,9 +357,9 @@ def test_the_command_prints_a_table_and_writes_json(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("nosuch",), "'nosuch' is no file, no model problem"),
+        (("nosuch",), "'nosuch' is neither a file nor a model problem"),
         ((), "name a file or a problem"),
         (("x.npz", "--formats", "csr_v2"), "no format csr_v2; there are auto"),
         (("R-MAT 15", "--threads-per-block", "100"), "out of 128, 256, 512"),
@@ -367,21 +370,21 @@ def test_the_command_prints_a_table_and_writes_json(
         (("R-MAT 15", "--json", "/no/such/folder/a.json"), "there is no folder"),
     ],
 )
-def test_a_command_that_makes_no_sense_exits_with_2_and_says_why(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+def test_misuse_exits_with_2_and_says_why(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("counts", ["1,0", ",", "two"])
-def test_counts_are_numbers_of_at_least_one(counts: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_thread_counts_are_at_least_one(counts: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench("R-MAT 15", "--threads", counts)
     assert f"--threads: invalid list of counts value: '{counts}'" in capsys.readouterr().err
 
 
-def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(
+def test_plot_without_matplotlib_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command_module, "find_spec", lambda name: None)
@@ -389,16 +392,16 @@ def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(
     assert "--plot needs matplotlib: pip install 'gsparse[plot]'" in capsys.readouterr().err
 
 
-def test_on_a_terminal_a_bar_is_beneath_the_tables(
+def test_a_terminal_shows_a_progress_bar_below_the_tables(
     matrix_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto")
     assert bench(matrix_file, *options) == 0
-    shown = capsys.readouterr()
-    assert "m: 216 x 216" in shown.out  # the table, as without a bar
-    assert "1/1" in shown.err.rpartition("\r")[2]
-    assert "matrix" in shown.err
+    captured = capsys.readouterr()
+    assert "m: 216 x 216" in captured.out  # the table, as without a bar
+    assert "1/1" in captured.err.rpartition("\r")[2]
+    assert "matrix" in captured.err
 
 
 def test_a_wrong_product_or_a_broken_file_exits_with_1(
@@ -408,7 +411,7 @@ def test_a_wrong_product_or_a_broken_file_exits_with_1(
     options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto")
     assert bench(str(tmp_path / "bad.npz"), matrix_file, *options) == 1
     assert "not measured: bad, float64: FileFormatError" in capsys.readouterr().out
-    monkeypatch.setattr(check_module.Exact, "compare", lambda self, got: (99.0, False))
+    monkeypatch.setattr(check_module.ExactProduct, "compare", lambda self, got: (99.0, False))
     assert bench(matrix_file, *options, "--check") == 1
     assert "WRONG: plan on m" in capsys.readouterr().out
 
@@ -419,7 +422,8 @@ def test_the_command_measures_columns(matrix_file: str, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "m × 5: 216 x 216" in text
     assert "plan by columns" in text
-    assert "5 columns, float64: the plan's speed over SciPy" in text
+    # MKL is measured only with PyTorch installed.
+    assert re.search(r"5 columns, float64: the plan's speed over (MKL/)?SciPy", text)
 
 
 def test_list_names_every_model_problem(capsys: pytest.CaptureFixture[str]) -> None:
@@ -427,7 +431,7 @@ def test_list_names_every_model_problem(capsys: pytest.CaptureFixture[str]) -> N
     assert set(MODEL_PROBLEMS) <= set(capsys.readouterr().out.splitlines())
 
 
-def test_the_scaling_study_goes_over_sizes_and_types(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scaling_study_covers_sizes_and_dtypes(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("--cpu-scaling", "--sizes", "1e3,1e4", "--threads", "1", "--repeats", "1") == 0
     text = capsys.readouterr().out
     assert text.count("uniform, 10 % dense") >= 4
@@ -437,7 +441,7 @@ def test_the_scaling_study_goes_over_sizes_and_types(capsys: pytest.CaptureFixtu
 def test_all_prints_the_claims(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("gsparse.bench.command.all_problems", lambda: iter([tiny()]))
     assert bench("--all", "--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto") == 0
-    assert f"here: {claims.NOT_MEASURED}" in capsys.readouterr().out
+    assert f"this run: {claims.NOT_MEASURED}" in capsys.readouterr().out
 
 
 # ------------------------------------------------------- a GPU on NumPy arrays
@@ -524,7 +528,7 @@ int cusparseSpMM(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, 
 
 
 class Stream:
-    """A stream, and the graph captured on it: nothing runs later here than it is called."""
+    """A stand-in for a stream and for the graph captured on it: every call runs at once."""
 
     ptr = 7
     refuses = False
@@ -556,7 +560,7 @@ class Stream:
 
 
 class Event:
-    """By a clock that only the stand-in's own work moves: what a loaded machine adds is no part of it."""
+    """A stand-in for an event. Only the simulated work advances its clock, so a loaded machine changes no time."""
 
     now = 0.0
 
@@ -605,7 +609,7 @@ class FakeCupy:
 
 
 class FakeGpu(CpuDevice):
-    """The CPU backend under a GPU's name."""
+    """The CPU backend, presented as a GPU."""
 
     description = "fake GPU"
 
@@ -627,20 +631,22 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def context(stub: Path, monkeypatch: pytest.MonkeyPatch) -> cusparse.Context:
-    found = cusparse.Context(cusparse.declare(ctypes.CDLL(str(stub))), FakeCupy())
-    cusparse.check(found.library, "cusparseCreate", ctypes.byref(found.handle))
+    cusparse_context = cusparse.Context(cusparse.declare(ctypes.CDLL(str(stub))), FakeCupy())
+    cusparse.check(cusparse_context.library, "cusparseCreate", ctypes.byref(cusparse_context.handle))
     monkeypatch.setattr(cusparse, "address", lambda array: array.ctypes.data)
-    monkeypatch.setattr(cusparse, "current_context", lambda: found)
-    return found
+    monkeypatch.setattr(cusparse, "current_context", lambda: cusparse_context)
+    return cusparse_context
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("algorithm", cusparse.ALGORITHMS)
-def test_cusparse_is_called_as_its_prototypes_say(context: Any, algorithm: str, dtype: str) -> None:
+def test_cusparse_is_called_as_its_prototypes_say(
+    context: Any, algorithm: str, dtype: str, rng: np.random.Generator
+) -> None:
     arrays = problems.from_lengths(np.array([0, 3, 40, 1] * 17), 50)
     arrays = arrays._replace(data=arrays.data.astype(dtype))
     parts = cusparse.to_sliced_ell(np, arrays[:3], 68) if algorithm == "SELL" else arrays[:3]
-    x, y = np.random.default_rng().random(50).astype(dtype), np.full(68, np.nan, dtype)
+    x, y = rng.random(50).astype(dtype), np.full(68, np.nan, dtype)
     product = cusparse.CusparseProduct(parts, arrays.shape, arrays.data.size, algorithm, x, y)
     assert product.preprocessed == (algorithm != "SELL")
     np.testing.assert_allclose(product.result(), as_matrix(arrays) @ x, rtol=1e-5)
@@ -652,9 +658,11 @@ def test_cusparse_is_called_as_its_prototypes_say(context: Any, algorithm: str, 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("algorithm", cusparse.COLUMN_ALGORITHMS)
-def test_cusparse_multiplies_columns_as_its_prototypes_say(context: Any, algorithm: str, order: Any) -> None:
+def test_cusparse_multiplies_columns_as_its_prototypes_say(
+    context: Any, algorithm: str, order: Any, rng: np.random.Generator
+) -> None:
     arrays = problems.from_lengths(np.array([0, 3, 40, 1] * 17), 50)
-    X = np.asarray(np.random.default_rng().random((50, 6)), order=order)
+    X = np.asarray(rng.random((50, 6)), order=order)
     Y = np.full((68, 6), np.nan, order=order)
     product = cusparse.CusparseProduct(arrays[:3], arrays.shape, arrays.data.size, algorithm, X, Y)
     assert product.preprocessed
@@ -663,7 +671,7 @@ def test_cusparse_multiplies_columns_as_its_prototypes_say(context: Any, algorit
         cusparse.CusparseProduct(arrays[:3], arrays.shape, arrays.data.size, algorithm, X[:, ::2], Y[:, ::2])
 
 
-def test_cusparse_says_what_went_wrong(context: Any) -> None:
+def test_cusparse_errors_name_the_call_and_the_cause(context: Any) -> None:
     arrays = problems.stencil(3, 7)
     x, y = np.zeros(5), np.zeros(27)
     with pytest.raises(cusparse.CusparseError, match=r"cusparseSpMV_bufferSize: planted \(status 1\)"):
@@ -672,14 +680,16 @@ def test_cusparse_says_what_went_wrong(context: Any) -> None:
         cusparse.CusparseProduct((arrays.data.astype(int), *arrays[1:3]), arrays.shape, 135, "CSR_ALG1", x, y)
 
 
-def test_a_missing_library_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_error_lists_the_searched_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cusparse, "library_paths", lambda: iter(["/no/libcusparse.so.12"]))
     monkeypatch.setattr(cusparse, "import_module", lambda name: (_ for _ in ()).throw(ImportError("no pathfinder")))
     with pytest.raises(cusparse.CusparseError, match=r"install nvidia-cusparse.*/no/libcusparse.so.12.*no pathfinder"):
         cusparse.load_library()
 
 
-def test_libraries_are_looked_for_in_the_toolkit(stub: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_libraries_are_searched_in_the_cuda_toolkit(
+    stub: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "lib64").mkdir()
     shutil.copy(stub, tmp_path / "lib64")
     monkeypatch.setenv("CUDA_PATH", str(tmp_path))
@@ -693,13 +703,13 @@ def fake_gpu(context: Any, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     return device
 
 
-def test_the_gpus_side_runs_and_absent_libraries_are_recorded(fake_gpu: FakeGpu) -> None:
-    found = run([tiny()], Settings(fake_gpu, repeats=2, check=True, threads_per_block=(128, 256)))
-    assert not found.errors
-    rows = {r.what: r for r in found.records}
+def test_gpu_measurements_run_and_missing_libraries_are_recorded(fake_gpu: FakeGpu) -> None:
+    result = run([tiny()], Settings(fake_gpu, repeats=2, check=True, threads_per_block=(128, 256)))
+    assert not result.errors
+    rows = {r.what: r for r in result.records}
     for name in ("plan", "csr_vector/128", *(f"cuSPARSE {algorithm}" for algorithm in cusparse.ALGORITHMS)):
         assert rows[name].status == "measured", rows[name]
-        assert rows[name].kernel_us == pytest.approx(10)  # the stand-in's graph works 100 µs for ten
+        assert rows[name].kernel_us == pytest.approx(10)  # the stand-in graph of ten calls takes 100 µs
         assert rows[name].call_us
         assert rows[name].correct
         assert not rows[name].note
@@ -707,28 +717,28 @@ def test_the_gpus_side_runs_and_absent_libraries_are_recorded(fake_gpu: FakeGpu)
     assert rows["cuSPARSE CSR_ALG1"].setup_us is not None
     assert rows["cuSPARSE default"].setup_us is None
     assert rows["plan"].reference == "cuSPARSE best-of"
-    assert set(found.copy_gbytes_per_second) == {"gpu"}
-    assert "kernel µs" in report.matrix_table(found.records, found)
+    assert set(result.copy_gbytes_per_second) == {"gpu"}
+    assert "kernel µs" in report.matrix_table(result.records, result)
 
 
 def test_columns_are_measured_for_every_count_layout_and_launch(fake_gpu: FakeGpu) -> None:
     settings = Settings(fake_gpu, ("float32",), repeats=1, check=True, columns=(1, 8), launches=columns.LAYOUTS)
-    found = run([tiny()], settings)
-    assert not found.errors
-    assert {r.matrix for r in found.records} == {"tiny × 1", "tiny × 8"}
-    rows = {r.what: r for r in found.records if r.columns == 8}
+    result = run([tiny()], settings)
+    assert not result.errors
+    assert {r.matrix for r in result.records} == {"tiny × 1", "tiny × 8"}
+    rows = {r.what: r for r in result.records if r.columns == 8}
     layouts = [f"{name} by {side}" for name in cusparse.COLUMN_ALGORITHMS for side in ("rows", "columns")]
     for name in ("plan", "plan by columns", "2x1x8/1024", "2x4x1/64, by columns", *(f"cuSPARSE {n}" for n in layouts)):
         assert rows[name].status == "measured", rows[name]
         assert rows[name].correct
     assert rows["plan"].nbytes == 1296 * 8 + 217 * 4 + 2 * 216 * 8 * 4
-    text = "\n".join(summary_lines(found.records))
+    text = "\n".join(summary_lines(result.records))
     assert "8 columns, float32: the plan's speed over cuSPARSE best-of: " in text
 
 
-def test_a_wrong_column_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_column_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = columns.with_columns(load(tiny(), CPU, "float32"), 6)
-    exact = check_module.Exact(loaded)
+    exact = check_module.ExactProduct(loaded)
     right = as_matrix(loaded.arrays) @ loaded.x
     assert exact.compare(right)[1]
     assert not exact.compare(right[:, [0, 2, 1, 3, 4, 5]])[1]
@@ -736,20 +746,22 @@ def test_a_wrong_column_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not exact.compare(right)[1]
 
 
-def test_one_matrix_after_the_other_where_memory_is_short(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_are_measured_one_at_a_time_when_memory_is_short(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gsparse.bench.runner.MAX_ENTRIES_TOGETHER", {"gpu": 0, "cpu": 0})
-    found = run([tiny()], Settings(fake_gpu, repeats=1, formats=("auto", "csr_vector")))
-    assert {r.what for r in found.records if r.us} >= {"plan", "csr_vector", "cuSPARSE SELL"}
+    result = run([tiny()], Settings(fake_gpu, repeats=1, formats=("auto", "csr_vector")))
+    assert {r.what for r in result.records if r.us} >= {"plan", "csr_vector", "cuSPARSE SELL"}
 
 
-def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_cannot_be_captured_is_timed_eagerly_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "refuses", True)
     sampler = GpuClock(FakeCupy()).kernel_sampler(lambda: Event.work(1e-5))
     assert sampler.sample() == pytest.approx(1e-5)
     assert "10 eager calls, not captured (RuntimeError: planted" in sampler.note
 
 
-def test_a_launch_that_fails_while_captured_ends_the_capture() -> None:
+def test_a_launch_that_fails_during_capture_ends_the_capture() -> None:
     clock, calls = GpuClock(FakeCupy()), []
 
     def launch() -> None:
@@ -762,7 +774,7 @@ def test_a_launch_that_fails_while_captured_ends_the_capture() -> None:
     assert not any(stream.capturing for stream in clock._streams)
 
 
-def test_sliced_ell_refuses_what_its_offsets_cannot_count() -> None:
+def test_sliced_ell_refuses_entries_beyond_the_range_of_its_offsets() -> None:
     indices = np.zeros(2, np.int8)
     with pytest.raises(cusparse.CusparseError, match="more than int8 slice offsets can count"):
         cusparse.to_sliced_ell(np, (np.ones(8), np.zeros(8, np.int8), np.array([0, 8])), 1)
@@ -770,24 +782,24 @@ def test_sliced_ell_refuses_what_its_offsets_cannot_count() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_everybody_is_measured_and_right() -> None:
+def test_all_peers_are_measured_and_correct_on_a_gpu() -> None:
     pytest.importorskip("cupy")
     try:
         device = get_device("gpu")
     except gsparse.GsparseError as error:
         pytest.skip(str(error))
     problem = Problem("uniform", lambda xp: problems.uniform(3000, 20, xp=xp))
-    found = run([problem], Settings(device, dtypes=("float32", "float64"), repeats=3, check=True))
-    assert not found.errors
-    failed = [(r.what, r.note) for r in found.records if r.status == "failed" or r.correct is False]
+    result = run([problem], Settings(device, dtypes=("float32", "float64"), repeats=3, check=True))
+    assert not result.errors
+    failed = [(r.what, r.note) for r in result.records if r.status == "failed" or r.correct is False]
     assert not failed
     assert {"cuSPARSE SELL", "cuSPARSE CSR_ALG2", "CuPy A @ x", "plan"} <= {
-        r.what for r in found.records if r.kernel_us
+        r.what for r in result.records if r.kernel_us
     }
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_columns_are_measured_and_right() -> None:
+def test_columns_are_measured_and_correct_on_a_gpu() -> None:
     pytest.importorskip("cupy")
     try:
         device = get_device("gpu")
@@ -797,15 +809,15 @@ def test_on_a_gpu_columns_are_measured_and_right() -> None:
     settings = Settings(
         device, ("float32", "float64"), repeats=2, check=True, columns=(1, 6, 64), launches=columns.LAYOUTS
     )
-    found = run([problem], settings)
-    assert not found.errors
-    ours = [r for r in found.records if r.kind in ("plan", "layout", "format")]
+    result = run([problem], settings)
+    assert not result.errors
+    ours = [r for r in result.records if r.kind in ("plan", "layout", "format")]
     assert not [(r.what, r.note) for r in ours if r.status == "failed"]
-    assert not [(r.matrix, r.what) for r in found.records if r.correct is False]
-    assert {"cuSPARSE CSR_ALG2 by rows", "CuPy A @ X", "plan"} <= {r.what for r in found.records if r.kernel_us}
+    assert not [(r.matrix, r.what) for r in result.records if r.correct is False]
+    assert {"cuSPARSE CSR_ALG2 by rows", "CuPy A @ X", "plan"} <= {r.what for r in result.records if r.kernel_us}
 
 
-def test_where_the_plan_takes_longer_the_best_launch_is_named() -> None:
+def test_the_summary_names_the_best_launch_when_the_plan_is_slower() -> None:
     tried = [
         record("plan", 3.0, kind="plan", columns=8, format="rows 4x1"),
         record("rows 2x2", 2.0, columns=8),

@@ -1,4 +1,4 @@
-"""What is built of a matrix: the narrowest encoding that fits, read back exactly, in the bytes promised."""
+"""Stored matrices: they use the narrowest encoding that fits, decode exactly, and take the predicted bytes."""
 
 from __future__ import annotations
 
@@ -27,24 +27,19 @@ ENTRIES = tuple(format for format in KERNELS if format != PATTERN)
 CSR = tuple(format for format in KERNELS if format.startswith("csr"))
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
 def distinct_rows(S: Any) -> int:
     """Count rows by their offsets from the diagonal."""
     offsets = S.indices.astype(np.int64) - np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     return len({offsets[a:b].tobytes() for a, b in zip(S.indptr[:-1], S.indptr[1:], strict=True)})
 
 
-# -------------------------------------------------------------------------------------------- everything comes back
+# ------------------------------------------------------------------------------------------------ exact decoding
 
 
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("format", KERNELS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_what_is_stored_is_the_matrix(
+def test_a_stored_matrix_decodes_to_the_matrix(
     device: Device, structure: str, format: str, compress: bool, rng: np.random.Generator
 ) -> None:
     S = STRUCTURES[structure](rng)
@@ -54,7 +49,7 @@ def test_what_is_stored_is_the_matrix(
 
 @pytest.mark.parametrize("format", ENTRIES)
 @pytest.mark.parametrize("structure", HURTING)
-def test_what_is_stored_is_the_matrix_where_rows_are_sorted_split_and_kept_apart(
+def test_sorted_and_split_rows_decode_to_the_matrix(
     device: Device, structure: str, format: str, rng: np.random.Generator
 ) -> None:
     S = hurting(device, structure, rng)
@@ -62,9 +57,7 @@ def test_what_is_stored_is_the_matrix_where_rows_are_sorted_split_and_kept_apart
     assert_decodes(A.stored, S, device.lanes)
 
 
-def test_slices_keep_their_order_or_keep_long_rows_apart_or_are_sorted(
-    device: Device, rng: np.random.Generator
-) -> None:
+def test_slices_sort_rows_and_split_long_rows_only_when_needed(device: Device, rng: np.random.Generator) -> None:
     for name, is_sorted, is_split in (
         ("one row", False, False),
         ("sorted", True, False),
@@ -84,7 +77,7 @@ def test_slices_keep_their_order_or_keep_long_rows_apart_or_are_sorted(
             )
 
 
-# Values that only their bits tell apart, or that half the precision would change.
+# Values that differ in their bits only, or that a conversion to half the precision would change.
 NAN = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000001], np.uint64).view(float)
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1e-310, 1e-40, 2.0**-149, 1e300, 1.0, *NAN])
 
@@ -92,7 +85,8 @@ SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1e-310, 1e-40, 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("format", KERNELS)
 @pytest.mark.parametrize("few", [True, False])
-def test_values_come_back_by_their_bits(
+@pytest.mark.few(3)
+def test_values_are_stored_to_the_last_bit(
     device: Device, few: bool, format: str, dtype: Any, rng: np.random.Generator
 ) -> None:
     S = from_lengths(np.full(400, 12), 90, rng)
@@ -120,10 +114,10 @@ def test_values_come_back_by_their_bits(
 )
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("format", ENTRIES)
-def test_columns_are_as_narrow_as_their_span_within_a_run(
+def test_column_codes_are_as_narrow_as_the_span_of_a_run_allows(
     device: Device, format: str, index: Any, span: int, dtype: Any, rng: np.random.Generator
 ) -> None:
-    # Two runs far apart, of one entry a row; the span is the second's.
+    # Two runs that are far apart, with one entry per row. `span` is that of the second run.
     first, num_rows = 200_000, 2 * device.lanes
     columns = np.zeros(num_rows, index)
     columns[device.lanes :] = first + rng.integers(0, span + 1, device.lanes)
@@ -147,7 +141,7 @@ def test_columns_are_as_narrow_as_their_span_within_a_run(
 
 
 def with_distinct(count: int, rng: np.random.Generator) -> sp.csr_array:
-    """Make a matrix of so many distinct values, one of them common."""
+    """Make a matrix of `count` distinct values, one of which most entries have."""
     S = from_lengths(np.full(5000, 8), 300, rng)
     table = random_values(rng, count, float)
     assert np.unique(table).size == count
@@ -161,7 +155,7 @@ def with_distinct(count: int, rng: np.random.Generator) -> sp.csr_array:
     [(1, None), (2, "uint8"), (256, "uint8"), (257, "uint16"), (MAX_VALUES, "uint16"), (MAX_VALUES + 1, "float64")],
 )
 @pytest.mark.parametrize("format", ["csr_adaptive", "blocked_ellpack"])
-def test_values_are_as_narrow_as_their_number_lets_them(
+def test_value_codes_are_as_narrow_as_the_number_of_values_allows(
     device: Device, format: str, count: int, codes: Any, rng: np.random.Generator
 ) -> None:
     S = with_distinct(count, rng)
@@ -176,7 +170,7 @@ def test_values_are_as_narrow_as_their_number_lets_them(
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("spoiled_by", [None, 1 / 3, 5e-324, 1e-310, 1e300, "last"])
-def test_half_the_precision_is_for_values_that_all_survive_it(
+def test_values_are_stored_in_half_precision_only_if_none_changes(
     device: Device, spoiled_by: Any, dtype: Any, rng: np.random.Generator
 ) -> None:
     half = np.dtype({"float64": "float32", "complex128": "complex64"}[np.dtype(dtype).name])
@@ -194,7 +188,7 @@ def test_half_the_precision_is_for_values_that_all_survive_it(
 
 
 @pytest.mark.parametrize("format", ENTRIES)
-def test_without_compression_entries_are_stored_as_they_came(
+def test_without_compression_entries_are_stored_unchanged(
     device: Device, format: str, rng: np.random.Generator
 ) -> None:
     S = from_lengths(np.full(500, 7), 90, rng)
@@ -204,7 +198,7 @@ def test_without_compression_entries_are_stored_as_they_came(
     assert (stored.columns.codes.dtype, stored.values.codes.dtype) == (S.indices.dtype, S.dtype)
 
 
-def test_without_compression_no_format_that_reads_less_is_chosen(device: Device) -> None:
+def test_without_compression_no_candidate_has_encoded_entries(device: Device) -> None:
     S = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000)).tocsr()
     plan = GpuSparseMatrix(S, device=device, compress=False).plan
     assert {(c.storage.columns, c.storage.values) for c in plan.candidates} == {("int32", "float64")}
@@ -216,7 +210,8 @@ def test_without_compression_no_format_that_reads_less_is_chosen(device: Device)
 
 @pytest.mark.parametrize(("count", "codes"), [(2, "uint8"), (256, "uint8"), (257, "uint16"), (1500, "uint16")])
 @pytest.mark.parametrize("shared", [True, False])
-def test_rows_are_stored_once_a_pattern(
+@pytest.mark.few(2)
+def test_row_patterns_store_each_distinct_row_once(
     device: Device, shared: bool, count: int, codes: str, rng: np.random.Generator
 ) -> None:
     S = patterned(rng, 10_000, count)
@@ -232,7 +227,7 @@ def test_rows_are_stored_once_a_pattern(
 
 
 def in_turns(num_rows: int, rows: int) -> sp.csr_array:
-    """Give rows of three entries, with other offsets after each so many of them."""
+    """Return a matrix with three entries per row, whose offsets alternate between groups of `rows` rows."""
     row = np.arange(num_rows)
     offsets = np.where((row // rows % 2)[:, None], [-5, 0, 5], [-2, 0, 2])
     columns = np.clip(row[:, None] + offsets, 0, num_rows - 1)
@@ -240,7 +235,8 @@ def in_turns(num_rows: int, rows: int) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("values", ["shared", "of their own"])
-def test_rows_that_take_turns_are_stored_by_pattern_only_where_a_turn_is_long(
+@pytest.mark.few(1)
+def test_alternating_rows_are_stored_by_pattern_only_if_runs_are_long(
     device: Device, values: str, rng: np.random.Generator
 ) -> None:
     for rows, is_chosen in ((1, False), (64, True)):
@@ -250,16 +246,14 @@ def test_rows_that_take_turns_are_stored_by_pattern_only_where_a_turn_is_long(
         plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
         storage = {c.format: c.storage for c in plan.candidates}[PATTERN]
         if device.kind == "cpu":
-            # (at the ends, columns beyond the matrix change the offsets of a few rows)
+            # At both ends, clipped columns change the offsets of a few rows.
             assert storage.runs == pytest.approx((64_000 / rows, 3 * 64_000 / rows), abs=40)
             assert (plan.format == PATTERN) is is_chosen
         else:
             assert storage.runs == (0, 0)
 
 
-def test_a_matrix_of_too_many_distinct_rows_is_refused_by_row_patterns_alone(
-    device: Device, rng: np.random.Generator
-) -> None:
+def test_only_row_patterns_refuse_a_matrix_of_too_many_distinct_rows(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(MAX_PATTERNS + 500, 4), 3000, rng)
     assert distinct_rows(S) > MAX_PATTERNS
     x = random_values(rng, S.shape[1], float)
@@ -270,7 +264,8 @@ def test_a_matrix_of_too_many_distinct_rows_is_refused_by_row_patterns_alone(
 
 
 @pytest.mark.parametrize("hashes", [1, 3])
-def test_rows_whose_hashes_collide_are_told_apart(
+@pytest.mark.few(1)
+def test_rows_with_colliding_hashes_are_distinguished(
     device: Device, hashes: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_keys = kernels_of(device).row_keys
@@ -287,7 +282,7 @@ def test_rows_whose_hashes_collide_are_told_apart(
     assert_product(GpuSparseMatrix(S, device=device) @ x, S, x)
 
 
-def test_rows_with_equal_hashes_of_their_values_only_keep_values_of_their_own(
+def test_rows_whose_values_collide_in_their_hashes_store_their_own_values(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_keys = kernels_of(device).row_keys
@@ -299,10 +294,10 @@ def test_rows_with_equal_hashes_of_their_values_only_keep_values_of_their_own(
     assert_decodes(A.stored, S, device.lanes)
 
 
-def test_complex_values_whose_hashes_collide_are_told_apart(device: Device, rng: np.random.Generator) -> None:
+def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(400, 6), 90, rng)
     data = np.where(rng.random(S.nnz) < 0.5, 1.5 + 2.5j, 3.25 - 1j)
-    # Another number of the first one's key, as `gsparse.products.storage` mixes two words into one.
+    # Construct another number with the key of the first: `gsparse.products.storage` mixes two words into one key.
     factor, mask = 0x9E3779B97F4A7C15, 2**64 - 1
     words = [int(w) for w in data[data.real == 1.5][:1].view(np.uint64)]
 
@@ -322,7 +317,7 @@ def test_complex_values_whose_hashes_collide_are_told_apart(device: Device, rng:
 
 
 @pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
-def test_tiles_share_out_the_merged_list_of_entries_and_row_ends(
+def test_tiles_divide_the_merged_list_of_entries_and_row_ends_equally(
     device: Device, structure: str, rng: np.random.Generator
 ) -> None:
     S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
@@ -334,8 +329,8 @@ def test_tiles_share_out_the_merged_list_of_entries_and_row_ends(
     np.testing.assert_array_equal(host(tiles.first_rows), np.concatenate([[0], np.cumsum(ended)]))
     unfinished = [(cut[-1], tile) for tile, cut in enumerate(cuts[:-1]) if cut[-1] >= 0]
     carries, starts = host(tiles.carry_tiles), host(tiles.first_carry)
-    found = [(row, t) for i, row in enumerate(host(tiles.split_rows)) for t in carries[starts[i] : starts[i + 1]]]
-    assert found == unfinished
+    carried = [(row, t) for i, row in enumerate(host(tiles.split_rows)) for t in carries[starts[i] : starts[i + 1]]]
+    assert carried == unfinished
 
 
 @pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
@@ -381,50 +376,48 @@ def test_long_rows_are_cut_into_whole_chunks(device: Device, structure: str, rng
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("structure", [*HURTING, "all rows empty", "no rows", "no columns"])
-def test_a_survey_tells_what_a_slow_look_does(
-    device: Device, structure: str, index: Any, rng: np.random.Generator
-) -> None:
+def test_a_survey_agrees_with_numpy(device: Device, structure: str, index: Any, rng: np.random.Generator) -> None:
     S = STRUCTURES[structure](rng) if structure in STRUCTURES else hurting(device, structure, rng)
     indptr, indices = (on_device(device, part.astype(index)) for part in (S.indptr, S.indices))
-    found, lengths = kernels_of(device).survey(device, indptr, indices, True), np.diff(S.indptr).astype(np.int64)
+    survey, lengths = kernels_of(device).survey(device, indptr, indices, True), np.diff(S.indptr).astype(np.int64)
     short = np.where(lengths > kernels_of(device).LONG_LENGTH, 0, lengths)
     padded = [np.append(part, np.zeros(-part.size % device.lanes, int)) for part in (lengths, short)]
     stored = [device.lanes * part.reshape(-1, device.lanes).max(axis=1, initial=0).sum() for part in padded]
     rows = np.repeat(np.arange(lengths.size), lengths)
-    assert (found.min_length, found.max_length) == ((lengths.min(), lengths.max()) if lengths.size else (0, 0))
-    assert (found.num_empty, found.sum_squares) == ((lengths == 0).sum(), (lengths**2).sum())
-    assert [found.blocked_stored, found.split_stored] == stored
-    assert (found.num_long, found.long_entries) == ((lengths != short).sum(), (lengths - short).sum())
-    assert (found.first, found.last, found.num_falls) == (0, S.nnz, 0)
-    assert found.num_unsorted == ((np.diff(rows) == 0) & (np.diff(S.indices) <= 0)).sum()
-    assert (found.min_column, found.max_column) == ((S.indices.min(), S.indices.max()) if S.nnz else (0, 0))
+    assert (survey.min_length, survey.max_length) == ((lengths.min(), lengths.max()) if lengths.size else (0, 0))
+    assert (survey.num_empty, survey.sum_squares) == ((lengths == 0).sum(), (lengths**2).sum())
+    assert [survey.blocked_stored, survey.split_stored] == stored
+    assert (survey.num_long, survey.long_entries) == ((lengths != short).sum(), (lengths - short).sum())
+    assert (survey.first, survey.last, survey.num_falls) == (0, S.nnz, 0)
+    assert survey.num_unsorted == ((np.diff(rows) == 0) & (np.diff(S.indices) <= 0)).sum()
+    assert (survey.min_column, survey.max_column) == ((S.indices.min(), S.indices.max()) if S.nnz else (0, 0))
     if kernels_of(device).CSR_CODES:
         runs = [S.indices[k : k + device.lanes] for k in range(0, S.nnz, device.lanes)]
-        assert found.run_span == max((int(np.ptp(run)) for run in runs), default=0)
+        assert survey.run_span == max((int(np.ptp(run)) for run in runs), default=0)
 
 
 @pytest.mark.parametrize("key", [np.uint32, np.uint64])
 @pytest.mark.parametrize("count", [1, 2, 300, 4096, 4097, 40_000])
-def test_distinct_keys_are_all_found_or_too_many(
+def test_distinct_keys_returns_all_keys_or_none_above_the_limit(
     device: Device, count: int, key: Any, rng: np.random.Generator
 ) -> None:
     table = np.unique(np.append([0, 1], rng.integers(0, np.iinfo(key).max, 2 * count, dtype=key)).astype(key))[:count]
     keys = rng.permutation(np.append(table, table[rng.integers(0, count, 50_000)]))
-    found = kernels_of(device).distinct_keys(device, on_device(device, keys), 4096)
+    distinct = kernels_of(device).distinct_keys(device, on_device(device, keys), 4096)
     if count > 4096:
-        assert found is None
+        assert distinct is None
         return
-    np.testing.assert_array_equal(found[0], table)
-    np.testing.assert_array_equal(keys[found[1]], table)
+    np.testing.assert_array_equal(distinct[0], table)
+    np.testing.assert_array_equal(keys[distinct[1]], table)
 
 
-def test_as_many_distinct_rows_as_are_promised_are_stored(device: Device, rng: np.random.Generator) -> None:
+def test_row_patterns_store_nearly_as_many_distinct_rows_as_the_limit(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(3500, 4), 3000, rng)
     assert 3000 < distinct_rows(S) <= MAX_PATTERNS
     assert_decodes(GpuSparseMatrix(S, device=device, format=PATTERN).stored, S, device.lanes)
 
 
-def test_values_that_hardly_any_rows_share_are_kept_apart(device: Device, rng: np.random.Generator) -> None:
+def test_values_that_few_rows_share_are_stored_per_entry(device: Device, rng: np.random.Generator) -> None:
     S = patterned(rng, 3000, 5)
     S.data = random_values(rng, S.nnz, float)
     A = GpuSparseMatrix(S, device=device, format=PATTERN)
@@ -432,8 +425,8 @@ def test_values_that_hardly_any_rows_share_are_kept_apart(device: Device, rng: n
     assert_decodes(A.stored, S, device.lanes)
 
 
-def test_a_transpose_of_too_many_distinct_rows_takes_another_format(device: Device, rng: np.random.Generator) -> None:
-    # Few rows, each distinct, and so many columns that the transpose has more distinct rows than are stored.
+def test_a_transpose_with_too_many_distinct_rows_uses_another_format(device: Device, rng: np.random.Generator) -> None:
+    # The rows are few, but the transpose has more distinct rows than the format can store.
     S = from_lengths(np.full(300, 60), MAX_PATTERNS + 900, rng)
     A = GpuSparseMatrix(S, device=device, format=PATTERN)
     assert distinct_rows(S.T.tocsr()) > MAX_PATTERNS
@@ -447,7 +440,7 @@ def test_a_transpose_of_too_many_distinct_rows_takes_another_format(device: Devi
 WEIGHED: dict[str, Any] = {
     "stencil": lambda rng: sp.kron(
         sp.eye_array(100),
-        sp.diags_array([1.0, 2.0, 1.0], offsets=[-9, 0, 9], shape=(200, 200)),  # (20 000 rows, constant)
+        sp.diags_array([1.0, 2.0, 1.0], offsets=[-9, 0, 9], shape=(200, 200)),  # 20 000 rows with constant values
         format="csr",
     ),
     "random values": lambda rng: patterned(rng, 8000, 50),
@@ -458,7 +451,7 @@ WEIGHED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WEIGHED)
 @pytest.mark.parametrize("format", KERNELS)
-def test_a_format_holds_the_bytes_that_its_candidate_promises(
+def test_a_format_takes_the_bytes_that_its_candidate_predicts(
     device: Device, format: str, name: str, rng: np.random.Generator
 ) -> None:
     S = sp.csr_array(WEIGHED[name](rng))
@@ -476,7 +469,7 @@ def test_a_format_holds_the_bytes_that_its_candidate_promises(
         assert A.stored.padding_ratio == promised.padding_ratio
 
 
-def test_the_decoder_sees_a_wrong_column_and_a_wrong_value(device: Device, rng: np.random.Generator) -> None:
+def test_the_decoder_detects_a_wrong_column_and_a_wrong_value(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(100, 5), 90, rng)
     A = GpuSparseMatrix(S, device=device, format="blocked_ellpack")
     for wrong in ("columns", "values"):

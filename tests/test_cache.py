@@ -1,4 +1,4 @@
-"""The cache holds code that is executed: it belongs to its user alone, and odd contents are no error."""
+"""The cache contains code that is executed: only its user may write to it, and unexpected contents are no error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gsparse.cli.doctor import _caches
+from gsparse.cli.doctor import _check_caches
 from gsparse.device import cache
 from gsparse.device.cache import UntrustedFolderError, cache_folder, make_private
 from gsparse.products.tuning import recall, remember
@@ -16,7 +16,7 @@ from tests.support import run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners and modes of files")
 
-# Compile a kernel, write the steps of a solver and remember times, with the umask of a system with groups of users.
+# Compile a kernel, write the steps of a solver and store times, under a umask that lets the group write.
 PROGRAM = """
 import os
 os.umask(0o002)
@@ -46,7 +46,7 @@ def code_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.suffix in (".nbi", ".nbc", ".py", ".sqlite")]
 
 
-def test_the_cache_is_made_for_its_user_alone_whatever_the_umask(folder: Path) -> None:
+def test_the_cache_is_private_to_its_user_under_any_umask(folder: Path) -> None:
     assert run_python(PROGRAM, GSPARSE_CACHE_DIR=str(folder), NUMBA_CACHE_DIR="") == "4096"
     assert {path.suffix for path in code_below(folder)} == {".nbi", ".nbc", ".py", ".sqlite"}
     assert [mode(path) for path in (folder, folder / "steps", folder / "cpu", *(folder / "cpu").iterdir())] == [
@@ -55,7 +55,7 @@ def test_the_cache_is_made_for_its_user_alone_whatever_the_umask(folder: Path) -
 
 
 @pytest.mark.parametrize("bits", [0o775, 0o757])
-def test_a_cache_that_others_may_write_to_is_not_used_and_the_remedy_is_told(folder: Path, bits: int) -> None:
+def test_a_cache_writable_by_others_is_not_used_and_warns_with_the_remedy(folder: Path, bits: int) -> None:
     folder.mkdir(parents=True)
     folder.chmod(bits)
     assert run_python(PROGRAM, GSPARSE_CACHE_DIR=str(folder), NUMBA_CACHE_DIR="") == "4096"
@@ -65,13 +65,13 @@ def test_a_cache_that_others_may_write_to_is_not_used_and_the_remedy_is_told(fol
     ):
         remember("key", {"ellpack": 1.0})
     assert recall("key", ["ellpack"]) is None
-    assert ["its mode is" in finding.found for finding in _caches() if finding.status == "broken"] == [True]
+    assert ["its mode is" in finding.found for finding in _check_caches() if finding.status == "broken"] == [True]
     folder.chmod(0o755)
     remember("key", {"ellpack": 1.0})
     assert recall("key", ["ellpack"]) == {"ellpack": 1.0}
 
 
-def test_a_folder_within_the_cache_that_others_may_write_to_is_refused(folder: Path) -> None:
+def test_a_subfolder_of_the_cache_writable_by_others_is_refused(folder: Path) -> None:
     make_private(folder / "cpu")
     (folder / "cpu").chmod(0o770)
     with pytest.warns(RuntimeWarning, match="writable by its owner alone"), pytest.raises(UntrustedFolderError):

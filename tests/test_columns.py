@@ -1,4 +1,4 @@
-"""Products with several dense columns on a GPU: every way of sharing them out, every layout, the choice."""
+"""Products with several dense columns on a GPU: every division of the work, every layout, and the choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix, spmm
-from gsparse.bench.check import Exact
+from gsparse.bench.check import ExactProduct
 from gsparse.bench.columns import LAYOUTS as LAYOUTS_OF_X
 from gsparse.bench.columns import column_peers, with_columns
 from gsparse.bench.peers import load
@@ -46,11 +46,6 @@ LAYOUTS = {
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
-@pytest.fixture
 def gpu(device: Device) -> Device:
     if device.kind != "gpu":
         pytest.skip("the CPU shares columns out in one way")
@@ -58,7 +53,7 @@ def gpu(device: Device) -> Device:
 
 
 def launches(lanes: int) -> list[PanelLaunch]:
-    """Give launches of every kind; `columns_per_load` is as X has it, and so may be `loads`."""
+    """Return launches of every kind; the layout of X then sets `columns_per_load`, and limits `loads`."""
     shapes = ((1, 1), (1, lanes), (2, 1), (4, 2), (8, 1), (8, lanes // 8), (lanes, 1))
     return [
         PanelLaunch(1, loads, columns, entries, limit)
@@ -67,16 +62,16 @@ def launches(lanes: int) -> list[PanelLaunch]:
     ]
 
 
-class Multiplier:
-    """Products of one matrix by any launch."""
+class WorkerProducts:
+    """Products of one matrix with any launch."""
 
     def __init__(self, device: Device, S: Any) -> None:
-        self.device, self.operand = device, GpuSparseMatrix(S, device=device).operand()[0]
+        self.device, self.operand = device, GpuSparseMatrix(S, device=device)._prepared()[0]
 
     def __call__(
         self, launch: PanelLaunch, X: Any, Y: Any, layouts: tuple[str, str] = ("row_major",) * 2, **scalars: Any
     ) -> Any:
-        """Give alpha·A·X + beta·Y as a new array of the host; X and Y have these layouts on the device."""
+        """Return alpha·A·X + beta·Y as a new host array; X and Y have these layouts on the device."""
 
         def choose(panel: Panel) -> PanelLaunch:
             return replace(
@@ -91,18 +86,18 @@ class Multiplier:
         return host(device_y)
 
     def _laid_out(self, values: Any, layout: str) -> Any:
-        found = LAYOUTS[layout](self.device.xp, values.shape, values.dtype)
-        found[...] = on_device(self.device, values)
-        return found
+        array = LAYOUTS[layout](self.device.xp, values.shape, values.dtype)
+        array[...] = on_device(self.device, values)
+        return array
 
 
 @pytest.mark.parametrize("layout", ["row_major", "column_major"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_every_launch_is_right_for_structures_that_hurt(
+def test_every_launch_is_right_for_difficult_structures(
     gpu: Device, structure: str, layout: str, rng: np.random.Generator
 ) -> None:
     S = STRUCTURES[structure](rng)
-    multiply = Multiplier(gpu, S)
+    multiply = WorkerProducts(gpu, S)
     X, Y = random_values(rng, (S.shape[1], 6), float), np.full((S.shape[0], 6), np.nan)
     for launch in launches(gpu.lanes):
         assert_product(multiply(launch, X, Y, (layout, layout)), S, X)
@@ -112,7 +107,7 @@ def test_every_launch_is_right_for_structures_that_hurt(
 def test_any_number_of_columns_is_right(gpu: Device, k: int, rng: np.random.Generator) -> None:
     for dtype in (np.float32, np.float64):
         S = with_types(STRUCTURES["one dense row"](rng), dtype, np.int32, rng)
-        multiply = Multiplier(gpu, S)
+        multiply = WorkerProducts(gpu, S)
         X, Y = random_values(rng, (S.shape[1], k), dtype), np.full((S.shape[0], k), np.nan, dtype)
         for layout in ("row_major", "column_major"):
             panel = Panel(k, by_columns=layout == "column_major")
@@ -127,7 +122,7 @@ def test_every_type_scales_adds_and_conjugates(
     gpu: Device, launch: PanelLaunch, stored: Any, index: Any, rng: np.random.Generator
 ) -> None:
     S = with_types(STRUCTURES["ragged, 1001 rows"](rng), stored, index, rng)
-    multiply = Multiplier(gpu, S)
+    multiply = WorkerProducts(gpu, S)
     for dtype in (d for d in DTYPES if np.can_cast(stored, d) and d.kind == stored.kind):
         X, Y = (random_values(rng, (n, 4), dtype) for n in S.shape[::-1])
         for layout in LAYOUTS:
@@ -137,14 +132,14 @@ def test_every_type_scales_adds_and_conjugates(
 
 @pytest.mark.parametrize("x_layout", LAYOUTS)
 @pytest.mark.parametrize("y_layout", LAYOUTS)
-def test_x_and_y_may_be_laid_out_differently(
+def test_x_and_y_may_have_different_memory_layouts(
     gpu: Device, x_layout: str, y_layout: str, rng: np.random.Generator
 ) -> None:
     for dtype, k in ((np.float32, 12), (np.float32, 6), (np.float64, 5), (np.complex128, 3)):
         S = with_types(STRUCTURES["empty rows"](rng), dtype, np.int32, rng)
         X, Y = (random_values(rng, (n, k), dtype) for n in S.shape[::-1])
         for launch in (PanelLaunch(1, 1, 2, 4), PanelLaunch(1, 4, 2, 1, 16)):
-            got = Multiplier(gpu, S)(launch, X, Y, (x_layout, y_layout), beta=1)
+            got = WorkerProducts(gpu, S)(launch, X, Y, (x_layout, y_layout), beta=1)
             assert_product(got, S, X, beta=1, y=Y)
 
 
@@ -157,7 +152,7 @@ def test_nan_and_inf_reach_only_the_rows_and_columns_that_read_them(
     X[[0, 7, 11], [3, 0, 7]] = np.inf, np.nan, -np.inf
     with np.errstate(invalid="ignore"):
         expected = S @ X
-        multiply = Multiplier(gpu, S)
+        multiply = WorkerProducts(gpu, S)
         for launch in launches(gpu.lanes):
             got = multiply(launch, X, np.full((203, 8), np.nan, dtype))
             np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
@@ -168,12 +163,12 @@ def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Gene
     S = STRUCTURES["one dense row"](rng)
     X = random_values(rng, (S.shape[1], 12), float)
     for launch in launches(gpu.lanes):
-        first, second = (Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 12), np.nan)) for _ in range(2))
+        first, second = (WorkerProducts(gpu, S)(launch, X, np.full((S.shape[0], 12), np.nan)) for _ in range(2))
         np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("launch", [PanelLaunch(1, 1, 2), PanelLaunch(1, 1, 2, 1, 32)], ids=str)
-def test_more_columns_than_a_launch_takes_come_slab_by_slab(
+def test_more_columns_than_a_launch_can_take_are_multiplied_in_slabs(
     gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gsparse.kernels.gpu import spmm as module
@@ -183,21 +178,19 @@ def test_more_columns_than_a_launch_takes_come_slab_by_slab(
     S = STRUCTURES["long rows"](rng)
     X, Y = random_values(rng, (S.shape[1], 70), float), np.full((S.shape[0], 70), np.nan)
     for layout in ("row_major", "column_major"):
-        assert_product(Multiplier(gpu, S)(launch, X, Y, (layout, layout)), S, X)
+        assert_product(WorkerProducts(gpu, S)(launch, X, Y, (layout, layout)), S, X)
 
 
-def test_integers_wrap_as_numpys(gpu: Device, rng: np.random.Generator) -> None:
+def test_integers_wrap_as_in_numpy(gpu: Device, rng: np.random.Generator) -> None:
     S = with_types(STRUCTURES["ragged, 1001 rows"](rng), np.int64, np.int32, rng)
     X = rng.integers(-(2**62), 2**62, (S.shape[1], 6))
     for launch in launches(gpu.lanes)[::3]:
-        np.testing.assert_array_equal(Multiplier(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)
+        np.testing.assert_array_equal(WorkerProducts(gpu, S)(launch, X, np.full((S.shape[0], 6), -7)), S @ X)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_matrix_chooses_for_itself_and_is_right(
-    device: Device, structure: str, order: Any, rng: np.random.Generator
-) -> None:
+def test_the_chosen_launch_is_right(device: Device, structure: str, order: Any, rng: np.random.Generator) -> None:
     S = STRUCTURES[structure](rng)
     A = GpuSparseMatrix(S, device=device)
     for k in (1, 5, 16):
@@ -207,7 +200,8 @@ def test_a_matrix_chooses_for_itself_and_is_right(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_columns_of_any_type_promote_as_scipys(device: Device, dtype: Any, rng: np.random.Generator) -> None:
+@pytest.mark.whole
+def test_columns_of_any_dtype_promote_as_in_scipy(device: Device, dtype: Any, rng: np.random.Generator) -> None:
     S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
     A = GpuSparseMatrix(S, device=device)
     for other in DTYPES:
@@ -218,7 +212,7 @@ def test_columns_of_any_type_promote_as_scipys(device: Device, dtype: Any, rng: 
 
 @pytest.mark.parametrize("survives", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-def test_values_that_float32_holds_are_read_so(
+def test_values_that_float32_can_hold_are_read_as_float32(
     gpu: Device, dtype: Any, survives: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S = with_types(STRUCTURES["ragged, 1001 rows"](rng), dtype, np.int32, rng)
@@ -240,7 +234,7 @@ def test_values_that_float32_holds_are_read_so(
 
 
 def repeating(num_patterns: int, dtype: Any, rng: np.random.Generator) -> sp.csr_array:
-    """Give a matrix whose rows follow so many patterns of offsets and values, a few entries wide."""
+    """Return a matrix of `num_patterns` distinct short rows, counted by their offsets and values."""
     lengths = rng.integers(1, 7, num_patterns)
     lengths[0] = 0
     offsets = [np.sort(rng.choice(20, length, replace=False)) for length in lengths]
@@ -259,7 +253,7 @@ def test_rows_that_share_all_entries_are_read_once(
 ) -> None:
     S = repeating(num_patterns, dtype, rng)
     A = GpuSparseMatrix(S, device=gpu, format="row_pattern", expected_products=10**9)
-    stored = A.operand()[0].columns_stored(A.dtype, A.dtype)
+    stored = A._prepared()[0].columns_stored(A.dtype, A.dtype)
     assert isinstance(stored, RowPattern)
     assert stored.codes.itemsize == (1 if num_patterns < 256 else 2)
     assert f"{stored.num_patterns} row patterns for 8 columns" in str(A.plan_for(8))
@@ -270,33 +264,33 @@ def test_rows_that_share_all_entries_are_read_once(
         assert_product(A.conj() @ X, S.conj(), X)
 
 
-def test_a_product_made_before_is_repeated_without_looking_closer(
+def test_a_repeated_product_takes_the_short_path(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     A, X = GpuSparseMatrix(S, device=device), random_values(rng, (S.shape[1], 6), float)
     A @ X
 
-    class LooksCloser(Exception):
+    class FullPathTaken(Exception):
         pass
 
-    def look_closer(*arguments: Any, **named: Any) -> Any:
-        raise LooksCloser
+    def take_full_path(*arguments: Any, **options: Any) -> Any:
+        raise FullPathTaken
 
-    monkeypatch.setattr(ops, "multiply", look_closer)
-    for given in (X, np.asfortranarray(X), X[:, ::-1]):
-        ours = on_device(device, given)
+    monkeypatch.setattr(ops, "multiply", take_full_path)
+    for X_again in (X, np.asfortranarray(X), X[:, ::-1]):
+        ours = on_device(device, X_again)
         for got in (A @ ours, A.matmat(ours)):
             assert_product(host(got), S, host(ours))
     assert A.stats.products == 7
     tall = np.vstack([X, X])
     for unlike in (X.astype(np.float32), tall, X[:, :1], X.T):
-        with pytest.raises(LooksCloser):
+        with pytest.raises(FullPathTaken):
             A @ on_device(device, unlike)
-    with pytest.raises(LooksCloser):
+    with pytest.raises(FullPathTaken):
         A.matmat(on_device(device, X), out=on_device(device, np.empty((S.shape[0], 6))))
-    data = A.data  # (on loan from now on)
-    with pytest.raises(LooksCloser):
+    data = A.data  # a loan, which requires the full path again
+    with pytest.raises(FullPathTaken):
         A @ on_device(device, X)
     del data
 
@@ -314,7 +308,7 @@ def test_one_column_is_a_product_with_a_vector(device: Device, rng: np.random.Ge
 @pytest.mark.parametrize(("columns", "dtype"), [(1, "float64"), (6, "float32"), (64, "float32"), (33, "float64")])
 def test_every_launch_that_the_benchmark_tries_is_right(gpu: Device, columns: int, dtype: str) -> None:
     loaded = with_columns(load(Problem("stencil", lambda xp: stencil(5, 27, xp=xp)), gpu, dtype), columns)
-    exact = Exact(loaded)
+    exact = ExactProduct(loaded)
     peers = list(column_peers(loaded, LAYOUTS_OF_X))
     assert len({peer.what for peer in peers}) == len(peers) > 8
     for peer in peers:
@@ -343,7 +337,7 @@ EVERY_PANEL = [
 def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
     for panel, value_bytes in product(EVERY_PANEL, (4, 8, 16)):
         if panel.pack * value_bytes > 16:
-            continue  # (no X is read so)
+            continue  # no layout of X allows such a load
         launch = plan_columns(stats, panel, lanes=lanes, value_bytes=value_bytes).launch
         for power in (launch.column_lanes, launch.entry_lanes):
             assert power & (power - 1) == 0 < power
@@ -353,18 +347,18 @@ def test_every_choice_can_be_launched(stats: RowStats, lanes: int) -> None:
         assert launch.tile - panel.num_columns < launch.tile
 
 
-def test_entries_out_of_a_table_are_not_shared_out_and_read_again_for_another_tile() -> None:
+def test_entries_of_a_table_are_not_shared_and_are_read_for_narrower_tiles() -> None:
     plain, table = ({"lanes": 32, "value_bytes": 8, "num_patterns": n} for n in (0, 27))
     points = replace(EVEN, nnz=27 * 10**6, max_length=27, mean_length=27.0)
     assert plan_columns(points, Panel(4, 2), **plain).launch.entry_lanes > 1
     assert plan_columns(points, Panel(4, 2), **table).launch.entry_lanes == 1
     assert plan_columns(points, Panel(128, 2), **plain).launch.tile == 128
     assert plan_columns(points, Panel(128, 2), **table).launch.tile == 64
-    # Too few rows for the device: shared out all the same.
+    # With too few rows to fill the device, lanes share rows nevertheless.
     assert plan_columns(replace(points, num_rows=1000, nnz=27_000), Panel(4, 2), **table).launch.entry_lanes > 1
 
 
-def test_rows_that_would_hold_others_up_are_cut_into_chunks() -> None:
+def test_rows_much_longer_than_others_are_cut_into_chunks() -> None:
     for panel in EVERY_PANEL:
         limits = {
             name: plan_columns(stats, panel, lanes=32, value_bytes=8).launch.long_length
@@ -373,7 +367,7 @@ def test_rows_that_would_hold_others_up_are_cut_into_chunks() -> None:
         }
         assert not limits or limits.pop("even") == 1024
         assert all(limit <= 64 for limit in limits.values())
-    assert "rows differ in length" in str(plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8))
+    assert "row lengths vary" in str(plan_columns(OUTLIER, Panel(8, 2), lanes=32, value_bytes=8))
 
 
 @pytest.mark.parametrize(
@@ -393,14 +387,14 @@ def test_rows_that_would_hold_others_up_are_cut_into_chunks() -> None:
         (LONG, Panel(256, 2), (32, 1, 1)),
     ],
 )
-def test_lanes_go_to_columns_first_and_to_entries_where_rows_are_long(
+def test_lanes_take_columns_first_and_then_entries_of_long_rows(
     stats: RowStats, panel: Panel, shape: tuple[int, int, int]
 ) -> None:
     launch = plan_columns(stats, panel, lanes=32, value_bytes=8).launch
     assert (launch.column_lanes, launch.loads, launch.entry_lanes) == shape
 
 
-def test_a_layout_is_told_from_strides_and_alignment() -> None:
+def test_panel_of_derives_the_layout_from_strides_and_alignment() -> None:
     X = np.zeros((6, 12), np.float32)
     assert panel_of(X) == Panel(12, 4)
     assert panel_of(X[:, 2:8]) == Panel(6, 2)
@@ -409,3 +403,20 @@ def test_a_layout_is_told_from_strides_and_alignment() -> None:
     assert panel_of(np.asfortranarray(X)) == Panel(12, 1, True)
     assert panel_of(X.astype(np.complex128)) == Panel(12, 1)
     assert panel_of(X[:, :1]) == Panel(1, 1)
+
+
+@pytest.mark.parametrize("structure", ["ragged, 1001 rows", "no rows", "no columns", "long rows"])
+def test_one_column_is_multiplied_as_a_vector(device: Device, structure: str, rng: np.random.Generator) -> None:
+    S = STRUCTURES[structure](rng)
+    A, x = GpuSparseMatrix(S, device=device), on_device(device, random_values(rng, S.shape[1], float))
+    expected = host(A @ x)
+    wide = device.xp.zeros((x.size, 3))
+    wide[:, 1] = x
+    for X in (x.reshape(-1, 1), x.reshape(1, -1).T, wide[:, 1:2], wide[::-1, 1:2][::-1]):
+        for _ in range(2):
+            before = A.stats.products
+            for Y in (A @ X, A.matmat(X), A.dot(X)):
+                assert type(Y) is type(x)
+                assert_product(host(Y), S, host(X))
+            assert A.stats.products == before + 3
+        np.testing.assert_array_equal(host(A @ X)[:, 0], expected)

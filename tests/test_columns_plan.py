@@ -1,6 +1,6 @@
-"""How a product with dense columns is shared out, which is pure: row statistics and X's layout in, a launch out.
+"""How the work of a product with dense columns is divided, a pure function from row statistics and X's layout.
 
-That each launch can be run, and a table of choices as measured, are in `tests.test_columns`.
+`tests.test_columns` runs each launch, and has a table of measured choices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 
-# Rows alike, too many for a device; and few that are long.
+# Equal rows, more than a device can work on at once; and a few long rows.
 EVEN = RowStats(10**7, 10**7, 7 * 10**7, 5, 7, 7.0, 0.2, 0, 7 * 10**7)
 LONG = RowStats(10**6, 10**6, 4 * 10**8, 380, 420, 400.0, 10.0, 0, 4 * 10**8)
 COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 24, 33, 40, 48, 63, 64, 65, 100, 128, 1000)
@@ -24,7 +24,7 @@ LANES = pytest.mark.parametrize("lanes", [32, 64])
 
 
 def rows_of(length: float, num_rows: int = 10**7, **options: Any) -> RowStats:
-    """Give rows of one length."""
+    """Return the statistics of rows of one length."""
     num_entries = round(length * num_rows)
     return replace(
         EVEN, num_rows=num_rows, nnz=num_entries, max_length=int(length), mean_length=length, std_length=0.0, **options
@@ -39,9 +39,9 @@ def launched(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
     return planned(stats, panel, **options).launch
 
 
-def first(found: Callable[[int], bool], among: range) -> int:
-    """Find the first number from which on something holds."""
-    return among[bisect_left(among, True, key=found)]
+def first(predicate: Callable[[int], bool], numbers: range) -> int:
+    """Return the first number for which a monotone predicate holds."""
+    return numbers[bisect_left(numbers, True, key=predicate)]
 
 
 # ----------------------------------------------------------------------------------------------------------- row-major
@@ -50,14 +50,12 @@ def first(found: Callable[[int], bool], among: range) -> int:
 @LANES
 @pytest.mark.parametrize("stats", [EVEN, replace(EVEN, num_rows=100), LONG], ids=["many", "few", "long"])
 @pytest.mark.parametrize("pack", [1, 2, 4])
-def test_lanes_have_columns_to_own_and_no_tile_is_wider_than_it_has_to_be(
-    stats: RowStats, pack: int, lanes: int
-) -> None:
+def test_every_lane_owns_columns_and_no_tile_is_wider_than_needed(stats: RowStats, pack: int, lanes: int) -> None:
     for num_columns in (k * pack for k in COLUMNS):
         launch = launched(stats, Panel(num_columns, pack), lanes=lanes, value_bytes=4)
         assert launch.columns_per_load == pack
         tiles = -(-num_columns // launch.tile)
-        # A tile is half idle at most, and of more than eight lanes a quarter.
+        # At most half of a tile is idle, and at most about a quarter of a tile of more than eight lanes.
         idle = tiles * launch.tile / num_columns
         assert idle < 2
         assert idle < 1.35 or launch.tile <= 8 * pack
@@ -65,19 +63,19 @@ def test_lanes_have_columns_to_own_and_no_tile_is_wider_than_it_has_to_be(
 
 
 @LANES
-def test_all_columns_are_of_one_tile_where_so_many_lanes_have_them(lanes: int) -> None:
+def test_all_columns_are_in_one_tile_if_there_are_enough_lanes(lanes: int) -> None:
     for num_columns in (1, 2, 4, 8, 16, 32, 64):
         assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == num_columns
-    for num_columns in (24, 48):  # (a quarter of the next power of two would be idle)
+    for num_columns in (24, 48):  # with the next power of two, a quarter of the tile would be idle
         assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == 4 / 3 * num_columns
     for num_columns, tile in ((3, 4), (5, 8), (33, 8), (40, 16), (65, 16), (100, 64), (128, 64), (1000, 64)):
         assert launched(EVEN, Panel(num_columns), lanes=lanes).tile == tile
 
 
 @pytest.mark.parametrize("lanes", [16, 32, 64])
-def test_a_lane_has_two_accesses_where_so_many_threads_are_left(lanes: int) -> None:
+def test_a_lane_has_two_accesses_if_enough_threads_remain(lanes: int) -> None:
     def threads(num_columns: int) -> int:
-        """Count threads from which on each has two accesses."""
+        """Return the least number of threads with which each lane has two accesses."""
         panel = Panel(num_columns)
 
         def has_two(num_rows: int) -> bool:
@@ -89,35 +87,35 @@ def test_a_lane_has_two_accesses_where_so_many_threads_are_left(lanes: int) -> N
     for num_columns in (4, 16, 32, 24 * 4 // 3):
         assert threads(num_columns) == usual
     assert usual % lanes == 0
-    # A tile as wide as tiles get takes fewer. Several tiles count together, and one that is begun counts whole.
+    # The widest tile needs fewer threads. All tiles count together, and a partly used one counts as a whole one.
     assert threads(64) == threads(128) < usual
     assert threads(33) * 40 / 33 == pytest.approx(usual, rel=0.001)
 
 
-def test_a_lane_with_one_access_and_one_with_two_take_the_same_tile() -> None:
+def test_lanes_with_one_access_and_with_two_have_the_same_tile() -> None:
     for num_columns in (4, 8, 16, 32):
         one, two = (launched(rows_of(7, n), Panel(num_columns)) for n in (10**3, 10**7))
         assert (one.loads, one.column_lanes) == (1, num_columns)
         assert (two.loads, two.column_lanes) == (2, num_columns // 2)
 
 
-def test_a_tile_of_16_has_two_accesses_a_lane_where_rows_differ_and_mostly_have_some_length() -> None:
+def test_lanes_of_a_tile_of_16_have_two_accesses_if_row_lengths_vary_and_most_rows_are_not_short() -> None:
     alike = rows_of(20, 2 * 10**4)
     differing = replace(alike, max_length=500, std_length=20.0)
     for num_columns in (8, 16, 32):
         assert launched(alike, Panel(num_columns)).loads == 1
         assert launched(differing, Panel(num_columns)).loads == (2 if num_columns == 16 else 1)
-    for short in (rows_of(5, 6 * 10**4), rows_of(20, 5000)):  # (in themselves, or in all)
+    for short in (rows_of(5, 6 * 10**4), rows_of(20, 5000)):  # with short rows, and with few entries in all
         assert launched(replace(short, max_length=500, std_length=4.0), Panel(16)).loads == 1
 
 
-def test_a_group_of_lanes_is_a_warp_at_most() -> None:
+def test_a_group_of_lanes_is_at_most_a_warp() -> None:
     few = replace(EVEN, num_rows=10)
     assert [launched(few, Panel(64), lanes=lanes).column_lanes for lanes in (32, 64)] == [32, 64]
     assert [launched(EVEN, Panel(64), lanes=lanes).column_lanes for lanes in (16, 32, 64)] == [16, 32, 32]
 
 
-def test_two_accesses_want_four_columns_and_values_of_which_a_lane_may_read_two() -> None:
+def test_two_accesses_need_four_columns_and_values_small_enough_for_a_lane() -> None:
     assert [launched(EVEN, Panel(k)).loads for k in (1, 2, 4)] == [1, 1, 2]
     for pack, value_bytes in ((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 4), (2, 16), (4, 8)):
         launch = launched(EVEN, Panel(64 * pack, pack), value_bytes=value_bytes)
@@ -128,7 +126,7 @@ def test_two_accesses_want_four_columns_and_values_of_which_a_lane_may_read_two(
 
 
 @pytest.mark.parametrize("num_patterns", [1, 27])
-def test_rows_of_a_table_are_read_again_for_narrower_tiles_by_lanes_with_two_accesses(num_patterns: int) -> None:
+def test_row_patterns_use_narrower_tiles_and_lanes_with_two_accesses(num_patterns: int) -> None:
     for num_columns in (2, 4, 8, 16, 32, 33, 128):
         csr, table = (launched(EVEN, Panel(num_columns), num_patterns=n) for n in (0, num_patterns))
         assert table.tile <= csr.tile
@@ -138,14 +136,14 @@ def test_rows_of_a_table_are_read_again_for_narrower_tiles_by_lanes_with_two_acc
 
 
 @pytest.mark.parametrize("num_patterns", [1, 27])
-def test_rows_of_a_table_are_shared_only_to_fill_a_device(num_patterns: int) -> None:
+def test_lanes_share_rows_of_row_patterns_only_to_fill_a_device(num_patterns: int) -> None:
     csr, table = (launched(rows_of(64), Panel(2), num_patterns=n).entry_lanes for n in (0, num_patterns))
     assert csr > table == 1
     few = rows_of(4, 2**13)
     assert [launched(few, Panel(2), num_patterns=n).entry_lanes for n in (0, num_patterns)] == [4, 4]
 
 
-def test_a_plan_says_what_of_a_matrix_is_read() -> None:
+def test_a_plan_names_the_arrays_that_the_product_reads() -> None:
     for options, reads in (
         ({}, "CSR"),
         ({"values": "float32"}, "CSR, float32"),
@@ -162,9 +160,7 @@ def test_a_plan_says_what_of_a_matrix_is_read() -> None:
 
 @LANES
 @pytest.mark.parametrize("value_bytes", [4, 8, 16])
-def test_lanes_of_a_column_major_x_have_as_many_accesses_as_they_may_and_few_have_columns(
-    lanes: int, value_bytes: int
-) -> None:
+def test_lanes_of_a_column_major_x_have_as_many_accesses_as_allowed(lanes: int, value_bytes: int) -> None:
     most = min(4, LANE_BYTES // value_bytes)
     for num_columns in COLUMNS:
         for stats in (EVEN, replace(EVEN, num_rows=10), LONG):
@@ -183,7 +179,7 @@ def test_lanes_of_a_column_major_x_have_as_many_accesses_as_they_may_and_few_hav
 
 @LANES
 @pytest.mark.parametrize("panel", [Panel(1), Panel(4), Panel(16), Panel(64), Panel(8, 1, True)], ids=str)
-def test_lanes_that_share_a_row_are_twice_as_many_where_it_is_twice_as_long(panel: Panel, lanes: int) -> None:
+def test_twice_as_many_lanes_share_a_row_of_twice_the_length(panel: Panel, lanes: int) -> None:
     def shared(length: int) -> int:
         launch = launched(rows_of(length), panel, lanes=lanes)
         assert launch.column_lanes == columns
@@ -194,7 +190,7 @@ def test_lanes_that_share_a_row_are_twice_as_many_where_it_is_twice_as_long(pane
     assert [shared(length) for length in (0, 1, 4)] == [1, 1, 1]
     assert shared(10**6) == most
     if most > 2:
-        # Each has several entries; more columns' lanes want longer rows.
+        # Each lane has several entries, so more lanes for columns require longer rows.
         longer = first(lambda length: shared(length) > 1, range(1, 10**6))
         assert longer >= 4 * columns
         for power in range(1, most.bit_length()):
@@ -203,14 +199,14 @@ def test_lanes_that_share_a_row_are_twice_as_many_where_it_is_twice_as_long(pane
 
 
 @pytest.mark.parametrize("num_columns", [1, 4, 16])
-def test_few_rows_have_lanes_enough_to_fill_a_device(num_columns: int) -> None:
+def test_few_rows_get_enough_lanes_to_fill_a_device(num_columns: int) -> None:
     def threads(num_rows: int) -> int:
         launch = launched(rows_of(12, num_rows), Panel(num_columns), lanes=64, value_bytes=16)
         tiles = -(-num_columns // launch.tile)
         return num_rows * tiles * launch.column_lanes * launch.entry_lanes
 
     assert threads(2**16 // num_columns) == threads(2**15 // num_columns) > 2**16
-    # No more than a row has entries, a power of two, which is all that counts; and one where rows are enough.
+    # At most as many lanes as a row has entries, rounded down to a power of two; one lane if there are enough rows.
     assert [launched(rows_of(n, 1), Panel(1), lanes=64).entry_lanes for n in (0, 1, 3, 12)] == [1, 1, 2, 8]
     assert launched(rows_of(7, 10**7), Panel(num_columns), lanes=64).entry_lanes == 1
 
@@ -218,13 +214,13 @@ def test_few_rows_have_lanes_enough_to_fill_a_device(num_columns: int) -> None:
 @pytest.mark.parametrize(
     ("num_rows", "tile", "tiles"), [(256, Panel(64), Panel(256)), (4096, Panel(8, 1, True), Panel(32, 1, True))]
 )
-def test_four_times_the_tiles_leave_a_quarter_of_the_lanes_to_entries(num_rows: int, tile: Panel, tiles: Panel) -> None:
+def test_with_four_times_the_tiles_a_quarter_of_the_lanes_share_a_row(num_rows: int, tile: Panel, tiles: Panel) -> None:
     one, four = (launched(rows_of(16, num_rows), panel, lanes=1024) for panel in (tile, tiles))
     assert one.tile == four.tile
     assert one.entry_lanes == 4 * four.entry_lanes > 4
 
 
-def test_a_tile_that_is_begun_counts_whole() -> None:
+def test_a_partly_used_tile_counts_as_a_whole_one() -> None:
     for num_rows in range(500, 4000, 100):
         five_tiles = (launched(rows_of(16, num_rows), Panel(k, 1, True)).entry_lanes for k in (33, 36, 40))
         assert len(set(five_tiles)) == 1
@@ -243,7 +239,7 @@ def long_length(stats: RowStats, panel: Panel, lanes: int = 32) -> int:
     return launched(stats, panel, lanes=lanes).long_length
 
 
-def test_rows_are_cut_late_where_no_row_is_twice_the_typical_one_and_that_is_not_long() -> None:
+def test_only_very_long_rows_are_cut_if_all_rows_are_of_similar_and_moderate_length() -> None:
     even = rows_of(7)
     assert long_length(even, Panel(16)) == long_length(replace(even, max_length=14), Panel(16))
     assert long_length(replace(even, max_length=15), Panel(16)) < long_length(even, Panel(16))
@@ -253,12 +249,12 @@ def test_rows_are_cut_late_where_no_row_is_twice_the_typical_one_and_that_is_not
 
 
 @LANES
-def test_uneven_rows_are_cut_sooner_where_one_lane_a_column_walks_them(lanes: int) -> None:
+def test_uneven_rows_are_cut_sooner_if_one_lane_per_column_reads_them(lanes: int) -> None:
     uneven = replace(rows_of(7), max_length=10**5)
     shared = long_length(replace(rows_of(400), max_length=10**5), Panel(1), lanes)
     assert launched(uneven, Panel(4), lanes=lanes).entry_lanes == 1
     assert long_length(uneven, Panel(4), lanes) < shared < long_length(rows_of(7), Panel(4), lanes)
-    # Where a warp has few threads a column, a block takes a chunk, and it is as long as where several share a row.
+    # If a warp has few threads for each column, a block computes a chunk, which is as long as if several shared a row.
     wide = Panel(64)
     assert lanes // launched(uneven, wide, lanes=lanes).column_lanes <= FEW_PLACES
     assert long_length(uneven, wide, lanes) == shared
@@ -270,14 +266,14 @@ def test_uneven_rows_are_cut_sooner_where_one_lane_a_column_walks_them(lanes: in
 # ---------------------------------------------------------------------------------------------------------- the reason
 
 
-def test_the_reason_tells_of_accesses_and_of_rows() -> None:
+def test_the_reason_mentions_accesses_and_rows() -> None:
     few, uneven = rows_of(7, num_rows=10), replace(EVEN, max_length=10**5)
-    assert planned(EVEN, Panel(8)).reason == "threads enough for two accesses each; rows are alike"
-    assert planned(few, Panel(8)).reason == "more threads rather than two accesses each; rows are alike"
-    assert planned(uneven, Panel(8)).reason.endswith("; rows differ in length")
+    assert planned(EVEN, Panel(8)).reason == "two loads per thread; row lengths are similar"
+    assert planned(few, Panel(8)).reason == "one load per thread; row lengths are similar"
+    assert planned(uneven, Panel(8)).reason.endswith("; row lengths vary")
 
 
-def test_a_plan_keeps_what_it_was_made_of_and_prints_its_launch() -> None:
+def test_a_plan_stores_its_inputs_and_prints_its_launch() -> None:
     panel = Panel(24, 2)
     plan = planned(LONG, panel)
     assert (plan.stats, plan.panel) == (LONG, panel)
@@ -290,12 +286,12 @@ def test_a_plan_keeps_what_it_was_made_of_and_prints_its_launch() -> None:
     assert "column-major" in str(planned(LONG, Panel(24, 1, True))).splitlines()[0]
     launch = plan.launch
     assert tiles.split(", ") == [
-        f"tiles of {launch.tile} columns: {launch.column_lanes} lanes with {launch.loads} accesses of 2",
+        f"tiles of {launch.tile} columns: {launch.column_lanes} lanes with {launch.loads} loads of 2",
         f"{launch.entry_lanes} lanes share a row's entries",
         f"rows of more than {launch.long_length} entries are cut into chunks",
     ]
 
 
-def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
+def test_lanes_and_bytes_must_be_passed_by_keyword() -> None:
     with pytest.raises(TypeError, match="positional"):
         plan_columns(EVEN, Panel(8), 32, 8)  # type: ignore[misc]

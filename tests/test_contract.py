@@ -1,4 +1,4 @@
-"""The two backends implement one contract: the same names with the same signatures, and what each of them computes."""
+"""The two backends implement one contract: the same names with the same signatures, which compute the same."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gsparse.kernels import contract, cpu, gpu
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.catalogue import instantiations
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.solve_loop import State
+from gsparse.linalg.krylov.solve_loop import SolveState
 
 BACKENDS = [pytest.param(cpu, id="cpu"), pytest.param(gpu, id="gpu")]
 MEMBERS = {
     name: member
     for family in contract.Kernels.__mro__
     for name, member in vars(family).items()
-    if family.__module__ == contract.__name__ and not name.startswith("_")
+    if family.__module__.startswith("gsparse.kernels.") and not name.startswith("_")
 }
 FUNCTIONS = {name: member for name, member in MEMBERS.items() if inspect.isfunction(member)}
 
@@ -58,7 +58,7 @@ def test_the_catalogue_lists_a_kernel_for_every_format_of_the_contract():
 
 
 def test_constants_have_the_same_types_in_both_backends():
-    names = set(MEMBERS) - set(FUNCTIONS) - {"SPMV", "Arnoldi"}
+    names = set(MEMBERS) - set(FUNCTIONS) - {"SPMV", "Arnoldi", "Decomposition"}
     assert {name: type(getattr(cpu, name)) for name in names} == {name: type(getattr(gpu, name)) for name in names}
 
 
@@ -91,7 +91,7 @@ def test_later_steps_read_the_sum_that_a_product_left_in_parts(device, num_dots:
     kernels, rng = kernels_of(device), np.random.default_rng(1)
     parts, x = rng.standard_normal(num_dots), rng.standard_normal(64)
     with device.active():
-        state = State(device, PROGRAM, np.dtype(np.float64), 1)
+        state = SolveState(device, PROGRAM, np.dtype(np.float64), 1)
         dots, finish = kernels.bind_dots(device, state, "xy", num_dots)
         vectors = {"x": device.upload(x), "y": device.empty(x.size, x.dtype)}
         step = kernels.bind_step(device, PROGRAM, PROGRAM.steps[1], vectors, state)

@@ -1,4 +1,4 @@
-"""CuPy's current stream and device after a call are those of before it, whatever the call does and however it ends."""
+"""CuPy's current stream and device are the same before and after every call, even if the call raises an error."""
 
 from __future__ import annotations
 
@@ -112,21 +112,25 @@ def within(block: AbstractContextManager[Any], call: Callable[[], None]) -> None
 
 
 BLOCKS: dict[str, Callable[[Any, Callable[[], None]], Any]] = {
-    "a stream aside": lambda device, call: within(device.aside(), call),
-    "a stream apart": lambda device, call: within(device.apart(), call),
-    "one within the other": lambda device, call: within(device.apart(), lambda: within(device.aside(), call)),
+    "a stream aside": lambda device, call: within(device.outside_capture(), call),
+    "a stream apart": lambda device, call: within(device.own_stream(), call),
+    "one within the other": lambda device, call: within(
+        device.own_stream(), lambda: within(device.outside_capture(), call)
+    ),
     "timing": lambda device, call: device.seconds_of(call),
 }
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["ends", "raises"])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_stream_of_our_own_leaves_the_callers_current(stand_in: tuple[Any, Streams], name: str, raises: bool) -> None:
+def test_using_our_own_stream_leaves_the_callers_stream_current(
+    stand_in: tuple[Any, Streams], name: str, raises: bool
+) -> None:
     device, streams = stand_in
-    seen: list[Stream] = []
+    seen_streams: list[Stream] = []
 
     def call() -> None:
-        seen.append(streams.current)
+        seen_streams.append(streams.current)
         if raises:
             fail()
 
@@ -138,15 +142,15 @@ def test_a_stream_of_our_own_leaves_the_callers_current(stand_in: tuple[Any, Str
                 BLOCKS[name](device, call)
             assert streams.current is chosen
             assert streams.blocks[-1] is (outer if around is outer else streams.null)
-    assert seen
-    assert chosen not in seen
+    assert seen_streams
+    assert chosen not in seen_streams
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["in a call", "in a solve"])
 def test_copying_a_strided_array_to_the_host_changes_no_stream(stand_in: tuple[Any, Streams], inside: bool) -> None:
     device, streams = stand_in
     chosen = Stream(streams).use()
-    with device.apart() if inside else nullcontext():
+    with device.own_stream() if inside else nullcontext():
         before = streams.current
         assert device.download(np.ones((3, 4)).T).flags.c_contiguous
         assert streams.current is before
@@ -179,8 +183,8 @@ def problem(gpu: Device) -> SimpleNamespace:
 
 
 @pytest.fixture(autouse=True)
-def verdicts_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let products that are to be timed find no times from before."""
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use an empty cache, so that tuned products have no earlier times."""
     monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path))
 
 
@@ -299,24 +303,24 @@ CALLS = {"solver": SOLVERS, "preconditioner": PRECONDITIONERS, "product": PRODUC
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("call", named(CALLS))
-def test_what_was_current_before_a_call_is_current_after_it(
+def test_a_call_leaves_the_current_stream_and_device(
     problem: Any, chosen: Any, call: Any, request: pytest.FixtureRequest
 ) -> None:
     if "preconditioner: amg" in request.node.name:
         pytest.importorskip("pyamg")
     before = current(problem.cupy)
     assert before[0] is chosen
-    found = call(problem)
+    result = call(problem)
     assert current(problem.cupy) == before
-    if isinstance(found, Preconditioner):
+    if isinstance(result, Preconditioner):
         for x in (problem.b, problem.B, problem.b_gpu, problem.B_fortran):
-            found @ x
+            result @ x
             assert current(problem.cupy) == before
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("call", named({"error": ERRORS}))
-def test_what_was_current_before_an_error_is_current_after_it(problem: Any, chosen: Any, call: Any) -> None:
+def test_an_error_leaves_the_current_stream_and_device(problem: Any, chosen: Any, call: Any) -> None:
     before = current(problem.cupy)
     assert before[0] is chosen
     with pytest.raises((ZeroDivisionError, ValueError, TypeError, ArithmeticError)):
@@ -325,10 +329,10 @@ def test_what_was_current_before_an_error_is_current_after_it(problem: Any, chos
 
 
 @pytest.mark.gpu
-def test_memory_that_ends_in_a_solve_leaves_the_stream(problem: Any, chosen: Any) -> None:
+def test_running_out_of_memory_in_a_solve_leaves_the_stream(problem: Any, chosen: Any) -> None:
     rows = 2_000_000
     lengths = np.ones(rows, int)
-    lengths[7] = rows  # (ELLPACK pads every row to this length)
+    lengths[7] = rows  # ELLPACK pads every row to this length
     A = GpuSparseMatrix(from_lengths(lengths, rows, np.random.default_rng(0)), device=problem.gpu, format="ellpack")
     before = current(problem.cupy)
     with pytest.raises(DeviceMemoryError):

@@ -1,4 +1,4 @@
-"""Every format with every encoding, by pairs, on structures that hurt: kernels asked directly, outputs poisoned."""
+"""Pairs of formats and encodings on difficult structures: kernels are called directly, with poisoned outputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ FORMATS = tuple(f for f in gsparse.FORMATS if f not in ("auto", "row_pattern"))
 COMPUTE = ("float32", "float64", "complex64", "complex128", "int64")
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
 def entries_fit(format: str, columns: Any, values: str, compute: str, **rest: Any) -> bool:
     return (columns != "uint8" or format.endswith("ellpack")) and values_fit(values, compute)
 
@@ -47,16 +42,16 @@ def named(cases: list[dict[str, Any]]) -> list[Any]:
 
 
 def typed(S: Any, values: str, compute: str, number: int, rng: np.random.Generator) -> Any:
-    """Give a structure values of a kind; of the stored type that widens to the compute type where two do."""
+    """Return a structure with values of a kind, every third with a stored dtype that widens to the compute dtype."""
     kind = np.dtype(compute)
     stored = {"float64": "float32", "complex128": "float64"}.get(compute, compute) if number % 3 == 0 else compute
-    made = with_types(S, stored if values not in ("narrow",) else kind, INDEX_DTYPES[number % 2], rng)
-    made.data = values_of_kind(values, rng, made.nnz, made.dtype)
-    return made
+    matrix = with_types(S, stored if values not in ("narrow",) else kind, INDEX_DTYPES[number % 2], rng)
+    matrix.data = values_of_kind(values, rng, matrix.nnz, matrix.dtype)
+    return matrix
 
 
 def check_products(device: Device, stored: Any, format: str, S: Any, compute: str, rng: np.random.Generator) -> None:
-    """Check A·x, and conj(A)·x and alpha·A·x + beta·y, with other x each."""
+    """Check A·x, conj(A)·x and alpha·A·x + beta·y, each with another x."""
     draw = lambda n: random_values(rng, n, compute)  # noqa: E731
     x = draw(S.shape[1])
     assert_scaled_product(multiply(device, stored, format, x), S, x, 1, 0, None)
@@ -82,6 +77,7 @@ ENTRIES = covering(
 
 
 @pytest.mark.parametrize("case", named(ENTRIES))
+@pytest.mark.few(3)
 def test_every_encoding_of_entries_multiplies_right(
     device: Device, case: dict[str, Any], rng: np.random.Generator
 ) -> None:
@@ -99,6 +95,7 @@ PATTERNS = covering(
 
 
 @pytest.mark.parametrize("case", named(PATTERNS))
+@pytest.mark.few(3)
 def test_every_encoding_of_row_patterns_multiplies_right(
     device: Device, case: dict[str, Any], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +104,7 @@ def test_every_encoding_of_row_patterns_multiplies_right(
     values, compute, number = case["values"], case["compute"], PATTERNS.index(case)
     S = patterned(rng, *((1001, 40) if case["codes"] == "uint8" else (1500, 400)))
     if values == "shared":
-        # Values go with the pattern: what is drawn for one row is what all rows like it have.
+        # Values belong to the pattern: all rows of one pattern have the same values.
         by_value = {v: random_values(rng, 1, compute)[0] for v in np.unique(S.data)}
         made = with_types(S, compute, INDEX_DTYPES[number % 2], rng)
         made.data = np.array([by_value[v] for v in S.data], compute)
@@ -120,7 +117,7 @@ def test_every_encoding_of_row_patterns_multiplies_right(
     check_products(device, stored, "row_pattern", made, compute, rng)
 
 
-# Structures of each way of sharing out the work, encoded in each way that could let something through.
+# Structures for each division of the work, in each encoding in which a kernel could read too much.
 GUARDED = (
     ("ragged", "uint8", "dictionary of uint8"),
     ("sorted and split", None, "plain"),
@@ -136,6 +133,7 @@ def places_of_infinity(got: Any) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize(("structure", "columns", "values"), GUARDED)
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.few(3)
 def test_inf_and_nan_in_x_reach_only_the_rows_that_read_them(
     device: Device, format: str, structure: str, columns: Any, values: str, rng: np.random.Generator
 ) -> None:
@@ -143,7 +141,7 @@ def test_inf_and_nan_in_x_reach_only_the_rows_that_read_them(
     S = hurting(device, structure, rng)
     S.data = values_of_kind(values, rng, S.nnz, float)
     stored = store(device, S, format, columns=columns, values=values)
-    # What no row reads is NaN: padding that read anything would show.
+    # Elements that no row reads are NaN, so that a kernel that reads them for padding is noticed.
     read = np.unique(S.indices)
     x = np.full(S.shape[1], np.nan)
     x[read] = random_values(rng, read.size, float)
@@ -180,7 +178,7 @@ SCHEDULED = ("ragged", "sorted and split", "chunks", "tiles", "blocks")
 
 @pytest.mark.parametrize("structure", SCHEDULED)
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_same_input_gives_the_same_bits_whatever_came_before(
+def test_the_same_input_gives_the_same_bits_after_other_products(
     device: Device, format: str, structure: str, rng: np.random.Generator
 ) -> None:
     S = hurting(device, structure, rng)
@@ -189,7 +187,7 @@ def test_the_same_input_gives_the_same_bits_whatever_came_before(
     expected = multiply(device, first, format, x)
     assert_scaled_product(expected, S, x, 1, 0, None)
     for _ in range(20 if device.kind == "cpu" or structure == "sorted and split" else 3):
-        got = multiply(device, first, format, other)  # which has to leave scratch as it found it
+        got = multiply(device, first, format, other)  # must restore the scratch memory
         assert_scaled_product(got, S, other, 1, 0, None)
         np.testing.assert_array_equal(multiply(device, first, format, x), expected)
     np.testing.assert_array_equal(multiply(device, second, format, x), expected)
@@ -198,7 +196,10 @@ def test_the_same_input_gives_the_same_bits_whatever_came_before(
 @pytest.mark.parametrize("structure", SCHEDULED)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("lanes", [32, 64])
-def test_the_order_of_threads_changes_no_bit(lanes: int, format: str, structure: str, rng: np.random.Generator) -> None:
+@pytest.mark.few(6)
+def test_the_bits_do_not_depend_on_the_order_of_threads(
+    lanes: int, format: str, structure: str, rng: np.random.Generator
+) -> None:
     device = EmulatedDevice(lanes)
     S = hurting(device, structure, rng)
     stored = store(device, S, format)

@@ -1,4 +1,4 @@
-"""Every example runs and says what it promises."""
+"""Every example runs and prints the expected output."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ import scipy.sparse as sp
 from gsparse import GpuSparseMatrix
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
-GUIDES = sorted((FOLDER / "guides").glob("*.py"))  # each asserts what it says
+GUIDES = sorted((FOLDER / "guides").glob("*.py"))  # each guide asserts its own statements
 
-# What each prints, small enough for a test; a list that lacks an example fails.
+# Arguments that make each example small enough for a test, and its expected output; every example must be listed.
 EXAMPLES = {
     "cluster_across_hosts.py": (
         ["--n", "5000"],
         r"on 2 workers.*\nconverged .*residual \d\.\de-(09|1\d).* 100\.0",
     ),
     "convection_diffusion.py": (["--n", "40"], r"GMRES\(30\) with ILU\(0\).* converged .*down the wind"),
+    "cooling_plate.py": (
+        ["--n", "40", "--steps", "3"],
+        r"SciPy +3 steps with 1600 points.*gsparse +3 steps.*temperatures differ by (0\.0e\+00|\d\.\de-(0[89]|1\d))",
+    ),
     "eigenvalues.py": (
         ["--n", "31"],
         r"SciPy's LOBPCG, ours +705 points, 4\d iterations.*IC\(0\) +705 .*tones: 9\.\d+ 15\.\d+ 19\.\d+ 29\.",
@@ -35,6 +39,7 @@ EXAMPLES = {
         r"differ by\nrandomized .*e.*\narpack .*e-1\d\n.*9\d\.\d% right.*\? .*linalg\.eig",
     ),
     "many_gpus_poisson.py": (["--n", "16"], r"on 2 workers.*AMG +converged .*centre: 0\.05.* info 0, 2 chunks"),
+    "markov_clustering.py": (["--groups", "20"], r"SciPy +20 groups.*gsparse +20 groups.*\n100\.0% of the nodes"),
     "pagerank.py": (["--graph", "R-MAT 15"], r"the ranks differ by \d\.\de-(09|1\d).*1\. page"),
     "partitioned_files.py": (["--n", "8"], r"rows-3\.mtx: converged.* one worker: converged.* function: converged"),
     "poisson_amg.py": (["--n", "16"], r"CG with AMG +converged after \d iterations"),
@@ -42,10 +47,18 @@ EXAMPLES = {
         ["--n", "16"],
         r"compiled or loaded.*GpuSparseMatrix +4096 .*linalg\.cg\(A, b\) +4096 unknowns.*u at the centre 0\.05",
     ),
+    "single_cell.py": (
+        ["--cells", "600", "--genes", "1500"],
+        r"projections differ by (0\.0e\+00|\d\.\de-1\d)\n(9\d|100)\.\d% of the cells",
+    ),
+    "soap_film.py": (
+        ["--n", "24"],
+        r"SciPy +625 points.*gsparse +625 points.*films differ by (0\.0e\+00|\d\.\de-(09|1\d))",
+    ),
     "thousand_gpus.py": ([], r"measured µs .*weak scaling.*\n 1024 +\d+%.*a billion rows.*\n 1024 +\d+%"),
 }
 
-# What they need besides gsparse.
+# The packages that examples need besides gsparse.
 NEEDED = {
     "cluster_across_hosts.py": ["distributed"],
     "graph_neural_network.py": ["torch"],
@@ -55,24 +68,27 @@ NEEDED = {
     "many_gpus_poisson.py": ["distributed", "tqdm", "pyamg"],
     "partitioned_files.py": ["distributed"],
     "poisson_amg.py": ["pyamg"],
+    "soap_film.py": ["skfem"],
     "solvers_and_preconditioners.py": ["matplotlib"],
 }
 
 
-def test_every_example_is_run_here() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in FOLDER.glob("*.py")} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.whole
 def test_an_example_runs(name: str) -> None:
     arguments, expected = EXAMPLES[name]
-    device = [] if name == "thousand_gpus.py" else ["--device", "cpu"]  # (which computes nothing on any)
+    device = [] if name == "thousand_gpus.py" else ["--device", "cpu"]  # thousand_gpus.py computes nothing on a device
     printed = run(FOLDER / name, *arguments, *device)
     assert re.search(expected, printed, re.DOTALL), printed
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_what_a_guide_asserts_is_so(guide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.whole
+def test_the_assertions_of_a_guide_hold(guide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GSPARSE_DEVICE", "cpu")
     monkeypatch.setenv("MPLBACKEND", "agg")
     assert "\nassert " in guide.read_text().replace("    ", "")
@@ -80,13 +96,13 @@ def test_what_a_guide_asserts_is_so(guide: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def run(script: Path, *arguments: str) -> str:
-    """Run a script, skipping where it needs what is not installed, and give what it prints."""
+    """Run a script and return its output, or skip if a package that it needs is not installed."""
     for package in NEEDED.get(script.name, []):
         pytest.importorskip(package, reason=f"needs {package}")
     command = [sys.executable, "-W", "error", str(script), *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_the_extra_of_the_examples_installs_what_they_need() -> None:
@@ -94,8 +110,9 @@ def test_the_extra_of_the_examples_installs_what_they_need() -> None:
     shared = re.search(r"\[(.*)\]", extras["examples"][0])
     assert shared
     parts = [*extras["examples"], *(part for extra in shared[1].split(",") for part in extras[extra])]
-    installed = {re.split(r"[>\[]", part)[0].replace("scikit-learn", "sklearn") for part in parts}
-    assert {package for packages in NEEDED.values() for package in packages} - installed == {"torch"}  # (too large)
+    installed = {re.split(r"[>\[]", part)[0].replace("scikit-", "sk") for part in parts}
+    # PyTorch is too large for the extra.
+    assert {package for packages in NEEDED.values() for package in packages} - installed == {"torch"}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +124,7 @@ def test_the_extra_of_the_examples_installs_what_they_need() -> None:
         ("many_gpus_poisson.py", "pyamg"),
     ],
 )
-def test_an_example_that_lacks_a_package_stops_before_it_works(
+def test_an_example_without_a_needed_package_stops_at_once(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name.startswith("many"):
@@ -121,7 +138,7 @@ def test_an_example_that_lacks_a_package_stops_before_it_works(
         runpy.run_path(str(FOLDER / name), run_name="__main__")
 
 
-def test_the_graph_networks_product_has_the_right_gradient() -> None:
+def test_the_product_of_the_graph_network_has_the_right_gradient() -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     propagate = runpy.run_path(str(FOLDER / "graph_neural_network.py"))["Propagate"].apply
     S = sp.random_array((7, 5), density=0.4, rng=np.random.default_rng(1))

@@ -1,4 +1,4 @@
-"""What each format says of a matrix, and which arrays it builds: no device is needed, a stand-in holds the pieces."""
+"""Each format's description of a matrix, and the arrays that it builds, from a stand-in that needs no device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 import gsparse
 from gsparse.errors import FormatError
 from gsparse.formats import Columns, Csr, Slices, Values
-from gsparse.formats.registry import Examination, Storage, find_format
-from gsparse.formats.row_pattern import PatternFacts, Patterns
+from gsparse.formats.blocked_ellpack import SliceStats
+from gsparse.formats.registry import AnalysisLevel, Storage, find_format
+from gsparse.formats.row_pattern import Patterns, PatternStats
 from gsparse.formats.row_stats import RowStats
 
 NAMES = gsparse.FORMATS[1:]
 
-# 20 rows of 70 entries and runs of 32: the numbers that follow are added up by hand.
+# 20 rows, 70 entries and runs of 32: the numbers below are computed by hand.
 CSR = ("csr_scalar", "csr_vector", "csr_adaptive", "csr_split")
 STATS = RowStats(20, 50, 70, 0, 5, 3.5, 1.0, 1, 96, 90, 2, 11)
 CODES, PLAIN = Values(np.zeros(70, np.uint8), np.ones(3)), Values(np.ones(70))
@@ -27,19 +28,19 @@ LAID_OUT = {"slices": np.full(96, 7, np.uint8), "ellpack": np.full(160, 7, np.ui
 
 
 def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:
-    """Make a stand-in for a matrix under preparation, with what the structure holds changed."""
+    """Make a stand-in for a matrix under preparation, with some attributes of the structure replaced."""
     csr = Csr((20, 50), np.zeros(21, np.int32), np.zeros(70, np.int32), np.zeros(0))
     dtypes = {"csr_column_dtype": np.uint16, "slice_column_dtype": np.uint8, "ellpack_column_dtype": np.uint16}
     structure: dict[str, Any] = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
     columns = ("csr_columns", "slice_columns", "ellpack_columns")
     structure |= {name: Columns(np.zeros(3, np.uint8)) for name in columns}
     structure |= {"csr": csr, "device": SimpleNamespace(lanes=32, download=np.asarray), "rows": STATS, "pitch": 32}
-    structure |= {"block_work": 64, "slices": SLICES, "natural_slices": SLICES, "slice_facts": (96, 16, True)}
+    structure |= {"block_work": 64, "slices": SLICES, "natural_slices": SLICES, "slice_stats": SliceStats(96, 16, True)}
     structure |= {"row_blocks": "blocks", "tiles": "tiles", "scalar_length": 16, "vector_length": 32}
     structure |= {"csr_long_rows": lambda limit: f"longer than {limit}", "rows_repeat": True, "patterns": None}
-    structure |= {"pattern_facts": PatternFacts(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
+    structure |= {"pattern_stats": PatternStats(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
     structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
-    structure |= {"ellpack": lambda *_: LAID_OUT["ellpack"]}
+    structure |= {"lay_out_ellpack": lambda *_: LAID_OUT["ellpack"]}
     return SimpleNamespace(
         structure=SimpleNamespace(**structure | changes),
         compress=compress,
@@ -52,30 +53,31 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     )
 
 
-NONE, SHARED, FULL = Examination.NONE, Examination.SHARED, Examination.FULL
+NONE, SHARED, FULL = AnalysisLevel.NONE, AnalysisLevel.SHARED, AnalysisLevel.FULL
 PATTERNS = Patterns(np.array([0, 1, 1], np.uint8), np.zeros(2, np.int64), np.zeros(3, np.int32), 6, (5, 8))
 ROWS, CODED, NARROW = 4 * 21, 70 + 8 * 3, 2 * 70 + 4 * 3
-MANY = replace(STATS, max_length=2**11)  # pads far too much to be laid out, at 2**16 positions
+MANY = replace(STATS, max_length=2**11)  # at 2**16 positions, far too much padding to be built
 FOUR_PATTERNS = Storage("4 rows", "uint8 of 3", 96, 777, (3, 9))
-DESCRIBED: dict[str, tuple[str, Examination, Any, Storage | None]] = {
+DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "csr": ("csr_scalar", NONE, {}, Storage("int32", "float64", 70, ROWS + 12 * 70)),
     "csr, compared": ("csr_vector", SHARED, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
     "csr, alone": ("csr_scalar", FULL, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED)),
     "csr, plain": ("csr_vector", FULL, {"compress": False}, Storage("int32", "float64", 70, ROWS + 12 * 70)),
     "blocks": ("csr_adaptive", NONE, {}, Storage("int32", "float64", 70, ROWS + 12 * 70 + 4 * 2)),
+    "blocks, all full": ("csr_adaptive", NONE, {"block_work": 45}, Storage("int32", "float64", 70, ROWS + 12 * 70 + 8)),
     "tiles": ("csr_split", FULL, {}, Storage("uint16", "uint8 of 3", 70, ROWS + NARROW + CODED + 4 * 2)),
     "ellpack": ("ellpack", NONE, {}, Storage("int32", "float64", 160, 12 * 160)),
     "ellpack, compared": ("ellpack", SHARED, {}, Storage("uint8", "uint8 of 3", 160, 160 + 4 * 5 + 160 + 24)),
     "ellpack, compared with sorted slices": (
         "ellpack",
         SHARED,
-        {"slice_facts": (96, 16, False)},
+        {"slice_stats": SliceStats(96, 16, False)},
         Storage("int32", "uint8 of 3", 160, 4 * 160 + 160 + 24),
     ),
     "ellpack, compared with no slices": (
         "ellpack",
         SHARED,
-        {"rows": replace(STATS, num_rows=2**31, max_length=2**31), "slice_facts": None},
+        {"rows": replace(STATS, num_rows=2**31, max_length=2**31), "slice_stats": None},
         Storage("int32", "uint8 of 3", 2**36, 5 * 2**36 + 24),
     ),
     "ellpack, alone": ("ellpack", FULL, {}, Storage("uint16", "uint8 of 3", 160, 2 * 160 + 4 * 5 + 160 + 24)),
@@ -108,13 +110,13 @@ DESCRIBED: dict[str, tuple[str, Examination, Any, Storage | None]] = {
     "slices, looked at": (
         "blocked_ellpack",
         SHARED,
-        {"slice_facts": (90, 99, False)},
+        {"slice_stats": SliceStats(90, 99, False)},
         Storage("uint8", "uint8 of 3", 90, 99 + 90 + 4 * 3 + 90 + 24),
     ),
     "slices, plain": (
         "blocked_ellpack",
         FULL,
-        {"compress": False, "slice_facts": (90, 99, False)},
+        {"compress": False, "slice_stats": SliceStats(90, 99, False)},
         Storage("int32", "float64", 90, 99 + 12 * 90),
     ),
     "patterns, not looked at": ("row_pattern", NONE, {}, None),
@@ -125,7 +127,7 @@ DESCRIBED: dict[str, tuple[str, Examination, Any, Storage | None]] = {
         {"rows_repeat": False},
         Storage("4 rows", "uint8 of 3", 96, 777, (3, 9)),
     ),
-    "too many patterns": ("row_pattern", FULL, {"pattern_facts": None}, None),
+    "too many patterns": ("row_pattern", FULL, {"pattern_stats": None}, None),
     "patterns": ("row_pattern", SHARED, {}, FOUR_PATTERNS),
     "patterns that share values": (
         "row_pattern",
@@ -138,17 +140,17 @@ DESCRIBED: dict[str, tuple[str, Examination, Any, Storage | None]] = {
 
 @pytest.mark.parametrize("case", DESCRIBED)
 def test_a_format_describes_its_bytes(case: str) -> None:
-    name, examination, changes, expected = DESCRIBED[case]
-    assert find_format(name).describe(prepared(**changes), examination) == expected
+    name, level, changes, expected = DESCRIBED[case]
+    assert find_format(name).describe(prepared(**changes), level) == expected
 
 
 @pytest.mark.parametrize("compress", [True, False])
 def test_the_schedules_of_csr_keep_its_order(compress: bool) -> None:
     matrix = prepared(compress)
-    found = {name: find_format(name).build(matrix) for name in CSR}
+    built = {name: find_format(name).build(matrix) for name in CSR}
     schedules = ["longer than 16", "longer than 32", "blocks", "tiles"]
-    assert [stored.schedule for stored in found.values()] == schedules
-    for stored in found.values():
+    assert [stored.schedule for stored in built.values()] == schedules
+    for stored in built.values():
         assert (stored.shape, stored.nnz, stored.values) == ((20, 50), 70, matrix.values)
         assert stored.indptr is matrix.structure.csr.indptr
         assert (stored.columns is matrix.structure.csr_columns) is compress
@@ -157,7 +159,7 @@ def test_the_schedules_of_csr_keep_its_order(compress: bool) -> None:
 
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize(("name", "columns"), [("ellpack", "ellpack_columns"), ("blocked_ellpack", "slice_columns")])
-def test_padded_formats_lay_columns_and_codes_out(name: str, columns: str, compress: bool) -> None:
+def test_padded_formats_lay_out_columns_and_codes(name: str, columns: str, compress: bool) -> None:
     matrix = prepared(compress)
     stored = find_format(name).build(matrix)
     assert (stored.shape, stored.nnz) == ((20, 50), 70)
@@ -174,7 +176,7 @@ def test_padded_formats_lay_columns_and_codes_out(name: str, columns: str, compr
 
 
 @pytest.mark.parametrize(
-    ("name", "lays_out"), [("ellpack", "ellpack"), ("blocked_ellpack", "lay_out"), ("row_pattern", "lay_out")]
+    ("name", "lays_out"), [("ellpack", "lay_out_ellpack"), ("blocked_ellpack", "lay_out"), ("row_pattern", "lay_out")]
 )
 def test_values_are_laid_out_once_with_zeros_as_padding(name: str, lays_out: str) -> None:
     calls: list[Any] = []
@@ -197,7 +199,7 @@ def test_row_patterns_hold_values_once_where_rows_share_them() -> None:
 
 def test_row_patterns_take_the_most_common_row_of_a_sample() -> None:
     codes = np.zeros(3 * 4096, np.uint8)
-    codes[::3] = 1  # (what the sample sees)
+    codes[::3] = 1  # the rows that the sample reads
     matrix = prepared(shared=replace(PATTERNS, codes=codes))
     assert find_format("row_pattern").build(matrix).common == 1
     empty = prepared(shared=replace(PATTERNS, codes=codes[:0]))
@@ -206,6 +208,6 @@ def test_row_patterns_take_the_most_common_row_of_a_sample() -> None:
 
 def test_row_patterns_alone_depend_on_the_columns() -> None:
     for name in NAMES:
-        for facts in (None, PatternFacts(4, 500, (3, 9))):
-            structure = prepared(pattern_facts=facts).structure
-            assert find_format(name).accepts(structure) is (name != "row_pattern" or facts is not None)
+        for stats in (None, PatternStats(4, 500, (3, 9))):
+            structure = prepared(pattern_stats=stats).structure
+            assert find_format(name).accepts(structure) is (name != "row_pattern" or stats is not None)

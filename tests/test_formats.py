@@ -1,4 +1,4 @@
-"""What the arrays of a format promise of themselves: sizes, bytes that a product reads, and that nothing moves them."""
+"""The arrays of a format: their sizes, the bytes that a product reads, and that they are frozen."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ from gsparse.formats import (
     Values,
     padding_code,
 )
+from gsparse.formats.blocked_ellpack import fits_slices
+from gsparse.formats.costs import KernelModel
+from gsparse.formats.launch import NO_LIMIT, THREADS_PER_BLOCK, Launch, Panel, PanelLaunch
+from gsparse.formats.registry import REGISTRY, Storage
+from gsparse.formats.row_pattern import Patterns
+from gsparse.formats.row_stats import RowStats
 
-# Every array has another size, so that bytes tell which of them were counted.
+# All arrays have different sizes, so that a sum of bytes shows which of them were counted.
 INDPTR, INDICES, DATA = np.zeros(4, np.int64), np.zeros(23, np.int32), np.ones(23)
 PLAIN, NARROW = Columns(INDICES), Columns(np.zeros(64, np.uint8), np.zeros(2, np.int32))
 VALUES, TABLE, EQUAL = Values(np.ones(64)), Values(np.zeros(64, np.uint8), np.ones(7)), Values(None, np.ones(1))
@@ -57,10 +63,11 @@ TILES = Tiles(
     carry_tiles=np.zeros(9, np.int32),
 )
 PATTERN = RowPattern((33, 40), 60, np.zeros(33, np.uint8), np.zeros(3, np.int32), np.zeros(5, np.int32))
+PATTERNS = Patterns(np.zeros(33, np.uint8), np.zeros(2, np.int64), np.zeros(3, np.int32), 5)
 CONSTANT = replace(PATTERN, pattern_values=np.ones(5, np.float32))
 VARYING = replace(PATTERN, slices=SLICES, values=VALUES)
 
-# What a product reads of each, added up by hand.
+# The bytes that a product reads of each, computed by hand.
 BYTES: dict[str, tuple[Any, int]] = {
     "csr": (Csr((3, 5), INDPTR, INDICES, DATA), 8 * 4 + 4 * 23 + 8 * 23),
     "columns": (PLAIN, 4 * 23),
@@ -82,7 +89,7 @@ BYTES: dict[str, tuple[Any, int]] = {
     "row pattern, constant": (CONSTANT, 33 + 4 * 3 + 4 * 5 + 4 * 5),
     "row pattern, varying": (VARYING, 33 + 4 * 3 + 4 * 5 + 8 * 3 + 8 * 64),
 }
-# What a plan can choose: (format, num_stored, dtype).
+# The formats that a plan can choose: (stored matrix, num_stored, dtype).
 STORED: dict[str, tuple[Any, int, str]] = {
     "csr": (CsrEntries((33, 40), 60, INDPTR, PLAIN, TABLE), 60, "float64"),
     "ellpack": (Ellpack((33, 40), 60, 2, 64, NARROW, Values(np.zeros(64, np.complex64))), 128, "complex64"),
@@ -90,18 +97,18 @@ STORED: dict[str, tuple[Any, int, str]] = {
     "row pattern, constant": (CONSTANT, 5, "float32"),
     "row pattern, varying": (VARYING, 96, "float64"),
 }
-EVERY = [format for format, _ in BYTES.values()] + [Levels(np.arange(3), np.array([0, 1, 3]))]
+EVERY = [*(format for format, _ in BYTES.values()), Levels(np.arange(3), np.array([0, 1, 3])), PATTERNS]
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes_are_those_of_every_array_that_a_product_reads(name: str) -> None:
+def test_nbytes_counts_every_array_that_a_product_reads(name: str) -> None:
     arrays, nbytes = BYTES[name]
     assert arrays.nbytes == nbytes
-    assert type(arrays.nbytes) is int  # (NumPy's would wrap, and print otherwise)
+    assert type(arrays.nbytes) is int  # a NumPy integer could wrap, and prints differently
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_what_is_stored_has_rows_positions_padding_and_a_dtype(name: str) -> None:
+def test_stored_matrices_report_rows_positions_padding_and_dtype(name: str) -> None:
     stored, num_stored, dtype = STORED[name]
     assert stored.num_rows == 33
     assert stored.num_stored == num_stored
@@ -115,17 +122,55 @@ def test_a_matrix_without_entries_has_no_padding(name: str) -> None:
 
 
 @pytest.mark.parametrize("arrays", EVERY, ids=lambda arrays: type(arrays).__name__)
-def test_arrays_once_put_together_stay_so_and_are_told_apart_by_who_they_are(arrays: Any) -> None:
+def test_array_groups_are_frozen_and_compare_by_identity(arrays: Any) -> None:
     for field in fields(arrays):
         with pytest.raises(FrozenInstanceError):
             setattr(arrays, field.name, None)
-    # Caches and sets take them; comparing arrays would neither give one answer nor be quick.
+    # They are hashable and compare by identity: comparing their arrays would be slow and ambiguous.
     twin = replace(arrays)
     assert arrays != twin
     assert {arrays: 1, twin: 2}[arrays] == 1
 
 
-def test_csr_has_rows_columns_entries_and_other_values_by_the_same_structure() -> None:
+PARAMETERS = [Launch(), Panel(3), PanelLaunch(4, 2, 8), KernelModel(1e-6, 1e-12), Storage("int32", "float64", 7, 84)]
+
+
+@pytest.mark.parametrize("parameters", [*PARAMETERS, *REGISTRY.values()], ids=lambda value: type(value).__name__)
+def test_parameters_are_frozen(parameters: Any) -> None:
+    for field in fields(parameters):
+        with pytest.raises(FrozenInstanceError):
+            setattr(parameters, field.name, None)
+
+
+def test_parameters_that_are_left_out_have_no_effect() -> None:
+    assert Launch() == Launch(threads_per_block=256, threads_per_row=1)
+    assert Panel(3) == Panel(3, pack=1, by_columns=False)
+    assert PanelLaunch(4, 2, 8) == PanelLaunch(4, 2, 8, entry_lanes=1, long_length=1024)
+    assert set(list(vars(KernelModel(1e-6, 1e-12)).values())[2:]) == {0.0}
+    assert Storage("int32", "float64", 7, 84).runs == PATTERNS.runs == (0, 0)
+
+
+def test_a_tile_has_the_columns_of_all_loads_of_all_its_lanes() -> None:
+    assert PanelLaunch(columns_per_load=4, loads=2, column_lanes=8).tile == 64
+
+
+def test_blocks_have_these_numbers_of_threads() -> None:
+    assert THREADS_PER_BLOCK == (128, 256, 512)
+
+
+def test_no_limit_is_more_than_any_row_has() -> None:
+    assert 2**60 < NO_LIMIT < 2**63
+
+
+def test_slices_count_rows_or_the_entries_of_one_in_int32() -> None:
+    stats = RowStats(20, 50, 70, 0, 5, 3.5, 1.0, 1, 96, 90, 2, 11)
+    most = 2**31 - 1
+    assert fits_slices(replace(stats, num_rows=most, max_length=most + 1))
+    assert fits_slices(replace(stats, num_rows=most + 1, max_length=most))
+    assert not fits_slices(replace(stats, num_rows=most + 1, max_length=most + 1))
+
+
+def test_csr_reports_its_sizes_and_with_data_shares_the_structure() -> None:
     csr = Csr((3, 5), INDPTR, INDICES, DATA)
     assert (csr.num_rows, csr.num_cols, csr.nnz, csr.dtype) == (3, 5, 23, DATA.dtype)
     other = csr.with_data(DATA.astype(np.float32))
@@ -133,20 +178,36 @@ def test_csr_has_rows_columns_entries_and_other_values_by_the_same_structure() -
     assert csr.data is DATA
 
 
-def test_parts_are_counted() -> None:
+def test_csr_converts_its_index_arrays_only_if_they_have_another_dtype() -> None:
+    csr = Csr((3, 5), INDPTR.astype(np.int32), INDICES, DATA)
+    assert csr.with_index_dtype(np.int32) is csr
+    for wanted, given in [(np.int64, csr), (np.int32, csr.with_index_dtype(np.int64))]:
+        converted = given.with_index_dtype(wanted)
+        assert converted is not given
+        assert (converted.indptr.dtype, converted.indices.dtype) == (wanted, wanted)
+        np.testing.assert_array_equal(converted.indptr, INDPTR)
+        assert converted.data is DATA
+
+
+def test_parts_report_their_counts() -> None:
     assert (LONG.num_long, LONG.num_chunks) == (3, 11)
     assert TILES.num_tiles == 5
     assert SLICES.num_slices == 2
-    assert PATTERN.num_patterns == 2
+    assert PATTERN.num_patterns == PATTERNS.num_patterns == 2
 
 
-def test_no_row_pattern_is_common_and_no_work_is_shared_out_unless_said() -> None:
+def test_common_pattern_and_schedule_have_defaults() -> None:
     assert PATTERN.common == 0
     assert CsrEntries((3, 5), 23, INDPTR, PLAIN, VALUES).schedule is None
+    assert not Csr((3, 5), INDPTR, INDICES, DATA).is_canonical
+
+
+def test_patterns_take_the_bytes_of_codes_pointers_offsets_and_values() -> None:
+    assert (PATTERNS.nbytes(), PATTERNS.nbytes(8)) == (33 + 4 * 3 + 4 * 5, 33 + 4 * 3 + 12 * 5)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "uint16"])
-def test_the_padding_code_is_no_column_that_a_code_may_stand_for(dtype: str) -> None:
+def test_the_padding_code_is_not_a_valid_column_code(dtype: str) -> None:
     code = np.array(padding_code(dtype)).astype(dtype)
     assert int(code) == padding_code(np.dtype(dtype)) == padding_code(dtype)
     assert code == (np.iinfo(dtype).max if dtype.startswith("u") else -1)
@@ -189,7 +250,7 @@ def test_wide_levels_run_alone_and_narrow_neighbours_together(
     assert levels.runs(narrow) == runs
 
 
-def test_values_say_how_they_are_stored_and_what_they_would_take_elsewhere() -> None:
+def test_values_describe_their_encoding_and_their_size_elsewhere() -> None:
     assert [values.describe() for values in (VALUES, TABLE, EQUAL)] == ["float64", "uint8 of 7", "all equal"]
     assert [values.nbytes_at(100) for values in (VALUES, TABLE, EQUAL)] == [800, 100 + 56, 8]
     assert TABLE.rearranged(lambda codes: codes[:3]).codes.size == 3

@@ -1,4 +1,4 @@
-"""What only a real GPU can show: memory, streams, graphs, CuPy's arrays and sparse matrices. Skipped elsewhere."""
+"""Tests that need a real GPU: memory, streams, graphs, and CuPy's arrays and sparse matrices. Skipped without one."""
 
 from __future__ import annotations
 
@@ -31,20 +31,15 @@ def cupy(gpu: Device) -> Any:
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
-@pytest.fixture
 def S(rng: np.random.Generator) -> sp.csr_array:
     return STRUCTURES["ragged, 1001 rows"](rng)
 
 
 def hosts_of(A: GpuSparseMatrix) -> list[Any]:
-    return [mirror._host for mirror in A._mirrors.values()]
+    return [pair._host for pair in A._arrays]
 
 
-def test_auto_is_the_gpu(gpu: Device, S: sp.csr_array) -> None:
+def test_device_auto_selects_the_gpu(gpu: Device, S: sp.csr_array) -> None:
     assert GpuSparseMatrix(S, device="auto").device is gpu
 
 
@@ -62,7 +57,7 @@ def test_device_arrays_stay_on_the_device(gpu: Device, cupy: Any, S: sp.csr_arra
     assert hosts_of(A) == [None] * 3
 
 
-def test_cupy_sparse_matrices_of_every_kind_are_taken(cupy: Any, S: sp.csr_array, rng: Any) -> None:
+def test_cupy_sparse_matrices_of_every_kind_are_accepted(cupy: Any, S: sp.csr_array, rng: Any) -> None:
     sparse = pytest.importorskip("cupyx.scipy.sparse")
     theirs = sparse.csr_matrix(tuple(map(cupy.asarray, (S.data, S.indices, S.indptr))), shape=S.shape)
     x = random_values(rng, S.shape[1], float)
@@ -76,7 +71,7 @@ def test_cupy_sparse_matrices_of_every_kind_are_taken(cupy: Any, S: sp.csr_array
     np.testing.assert_allclose(GpuSparseMatrix(theirs, device="cpu") @ x, S @ x, rtol=1e-10, atol=1e-12)
 
 
-def test_operators_of_cupy_arrays_come_here(cupy: Any, S: sp.csr_array, rng: Any) -> None:
+def test_operators_of_cupy_arrays_defer_to_the_matrix(cupy: Any, S: sp.csr_array, rng: Any) -> None:
     A = GpuSparseMatrix(S)
     z = cupy.asarray(random_values(rng, S.shape[0], float))
     Z = cupy.asarray(random_values(rng, (3, S.shape[0]), float))
@@ -85,12 +80,12 @@ def test_operators_of_cupy_arrays_come_here(cupy: Any, S: sp.csr_array, rng: Any
         assert_product(host(got), S.T.tocsr(), x)
 
 
-def test_a_vector_of_another_place_is_refused(cupy: Any, S: sp.csr_array) -> None:
+def test_a_vector_on_another_device_is_refused(cupy: Any, S: sp.csr_array) -> None:
     A, B = GpuSparseMatrix(S), GpuSparseMatrix(S, device="cpu")
     x = cupy.ones(S.shape[1])
     with pytest.raises(DeviceError, match=r"cpu.*gpu:0"):
         B @ x
-    with pytest.raises(DeviceError, match="kind x is"):
+    with pytest.raises(DeviceError, match="same type as x"):
         A.matvec(x, out=np.empty(S.shape[0]))
     with pytest.raises(ValueError, match="overlap"):
         square = GpuSparseMatrix(sp.eye_array(5))
@@ -98,7 +93,7 @@ def test_a_vector_of_another_place_is_refused(cupy: Any, S: sp.csr_array) -> Non
         square.matvec(y[:5], out=y[4:])
 
 
-# Rows of one lane, rows split over tiles and long rows of several chunks, whose scratch is the stream's.
+# Short rows, rows split over tiles, and long rows of several chunks, which use the scratch memory of a stream.
 SHARED_OUT = pytest.mark.parametrize("structure", ["ragged, 1001 rows", "one dense row", "long rows"])
 
 
@@ -125,7 +120,7 @@ def test_a_product_can_be_captured_in_a_graph(cupy: Any, structure: str, format:
     A = GpuSparseMatrix(S, format=format)
     x, y = cupy.asarray(random_values(rng, S.shape[1], float)), cupy.empty(S.shape[0])
     eager = A.matvec(x, out=y).copy()
-    cupy.cuda.Device().synchronize()  # the stream below waits for no other
+    cupy.cuda.Device().synchronize()  # the stream below does not wait for other streams
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
@@ -136,11 +131,11 @@ def test_a_product_can_be_captured_in_a_graph(cupy: Any, structure: str, format:
             graph.launch(stream)
             stream.synchronize()
             cupy.testing.assert_array_equal(y, eager)
-    cupy.testing.assert_array_equal(A @ x, eager)  # (its scratch is another's)
+    cupy.testing.assert_array_equal(A @ x, eager)  # the eager product uses other scratch memory than the captured one
 
 
 @pytest.mark.parametrize("way", [True, "lazy"])
-def test_the_clock_of_the_device_settles_a_plan(
+def test_times_measured_on_the_device_decide_a_plan(
     cupy: Any, S: sp.csr_array, way: Any, rng: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GSPARSE_CACHE_DIR", str(tmp_path))
@@ -154,7 +149,7 @@ def test_the_clock_of_the_device_settles_a_plan(
     assert A.plan.format == min(times, key=times.__getitem__)
 
 
-def test_values_on_the_device_are_used_as_they_are(cupy: Any, S: sp.csr_array, rng: Any) -> None:
+def test_values_on_the_device_are_used_in_place(cupy: Any, S: sp.csr_array, rng: Any) -> None:
     A, T = GpuSparseMatrix(S), S.copy()
     T.data = random_values(rng, S.nnz, float)
     data, x = cupy.asarray(T.data), random_values(rng, S.shape[1], float)
@@ -164,7 +159,7 @@ def test_values_on_the_device_are_used_as_they_are(cupy: Any, S: sp.csr_array, r
     assert B.device_data is data
 
 
-def test_out_of_memory_says_what_was_needed_and_leaves_all_usable(gpu: Device, cupy: Any, rng: Any) -> None:
+def test_out_of_memory_names_the_size_and_leaves_everything_usable(gpu: Device, cupy: Any, rng: Any) -> None:
     rows = 2_000_000
     lengths = np.ones(rows, int)
     lengths[7] = rows
@@ -212,3 +207,15 @@ def test_many_threads_multiply_at_once_from_the_host(pool: ThreadPoolExecutor, r
     vectors = [random_values(rng, S.shape[1], float) for _ in range(32)]
     for x, y in zip(vectors, pool.map(lambda v: A @ v, vectors), strict=True):
         assert_product(y, S, x)
+
+
+def test_a_matrix_of_cupy_is_a_copy_on_the_device(gpu: Device) -> None:
+    S = sp.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]]))
+    A = GpuSparseMatrix(S, device=gpu)
+    for ours, want in ((A, S), (A.T, S.T)):
+        with gsparse.strict():
+            theirs = ours.to_cupy()
+        np.testing.assert_array_equal(theirs.get().toarray(), want.toarray())
+        assert theirs.format == ours.format
+        theirs.data[:] = 0
+    np.testing.assert_array_equal(A.toarray(), S.toarray())

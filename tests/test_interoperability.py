@@ -1,4 +1,4 @@
-"""Other libraries' arrays and operators: taken where they lie, answered in kind, as SciPy's own."""
+"""Arrays and operators of other libraries: used in place, with results of the same library."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import scipy.sparse.linalg as la
 
 import gsparse
 import gsparse.linalg
+import gsparse.sparse
 from gsparse import GpuSparseMatrix
 from gsparse.device import interchange
 from gsparse.device.base import Device
@@ -42,13 +43,13 @@ def of_torch(array: Any) -> Any:
 
 
 def of_jax(array: Any) -> Any:
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # (else it takes three quarters of a GPU)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # by default JAX allocates three quarters of a GPU
     jax = pytest.importorskip("jax", reason="needs JAX")
     return jax.device_put(array)
 
 
 class Tensor:
-    """An array of a library that there is on every machine: it can be indexed, and looked at by others, no more."""
+    """An array of a stand-in for another library: it supports indexing and conversion only."""
 
     __module__ = "made_here"
 
@@ -70,7 +71,7 @@ def made_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MAKERS = {"torch": of_torch, "jax": of_jax, "made here": Tensor}
 
-# A product with arrays that `make` makes of NumPy's, and of SciPy's matrix as ours is multiplied.
+# Products: each function multiplies a matrix, ours or SciPy's, with arrays that `make` converts from NumPy's.
 PRODUCTS: dict[str, Any] = {
     "A @ x": lambda A, make: A @ make(np.linspace(-1, 1, 20)),
     "A @ X": lambda A, make: A @ make(np.linspace(-1, 1, 60).reshape(20, 3)),
@@ -88,16 +89,19 @@ PRODUCTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("library", MAKERS)
-def test_an_array_of_another_library_gives_one_of_its_own(A: Any, S: Any, library: str, product: str) -> None:
+@pytest.mark.few(4)
+def test_a_product_with_an_array_of_another_library_returns_its_type(
+    A: Any, S: Any, library: str, product: str
+) -> None:
     make, multiply = MAKERS[library], PRODUCTS[product]
     got = multiply(A, make)
     assert type(got) is type(make(np.ones(3)))
-    eps = np.finfo(np.asarray(got).dtype).eps  # (JAX computes in float32 unless told otherwise)
+    eps = np.finfo(np.asarray(got).dtype).eps  # JAX computes in float32 by default
     np.testing.assert_allclose(np.asarray(got), multiply(S, lambda array: array), rtol=8 * eps, atol=8 * eps)
 
 
 @pytest.mark.parametrize("library", MAKERS)
-def test_methods_and_functions_take_them_too(A: Any, S: Any, library: str) -> None:
+def test_methods_and_functions_accept_arrays_of_other_libraries(A: Any, S: Any, library: str) -> None:
     make = MAKERS[library]
     x, X = make(np.ones(20, np.float32)), make(np.ones((20, 2), np.float32))
     for got, expected in (
@@ -113,7 +117,8 @@ def test_methods_and_functions_take_them_too(A: Any, S: Any, library: str) -> No
 
 
 @pytest.mark.parametrize("library", MAKERS)
-def test_solvers_and_preconditioners_take_them_and_give_their_solution_in_kind(device: Device, library: str) -> None:
+@pytest.mark.few(1)
+def test_solvers_and_preconditioners_return_arrays_of_the_library_of_their_input(device: Device, library: str) -> None:
     make = MAKERS[library]
     line = sp.csr_array(sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(40, 40)))
     A, b = GpuSparseMatrix(line, device=device), np.linspace(0, 1, 40, dtype=np.float32)
@@ -136,21 +141,21 @@ def test_solvers_and_preconditioners_take_them_and_give_their_solution_in_kind(d
     np.testing.assert_allclose(np.asarray(preconditioned), b / 2.5, rtol=1e-6)
 
 
-def test_a_tensor_is_read_and_written_where_it_lies(S: Any) -> None:
+def test_a_tensor_is_read_and_written_in_place(S: Any) -> None:
     A = GpuSparseMatrix(S, device="cpu")
     x, out = of_torch(np.linspace(0, 1, 20)), of_torch(np.full(30, np.nan))
-    taken = interchange.LIBRARIES["torch"].take(x)
+    taken = interchange.LIBRARIES["torch"].import_array(x)
     assert taken.ctypes.data == x.data_ptr()
     assert A.matvec(x, out=out) is out
     assert_product(out.numpy(), S, x.numpy())
     y = A @ x
-    assert interchange.LIBRARIES["torch"].take(y).ctypes.data == y.data_ptr()
+    assert interchange.LIBRARIES["torch"].import_array(y).ctypes.data == y.data_ptr()
     both = of_torch(np.ones(40))
     with pytest.raises(ValueError, match="x and out overlap"):
         A.matvec(both[:20], out=both[5:35])
 
 
-def test_a_tensor_that_requires_a_gradient_is_refused_with_the_recipe(A: Any, S: Any) -> None:
+def test_a_tensor_that_requires_a_gradient_is_refused_with_the_remedy(A: Any, S: Any) -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     x = torch.ones(20, dtype=torch.float64, requires_grad=True)
     z = torch.ones(30, dtype=torch.float64, requires_grad=True)
@@ -182,7 +187,7 @@ def test_the_recipe_has_the_gradient_of_the_product(device: Device) -> None:
         assert torch.autograd.gradcheck(Product.apply, (X,))
 
 
-def test_tensors_that_are_no_dense_numbers_are_refused(A: Any, S: Any) -> None:
+def test_tensors_that_are_not_dense_numbers_are_refused(A: Any, S: Any) -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     for x, words in (
         (torch.ones(20, dtype=torch.bfloat16), "not this Tensor: .*BFloat16"),
@@ -196,7 +201,7 @@ def test_tensors_that_are_no_dense_numbers_are_refused(A: Any, S: Any) -> None:
 
 
 class OfSomeGpu:
-    """An array of a library that nobody knows, which says by DLPack that it lies on a GPU."""
+    """An array of an unknown library whose DLPack device is a GPU."""
 
     __module__ = "somebodys"
     array = np.linspace(0, 1, 20)
@@ -209,7 +214,7 @@ class OfSomeGpu:
 
 
 class OfTheHost:
-    """An array of memory of the host that speaks DLPack and nothing of NumPy's."""
+    """An array in host memory that supports DLPack, but no protocol of NumPy."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -221,12 +226,12 @@ class OfTheHost:
         return 1, 0
 
 
-def test_memory_of_the_host_is_multiplied_where_it_lies_by_dlpack_alone(A: Any, S: Any) -> None:
+def test_host_memory_is_multiplied_in_place_through_dlpack_alone(A: Any, S: Any) -> None:
     x = np.linspace(0, 1, 20)
     for got in (A @ OfTheHost(x), A.matvec(OfTheHost(x)), gsparse.spmv(A, OfTheHost(x))):
         assert_product(got, S, x)
     assert_product(OfTheHost(np.ones(30)) @ A, S.T, np.ones(30))
-    taken = interchange.taken(OfTheHost(x))
+    taken = interchange.as_own_array(OfTheHost(x))
     assert taken.ctypes.data == x.ctypes.data
 
 
@@ -238,7 +243,7 @@ class OfAnOlderOne:
     __cuda_array_interface__ = None
 
 
-def test_memory_of_a_gpu_goes_to_cupy_by_the_protocol_it_speaks(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_memory_is_passed_to_cupy_by_the_protocol_that_it_supports(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def look(protocol: str) -> Any:
@@ -263,7 +268,7 @@ def test_a_product_is_written_into_an_array_of_another_library(A: Any, S: Any) -
         A.matvec(Tensor(np.ones(20)), out=Tensor(np.frombuffer(bytes(240))))
 
 
-def test_memory_of_a_gpu_asks_for_cupy_where_there_is_none(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_memory_without_cupy_is_refused_with_the_remedy(S: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_cupy() -> Any:
         raise DeviceError("CuPy is not installed")
 
@@ -311,7 +316,7 @@ def square(device: Device) -> tuple[Any, Any]:
     return S, GpuSparseMatrix(S, device=device)
 
 
-# What SciPy's operators make of ours, and of its own matrices, each with P = aslinearoperator(A).
+# Expressions of SciPy's operators that contain a matrix A, ours or SciPy's, with P = aslinearoperator(A).
 ALGEBRA: dict[str, Any] = {
     "A + 2*I": lambda P, M: P + 2 * la.aslinearoperator(sp.eye_array(25)),
     "I - A": lambda P, M: la.aslinearoperator(sp.eye_array(25)) - P,
@@ -352,7 +357,7 @@ def test_a_shifted_operator_solves_without_being_assembled(square: Any) -> None:
 
 
 @pytest.mark.parametrize("package", ["pandas", "xarray"])
-def test_tables_multiply_as_with_scipys_own(A: Any, S: Any, package: str) -> None:
+def test_pandas_and_xarray_tables_multiply_as_with_scipy(A: Any, S: Any, package: str) -> None:
     module = pytest.importorskip(package, reason=f"needs {package}")
     vector, table = (module.Series, module.DataFrame) if package == "pandas" else (module.DataArray,) * 2
     for x in (vector(np.linspace(0, 1, 20)), table(np.linspace(0, 1, 40).reshape(20, 2))):
@@ -385,37 +390,40 @@ def test_networkx_ranks_with_our_matrix_in_place_of_scipys(
 
 
 @pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
-@pytest.mark.parametrize("name", ["itself", "A.T", "a subclass"])
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # (anndata's, of its own dependencies)
+@pytest.mark.parametrize("name", ["itself", "A.T", "a subclass", "csr_matrix"])
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::UserWarning"
+)  # raised by anndata because of its dependencies
 def test_anndata_writes_our_matrix_as_it_writes_scipys(
     real_device: Device, tmp_path: Path, name: str, suffix: str
 ) -> None:
     anndata = pytest.importorskip("anndata", reason="needs anndata: pip install anndata")
     S = sp.random_array((30, 20), density=0.1, format="csr", rng=np.random.default_rng(1))
-    cls = type("Subclass", (GpuSparseMatrix,), {}) if name == "a subclass" else GpuSparseMatrix
+    classes = {"a subclass": type("Subclass", (GpuSparseMatrix,), {}), "csr_matrix": gsparse.sparse.csr_matrix}
+    cls = classes.get(name, GpuSparseMatrix)
     A = cls(S, device=real_device)
     A, S = (A.T, S.T) if name == "A.T" else (A, S)
     path = tmp_path / f"table.{suffix}"
     table = anndata.AnnData(A, layers={"doubled": 2 * A})
     assert table.X is A
     getattr(table, "write_" + suffix)(path)
-    found = getattr(anndata, "read_" + suffix)(path)
-    assert found.X.format == S.format
-    np.testing.assert_array_equal(found.X.toarray(), S.toarray())
-    np.testing.assert_array_equal(found.layers["doubled"].toarray(), 2 * S.toarray())
+    read = getattr(anndata, "read_" + suffix)(path)
+    assert read.X.format == S.format
+    np.testing.assert_array_equal(read.X.toarray(), S.toarray())
+    np.testing.assert_array_equal(read.layers["doubled"].toarray(), 2 * S.toarray())
     assert not A.stats.host_operations.keys() & {"data", "indices", "indptr"}
 
 
-def test_what_anndata_no_longer_has_keeps_nobody_from_making_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_can_be_made_if_anndata_lacks_an_expected_name(monkeypatch: pytest.MonkeyPatch) -> None:
     class Changed(GpuSparseMatrix):
-        """A class that no writer was registered for."""
+        """A class without a registered writer."""
 
     monkeypatch.setitem(sys.modules, "anndata", types.ModuleType("anndata"))
     monkeypatch.setitem(sys.modules, "anndata._io.specs", None)
     assert Changed(sp.eye_array(3), device="cpu").nnz == 3
 
 
-def test_dask_knows_how_large_a_matrix_is(device: Device) -> None:
+def test_dask_sizeof_returns_the_bytes_of_a_matrix(device: Device) -> None:
     sizeof = pytest.importorskip("dask.sizeof", reason="needs dask").sizeof
     S = sp.eye_array(5000, format="csr")
     A = GpuSparseMatrix(S, device=device)
@@ -429,16 +437,18 @@ def test_dask_knows_how_large_a_matrix_is(device: Device) -> None:
     assert values.size == 5000
 
 
-# What a user calls that SciPy's arrays do not have.
+# Public attributes that SciPy's arrays do not have.
 OURS = {
     *("H", "accelerated", "as_linear_operator", "device", "device_data", "device_indices", "device_indptr"),
     *("distribute", "freeze", "from_file", "matmat", "matvec", "plan", "plan_for", "release", "rmatmat", "rmatvec"),
-    *("stats", "stored", "with_data"),
+    *("stats", "stored", "to_cupy", "with_data"),
 }
 
 
-def test_dir_lists_what_users_call(A: Any, S: Any) -> None:
-    for M, theirs, ours in ((A, S, OURS), (A.T, S.T, OURS - {"from_file"})):
+def test_dir_lists_the_public_attributes(A: Any, S: Any) -> None:
+    matrix, spmatrix = gsparse.sparse.csr_matrix(A), sp.csr_matrix(S)
+    for M, theirs in ((A, S), (A.T, S.T), (matrix, spmatrix), (matrix.T, spmatrix.T)):
+        ours = OURS if M.format == "csr" else OURS - {"from_file"}
         public = {name for name in dir(M) if not name.startswith("_")}
         assert public == {name for name in dir(theirs) if not name.startswith("_")} | ours
         assert all(hasattr(M, name) for name in dir(M))

@@ -1,6 +1,6 @@
-"""Where memory ends, where counts pass 2**31, and where many threads come at once.
+"""Limits: too little memory, counts above 2**31, and many threads at once.
 
-What needs a GPU of its own size skips elsewhere; run it with nothing else on the GPU:
+Tests that need a large GPU skip elsewhere. Run them with nothing else on the GPU:
 ``python -m pytest -m gpu tests/test_limits.py``.
 """
 
@@ -32,13 +32,8 @@ ON_GPU = pytest.mark.gpu
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
-@pytest.fixture
 def gpu() -> Iterator[Device]:
-    """Give a GPU with nothing held back in CuPy's pool."""
+    """Return a GPU whose CuPy pool holds no free memory."""
     device = make_device("gpu")
     pool = device.xp.get_default_memory_pool()
     pool.free_all_blocks()
@@ -47,7 +42,7 @@ def gpu() -> Iterator[Device]:
     pool.free_all_blocks()
 
 
-# ------------------------------------------------------------------- where memory ends
+# ------------------------------------------------------------------- too little memory
 
 
 def out_of_memory(*arguments: Any, **named: Any) -> Any:
@@ -60,8 +55,8 @@ def poisson(n: int) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("shapes", [[(), (6,)], [(6,), ()]], ids=["vector first", "columns first"])
-@pytest.mark.parametrize("where", ["examination", "conversion"])
-def test_auto_makes_do_with_csr_where_memory_lasts_for_nothing_else(
+@pytest.mark.parametrize("where", ["analysis", "conversion"])
+def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
     device: Device, where: str, shapes: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The constants of the CPU let a matrix be converted that is small enough for the emulator.
@@ -71,8 +66,8 @@ def test_auto_makes_do_with_csr_where_memory_lasts_for_nothing_else(
     assert wanted not in names_of(reads_csr=True)
     A = GpuSparseMatrix(S, device=device, expected_products=10**9)
     with monkeypatch.context() as short:
-        if where == "examination":
-            short.setattr(build, "compressed", out_of_memory)
+        if where == "analysis":
+            short.setattr(build, "compress_values", out_of_memory)
             short.setattr(build, "find_row_dictionary", out_of_memory)
         else:
             short.setitem(REGISTRY, wanted, replace(REGISTRY[wanted], build=out_of_memory))
@@ -80,14 +75,14 @@ def test_auto_makes_do_with_csr_where_memory_lasts_for_nothing_else(
             x = random_values(rng, (S.shape[1], *columns), float)
             assert_product(A @ x, S, x)
         assert A.plan.format in names_of(reads_csr=True)
-        assert "memory did not last" in A.plan.reason
+        assert "memory did not suffice" in A.plan.reason
         with pytest.raises(DeviceMemoryError, match="no memory for that"):
             GpuSparseMatrix(S, device=device, format=wanted) @ np.ones(S.shape[1])
     A.release()
     assert A.plan.format == wanted
 
 
-def test_a_lack_of_memory_that_csr_meets_too_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_even_for_csr_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     A = GpuSparseMatrix(poisson(6), device=device, expected_products=10**9)
     for name, format in list(REGISTRY.items()):
         monkeypatch.setitem(REGISTRY, name, replace(format, build=out_of_memory))
@@ -97,7 +92,7 @@ def test_a_lack_of_memory_that_csr_meets_too_is_an_error(device: Device, monkeyp
 
 @contextmanager
 def failing_at(cupy: Any, number: int) -> Iterator[list[int]]:
-    """Let the allocation of that number fail as if there were no memory; gives how many were asked for."""
+    """Make the allocation with this number fail as if memory were exhausted, and yield the count of allocations."""
     pool, asked = cupy.get_default_memory_pool(), [0]
 
     def allocate(size: int) -> Any:
@@ -137,7 +132,7 @@ def test_memory_may_run_out_at_any_step_of_a_conversion(gpu: Device, format: str
         assert pool.used_bytes() <= used
         if asked[0] < number:
             break
-    # Who asks for a format is told each time; "auto" multiplies with what memory there is.
+    # A requested format fails each time; "auto" multiplies with the memory that is left.
     assert 3 <= refused < number - 5 if format == "auto" else refused == number - 1
 
 
@@ -146,15 +141,15 @@ def free_bytes(gpu: Any) -> int:
     return int(gpu.xp.cuda.runtime.memGetInfo()[0])
 
 
-# Of the matrices below: entries of a row, and how far their columns are from the diagonal (cyclically).
+# The number of entries per row of the matrices below, and the cyclic distance of their columns from the diagonal.
 LENGTH = 108
 OFFSETS = [37 * j * j for j in range(LENGTH)]
 
 
 def made_by_formula(cupy: Any, rows: int, dtype: Any, count: int, step: int) -> tuple[Any, Any, Any]:
-    """Give int64 CSR arrays of `count` whole numbers, x, and A·x computed entry by entry from the same formula.
+    """Return int64 CSR arrays of `count` whole numbers, x, and A·x computed entry by entry from the same formula.
 
-    Every sum is exact; hardly two rows share all values.
+    Every sum is exact, and hardly any two rows share all values.
     """
     offsets = cupy.asarray(OFFSETS)
     data = cupy.empty((rows, LENGTH), dtype)
@@ -173,7 +168,7 @@ def made_by_formula(cupy: Any, rows: int, dtype: Any, count: int, step: int) -> 
 
 @ON_GPU
 @pytest.mark.parametrize("format", gsparse.FORMATS)
-def test_more_entries_than_int32_counts(gpu: Any, format: str) -> None:
+def test_more_entries_than_int32_can_count_are_multiplied(gpu: Any, format: str) -> None:
     rows = 20_000_003
     assert rows * LENGTH > 2**31
     needed = rows * LENGTH * 12 * 3
@@ -194,12 +189,12 @@ def test_more_entries_than_int32_counts(gpu: Any, format: str) -> None:
 def test_a_matrix_that_fills_the_gpu_is_multiplied(gpu: Any, share: float) -> None:
     cupy, free = gpu.xp, free_bytes(gpu)
     rows = int(share * free / (16 * LENGTH))
-    # (So many values that neither a table nor float32 holds them.)
+    # The values are so many that they fit neither into a table nor into float32.
     arrays, x, y = made_by_formula(cupy, rows, np.float64, 2**30 - 35, step=2**18)
     A = GpuSparseMatrix(arrays, shape=(rows, rows), device=gpu)
     cupy.testing.assert_array_equal(A @ x, y)
     if share > 0.8:
-        assert "memory did not last" in A.plan.reason
+        assert "memory did not suffice" in A.plan.reason
         with pytest.raises(DeviceMemoryError, match=r"out of memory.*free now"):
             GpuSparseMatrix(A, format="blocked_ellpack", compress=False) @ x
     cupy.testing.assert_array_equal(spmm(A, x[:, None], alpha=2.0)[:, 0], 2 * y)

@@ -1,4 +1,4 @@
-"""Products with several dense columns as a user of SciPy writes them: what SciPy gives, whatever is handed over."""
+"""Products with several dense columns, written as with SciPy, return SciPy's results for operands of every kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gsparse.device.base import Device
 from gsparse.errors import DtypeError, ShapeError
 from tests.support import assert_product, exact_product, from_lengths, host, on_device, random_values
 
-# Each as a user writes it, and the matrix that X (in the end) is multiplied by.
+# Products as a user writes them, each with the matrix by which X is multiplied.
 PRODUCTS: dict[str, tuple[Any, Any]] = {
     "A @ X": (lambda A, X: A @ X, lambda S: S),
     "A.dot(X)": (lambda A, X: A.dot(X), lambda S: S),
@@ -34,7 +34,7 @@ VIEWS: dict[str, tuple[Any, Any]] = {
     "A.H": (lambda A: A.H, lambda S: S.conj().T),
     "A.conj()": (lambda A: A.conj(), lambda S: S.conj()),
 }
-# How an array of this shape may lie in memory: as a part of a larger one, in any order, backwards.
+# Memory layouts of an array of a given shape: part of a larger array, in any order of axes, or reversed.
 LAYOUTS: dict[str, Any] = {
     "row-major": np.empty,
     "column-major": lambda shape, dtype: np.empty(shape[::-1], dtype).T,
@@ -56,20 +56,20 @@ columns = st.sampled_from([0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 32, 33, 65, 130])
 
 
 def laid_out(layout: str, values: Any) -> Any:
-    found = LAYOUTS[layout](values.shape, values.dtype)
-    found[...] = values
-    return found
+    array = LAYOUTS[layout](values.shape, values.dtype)
+    array[...] = values
+    return array
 
 
 def matrix_of(rng: np.random.Generator, rows: int, cols: int, dtype: str) -> Any:
-    """Give rows of any length, unsorted, with repeated columns; at times one is far longer than the others."""
+    """Return a matrix with unsorted and repeated columns; sometimes one row is far longer than the others."""
     lengths = rng.integers(0, 7, rows) if cols else np.zeros(rows, int)
     if rows and cols and rng.random() < 0.3:
         lengths[rng.integers(rows)] = 300
     S = from_lengths(lengths, cols, rng)
-    made = sp.csr_array(S.shape, dtype=dtype)
-    made.indptr, made.indices, made.data = S.indptr, S.indices, random_values(rng, S.nnz, dtype)
-    return made
+    typed = sp.csr_array(S.shape, dtype=dtype)
+    typed.indptr, typed.indices, typed.data = S.indptr, S.indices, random_values(rng, S.nnz, dtype)
+    return typed
 
 
 @examples
@@ -89,6 +89,7 @@ def test_every_way_to_write_a_product_is_right(
 @given(
     sizes, sizes, columns, *map(st.sampled_from, (list(VIEWS), list(LAYOUTS), list(LAYOUTS), COMPUTED, COMPUTED)), seeds
 )
+@pytest.mark.whole
 def test_scaled_products_are_added_to_an_array_of_any_layout(
     device: Device, m: int, n: int, k: int, view: str, x_as: str, y_as: str, stored: str, dtype: str, seed: int
 ) -> None:
@@ -97,7 +98,7 @@ def test_scaled_products_are_added_to_an_array_of_any_layout(
     S = matrix_of(rng, m, n, stored)
     V, result = of_scipys(S), np.result_type(stored, dtype)
     X, Y = (random_values(rng, (size, k), d) for size, d in zip(V.shape[::-1], (dtype, result), strict=True))
-    alpha, beta = rng.integers(-3, 4, 2).tolist()  # (exact in every type)
+    alpha, beta = rng.integers(-3, 4, 2).tolist()  # exact in every dtype
     out = laid_out(y_as, Y)
     assert spmm(of_ours(GpuSparseMatrix(S, device=device)), laid_out(x_as, X), alpha, beta, out=out) is out
     exact, bound = exact_product(V, X)
@@ -108,7 +109,7 @@ def test_scaled_products_are_added_to_an_array_of_any_layout(
 
 @examples
 @given(sizes, columns, *map(st.sampled_from, (list(LAYOUTS), ("bool", "uint8", "int16", "int64", "uint64"))), seeds)
-def test_integers_are_scaled_and_added_as_numpys(
+def test_integers_are_scaled_and_added_as_in_numpy(
     device: Device, n: int, k: int, layout: str, dtype: str, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -120,8 +121,7 @@ def test_integers_are_scaled_and_added_as_numpys(
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_ten_thousand_columns_are_right(device: Device, order: Any) -> None:
-    rng = np.random.default_rng()
+def test_ten_thousand_columns_are_right(device: Device, order: Any, rng: np.random.Generator) -> None:
     S = matrix_of(rng, 31, 17, "float32")
     X = np.asarray(random_values(rng, (17, 10_000), "float32"), order=order)
     A = GpuSparseMatrix(S, device=device)
@@ -131,7 +131,7 @@ def test_ten_thousand_columns_are_right(device: Device, order: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 7), (7, 0), (7, 7)])
-def test_nothing_times_nothing_has_scipys_shape_and_type(device: Device, shape: tuple[int, int]) -> None:
+def test_empty_products_have_the_shape_and_dtype_of_scipy(device: Device, shape: tuple[int, int]) -> None:
     S = sp.csr_array(shape, dtype=np.float32)
     A = GpuSparseMatrix(S, device=device)
     for k in (0, 1, 3):
@@ -141,11 +141,10 @@ def test_nothing_times_nothing_has_scipys_shape_and_type(device: Device, shape: 
                 assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
                 np.testing.assert_array_equal(got, expected)
         out = np.full((shape[0], k), np.nan, np.float32)
-        assert not np.any(spmm(A, np.ones((shape[1], k), np.float32), out=out))  # (an empty sum is 0, not what was)
+        assert not np.any(spmm(A, np.ones((shape[1], k), np.float32), out=out))  # an empty sum is 0
 
 
-def test_on_the_cpu_a_column_major_x_takes_the_memory_of_a_few_vectors_more() -> None:
-    rng = np.random.default_rng()
+def test_a_column_major_x_on_the_cpu_needs_the_memory_of_a_few_more_vectors(rng: np.random.Generator) -> None:
     S = from_lengths(np.full(3000, 5), 3000, rng)
     A, X, out = (
         GpuSparseMatrix(S, device="cpu"),
@@ -161,8 +160,7 @@ def test_on_the_cpu_a_column_major_x_takes_the_memory_of_a_few_vectors_more() ->
     assert_product(out, S, X)
 
 
-def test_columns_of_the_device_stay_there_in_any_layout(device: Device) -> None:
-    rng = np.random.default_rng()
+def test_device_columns_stay_on_the_device_in_any_layout(device: Device, rng: np.random.Generator) -> None:
     S = matrix_of(rng, 40, 30, "float64")
     A = GpuSparseMatrix(S, device=device)
     for layout in LAYOUTS:
@@ -202,13 +200,13 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         DtypeError,
         "dtype float64, got >f8",
     ),
-    "beta without out": (lambda A: spmm(A, np.ones((4, 2)), beta=1), ShapeError, "give out="),
+    "beta without out": (lambda A: spmm(A, np.ones((4, 2)), beta=1), ShapeError, "pass out="),
     "A of SciPy": (lambda A: spmm(sp.eye_array(4), np.ones((4, 2))), TypeError, r"use GpuSparseMatrix\(A\)"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_multiplied_is_refused_with_the_remedy(device: Device, case: str) -> None:
+def test_operands_that_cannot_be_multiplied_are_refused_with_the_remedy(device: Device, case: str) -> None:
     call, error, words = REFUSED[case]
     A = GpuSparseMatrix(np.arange(24.0).reshape(6, 4), device=device)
     with pytest.raises(error, match=words):
@@ -217,7 +215,7 @@ def test_what_cannot_be_multiplied_is_refused_with_the_remedy(device: Device, ca
     np.testing.assert_array_equal(gsparse.spmm(A, np.eye(4)), np.arange(24.0).reshape(6, 4))
 
 
-def test_columns_that_lie_between_each_others_are_no_overlap(device: Device) -> None:
+def test_interleaved_columns_do_not_overlap(device: Device) -> None:
     S = matrix_of(np.random.default_rng(3), 50, 50, "float64")
     A = GpuSparseMatrix(S, device=device)
     both = np.random.default_rng(4).standard_normal((50, 24))

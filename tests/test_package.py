@@ -1,4 +1,4 @@
-"""The package as a user gets it: what importing costs, what the wheel holds, which layer imports which."""
+"""The package as users install it: the cost of an import, the contents of the wheel, and imports between layers."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# What `import gsparse` may take beyond SciPy, and what it must leave alone.
+# The time that `import gsparse` may take in addition to SciPy, and modules that it must not import.
 IMPORT_SECONDS = 0.3
 HEAVY_MODULES = ("cupy", "dask", "distributed", "numba", "matplotlib")
 
 
 def run(code: str, **environment: str) -> str:
     command, env = [sys.executable, "-c", code], {**os.environ, **environment}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
-def test_importing_costs_little_and_imports_nothing_heavy() -> None:
+@pytest.mark.timed
+def test_import_is_fast_and_loads_no_heavy_module() -> None:
     code = (
         "import sys, time, scipy.sparse.linalg, scipy.io; begin = time.perf_counter(); import gsparse;"
         f"print(time.perf_counter() - begin, [m for m in {HEAVY_MODULES!r} if m in sys.modules])"
     )
-    lines = (run(code, COVERAGE_PROCESS_START="") for _ in range(3))  # (not while coverage is measured, which slows it)
+    lines = (run(code, COVERAGE_PROCESS_START="") for _ in range(3))  # without coverage, which slows the import down
     seconds, loaded = min((line.split(maxsplit=1) for line in lines), key=lambda line: float(line[0]))
     assert float(seconds) < IMPORT_SECONDS
     assert loaded.strip() == "[]"
 
 
-def test_without_dask_what_needs_it_says_how_to_install_it() -> None:
+def test_functions_that_need_dask_name_the_remedy_without_it() -> None:
     code = (
-        "import sys; sys.modules['distributed'] = None\n"  # what Python takes for a package that is not installed
+        "import sys; sys.modules['distributed'] = None\n"  # Python treats None as a package that is not installed
         "import gsparse.distributed as g\n"
         "assert g.run_ranks(lambda communicator: communicator.rank, 2) == [0, 1]\n"
         "assert not hasattr(g, 'no_such_name')\n"
@@ -53,16 +54,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     names = ("gsparse", "pyproject.toml", "README.md", "LICENSE")
     source.mkdir()
-    for name in names:  # (a copy: building writes into the source tree)
+    for name in names:  # a copy, because building writes into the source tree
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode and "setuptools" in done.stderr and "find" in done.stderr:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode and "setuptools" in completed.stderr and "find" in completed.stderr:
         pytest.skip("the build backend cannot be fetched here")
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     return next(folder.glob("*.whl"))
 
 
+@pytest.mark.whole
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     kinds = (".py", ".cu", ".cuh", "py.typed")
@@ -76,12 +78,13 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 def run_python(code: str, folder: Path) -> None:
-    """Run a program in a process of its own, which has to end well."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    """Run a program in a new process, and check that it succeeds."""
+    completed = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
 
 
-def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.whole
+def test_the_wheel_works_in_another_folder(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), str(wheel)], check=True
@@ -99,7 +102,7 @@ def test_the_wheel_works_installed_elsewhere(wheel: Path, tmp_path: Path) -> Non
     run_python(code, tmp_path)
 
 
-def test_parts_are_imported_when_they_are_first_used() -> None:
+def test_subpackages_are_imported_on_first_use() -> None:
     code = (
         "import sys, gsparse\n"
         "assert not {'gsparse.linalg', 'gsparse.plot', 'matplotlib', 'dask'} & set(sys.modules)\n"

@@ -14,11 +14,12 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from gsparse.formats import FORMATS
+from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
-from gsparse.formats.registry import Storage, find_format, names_of
+from gsparse.formats.registry import Storage, find_format, names_of, register, unregister
 from gsparse.formats.row_stats import MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, make_plan, rank, settle, threads_per_row
+from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, choose_fastest, make_plan, rank, threads_per_row
 from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL
 from tests.support import STRUCTURES, from_lengths
 
@@ -56,15 +57,15 @@ MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "c
 
 
 def storages_of(stats: RowStats, *, pattern: bool = False) -> dict[str, Storage]:
-    """Write a matrix down plainly in every format, as `gsparse.products.storage` would describe it."""
+    """Return the storage of an uncompressed matrix in each format, as `gsparse.products.storage` would describe it."""
     places = {"ellpack": stats.num_rows * stats.max_length, "blocked_ellpack": stats.blocked_stored}
-    found = {}
+    storages = {}
     for name in KERNELS[:-1]:
         positions = places.get(name, stats.nnz)
-        found[name] = Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1))
+        storages[name] = Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1))
     if pattern:
-        found["row_pattern"] = Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000)
-    return found
+        storages["row_pattern"] = Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000)
+    return storages
 
 
 def fits(name: str, stats: RowStats) -> bool:
@@ -79,7 +80,7 @@ def plan_of(stats: RowStats, storages: Any = None, **options: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ row statistics
 
 
-def test_the_typical_row_has_entries_and_is_longer_where_lengths_scatter() -> None:
+def test_the_typical_row_is_not_empty_and_is_longer_if_lengths_vary() -> None:
     even = replace(STENCIL, num_rows=100, num_empty=40, nnz=600, std_length=0.0)
     assert even.typical_length == 10
     assert replace(even, std_length=4.0).typical_length == 14
@@ -89,7 +90,7 @@ def test_the_typical_row_has_entries_and_is_longer_where_lengths_scatter() -> No
     assert replace(even, nnz=5, num_empty=99).typical_length == 5
 
 
-def test_rows_are_sorted_only_where_slices_pad_a_lot_even_without_long_rows() -> None:
+def test_rows_are_sorted_only_if_slices_without_long_rows_still_pad_much() -> None:
     most = int(MAX_PADDING * STENCIL.nnz)
     padded = replace(STENCIL, blocked_stored=most + 1, split_stored=most - 99, long_entries=100)
     assert padded.wants_sorting
@@ -100,7 +101,7 @@ def test_rows_are_sorted_only_where_slices_pad_a_lot_even_without_long_rows() ->
     assert MAX_PADDING > 1  # (nothing stores less than its entries)
 
 
-def test_lanes_at_work_are_entries_among_positions() -> None:
+def test_the_share_of_busy_lanes_is_entries_over_positions() -> None:
     assert SKEWED.efficiency == 0.1
     assert replace(SKEWED, nnz=0, blocked_stored=0).efficiency == 1
 
@@ -117,19 +118,19 @@ def test_threads_per_row_is_a_power_of_two_between_two_and_a_warp(lanes: int) ->
             assert threads & (threads - 1) == 0
 
 
-def test_threads_per_row_grow_with_rows_and_where_rows_are_few() -> None:
+def test_threads_per_row_grow_with_row_length_and_for_few_rows() -> None:
     means = (1.0, 11.0, 12.0, 24.0, 48.0, 96.0, 192.0)
     assert [threads_per_row(mean, 32, 10**7) for mean in means] == [2, 2, 2, 4, 8, 16, 32]
     assert threads_per_row(64.0, 64, 100) == 64 > threads_per_row(64.0, 64, 10**7)
     assert threads_per_row(5.0, 64, 1) == 4  # no more than a row has entries
 
 
-def test_threads_per_row_double_where_rows_are_twice_as_long() -> None:
+def test_threads_per_row_double_when_rows_are_twice_as_long() -> None:
     shortest = {threads: next(n for n in range(1, 999) if threads_per_row(n, 64) == threads) for threads in (4, 8, 16)}
     assert shortest[16] == 2 * shortest[8] == 4 * shortest[4]
 
 
-def test_few_rows_have_threads_to_fill_a_device() -> None:
+def test_few_rows_get_enough_threads_to_fill_a_device() -> None:
     assert len({rows * threads_per_row(64.0, 64, rows) for rows in (2**11, 2**12, 2**13)}) == 1
 
 
@@ -174,7 +175,7 @@ def test_the_same_input_gives_the_same_plan_and_nothing_is_kept(stats: RowStats)
 
 
 @pytest.mark.parametrize("format", KERNELS)
-def test_a_format_that_was_asked_for_is_taken(format: str) -> None:
+def test_a_requested_format_is_used(format: str) -> None:
     plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True), format=format)
     assert (plan.format, plan.reason) == (format, "asked for")
     assert plan.chosen.format == format
@@ -197,12 +198,12 @@ def test_a_format_that_does_not_fit_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("options", "words"), [({"format": "coo"}, "unknown format 'coo'.*csr_split"), ({"threads_per_block": 100}, "128")]
 )
-def test_what_does_not_exist_is_refused_saying_what_does(options: Any, words: str) -> None:
+def test_unknown_options_are_refused_with_the_known_ones(options: Any, words: str) -> None:
     with pytest.raises(FormatError, match=words):
         plan_of(STENCIL, **options)
 
 
-def test_formats_fit_as_far_as_int32_numbers_rows_and_entries() -> None:
+def test_formats_fit_up_to_the_int32_limits_of_rows_and_entries() -> None:
     many_rows, long_row = replace(STENCIL, num_rows=2**31), replace(STENCIL, max_length=2**31)
     for stats in (STENCIL, replace(STENCIL, num_rows=2**31 - 1), replace(STENCIL, max_length=2**31 - 1)):
         assert all(fits(name, stats) for name in KERNELS)
@@ -225,7 +226,7 @@ def test_stencils_are_padded_or_stored_by_pattern_and_skewed_matrices_are_not_pa
     assert plan_of(one_long).format != "ellpack"
 
 
-def test_a_conversion_has_to_pay() -> None:
+def test_a_conversion_is_chosen_only_if_it_pays() -> None:
     storages = storages_of(STENCIL, pattern=True)
     assert plan_of(STENCIL, storages, expected_products=1).format in ("csr_scalar", "csr_vector")
     assert plan_of(STENCIL, storages, expected_products=10**6).format == "row_pattern"
@@ -235,19 +236,19 @@ def candidate(format: str, seconds: float, setup_seconds: float) -> Candidate:
     return replace(plan_of(STENCIL).candidates[0], format=format, seconds=seconds, setup_seconds=setup_seconds)
 
 
-def test_a_set_up_is_shared_by_the_products_expected() -> None:
+def test_set_up_time_is_divided_by_the_expected_products() -> None:
     plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
     assert rank([plain, converted], 9) == [plain, converted]
     assert rank([plain, converted], 11) == [converted, plain]
     assert f"over {EXPECTED_PRODUCTS} products" in plan_of(STENCIL).reason
 
 
-def test_of_two_as_fast_the_first_offered_is_taken() -> None:
+def test_the_first_of_two_equally_fast_candidates_is_chosen() -> None:
     plain, converted = candidate("csr_scalar", 3.0, 0.0), candidate("ellpack", 2.0, 10.0)
     assert rank([plain, converted], 10) == [plain, converted]
     assert rank([converted, plain], 10) == [converted, plain]
     for first, second in (("ellpack", "csr_split"), ("csr_split", "ellpack")):
-        assert settle(plan_of(STENCIL), {first: 2e-6, second: 2e-6}, "measured").format == first
+        assert choose_fastest(plan_of(STENCIL), {first: 2e-6, second: 2e-6}, "measured").format == first
 
 
 @MODELS
@@ -273,7 +274,7 @@ def test_a_block_has_the_default_threads_unless_others_are_asked_for(lanes: int)
         assert plan.launch is plan.chosen.launch
 
 
-def test_threads_of_a_row_are_those_of_typical_rows() -> None:
+def test_threads_per_row_depend_on_the_typical_row() -> None:
     long = replace(STENCIL, nnz=40 * 10**6, num_empty=600_000, max_length=300, mean_length=40.0, std_length=60.0)
     for stats in (long, replace(long, num_empty=0), replace(long, num_rows=2**13, num_empty=0), STENCIL):
         launch = plan_of(stats).launch
@@ -299,7 +300,7 @@ def test_an_empty_matrix_has_a_plan(model: Any) -> None:
     assert (nothing.split_stored, nothing.num_long, nothing.long_entries) == (0, 0, 0)
 
 
-def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
+def test_lanes_and_bytes_must_be_passed_by_keyword() -> None:
     with pytest.raises(TypeError, match="positional"):
         make_plan(STENCIL, storages_of(STENCIL), "gpu:0", 32, GPU_MODEL, 8)  # type: ignore[misc]
 
@@ -307,16 +308,16 @@ def test_lanes_and_bytes_are_not_taken_for_each_other() -> None:
 # --------------------------------------------------------------------------------------------------- measured times
 
 
-def test_measured_times_settle_a_plan_whatever_was_predicted() -> None:
+def test_measured_times_take_precedence_over_predictions() -> None:
     plan = plan_of(STENCIL)
     times = {"csr_split": 3.0, "csr_vector": 1.0, "ellpack": 2.0}
-    settled = settle(plan, times, "measured")
-    assert settled.format == settled.chosen.format == "csr_vector"
-    assert settled.reason == "1000000.0 µs measured, ellpack 2000000.0, csr_split 3000000.0"
-    assert {c.format: c.measured for c in settled.candidates if c.measured is not None} == times
-    assert (settled.stats, settled.device) == (plan.stats, plan.device)
-    assert [replace(c, measured=None) for c in settled.candidates] == list(plan.candidates)
-    assert settle(plan, {"ellpack": 5e-6}, "measured before").reason == "5.0 µs measured before"
+    decided = choose_fastest(plan, times, "measured")
+    assert decided.format == decided.chosen.format == "csr_vector"
+    assert decided.reason == "1000000.0 µs measured, ellpack 2000000.0, csr_split 3000000.0"
+    assert {c.format: c.measured for c in decided.candidates if c.measured is not None} == times
+    assert (decided.stats, decided.device) == (plan.stats, plan.device)
+    assert [replace(c, measured=None) for c in decided.candidates] == list(plan.candidates)
+    assert choose_fastest(plan, {"ellpack": 5e-6}, "measured before").reason == "5.0 µs measured before"
 
 
 # ---------------------------------------------------------------------------------------------------------- the table
@@ -328,11 +329,11 @@ def test_the_table_shows_every_candidate_and_marks_the_choice(stats: RowStats, m
     plan = plan_of(stats, storages_of(stats, pattern=True), model=model)
     head, rows, titles, *table = str(plan).splitlines()
     assert head == f"{plan.format} on gpu:0: {plan.reason}"
-    assert rows.startswith(f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to ")
+    assert rows.startswith(f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; per row {stats.min_length} to ")
     assert f"mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty" in rows
     assert rows.endswith(f"η {stats.efficiency:.2f}")
     assert titles.split("  ")[1].strip() == "format"
-    assert all(title in titles for title in ("columns", "values", "MB a product", "padding", "predicted µs"))
+    assert all(title in titles for title in ("columns", "values", "MB per product", "padding", "predicted µs"))
     assert [line.replace("→", "").split()[0] for line in table] == [c.format for c in plan.candidates]
     assert [line.replace("→", "").split()[0] for line in table if "→" in line] == [plan.format]
     for line, candidate in zip(table, plan.candidates, strict=True):
@@ -344,8 +345,8 @@ def test_the_table_shows_every_candidate_and_marks_the_choice(stats: RowStats, m
     assert [line for line in str(plan).splitlines() if line != line.rstrip()] == []
 
 
-def test_the_table_shows_measured_times_where_there_are_any() -> None:
-    plan = settle(plan_of(STENCIL), {"ellpack": 1.25e-6, "csr_vector": 7.0}, "measured")
+def test_the_table_shows_measured_times() -> None:
+    plan = choose_fastest(plan_of(STENCIL), {"ellpack": 1.25e-6, "csr_vector": 7.0}, "measured")
     assert [line for line in str(plan).splitlines() if line != line.rstrip()] == []
     assert str(plan).splitlines()[2].endswith("measured µs")
     measured = {line.replace("→", "").split()[0]: line.split()[-1] for line in str(plan).splitlines()[3:]}
@@ -392,8 +393,18 @@ def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device)
     assert set(gsparse.FORMATS) == {"auto", *storages}
 
 
-def test_a_small_matrix_and_one_for_few_products_are_not_examined(device: Device) -> None:
+def test_small_matrices_and_those_for_few_products_are_not_examined(device: Device) -> None:
     S = sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000))
     for A in (GpuSparseMatrix(S, device=device, expected_products=1), GpuSparseMatrix(S.tocsr()[:100], device=device)):
         assert {(c.storage.columns, c.storage.values) for c in A.plan.candidates} == {("int32", "float64")}
         assert A.stored.values.table is None
+
+
+def test_terms_that_a_format_does_not_count_cost_nothing() -> None:
+    costs = {"gpu": KernelModel(fixed=1.0, byte=0.0, step=1.0, chunk=1.0, sorted=1.0)}
+    register(replace(find_format("ellpack"), name="uncounted", layout="uncounted", costs=costs, terms=lambda *_: {}))
+    try:
+        plan = plan_of(STENCIL, {"uncounted": Storage("int32", "float64", 7, 84)}, format="uncounted")
+    finally:
+        unregister("uncounted")
+    assert plan.chosen.seconds == 1.0

@@ -1,4 +1,4 @@
-"""Pictures: each function draws into the Axes it is given, and a run's figures land in a folder."""
+"""Plots: each function draws into the Axes that it receives, and the figures of a benchmark run go to a folder."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def ax() -> Any:
 
 
 def record(what: str, us: float, **fields: Any) -> Record:
-    known: dict[str, Any] = {"matrix": "m", "rows": 9, "cols": 9, "nnz": 90, "longest": 10, "dtype": "float64"}
-    known |= {"device": "d", "what": what, "kind": "format", "kernel_us": us, "reference": "cuSPARSE best-of"}
-    return Record(**(known | {"reference_us": 4.0, "setup_us": 20.0} | fields))
+    defaults: dict[str, Any] = {"matrix": "m", "rows": 9, "cols": 9, "nnz": 90, "longest": 10, "dtype": "float64"}
+    defaults |= {"device": "d", "what": what, "kind": "format", "kernel_us": us, "reference": "cuSPARSE best-of"}
+    return Record(**(defaults | {"reference_us": 4.0, "setup_us": 20.0} | fields))
 
 
 @pytest.mark.parametrize("shape", [(1000, 37), (5, 5000), (1, 1), (0, 4), (4, 0)])
-def test_density_counts_every_entry_once(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_density_counts_every_entry_once(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
     monkeypatch.setattr(structure, "CHUNK_ENTRIES", 50)
-    S = sp.random_array(shape, density=0.05, format="csr", rng=np.random.default_rng())
+    S = sp.random_array(shape, density=0.05, format="csr", rng=rng)
     counts = plot.density(S, 16)
     assert counts.sum() == S.nnz
     assert max(counts.shape) <= 16
@@ -48,7 +50,7 @@ def test_density_counts_every_entry_once(shape: tuple[int, int], monkeypatch: py
         assert np.array_equal(counts, exact)
 
 
-def test_our_own_matrices_are_drawn_without_lending_their_arrays(ax: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_plots_of_our_matrices_take_no_loans(ax: Any, recwarn: pytest.WarningsRecorder) -> None:
     A = gsparse.GpuSparseMatrix(sp.eye_array(50, format="csr"), device="cpu")
     assert plot.sparsity(A, ax) is ax
     plot.row_lengths(A, ax)
@@ -72,7 +74,7 @@ def test_the_pattern_of_a_view_is_that_of_the_transpose(shape: tuple[int, int], 
     assert np.array_equal(structure.lengths_of(view), (exact != 0).sum(axis=1))
 
 
-def test_a_look_at_some_entries_stands_for_all_of_them() -> None:
+def test_density_of_a_sample_approximates_that_of_all_entries() -> None:
     S = sp.diags_array([1.0, 1.0, 1.0], offsets=[-1, 0, 1], shape=(8000, 8000)).tocsr()
     whole, part = plot.density(S, 8), plot.density(S, 8, most=800)
     assert abs(part.sum() - whole.sum()) <= 8
@@ -88,7 +90,7 @@ def test_row_lengths_count_every_row(ax: Any) -> None:
 
 
 def of_lengths(*lengths: int) -> sp.csr_array:
-    """Give a matrix of rows of these lengths."""
+    """Return a matrix with rows of these lengths."""
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=int)])
     return sp.csr_array((np.ones(indptr[-1]), np.zeros(indptr[-1], int), indptr), shape=(len(lengths), 9))
 
@@ -135,7 +137,7 @@ def test_a_distribution_shows_entries_rows_and_ghosts_of_each_worker(ax: Any) ->
     assert [bar.get_y() for bar in ghosts] == [10, 8, 0]
     assert [round(bar.get_x() + bar.get_width() / 2) for bar in [*entries, *rows]] == [0, 1, 2] * 2
     texts = [text.get_text() for text in left.get_legend().get_texts()]
-    assert texts == ["entries (most: 1.69 times the mean)", "rows", "ghosts (in all 0.22 a row)"]
+    assert texts == ["entries (most: 1.69 times the mean)", "rows", "ghosts (0.22 per row)"]
     ax.figure.canvas.draw()
 
 
@@ -144,7 +146,7 @@ def test_a_distribution_of_a_matrix_that_is_not_distributed_is_refused(ax: Any) 
         plot.distribution(sp.eye_array(3, format="csr"), ax)
 
 
-def test_a_distribution_of_nothing_is_drawn(ax: Any) -> None:
+def test_a_distribution_without_entries_is_drawn(ax: Any) -> None:
     plot.distribution(SimpleNamespace(nnz_per_worker=[0], ghosts_per_worker=[0], row_bounds=(0, 0)), ax)
     ax.figure.canvas.draw()
 
@@ -159,7 +161,7 @@ def texts(ax: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("dtype", "flops"), [("float64", 2), ("complex128", 8)])
-def test_a_roofline_has_each_format_where_the_plan_puts_it(ax: Any, dtype: str, flops: int) -> None:
+def test_a_roofline_marks_each_format_at_its_prediction(ax: Any, dtype: str, flops: int) -> None:
     A = gsparse.GpuSparseMatrix(LINE.astype(dtype), device="cpu")
     assert plot.roofline(A, ax, bandwidth=20e9) is ax
     roof, *marks = ax.lines
@@ -184,10 +186,10 @@ def test_a_roofline_shows_what_was_measured(ax: Any, monkeypatch: Any, tmp_path:
     assert filled == {2 * LINE.nnz / c.measured / 1e9 for c in A.plan.candidates if c.measured}
 
 
-def test_the_roof_is_measured_where_none_is_given(ax: Any) -> None:
+def test_the_roof_is_measured_if_none_is_given(ax: Any) -> None:
     A = gsparse.GpuSparseMatrix(LINE, device="cpu")
-    found = speed.copy_bandwidth(A.device)
-    assert 1e8 < found < 1e13
+    bandwidth = speed.copy_bandwidth(A.device)
+    assert 1e8 < bandwidth < 1e13
     plot.roofline(A, ax)
     assert texts(ax)[0].startswith("memory: ")
 
@@ -203,21 +205,21 @@ def test_a_roofline_says_what_marks_above_the_roof_mean(ax: Any) -> None:
     assert "above the line: from a cache" in ax.get_legend().get_title().get_text()
 
 
-def test_a_roofline_of_nothing_is_drawn(ax: Any) -> None:
+def test_a_roofline_of_an_empty_matrix_is_drawn(ax: Any) -> None:
     plot.roofline(gsparse.GpuSparseMatrix(sp.csr_array((0, 3)), device="cpu"), ax, bandwidth=1e9)
     ax.figure.canvas.draw()
 
 
-def test_convergence_has_a_line_a_solve_and_right_hand_side(ax: Any) -> None:
+def test_convergence_draws_a_line_per_solve_and_right_hand_side(ax: Any) -> None:
     B = np.random.default_rng(0).random((400, 2))
     done = cg(LINE, B, rtol=1e-8, full_output=True)
     stopped = cg(LINE, B[:, 0], rtol=1e-8, maxiter=3, full_output=True)
     assert plot.convergence({"both": done, "stopped": stopped}, ax) is ax
     first, second, third = ax.lines
     for line, column in ((first, 0), (second, 1)):
-        drawn, given = np.array(line.get_ydata()), done.residuals[:, column]
-        known = np.isfinite(given) & (given > 0)
-        np.testing.assert_array_equal(drawn[known], (given / given[0])[known])
+        drawn, residuals = np.array(line.get_ydata()), done.residuals[:, column]
+        known = np.isfinite(residuals) & (residuals > 0)
+        np.testing.assert_array_equal(drawn[known], (residuals / residuals[0])[known])
         assert line.get_marker() == "o"
     assert len(third.get_ydata()) == 4
     assert third.get_marker() == "x"
@@ -226,14 +228,16 @@ def test_convergence_has_a_line_a_solve_and_right_hand_side(ax: Any) -> None:
     ax.figure.canvas.draw()
 
 
-@pytest.mark.parametrize("wrong", [lambda found: (found.x, found.info), lambda found: {"cg": (found.x, found.info)}])
-def test_convergence_asks_for_the_result_where_it_is_given_the_pair(ax: Any, wrong: Any) -> None:
-    found = cg(LINE, np.ones(400), full_output=True)
+@pytest.mark.parametrize(
+    "wrong", [lambda result: (result.x, result.info), lambda result: {"cg": (result.x, result.info)}]
+)
+def test_convergence_refuses_a_pair_and_asks_for_the_result(ax: Any, wrong: Any) -> None:
+    result = cg(LINE, np.ones(400), full_output=True)
     with pytest.raises(TypeError, match=r"pass the SolveResult of full_output=True, got tuple"):
-        plot.convergence(wrong(found), ax)
+        plot.convergence(wrong(result), ax)
 
 
-def test_convergence_of_nothing_is_refused(ax: Any) -> None:
+def test_convergence_without_results_is_refused(ax: Any) -> None:
     with pytest.raises(ValueError, match="needs a SolveResult"):
         plot.convergence({}, ax)
 
@@ -246,7 +250,7 @@ def test_convergence_of_one_result_needs_no_name_and_zeros_are_left_out(ax: Any)
 
 
 def pixels(html: str) -> Any:
-    """Give the thumbnail of a notebook's text as an array."""
+    """Return the thumbnail in the HTML of a notebook as an array."""
     import base64
     import io
 
@@ -267,7 +271,7 @@ def test_a_notebook_shows_statistics_plan_and_a_thumbnail(recwarn: pytest.Warnin
     assert inside[: down - 16, : across - 16].min() < 0.9, "entries are upper left"
     assert inside[down:, across:].min() > 0.99, "nothing is lower right"
     assert not recwarn.list
-    assert "entries a column" in A.T._repr_html_()
+    assert "entries per column" in A.T._repr_html_()
 
 
 def test_a_notebook_needs_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +331,7 @@ def test_a_single_matrix_without_set_up_is_drawn(ax: Any) -> None:
     ax.figure.canvas.draw()
 
 
-def test_threads_have_a_line_each(ax: Any) -> None:
+def test_each_number_of_threads_has_a_line(ax: Any) -> None:
     rows = [
         record("plan", t * n, kind="plan", threads=t, nnz=n, kernel_us=None, call_us=n / t)
         for t in (1, 2)
@@ -347,14 +351,14 @@ def test_threads_have_a_line_each(ax: Any) -> None:
     ],
     ids=["dense", "vector", "sparse vector", "0 x 0", "3 x 0"],
 )  # fmt: skip
-def test_whatever_scipy_makes_a_matrix_of_is_drawn(A: Any, size: int, ax: Any) -> None:
+def test_everything_that_scipy_converts_to_a_matrix_is_drawn(A: Any, size: int, ax: Any) -> None:
     assert plot.sparsity(A, ax).get_xlabel() == f"{size} columns"
     plot.row_lengths(A)
 
 
 @pytest.mark.parametrize("draw", [plot.sparsity, plot.row_lengths])
 @pytest.mark.parametrize("A", [None, "A.mtx", np.ones((2, 2, 2))], ids=["nothing", "a name", "three dimensions"])
-def test_a_picture_of_what_is_no_matrix_says_what_it_needs(draw: Any, A: Any, ax: Any) -> None:
+def test_plotting_something_else_than_a_matrix_names_what_is_needed(draw: Any, A: Any, ax: Any) -> None:
     with pytest.raises(TypeError, match="needs a sparse array or matrix, or a dense array of numbers"):
         draw(A, ax)
 

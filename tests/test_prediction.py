@@ -1,4 +1,4 @@
-"""What a product is predicted to take: how often each term of `KernelModel` comes, one at a time."""
+"""Predicted times of a product: how often each term of `KernelModel` counts, one term at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gsparse.plan.cost_model import MachineModel
 KERNELS = FORMATS[1:]
 EVERY_FORMAT = pytest.mark.parametrize("format", KERNELS)
 LONG_LENGTH, RESIDENT, STREAMED = 64, 10**6, 3 * 10**6
-# Ten million rows of one to nine entries, some of none.
+# Ten million rows of one to nine entries; some rows are empty.
 SHORT = RowStats(
     num_rows=10_000_000,
     num_cols=12_000_000,
@@ -41,7 +41,7 @@ RAGGED = replace(RAGGED, long_entries=100_000)
 
 
 def predicted(format: str, stats: RowStats, storage: Storage | None = None, **terms: float) -> Candidate:
-    """Predict a product where only these terms take time."""
+    """Predict the time of a product if only these terms take time."""
     costs = {"test": KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
     model = MachineModel("test", LONG_LENGTH, (RESIDENT, STREAMED), 0.0)
     storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
@@ -51,7 +51,7 @@ def predicted(format: str, stats: RowStats, storage: Storage | None = None, **te
 
 
 def count(term: str, format: str, stats: RowStats, storage: Storage | None = None) -> float:
-    """Tell how often a term comes in one product."""
+    """Return how often a term counts in one product."""
     return predicted(format, stats, storage, **{term: 1.0}).seconds
 
 
@@ -65,10 +65,10 @@ def test_a_product_starts_once_and_moves_its_bytes_its_positions_and_its_rows(fo
 
 
 @EVERY_FORMAT
-def test_terms_add_up_and_a_set_up_counts_in_products(format: str) -> None:
-    found = predicted(format, SHORT, fixed=3.0, row=2.0, setup=20.0)
-    assert found.seconds == 3 + 2 * 10_000_000
-    assert found.setup_seconds == 20 * found.seconds
+def test_terms_add_up_and_set_up_time_is_counted_in_products(format: str) -> None:
+    prediction = predicted(format, SHORT, fixed=3.0, row=2.0, setup=20.0)
+    assert prediction.seconds == 3 + 2 * 10_000_000
+    assert prediction.setup_seconds == 20 * prediction.seconds
 
 
 @EVERY_FORMAT
@@ -76,7 +76,7 @@ def test_terms_add_up_and_a_set_up_counts_in_products(format: str) -> None:
     ("nbytes", "streamed"),
     [(1, 0), (RESIDENT, 0), (RESIDENT + 2, 1), (2_000_000, 1_000_000), (STREAMED, STREAMED), (10**9, 10**9)],
 )
-def test_bytes_are_streamed_as_far_as_the_cache_does_not_hold_them(format: str, nbytes: int, streamed: int) -> None:
+def test_only_bytes_beyond_the_cache_are_streamed(format: str, nbytes: int, streamed: int) -> None:
     nothing = replace(SHORT, num_rows=1, num_cols=0, nnz=0, num_empty=1, max_length=0)
     storage = Storage("int32", "float64", 0, nbytes - 8)
     assert count("stream", format, nothing, storage) == pytest.approx(streamed, 1e-5)
@@ -94,7 +94,7 @@ def test_bytes_are_streamed_as_far_as_the_cache_does_not_hold_them(format: str, 
         ("uint16", "uint8 of 5", "narrow", True),
     ],
 )
-def test_positions_cost_more_where_their_values_or_columns_are_looked_up(
+def test_positions_cost_more_if_values_or_columns_must_be_looked_up(
     format: str, columns: str, values: str, term: str, looked_up: bool
 ) -> None:
     storage = Storage(columns, values, 44_000_000, 10**8)
@@ -102,14 +102,14 @@ def test_positions_cost_more_where_their_values_or_columns_are_looked_up(
 
 
 @EVERY_FORMAT
-def test_a_run_of_rows_that_follow_a_pattern_begins_once_and_is_read_once(format: str) -> None:
+def test_runs_of_equal_patterns_and_their_entries_are_counted_once(format: str) -> None:
     storage = Storage("27 rows", "27 rows", 44_000_000, 10**8, (300, 2000))
     assert (count("run", format, SHORT, storage), count("run_entry", format, SHORT, storage)) == (300, 2000)
     assert (count("run", format, SHORT), count("run_entry", format, SHORT)) == (0, 0)
 
 
 @EVERY_FORMAT
-def test_only_slices_that_have_to_be_sorted_look_their_rows_up(format: str) -> None:
+def test_only_sorted_slices_look_up_their_rows(format: str) -> None:
     assert RAGGED.wants_sorting
     assert not SHORT.wants_sorting
     assert count("sorted", format, RAGGED) == (10_000_000 if format == "blocked_ellpack" else 0)
@@ -117,7 +117,7 @@ def test_only_slices_that_have_to_be_sorted_look_their_rows_up(format: str) -> N
 
 
 @EVERY_FORMAT
-def test_neighbours_read_a_row_apart_up_to_the_longest_that_one_thread_has(format: str) -> None:
+def test_uncoalesced_reads_depend_on_row_length_up_to_the_longest_row_of_one_thread(format: str) -> None:
     assert count("stride", format, SHORT) == pytest.approx(SHORT.nnz * 3.6)
     assert count("stride", format, replace(SHORT, mean_length=300.0)) == SHORT.nnz * gpu.SCALAR_LENGTH
 
@@ -126,18 +126,18 @@ def test_neighbours_read_a_row_apart_up_to_the_longest_that_one_thread_has(forma
 
 
 def steps(format: str, max_length: int, stats: RowStats = MEDIUM) -> float:
-    """Count rounds of loads of the thread that has most, in those of a row that one thread has to itself."""
+    """Count the rounds of loads of the busiest thread, relative to those of a row with one thread."""
     alone = count("step", "ellpack", replace(stats, max_length=max_length)) / max_length
     return count("step", format, replace(stats, max_length=max_length)) / alone
 
 
-def test_a_thread_asks_for_several_entries_at_once() -> None:
+def test_a_thread_loads_several_entries_at_once() -> None:
     assert 0 < count("step", "ellpack", MEDIUM) < MEDIUM.max_length
     for format in ("ellpack", "row_pattern", "blocked_ellpack"):
         assert [steps(format, length) for length in (1, 100, 5000)] == pytest.approx([1, 100, 5000])
 
 
-def test_no_thread_of_csr_scalar_has_more_than_rows_that_are_not_kept_apart() -> None:
+def test_a_thread_of_csr_scalar_has_no_longer_rows_than_the_limit_of_long_rows() -> None:
     limit = gpu.SCALAR_LENGTH
     assert [steps("csr_scalar", n) for n in (1, limit, limit + 1, 9 * limit)] == pytest.approx([1, limit, limit, limit])
 
@@ -148,7 +148,7 @@ def test_threads_of_csr_vector_share_a_row() -> None:
     limit = gpu.VECTOR_LENGTH * threads
     lengths = [steps("csr_vector", n) for n in (8, 12, limit, limit + 1, 9 * limit)]
     assert lengths == pytest.approx([1, 1.5, gpu.VECTOR_LENGTH, gpu.VECTOR_LENGTH, gpu.VECTOR_LENGTH])
-    # Two threads keep no row apart that one would not be long enough for.
+    # With two threads for each row, the same rows are long rows as with one thread.
     assert predicted("csr_vector", SHORT).launch.threads_per_row == 2
     assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * gpu.SCALAR_LENGTH / 2)
 
@@ -157,16 +157,16 @@ def test_rows_of_a_block_share_its_threads_by_their_length() -> None:
     short, long = (replace(MEDIUM, mean_length=mean) for mean in (33.0, 67.0))
     assert steps("csr_adaptive", 500, short) == pytest.approx(2 * steps("csr_adaptive", 500, long))
     assert steps("csr_adaptive", 10**6, long) == pytest.approx(steps("csr_adaptive", gpu.BLOCK_WORK, long))
-    # However short they are, a row has a thread, which takes one entry after the other.
+    # However short rows are, each has a thread of its own, which reads one entry after the other.
     for mean in (0.0, 1.0, 3.0):
         assert count("step", "csr_adaptive", replace(MEDIUM, mean_length=mean, max_length=500)) == 500
 
 
-def test_equal_shares_have_no_longest_path() -> None:
+def test_equally_divided_work_has_no_longest_path() -> None:
     assert count("step", "csr_split", RAGGED) == 0
 
 
-def test_slices_have_no_row_longer_than_those_they_keep_apart() -> None:
+def test_slices_have_no_row_longer_than_the_limit_of_long_rows() -> None:
     apart = Storage("int32", "float64", RAGGED.blocked_stored - 1, 10**9)
     together = replace(apart, num_stored=RAGGED.blocked_stored)
     rounds = count("step", "ellpack", RAGGED) / RAGGED.max_length
@@ -190,11 +190,11 @@ def test_slices_cut_their_long_rows_into_chunks() -> None:
     ("format", "limit"),
     [
         ("csr_scalar", gpu.SCALAR_LENGTH),
-        ("csr_vector", 8 * gpu.VECTOR_LENGTH),  # (rows as long have eight threads)
+        ("csr_vector", 8 * gpu.VECTOR_LENGTH),  # rows of this length have eight threads
         ("csr_adaptive", gpu.BLOCK_WORK),
     ],
 )
-def test_rows_that_the_kernels_of_a_gpu_keep_apart_are_cut_into_chunks(format: str, limit: int) -> None:
+def test_long_rows_of_gpu_kernels_are_cut_into_chunks(format: str, limit: int) -> None:
     some = replace(MEDIUM, nnz=9_000_000 * limit, mean_length=0.9 * limit, std_length=0.2 * limit, max_length=limit + 1)
     rows, entries = share_above(some, limit)
     assert 0.1 < rows < entries < 0.5
@@ -204,7 +204,7 @@ def test_rows_that_the_kernels_of_a_gpu_keep_apart_are_cut_into_chunks(format: s
 
 
 @pytest.mark.parametrize(("format", "limit"), [("csr_scalar", gpu.SCALAR_LENGTH), ("csr_adaptive", gpu.BLOCK_WORK)])
-def test_where_all_rows_with_entries_are_long_all_are_cut(format: str, limit: int) -> None:
+def test_all_rows_are_cut_into_chunks_if_all_are_long(format: str, limit: int) -> None:
     long = replace(MEDIUM, nnz=9_000_000 * 2 * limit, num_empty=1_000_000, max_length=2 * limit)
     long = replace(long, mean_length=1.8 * limit, std_length=0.6 * limit)
     assert count("chunk", format, long) == pytest.approx(9_000_000 + long.nnz / gpu.CHUNK_SIZE)
@@ -218,7 +218,7 @@ def test_other_formats_cut_no_row_into_chunks(format: str) -> None:
 @pytest.mark.parametrize("num_empty", [0, 5_000_000])
 def test_shares_of_longer_rows_are_those_of_log_normal_lengths(num_empty: int) -> None:
     place = np.linspace(-8, 8, 100_001)  # in standard deviations of the logarithms
-    lengths, rows_there = 12 * np.exp(0.8 * place), np.exp(-(place**2) / 2)  # (of rows with entries)
+    lengths, rows_there = 12 * np.exp(0.8 * place), np.exp(-(place**2) / 2)  # for rows with entries
     rows_there /= rows_there.sum()
     mean, square, filled = rows_there @ lengths, rows_there @ lengths**2, 1 - num_empty / SHORT.num_rows
     stats = replace(
@@ -235,7 +235,7 @@ def test_shares_of_longer_rows_are_those_of_log_normal_lengths(num_empty: int) -
         assert share_above(stats, length) == pytest.approx((rows, entries), rel=1e-3)
 
 
-def test_rows_of_one_length_are_all_longer_or_none_is() -> None:
+def test_rows_of_equal_length_are_either_all_longer_than_the_limit_or_none_is() -> None:
     assert share_above(MEDIUM, 54) == pytest.approx((1, 1))
     for length in (55, 56):
         assert share_above(MEDIUM, length) == share_above(replace(MEDIUM, std_length=20.0), length) == (0, 0)

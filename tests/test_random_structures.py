@@ -1,9 +1,9 @@
-"""Products of matrices that nobody thought of, in every format, with a vector and with columns.
+"""Products of random matrices, in every format, with a vector and with columns.
 
-A longer run, in twelve processes that each look at others; what fails is made small and printed::
+A longer run, in twelve processes with different seeds; Hypothesis reduces and prints a failing case::
 
     seq 12 | GSPARSE_FUZZ_EXAMPLES=100000 xargs -P 12 -I{} python -m pytest -q -p no:cacheprovider -m gpu \\
-        --hypothesis-seed={} tests/test_random_structures.py
+        --seed {} --hypothesis-seed {} tests/test_random_structures.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support import DTYPES, INDEX_DTYPES, exact_product, random_values
 
 EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", "40"))
 
-# How many entries each of `n` rows has.
+# Functions that draw the number of entries of each of `n` rows.
 LENGTHS: dict[str, Any] = {
     "all alike": lambda rng, n, most: np.full(n, most),
     "uniform": lambda rng, n, most: rng.integers(0, most + 1, n),
@@ -35,7 +35,7 @@ LENGTHS: dict[str, Any] = {
     "one row has most": lambda rng, n, most: np.where(np.arange(n) == rng.integers(n + 1), 50 * most + 300, most // 4),
     "falling": lambda rng, n, most: np.linspace(3 * most, 0, n).astype(int),
 }  # fmt: skip
-# Which columns the entries of rows `row` have, out of `m`.
+# Functions that draw the columns, out of `m`, of entries in the rows `row`.
 COLUMNS: dict[str, Any] = {
     "anywhere": lambda rng, row, m: rng.integers(0, m, row.size),
     "near the diagonal": lambda rng, row, m: np.clip(row + rng.integers(-9, 10, row.size), 0, m - 1),
@@ -58,7 +58,7 @@ VALUES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a matrix is made from; small and readable where a test fails."""
+    """Parameters of a random matrix, short enough to read in the report of a failing test."""
 
     rows: int
     cols: int
@@ -113,7 +113,7 @@ def with_data(S: sp.csr_array, data: Any) -> sp.csr_array:
 
 
 def assert_rows(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: Any) -> None:
-    """Check row by row alpha·S·x + beta·y, and that a row is NaN or infinite where it has to be and nowhere else."""
+    """Check alpha·S·x + beta·y row by row, and that exactly the expected elements are NaN or infinite."""
     with np.errstate(all="ignore"):
         exact, bound = exact_product(S, x)
         exact = alpha * exact + (beta * y.astype(exact.dtype) if beta else 0)
@@ -129,7 +129,7 @@ def assert_rows(got: Any, S: Any, x: Any, alpha: Any, beta: Any, y: Any) -> None
 def assert_right(
     device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, damage: bool, shape: Any = ()
 ) -> None:
-    """Check 3·A·x + beta·y of this view with an array of `shape` beyond the first dimension, twice the same bits."""
+    """Check 3·A·x + beta·y of a view, and that a repetition has the same bits; `shape` follows the first dimension."""
     rng = np.random.default_rng(recipe.seed)
     S = recipe.matrix(rng)
     of_ours, of_scipys = VIEWS[view]
@@ -144,18 +144,18 @@ def assert_right(
         np.asarray(random_values(rng, (size, *shape), S.dtype), order=rng.choice(["C", "F"])) for size in V.shape[::-1]
     )
     if damage and x.size:
-        # What no entry of a row multiplies must not reach it, whatever a format pads with.
+        # A NaN that no entry of a row multiplies must not reach that row, even if the format pads it.
         x[tuple(rng.integers(x.shape))] = rng.choice([np.nan, np.inf])
     multiply = spmm if shape else spmv
     got = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
     assert_rows(got, V, x, 3, beta, y)
-    again = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
-    np.testing.assert_array_equal(got, again)
+    repeated = multiply(of_ours(A), x, 3, beta, out=y.copy(order="K"))
+    np.testing.assert_array_equal(got, repeated)
 
 
 examples = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 views, betas = st.sampled_from(list(VIEWS)), st.sampled_from([0, 1, -2])
-# (as many as a lane, a tile or several of them have, and one more or less)
+# The columns of a lane, of a tile and of several tiles, and one more or less.
 columns = st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 33, 63, 64, 65, 127, 130, 257]))
 
 
@@ -169,13 +169,14 @@ def test_any_structure_in_any_format_is_right(
 
 @examples
 @given(recipes, options, views, betas, st.booleans(), columns)
+@pytest.mark.whole
 def test_any_structure_times_columns_is_right(
     device: Device, recipe: Recipe, options: dict[str, Any], view: str, beta: int, damage: bool, columns: int
 ) -> None:
     assert_right(device, recipe, options, view, beta, damage, (columns,))
 
 
-def test_the_check_finds_a_wrong_row_and_a_stray_nan() -> None:
+def test_the_check_detects_a_wrong_row_and_an_unexpected_nan() -> None:
     S = sp.csr_array(np.eye(3))
     x, y = np.ones(3), np.zeros(3)
     assert_rows(S @ x, S, x, 1, 0, y)

@@ -1,4 +1,4 @@
-"""Readers of files: what each kind gives and takes, and that no file, however damaged, does worse than be refused."""
+"""Readers of files: what each kind of file can hold, and that a damaged file is refused without a crash or a hang."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import DeviceMemoryError, FileFormatError
 from gsparse.files import SUFFIXES, WRITTEN, read_file, write_file
 from tests.support import STRUCTURES, random_values, with_types
@@ -49,7 +49,7 @@ def same(A: Any, B: Any) -> None:
 
 @pytest.mark.parametrize("ending", WRITTEN)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: str, structure: str) -> None:
+def test_a_written_matrix_is_read_back_to_the_last_bit(tmp_path: Path, ending: str, structure: str) -> None:
     A = STRUCTURES[structure](np.random.default_rng(5))
     A = (4 * A).astype(np.int64) if ending == ".iua" else A
     path = tmp_path / f"A{ending}"
@@ -60,7 +60,7 @@ def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: st
         return
     write_file(path, A)
     same(read_file(path), A)
-    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_is_written_is_read_back_to_the_last_bit(tmp_path: Path, ending: st
     [(ending, "float64", ".rua") for ending in (*sorted({*SUFFIXES} - {*WRITTEN}), ".iua")]
     + [(".rua", "int64", ".iua"), (".isa", "int32", ".iua")],
 )
-def test_a_suffix_that_names_another_type_than_is_written_is_refused(
+def test_a_suffix_of_another_type_than_the_matrix_is_refused(
     tmp_path: Path, ending: str, dtype: str, right: str
 ) -> None:
     A = sp.eye_array(3, dtype=dtype)
@@ -82,7 +82,7 @@ def test_a_suffix_that_names_another_type_than_is_written_is_refused(
 
 
 @pytest.mark.parametrize("ending", [ending for ending in WRITTEN if ending != ".mat"])
-def test_a_name_is_refused_where_files_hold_none(tmp_path: Path, ending: str) -> None:
+def test_a_variable_name_is_refused_for_files_without_names(tmp_path: Path, ending: str) -> None:
     words = rf"^A{ending}: its kind of file holds one matrix, without a name: leave 'B' out$"
     with pytest.raises(FileFormatError, match=words):
         write_file(tmp_path / f"A{ending}", S, "B")
@@ -99,12 +99,12 @@ def test_values_of_every_type_survive(tmp_path: Path, ending: str, dtype: str) -
     A = with_types(STRUCTURES["even"](rng), dtype, np.int64, rng)
     A.sum_duplicates()
     write_file(tmp_path / f"A{ending}", A)
-    found = read_file(tmp_path / f"A{ending}")
-    same(found, A)
-    assert (found.dtype.kind == "c") == (A.dtype.kind == "c")
+    result = read_file(tmp_path / f"A{ending}")
+    same(result, A)
+    assert (result.dtype.kind == "c") == (A.dtype.kind == "c")
 
 
-def test_what_a_file_cannot_hold_leaves_the_one_that_was_there(tmp_path: Path) -> None:
+def test_a_refused_write_leaves_the_existing_file(tmp_path: Path) -> None:
     for path in (tmp_path / "A.hb", tmp_path / "A.mat"):
         path.write_bytes(b"was there")
     with pytest.raises(FileFormatError, match="real and integer matrices, this one is complex128"):
@@ -117,13 +117,13 @@ def test_what_a_file_cannot_hold_leaves_the_one_that_was_there(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo", "dia", "bsr"])
 @pytest.mark.parametrize("container", ["array", "matrix"])
 def test_every_format_of_npz_is_read(tmp_path: Path, kind: str, container: str) -> None:
-    made = getattr(sp, f"{kind}_{container}")(S)
+    matrix = getattr(sp, f"{kind}_{container}")(S)
     for compress in (False, True):
-        sp.save_npz(tmp_path / "A.npz", made, compressed=compress)
+        sp.save_npz(tmp_path / "A.npz", matrix, compressed=compress)
         same(read_file(tmp_path / "A.npz"), S)
 
 
-@pytest.mark.parametrize("kind", ["csr", "dia"])  # (of COO SciPy refuses it)
+@pytest.mark.parametrize("kind", ["csr", "dia"])  # SciPy itself refuses it for COO
 def test_values_of_the_other_byte_order_are_read(tmp_path: Path, kind: str) -> None:
     arrays = arrays_of(kind)
     np.savez(tmp_path / "A.npz", **{**arrays, "data": arrays["data"].astype(">f8")})
@@ -135,15 +135,15 @@ def test_a_dense_array_is_read_without_its_zeros(tmp_path: Path) -> None:
     scipy.io.mmwrite(tmp_path / "A.mtx", S.toarray())
     scipy.io.savemat(tmp_path / "A.mat", {"A": S.toarray()})
     for name in ("A.mtx", "A.mat"):
-        found = read_file(tmp_path / name)
-        same(found, S)
-        assert found.nnz == S.nnz
+        result = read_file(tmp_path / name)
+        same(result, S)
+        assert result.nnz == S.nnz
 
 
 # --------------------------------------------------------------------------------------------------------- MATLAB
 
 
-def test_of_several_variables_the_only_sparse_one_is_read_or_the_one_named(tmp_path: Path) -> None:
+def test_the_named_variable_is_read_or_else_the_only_sparse_one(tmp_path: Path) -> None:
     path = tmp_path / "A.mat"
     scipy.io.savemat(path, {"text": "words", "b": np.arange(4.0), "S": sp.csc_array(S)})
     same(read_file(path), S)
@@ -154,19 +154,19 @@ def test_of_several_variables_the_only_sparse_one_is_read_or_the_one_named(tmp_p
 
 
 @pytest.mark.parametrize("name", ["_x", "3x", "", "a b", "a.b", "é", "x\n", "x" * 64])
-def test_a_name_that_matlab_does_not_take_is_refused_and_nothing_left_behind(tmp_path: Path, name: str) -> None:
+def test_a_name_that_matlab_does_not_accept_is_refused_without_writing_a_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileFormatError, match=r"^A.mat cannot be written: .* is no name of a MATLAB variable"):
         write_file(tmp_path / "A.mat", S, name)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["x", "X_3", "x" * 63])
-def test_a_name_that_matlab_takes_is_kept(tmp_path: Path, name: str) -> None:
+def test_a_name_that_matlab_accepts_is_written(tmp_path: Path, name: str) -> None:
     write_file(tmp_path / "A.mat", S, name)
     same(scipy.io.loadmat(tmp_path / "A.mat", spmatrix=False)[name], S)
 
 
-def test_a_sound_file_without_the_one_matrix_is_not_called_malformed(tmp_path: Path) -> None:
+def test_a_valid_file_without_the_requested_matrix_is_not_called_malformed(tmp_path: Path) -> None:
     path = tmp_path / "two.mat"
     scipy.io.savemat(path, {"A": sp.csc_array(S), "B": sp.csc_array(S.T), "text": "words"})
     several = r"^two.mat holds several matrices, A \(4×3\), B \(3×4\): choose one with name= \(--name\)$"
@@ -185,7 +185,7 @@ def test_a_matrix_of_the_suitesparse_collection_is_found_in_its_structure(tmp_pa
     same(read_file(tmp_path / "A.mat", name="Problem.A"), S)
 
 
-def test_matlab_files_of_other_versions_name_the_remedy(tmp_path: Path) -> None:
+def test_matlab_files_of_other_versions_are_refused_with_the_remedy(tmp_path: Path) -> None:
     scipy.io.savemat(tmp_path / "old.mat", {"A": S.toarray()}, format="4")
     (tmp_path / "new.mat").write_bytes(
         b"MATLAB 7.3 MAT-file".ljust(124) + struct.pack("<H2s", 0x0200, b"IM") + b"\x89HDF"
@@ -228,7 +228,7 @@ def test_a_type_of_harwell_boeing_that_is_not_read_is_named(tmp_path: Path, kind
 
 
 def written(ending: str, matrix: Any) -> bytes:
-    """Give a valid file of a kind, by SciPy alone."""
+    """Return the bytes of a valid file of a kind, written by SciPy alone."""
     file = io.BytesIO()
     if ending == ".npz":
         sp.save_npz(file, matrix, compressed=False)
@@ -249,21 +249,21 @@ def written(ending: str, matrix: Any) -> bytes:
     return gzip.compress(file.getvalue()) if ending.endswith(".gz") else file.getvalue()
 
 
-# ----------------------------------------------------------------------------------- what once crashed, or could
+# ----------------------------------------------------------------------------- files that crashed a reader, or could
 
 MTX = "%%MatrixMarket matrix {}\n{}\n"
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
 def test_an_array_without_values_is_an_empty_matrix(tmp_path: Path, shape: tuple[int, int]) -> None:
-    # (SciPy divides by the number of rows: SIGFPE)
+    # SciPy divides by the number of rows here, and ends with SIGFPE.
     scipy.io.mmwrite(tmp_path / "A.mtx", np.zeros(shape))
-    found = GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu")
-    assert (found.shape, found.nnz, found.dtype) == (shape, 0, np.dtype(float))
+    A = GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu")
+    assert (A.shape, A.nnz, A.dtype) == (shape, 0, np.dtype(float))
 
 
 def test_a_last_line_may_lack_its_end(tmp_path: Path) -> None:
-    # (SciPy follows a null pointer where a letter stands there: SIGSEGV)
+    # SciPy follows a null pointer if a letter follows the number, and ends with SIGSEGV.
     for ending in ("2", "2e", "2 words"):
         (tmp_path / "A.mtx").write_text(MTX.format("coordinate real general", f"2 2 2\n1 1 3\n2 2 {ending}")[:-1])
         assert GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu").diagonal().tolist() == [3, 2]
@@ -291,7 +291,7 @@ TRAPS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", TRAPS)
-def test_a_lying_header_is_refused_before_it_is_followed(tmp_path: Path, name: str) -> None:
+def test_a_wrong_header_is_refused_before_it_is_followed(tmp_path: Path, name: str) -> None:
     content, words = TRAPS[name]
     (tmp_path / "A.mtx").write_text(content)
     (tmp_path / "A.mtx.gz").write_bytes(gzip.compress(content.encode()))
@@ -301,18 +301,18 @@ def test_a_lying_header_is_refused_before_it_is_followed(tmp_path: Path, name: s
 
 
 def arrays_of(kind: str) -> dict[str, Any]:
-    """Give what `save_npz` writes."""
+    """Return the arrays that `save_npz` writes."""
     file = io.BytesIO()
     sp.save_npz(file, S.asformat(kind))
     file.seek(0)
-    with np.load(file) as found:
-        return dict(found)
+    with np.load(file) as archive:
+        return dict(archive)
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize("shift", [10**6, -2])
 def test_indices_out_of_range_are_refused_before_they_are_followed(tmp_path: Path, kind: str, shift: int) -> None:
-    # (SciPy's conversions from CSC and BSR write where these point: SIGSEGV)
+    # SciPy's conversions from CSC and BSR write through these indices, and end with SIGSEGV.
     arrays = arrays_of(kind)
     np.savez(tmp_path / "A.npz", **{**arrays, "indices": arrays["indices"] + np.int32(shift)})
     with pytest.raises(FileFormatError, match=r"^A.npz .*ind.*scipy.sparse.save_npz"):
@@ -321,7 +321,7 @@ def test_indices_out_of_range_are_refused_before_they_are_followed(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
 def test_pointers_that_fall_to_zero_are_refused(tmp_path: Path, kind: str) -> None:
-    # (SciPy's own check passes over them, and its conversions then follow them: SIGSEGV)
+    # SciPy's own check accepts these pointers; its conversions then follow them, and end with SIGSEGV.
     arrays = arrays_of(kind)
     arrays["indptr"][-1] = 0
     np.savez(tmp_path / "A.npz", **arrays)
@@ -351,7 +351,7 @@ def zipped(compression: int = zipfile.ZIP_DEFLATED, **members: bytes) -> bytes:
 
 
 def with_size(content: bytes, size: int) -> bytes:
-    """Change what the directory of an archive of one member says about its size."""
+    """Change the size that the directory of an archive states for its only member."""
     place = content.rindex(b"PK\1\2") + 24
     return content[:place] + struct.pack("<I", size) + content[place + 4 :]
 
@@ -395,16 +395,16 @@ MALFORMED: dict[str, tuple[str, bytes, str]] = {
     "a format of letters": (".hb", RUA.replace("(40I2)", "(40A2)").encode(), "is no format of whole numbers"),
     "a line that is too long": (".hb", RUA.replace(" 1 3", " 1 3" + " 3" * 40, 1).encode(), "is longer than"),
     "fewer entries than announced": (".hb", RUA.replace("1.0000000000000000E+00", " " * 22).encode(), "same size"),
-    "a sign without digits": (".hb", IUA.replace(" 4\n", " -\n").encode(), "- is no whole number"),
+    "a sign without digits": (".hb", IUA.replace(" 4\n", " -\n").encode(), "- is not a 64-bit integer"),
     "a whole number beyond int64": (
         ".hb", IUA.replace("(26I3)", "(3I20)").replace("  3  1  4", f"{3:20d}{1:20d}{2**63:20d}").encode(),
-        f"{2**63} is no whole number"),
+        f"{2**63} is not a 64-bit integer"),
     "a symmetric rectangle": (".rsa", harwell_boeing("RSA", S).encode(), r"symmetric, its shape is \(4, 3\)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str) -> None:
+def test_the_error_says_what_is_wrong_with_a_file(tmp_path: Path, name: str) -> None:
     ending, content, words = MALFORMED[name]
     (tmp_path / f"A{ending}").write_bytes(content)
     with pytest.raises(FileFormatError, match=f"(?s)^A{ending} is truncated or malformed: .*{words}.*Fetch it again"):
@@ -423,12 +423,12 @@ def test_a_harwell_boeing_format_takes_no_more_memory_than_the_file(tmp_path: Pa
 
 
 def full_matrix(num_bytes: int) -> bytes:
-    """Give a variable of 2 by 2 that says that its numbers take so many bytes."""
+    """Return a 2 by 2 variable whose header says that its numbers take `num_bytes` bytes."""
     head = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<ii", 2, 2)) + element(1, b"A")
     return element(14, head + struct.pack("<II", 9, num_bytes) + bytes(num_bytes))
 
 
-# What is compressed (large, so it is made when its turn comes), and what is said of it.
+# The contents of a compressed variable, made only when needed because they are large, and the expected message.
 INFLATED: dict[str, tuple[Callable[[], bytes], str]] = {
     "null bytes": (lambda: bytes(10**8), "a variable is of type 0, not 14"),
     "null bytes behind a matrix": (lambda: full_matrix(32) + bytes(10**8), "a variable is of type 0, not 14"),
@@ -459,7 +459,7 @@ def test_a_compressed_variable_without_its_end_is_refused(tmp_path: Path) -> Non
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
 @pytest.mark.parametrize("ending", SUFFIXES)
 @pytest.mark.timeout(20)
-def test_a_pipe_or_a_device_is_refused_before_it_is_opened(tmp_path: Path, ending: str) -> None:
+def test_pipes_and_devices_are_refused_before_they_are_opened(tmp_path: Path, ending: str) -> None:
     os.mkfifo(tmp_path / f"pipe{ending}")
     (tmp_path / f"zero{ending}").symlink_to("/dev/zero")
     for name in (f"pipe{ending}", f"zero{ending}"):
@@ -468,17 +468,17 @@ def test_a_pipe_or_a_device_is_refused_before_it_is_opened(tmp_path: Path, endin
             read_file(tmp_path / name)
         if ending.startswith((".npz", ".mtx")):
             with pytest.raises(FileFormatError, match=words):
-                RowSources([tmp_path / name], (3, 3))
+                RowLoader([tmp_path / name], (3, 3))
 
 
 @pytest.mark.parametrize("values", [np.array(["a", "b"]), np.zeros(2, np.float16), np.zeros(2, "datetime64[s]")])
-def test_values_that_are_no_numbers_are_refused(tmp_path: Path, values: Any) -> None:
+def test_values_of_unsupported_types_are_refused(tmp_path: Path, values: Any) -> None:
     np.savez(tmp_path / "A.npz", format=b"coo", shape=(2, 2), row=[0, 1], col=[0, 1], data=values)
     with pytest.raises(FileFormatError, match=r"^A.npz is truncated or malformed: .*(dtype|support|numbers)"):
         read_file(tmp_path / "A.npz")
 
 
-def test_a_file_that_may_not_be_read_says_so_itself(tmp_path: Path) -> None:
+def test_an_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:
     (tmp_path / "A.npz").mkdir()
     with pytest.raises(IsADirectoryError):
         read_file(tmp_path / "A.npz")
@@ -499,10 +499,10 @@ def test_running_out_of_memory_is_an_error_with_a_remedy(tmp_path: Path, monkeyp
 # Files of each kind; a longer run: GSPARSE_FUZZ_EXAMPLES=100000.
 EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", "150"))
 
-# What reading a file of a few hundred bytes may take: seconds, and bytes beyond the interpreter's own.
+# Limits for reading a file of a few hundred bytes: seconds, and bytes beyond those of the interpreter.
 SECONDS, BYTES = 20, 3 << 30
 
-# The reader's process: each file is read there, so that a crash, a hang or a huge allocation is seen from here.
+# Program of the process that reads each file, so that the test survives a crash, a hang or a huge allocation.
 CHILD = f"""
 import pickle, resource, struct, sys, warnings
 from pathlib import Path
@@ -515,10 +515,10 @@ resource.setrlimit(resource.RLIMIT_AS, (own + {BYTES},) * 2)
 while head := sys.stdin.buffer.read(8):
     path = Path(sys.stdin.buffer.read(struct.unpack("q", head)[0]).decode())
     try:
-        found = read_file(path)
-        found.check_format(full_check=True)
-        answer = ("matrix", (found.shape, found.data, found.indices, found.indptr))
-        if found.indptr.nbytes > 1 << 20:
+        A = read_file(path)
+        A.check_format(full_check=True)
+        answer = ("matrix", (A.shape, A.data, A.indices, A.indptr))
+        if A.indptr.nbytes > 1 << 20:
             answer = ("matrix", None)
     except FileFormatError as error:
         answer = ("refused", str(error))
@@ -531,13 +531,13 @@ while head := sys.stdin.buffer.read(8):
 
 
 class Reader:
-    """A process that reads files, started again where it has died."""
+    """A process that reads files, and is started again after it died."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # (one thread a parse: a crash is then of this file)
+        # Files are read one after another, so that a crash belongs to the current one.
         return subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __call__(self, ending: str, content: bytes) -> tuple[str, Any]:
@@ -556,8 +556,8 @@ class Reader:
         finally:
             timer.cancel()
         self.close()
-        died, self.process = self.process.returncode, self._start()
-        return "died", f"signal {-died} ({SECONDS} s, where it is 9)"
+        exit_code, self.process = self.process.returncode, self._start()
+        return "died", f"signal {-exit_code} (9 after a time limit of {SECONDS} s)"
 
     def close(self) -> None:
         assert self.process.stdin and self.process.stdout
@@ -569,25 +569,25 @@ class Reader:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     if not sys.platform.startswith("linux"):
-        pytest.skip("memory is limited by Linux's means")
-    made = Reader(tmp_path_factory.mktemp("fuzz"))
-    yield made
-    made.close()
+        pytest.skip("memory is limited with Linux's setrlimit")
+    process = Reader(tmp_path_factory.mktemp("fuzz"))
+    yield process
+    process.close()
 
 
 def read_harwell_boeing(path: Path) -> Any:
-    """Read the words of each section, as its count of lines says."""
+    """Read the words of each section, by the counts of lines in the header."""
     lines = path.read_text("latin-1").splitlines()
     begins = 4 + np.cumsum([0, *(int(lines[1][14 * k : 14 * k + 14]) for k in (1, 2, 3))])
     words = [" ".join(lines[a:b]).split() for a, b in itertools.pairwise(begins)]
     pointers, rows = (np.array(part, int) - 1 for part in words[:2])
     shape = int(lines[2][14:28]), int(lines[2][28:42])
-    found = sp.csc_array((np.array(words[2], float), rows, pointers), shape=shape)
+    matrix = sp.csc_array((np.array(words[2], float), rows, pointers), shape=shape)
     sign = {"S": 1, "Z": -1}.get(lines[2][1].upper())
-    return found if sign is None else found + sign * (found - sp.diags_array(found.diagonal())).T
+    return matrix if sign is None else matrix + sign * (matrix - sp.diags_array(matrix.diagonal())).T
 
 
-# By SciPy or NumPy alone, of what our reader has accepted (and so found to be safe).
+# Reads by SciPy or NumPy alone; only files that our reader has accepted, and so proved safe, are read with these.
 ORACLES: dict[str, Callable[[Path], Any]] = {
     ".npz": sp.load_npz,
     ".mat": lambda path: scipy.io.loadmat(path, spmatrix=False)[scipy.io.whosmat(path)[0][0]],
@@ -603,27 +603,27 @@ number = st.sampled_from(NUMBERS) | st.integers(-9, 99)
 
 @st.composite
 def with_bytes_changed(draw: Any, content: bytes) -> bytes:
-    """Flip, cut out, repeat, truncate."""
-    made = bytearray(content)
+    """Flip bits, overwrite, cut out or repeat bytes, or truncate."""
+    changed = bytearray(content)
     for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, max(len(made) - 1, 0)))
+        place = draw(st.integers(0, max(len(changed) - 1, 0)))
         how = draw(st.sampled_from(["flip", "flip", "number", "cut", "repeat", "truncate"]))
-        if how == "flip" and made:
-            made[place] ^= 1 << draw(st.integers(0, 7))
+        if how == "flip" and changed:
+            changed[place] ^= 1 << draw(st.integers(0, 7))
         elif how == "number":
-            made[place : place + 4] = draw(st.sampled_from(NUMBERS[:9])).to_bytes(8, "little", signed=True)[:4]
+            changed[place : place + 4] = draw(st.sampled_from(NUMBERS[:9])).to_bytes(8, "little", signed=True)[:4]
         elif how == "cut":
-            del made[place : place + draw(st.integers(1, 40))]
+            del changed[place : place + draw(st.integers(1, 40))]
         elif how == "repeat":
-            made[place:place] = made[place : place + draw(st.integers(1, 40))]
+            changed[place:place] = changed[place : place + draw(st.integers(1, 40))]
         elif how == "truncate":
-            del made[place:]
-    return bytes(made)
+            del changed[place:]
+    return bytes(changed)
 
 
 @st.composite
 def with_words_changed(draw: Any, content: bytes) -> bytes:
-    """Put other words and numbers into a text, mostly into its header."""
+    """Replace words and numbers of a text, mostly of its header."""
     lines = content.decode("latin-1").split("\n")
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.integers(0, min(len(lines) - 1, draw(st.sampled_from([4, 4, 99])))))
@@ -637,7 +637,7 @@ def with_words_changed(draw: Any, content: bytes) -> bytes:
 
 @st.composite
 def with_arrays_changed(draw: Any) -> bytes:
-    """Write an archive whose checksums are right and whose arrays are not, or whose headers lie."""
+    """Write an archive with correct checksums, but wrong arrays or wrong headers."""
     arrays = arrays_of(draw(st.sampled_from(["csr", "csc", "bsr", "coo", "dia"])))
     lie = None
     for _ in range(draw(st.integers(1, 2))):
@@ -690,40 +690,41 @@ def damaged(draw: Any, ending: str) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ORACLES)
-@pytest.mark.filterwarnings("ignore")  # (SciPy's and NumPy's, about what is wrong with the files)
-def test_a_damaged_file_is_refused_or_read_as_it_is(reader: Reader, ending: str) -> None:
-    seen = {"matrix": 0, "refused": 0}
+@pytest.mark.filterwarnings("ignore")  # SciPy and NumPy warn about errors in the files
+def test_a_damaged_file_is_refused_or_read_as_scipy_reads_it(reader: Reader, ending: str) -> None:
+    totals = {"matrix": 0, "refused": 0}
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(damaged(ending))
     def check(content: bytes) -> None:
-        outcome, found = reader(ending, content)
-        assert outcome in seen, f"{found}: {content!r}"
-        seen[outcome] += 1
+        outcome, result = reader(ending, content)
+        assert outcome in totals, f"{result}: {content!r}"
+        totals[outcome] += 1
         if outcome == "refused":
             wrong, remedy = "is truncated or malformed: ", "Fetch it again, or write it"
-            if ending == ".mat" and "holds no matrix" in found:  # (a valid file of nothing, or of text, say)
+            if ending == ".mat" and "holds no matrix" in result:  # valid, but empty, or with text only
                 wrong, remedy = "holds no matrix: it holds ", "write it"
-            if ending == ".npz" and "does not contain a sparse matrix" in found:  # (a valid archive of other arrays)
+            if ending == ".npz" and "does not contain a sparse matrix" in result:  # a valid archive of other arrays
                 wrong, remedy = "does not contain a sparse matrix: it holds ", "write it"
-            assert found.startswith(f"A{ending} {wrong}") and remedy in found
-        elif found is not None:
+            assert result.startswith(f"A{ending} {wrong}") and remedy in result
+        elif result is not None:
             exact = ORACLES[ending](reader.folder / f"A{ending}")
             if ending == ".npz":
                 exact.data = exact.data.astype(exact.dtype.newbyteorder("="))
-            shape, data, indices, indptr = found
+            shape, data, indices, indptr = result
             same(sp.csr_array((data, indices, indptr), shape=shape), exact)
 
     check()
-    assert seen["refused"] > EXAMPLES // 10
+    assert totals["refused"] > EXAMPLES // 10
 
 
-def test_the_fuzzer_notices_a_reader_that_dies(reader: Reader) -> None:
+@pytest.mark.whole
+def test_the_fuzzer_notices_a_reader_that_crashes(reader: Reader) -> None:
     healthy = written(".mtx", S)
     for harm, words in (("os.abort()", "signal 6"), ("os._exit(3)", "signal -3")):
         victim = Reader(reader.folder)
         victim.close()
-        code = CHILD.replace("found = read_file(path)", f"import os; {harm}")
+        code = CHILD.replace("A = read_file(path)", f"import os; {harm}")
         victim.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert victim(".mtx", healthy)[0] == "died", words
         assert victim(".mtx", healthy)[0] == "matrix"

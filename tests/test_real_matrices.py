@@ -1,4 +1,4 @@
-"""Every real matrix multiplies right in every format that fits, on every device: A, A.T and A.H."""
+"""Products with A, A.T and A.H are right for every real matrix, in every format that fits, on every device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from tests.support import assert_product, host, matrix_folder, on_device, random_values
 
-# Padding beyond which ELLPACK's arrays are not worth their memory in a test.
+pytestmark = pytest.mark.whole
+
+# Padding beyond which a test does not build ELLPACK's arrays, to save memory.
 MAX_PADDING = 50.0
 
 
@@ -32,11 +34,10 @@ def test_the_real_matrices_are_here() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name: str) -> None:
+def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name: str, rng: np.random.Generator) -> None:
     S = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
     if S.dtype.kind in "biu":
         S = S.astype(float)
-    rng = np.random.default_rng()
     x, z = random_values(rng, S.shape[1], S.dtype), random_values(rng, S.shape[0], S.dtype)
     adjoint = S.conj().T.tocsr()
     for format in gsparse.FORMATS:
@@ -55,5 +56,5 @@ def test_real_matrix_multiplies_right_in_every_format(real_device: Device, name:
 
 
 def served(A: Any) -> bool:
-    """Tell whether a format pads a matrix so little that it is worth multiplying by."""
+    """Return whether a format pads a matrix so little that a test can afford it."""
     return bool(A.plan.chosen.padding_ratio <= MAX_PADDING)

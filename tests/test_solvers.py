@@ -1,4 +1,4 @@
-"""SciPy's and CuPy's functions take the matrix as it is and give the answer they give for SciPy's own."""
+"""SciPy's and CuPy's functions accept the matrix and return the same results as for SciPy's own matrices."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support import host, matrix_folder
 SIZE = 120
 DTYPES = ("float64", "complex128")
 
-# Two codes that add in another order differ by roundings, which an iteration towards 1e-12 damps.
+# Codes that sum in different orders differ by rounding errors, which iterating to 1e-12 damps.
 RTOL = 1e-12
 AGREEMENT = 1e-8
 
 
 @dataclass
 class Problem:
-    """A call's other arguments, and the count of its steps."""
+    """The other arguments of a call, and the count of its steps."""
 
     b: Any
     X: Any
@@ -48,10 +48,11 @@ class Case:
     Attributes
     ----------
     call : callable
-        Of the matrix and a `Problem`; gives what has to agree: arrays, numbers, sparse arrays, tuples of them.
+        It takes the matrix and a `Problem`, and returns results that have to agree: arrays, numbers, sparse arrays, or
+        tuples of them.
     matrix : {"definite", "general", "tall", "graph"}
     products : bool
-        Whether it multiplies by the matrix on the device; what does not copies it, factorizes it or walks it.
+        Whether it multiplies by the matrix on the device. Other calls copy it, factorize it or traverse its structure.
     derived : bool
         Whether it multiplies by matrices made from this one (shifted, scaled), on the device too.
     complex : bool
@@ -72,7 +73,7 @@ def definite(rng: np.random.Generator, dtype: str) -> Any:
 
 
 def general(rng: np.random.Generator, dtype: str, columns: int = SIZE) -> Any:
-    """Diagonally dominant, no symmetry."""
+    """A diagonally dominant matrix without symmetry."""
     S = sp.random_array((SIZE, columns), density=0.05, rng=rng, format="csr")
     if dtype == "complex128":
         S = S + 1j * sp.random_array((SIZE, columns), density=0.05, rng=rng, format="csr")
@@ -83,7 +84,7 @@ MATRICES: dict[str, Callable[[np.random.Generator, str], Any]] = {
     "definite": definite,
     "general": general,
     "tall": lambda rng, dtype: general(rng, dtype, 50),
-    # Distinct lengths: shortest paths and trees are unique.
+    # With distinct lengths, shortest paths and spanning trees are unique.
     "graph": lambda rng, dtype: sp.csr_array(sp.random_array((SIZE, SIZE), density=0.04, rng=rng)) * 10,
     "capacities": lambda rng, dtype: sp.csr_array(
         sp.random_array((SIZE, SIZE), density=0.08, rng=rng, data_sampler=lambda size: rng.integers(1, 99, size))
@@ -92,20 +93,20 @@ MATRICES: dict[str, Callable[[np.random.Generator, str], Any]] = {
 
 
 def krylov(name: str, matrix: str = "general", **options: Any) -> Case:
-    """A solver of SciPy's: the solution, whether it converged, and one callback a step."""
+    """Return a case for a solver of SciPy: its solution and convergence flag, with a callback that counts steps."""
     tolerance = {"rtol": RTOL} if name == "minres" else {"rtol": RTOL, "atol": 0.0}
     solve = getattr(la, name)
     return Case(lambda A, p: solve(A, p.b, callback=p.count, **tolerance, **options), matrix)
 
 
 def pairs(values: Any, vectors: Any) -> Any:
-    """Eigenvalues in order, and the projector on the eigenvectors, which signs do not change."""
+    """Return the sorted eigenvalues, and the projector on the eigenvectors, which does not depend on their signs."""
     order = np.argsort(values)
     return values[order], vectors @ vectors.conj().T
 
 
-def singular(found: Any) -> Any:
-    u, s, vh = found
+def singular(result: Any) -> Any:
+    u, s, vh = result
     return np.sort(s), u @ np.diag(s) @ vh
 
 
@@ -115,9 +116,9 @@ def counted_lobpcg(A: Any, p: Problem) -> Any:
     return pairs(values, vectors)
 
 
-def counted(found: Any, p: Problem, x: int, steps: int) -> Any:
-    p.steps = found[steps]
-    return found[x]
+def counted(result: Any, p: Problem, x: int, steps: int) -> Any:
+    p.steps = result[steps]
+    return result[x]
 
 
 def saved(A: Any) -> Any:
@@ -212,7 +213,7 @@ def parameters() -> list[Any]:
 
 
 def assert_same(got: Any, expected: Any) -> None:
-    """Check that two answers agree, part by part, dtypes included."""
+    """Check that two results agree in every part, and in dtypes."""
     if isinstance(expected, tuple):
         assert len(got) == len(expected)
         for ours, theirs in zip(got, expected, strict=True):
@@ -231,17 +232,19 @@ def assert_same(got: Any, expected: Any) -> None:
 
 
 def assert_resident(A: GpuSparseMatrix, S: Any) -> None:
-    """Check that a product is still right and that the matrix rules its arrays after it: nothing stays on loan."""
+    """Check that a product is still right, and that no array stays on loan after it."""
     x = np.linspace(-1, 1, S.shape[1])
     before = A.stats.host_operations.copy()
     np.testing.assert_allclose(A @ x, S @ x, rtol=1e-12, atol=1e-12)
-    assert not [name for name, mirror in A._mirrors.items() if mirror.lent]
+    assert not A._arrays.lent_names
     assert A.stats.host_operations == before
 
 
-@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")  # (splu and inv want CSC, SciPy's own too)
+@pytest.mark.filterwarnings(
+    "ignore::scipy.sparse.SparseEfficiencyWarning"
+)  # splu and inv warn about CSR, also for SciPy's own matrices
 @pytest.mark.parametrize(("case", "dtype"), parameters())
-def test_function_takes_the_matrix_and_gives_scipys_answer(
+def test_function_accepts_the_matrix_and_returns_scipys_result(
     real_device: Device, case: Case, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
@@ -259,7 +262,7 @@ def test_function_takes_the_matrix_and_gives_scipys_answer(
     np.random.seed(7)
     expected = case.call(S.copy(), theirs)
     assert_same(got, expected)
-    # (A GPU adds up in another order: what ends on a tolerance may take a step more or less.)
+    # A GPU sums in another order, so an iteration that ends at a tolerance may take one step more or less.
     assert abs(ours.steps - theirs.steps) <= (real_device.kind == "gpu")
     assert A.stats.products > 0 or not case.products
     assert launched or not case.derived
@@ -277,7 +280,7 @@ def steps_of(A: Any, b: Any, **options: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize("n", [4, 9, 16])
-def test_cg_takes_scipys_steps_on_a_7_point_grid(real_device: Device, n: int) -> None:
+def test_cg_takes_as_many_steps_as_scipy_on_a_7_point_grid(real_device: Device, n: int) -> None:
     line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
     S = sp.csr_array(sp.kronsum(sp.kronsum(line, line), line))
     assert abs(S + la.LaplacianNd((n, n, n), boundary_conditions="dirichlet").tosparse()).max() == 0
@@ -289,13 +292,13 @@ def test_cg_takes_scipys_steps_on_a_7_point_grid(real_device: Device, n: int) ->
     assert A.stats.products >= steps
 
 
-# Symmetric positive definite, small enough to solve here; bus and stiffness matrices get a shift, else roundings decide
-# how many steps are needed.
+# Symmetric positive definite matrices, small enough to be solved in a test. Bus and stiffness matrices are shifted:
+# otherwise rounding errors determine the number of steps.
 DEFINITE = {"1138_bus": 1e-2, "bcsstk16": 1e-2, "nh2010": 1e-3}
 
 
 @pytest.mark.parametrize("name", DEFINITE)
-def test_cg_takes_scipys_steps_on_a_real_matrix(real_device: Device, name: str) -> None:
+def test_cg_takes_as_many_steps_as_scipy_on_a_real_matrix(real_device: Device, name: str) -> None:
     with (matrix_folder() / "MATRICES.tsv").open() as table:
         facts = {row["name"]: row for row in csv.DictReader(table, delimiter="\t")}[name]
     assert facts["symmetry"] == "symmetric"
@@ -315,16 +318,16 @@ def test_cg_takes_scipys_steps_on_a_real_matrix(real_device: Device, name: str) 
 
 @dataclass(frozen=True)
 class CupyCase:
-    """What a function of cupyx.scipy.sparse.linalg does with our matrix.
+    """A call of a function of cupyx.scipy.sparse.linalg on our matrix.
 
     Attributes
     ----------
     call : callable
-        Of the module, the matrix and the right-hand side.
+        It takes the module, the matrix and the right-hand side.
     reference : callable
-        SciPy's answer, of the plain matrix and the right-hand side.
+        It returns SciPy's result for SciPy's matrix and the right-hand side.
     products : bool
-        Whether it multiplies through us; `reason` says how, or why not.
+        Whether it multiplies with gsparse; `reason` says how, or why not.
     """
 
     call: Callable[[Any, Any, Any], Any]
@@ -373,7 +376,7 @@ CUPY_CASES: dict[str, CupyCase] = {
     ),
 }
 
-# Functions of cupyx.scipy.sparse.linalg that refuse us, with what they ask.
+# Functions of cupyx.scipy.sparse.linalg that refuse our matrix, with the error message.
 CUPY_REFUSALS = {
     "spsolve": "isinstance of cupyx's sparse classes; a factorization",
     "splu": "isinstance of cupyx's sparse classes; a factorization on the host",
@@ -400,7 +403,7 @@ def gpu() -> Device:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 @pytest.mark.parametrize("name", CUPY_CASES)
-def test_cupys_solver_takes_the_matrix(cupyx_linalg: Any, gpu: Device, name: str) -> None:
+def test_cupys_solver_accepts_the_matrix(cupyx_linalg: Any, gpu: Device, name: str) -> None:
     case, rng = CUPY_CASES[name], np.random.default_rng(21)
     S = MATRICES[case.matrix](rng, "float64")
     b = rng.standard_normal(SIZE)
@@ -415,17 +418,21 @@ def test_cupys_solver_takes_the_matrix(cupyx_linalg: Any, gpu: Device, name: str
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CUPY_REFUSALS)
-def test_cupys_function_refuses_the_matrix_clearly(cupyx_linalg: Any, gpu: Device, name: str) -> None:
-    A = GpuSparseMatrix(MATRICES["definite"](np.random.default_rng(), "float64"), device=gpu)
+def test_cupys_function_refuses_the_matrix_clearly(
+    cupyx_linalg: Any, gpu: Device, name: str, rng: np.random.Generator
+) -> None:
+    A = GpuSparseMatrix(MATRICES["definite"](rng, "float64"), device=gpu)
     b = () if name in ("splu", "spilu", "factorized", "norm") else (gpu.xp.ones(SIZE),)
     with pytest.raises((TypeError, ValueError)):
         getattr(cupyx_linalg, name)(A, *b)
 
 
 @pytest.mark.parametrize("matrix", ["definite", "tall"])
-def test_cupys_aslinearoperator_takes_the_matrix_without_a_gpu_too(cupyx_linalg: Any, matrix: str) -> None:
-    # All that _make_system, lsmr, svds and lobpcg ask of a matrix; eigsh asks these attributes of the matrix itself.
-    A = GpuSparseMatrix(MATRICES[matrix](np.random.default_rng(), "complex128"), device="cpu")
+def test_cupys_aslinearoperator_accepts_the_matrix_even_without_a_gpu(
+    cupyx_linalg: Any, matrix: str, rng: np.random.Generator
+) -> None:
+    # All that _make_system, lsmr, svds and lobpcg use of a matrix; eigsh reads these attributes of the matrix itself.
+    A = GpuSparseMatrix(MATRICES[matrix](rng, "complex128"), device="cpu")
     operator = cupyx_linalg.aslinearoperator(A)
     assert operator.shape == A.shape
     assert operator.dtype == A.dtype

@@ -1,4 +1,4 @@
-"""The registry of storage formats: one object a format, from outside the package too, and no names anywhere else."""
+"""The registry of storage formats: one object per format, also from outside the package, and no names elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gsparse.errors import FormatError
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.registry import (
     REGISTRY,
-    Examination,
+    AnalysisLevel,
     Preparation,
     Storage,
     StorageFormat,
@@ -37,11 +37,6 @@ from tests.support import assert_product, from_lengths, random_values
 
 NAMES = gsparse.FORMATS[1:]
 SCHEDULES = {"scalar": "csr_scalar", "vector": "csr_vector", "adaptive": "csr_adaptive", "split": "csr_split"}
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
 
 
 # ------------------------------------------------------------------------------------ a format from outside the package
@@ -62,7 +57,7 @@ class Diagonals:
 
 
 def offsets_of(structure: Any) -> Any:
-    """Give the offsets of all diagonals with entries: a piece that matrices with other values share."""
+    """Return the offsets of all diagonals with entries, a piece that matrices with other values share."""
 
     def find() -> Any:
         csr = structure.csr
@@ -71,8 +66,8 @@ def offsets_of(structure: Any) -> Any:
     return structure.piece("diagonal_offsets", find)
 
 
-def describe_diagonals(matrix: Preparation[Any], examination: Examination) -> Storage | None:
-    if not (examination and has_few_diagonals(matrix.structure)):
+def describe_diagonals(matrix: Preparation[Any], level: AnalysisLevel) -> Storage | None:
+    if not (level and has_few_diagonals(matrix.structure)):
         return None
     size = offsets_of(matrix.structure).size * matrix.structure.rows.num_rows
     return Storage("offsets", str(matrix.plain_values.dtype), size, size * matrix.plain_values.dtype.itemsize)
@@ -132,12 +127,12 @@ def test_a_format_from_outside_multiplies_by_its_name(diagonals: Any, banded: An
     assert_product(A @ x, banded, x)
     assert_product(A.T @ x, sp.csr_array(banded.T), x)
     assert isinstance(A.stored, Diagonals)
-    assert A.operand()[0].structure.__dict__["diagonal_offsets"].tolist() == [-7, 0, 1, 30]
+    assert A._prepared()[0].structure.__dict__["diagonal_offsets"].tolist() == [-7, 0, 1, 30]
     doubled = 2 * A
     assert_product(doubled @ x, 2 * banded, x)
-    assert doubled.stored.offsets is A.stored.offsets  # (a piece of the structure, which they share)
+    assert doubled.stored.offsets is A.stored.offsets  # a piece of the shared structure
     A.release()
-    assert "diagonal_offsets" not in A.operand()[0].structure.__dict__
+    assert "diagonal_offsets" not in A._prepared()[0].structure.__dict__
 
 
 def test_auto_considers_a_format_from_outside(diagonals: Any, banded: Any, rng: np.random.Generator) -> None:
@@ -151,7 +146,7 @@ def test_auto_considers_a_format_from_outside(diagonals: Any, banded: Any, rng: 
     assert "diagonals" not in {c.format for c in plan.candidates}
 
 
-def test_a_format_from_outside_is_gone_once_unregistered(banded: Any) -> None:
+def test_an_unregistered_format_is_unknown(banded: Any) -> None:
     register(DIAGONALS)
     A = GpuSparseMatrix(banded, device="cpu", format="diagonals")
     before = A @ np.ones(40_000)
@@ -173,7 +168,7 @@ def test_a_format_is_offered_only_where_it_has_kernels(diagonals: Any, device: D
 
 
 @pytest.mark.parametrize("name", ["auto", "csr", "csr_vector", "row_pattern"])
-def test_no_name_means_two_formats(name: str) -> None:
+def test_a_name_cannot_be_registered_twice(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}.*another name"):
         register(replace(DIAGONALS, name=name))
     assert names_of() == NAMES
@@ -183,9 +178,9 @@ def test_no_name_means_two_formats(name: str) -> None:
 
 
 def test_no_module_names_a_format_besides_formats_and_kernels() -> None:
-    """Every other room asks the registry: a string that equals a name would be a rung of a ladder."""
+    """Other folders must ask the registry: a string that equals a name would be a special case for one format."""
     package = Path(gsparse.__file__).parent
-    exempt = {package / "bench" / "claims.py"}  # (quotes what others published of formats of these names)
+    exempt = {package / "bench" / "claims.py"}  # quotes publications that use these names
     named = [
         f"{path.relative_to(package)}:{node.lineno}: {node.value}"
         for path in package.rglob("*.py")
@@ -196,7 +191,7 @@ def test_no_module_names_a_format_besides_formats_and_kernels() -> None:
     assert named == []
 
 
-def test_the_names_are_those_of_the_registry_in_its_order() -> None:
+def test_formats_are_listed_in_the_order_of_the_registry() -> None:
     assert ("auto", *REGISTRY) == gsparse.FORMATS
     assert [format.name for format in choices("auto")] == [*NAMES]
     assert [format.name for format in choices("csr")] == [*SCHEDULES.values()]
@@ -205,7 +200,7 @@ def test_the_names_are_those_of_the_registry_in_its_order() -> None:
     assert {format.layout for format in REGISTRY.values()} == {"csr", "ellpack", "blocked_ellpack", "row_pattern"}
 
 
-def test_every_format_keeps_its_own_pieces_alone() -> None:
+def test_formats_share_pieces_only_within_csr() -> None:
     pieces = {name: set(format.pieces) for name, format in REGISTRY.items()}
     assert all(pieces.values())
     csr = {name for name in NAMES if "csr_columns" in pieces[name]}
@@ -215,9 +210,18 @@ def test_every_format_keeps_its_own_pieces_alone() -> None:
     assert names_of(only_compressed=True) == ("row_pattern",)
 
 
-def test_names_are_made_of_layout_and_schedule() -> None:
+def test_names_consist_of_layout_and_schedule() -> None:
     assert [name_of("csr", schedule) for schedule in SCHEDULES] == [*SCHEDULES.values()]
     assert [name_of(name, None) for name in ("auto", "csr", *NAMES)] == ["auto", "csr", *NAMES]
+
+
+def test_names_that_sort_before_auto_are_names_like_others() -> None:
+    register(replace(DIAGONALS, name="aa_even", layout="aa", schedule="even"))
+    try:
+        assert name_of("aa", "even") == "aa_even"
+        assert names_of(layout="aa") == ("aa_even",)
+    finally:
+        unregister("aa_even")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -230,7 +234,7 @@ def test_csr_takes_a_schedule(device: Device, schedule: str, rng: np.random.Gene
 
 
 @pytest.mark.parametrize("products", [1, 1000, 10**9])
-def test_csr_without_a_schedule_takes_the_best_one(device: Device, products: int, rng: np.random.Generator) -> None:
+def test_csr_without_a_schedule_uses_the_best_one(device: Device, products: int, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(300, 7), 280, rng)
     plan = GpuSparseMatrix(S, device=device, format="csr", expected_products=products).plan
     assert {c.format for c in plan.candidates} == set(SCHEDULES.values())
@@ -282,7 +286,7 @@ def test_the_constructor_refuses_a_format_that_the_matrix_does_not_fit(device: D
     assert GpuSparseMatrix(sp.eye_array(40), device=device, format="row_pattern").plan.format == "row_pattern"
 
 
-def test_results_that_an_inherited_format_does_not_fit_are_left_to_auto(
+def test_results_that_do_not_fit_an_inherited_format_use_auto(
     device: Device, irregular: Any, rng: np.random.Generator
 ) -> None:
     n = MAX_PATTERNS + 500
@@ -298,13 +302,15 @@ def test_results_that_an_inherited_format_does_not_fit_are_left_to_auto(
     assert_product(again @ x, expected, x)
 
 
-def test_a_matrix_changed_until_its_format_does_not_fit_is_left_to_auto(device: Device, irregular: Any) -> None:
+def test_a_matrix_that_no_longer_fits_its_format_uses_auto(device: Device, irregular: Any) -> None:
     A = GpuSparseMatrix(sp.csr_array(sp.eye_array(*irregular.shape)), device=device, format="row_pattern")
     assert A.plan.format == "row_pattern"
     A += irregular
     assert A.plan.format != "row_pattern"
 
 
-def test_a_host_only_dtype_is_not_asked_for_its_format() -> None:
-    A = GpuSparseMatrix(sp.eye_array(5, dtype=np.longdouble), device="cpu", format="row_pattern")
+def test_a_format_for_a_dtype_of_the_host_is_refused() -> None:
+    with pytest.raises(FormatError, match=r"float128|longdouble"):
+        GpuSparseMatrix(sp.eye_array(5, dtype=np.longdouble), device="cpu", format="row_pattern")
+    A = GpuSparseMatrix(sp.eye_array(5, dtype=np.longdouble), device="cpu")
     np.testing.assert_array_equal(A @ np.ones(5, np.longdouble), np.ones(5))

@@ -1,4 +1,4 @@
-"""Work on a structure that is not done twice: other values share it, and a symmetric matrix is its own transpose."""
+"""Work on a structure is not repeated: matrices with other values share it, and symmetric ones need no transpose."""
 
 from __future__ import annotations
 
@@ -21,16 +21,11 @@ KERNELS = gsparse.FORMATS[1:]
 BUILDERS = ("survey", "long_rows", "row_blocks", "tiles", "cut_slices", "run_span", "encode_columns")
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
 def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing look at row pointers or columns again."""
+    """Make every kernel that examines row pointers or columns raise an error."""
 
     def refuse(*args: Any) -> None:
-        raise AssertionError("the structure was worked on again")
+        raise AssertionError("the structure was examined again")
 
     for name in BUILDERS:
         monkeypatch.setattr(kernels_of(device), name, refuse)
@@ -46,14 +41,14 @@ def refuse_structure_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def large(name: str, rng: np.random.Generator) -> sp.csr_array:
-    """Give a matrix of so many entries that every format is looked at."""
+    """Return a matrix large enough that every format is a candidate."""
     if name == "stencil":
         return sp.csr_array(sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(30_000, 30_000)))
     return from_lengths(np.full(9000, 8) if name == "even" else rng.integers(0, 30, 9000), 3000, rng)
 
 
 @pytest.mark.parametrize("structure", ["stencil", "even", "ragged"])
-def test_the_choice_among_all_formats_is_made_again_without_work_on_the_structure(
+def test_with_data_chooses_a_format_without_examining_the_structure_again(
     device: Device, structure: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S = large(structure, rng)
@@ -64,8 +59,8 @@ def test_the_choice_among_all_formats_is_made_again_without_work_on_the_structur
     B = GpuSparseMatrix(T, device=device)
     fresh = B.plan
     refuse_structure_work(device, monkeypatch)
-    again = A.with_data(T.data).plan
-    assert again == fresh
+    reused = A.with_data(T.data).plan
+    assert reused == fresh
 
 
 @pytest.mark.parametrize("format", ["auto", *KERNELS])
@@ -82,7 +77,7 @@ def test_other_values_share_the_work_on_the_structure(
     T.data = random_values(rng, S.nnz, float)
     refuse_structure_work(device, monkeypatch)
     B = A.with_data(T.data)
-    assert B.operand()[0].structure is A.operand()[0].structure
+    assert B._prepared()[0].structure is A._prepared()[0].structure
     assert_product(B @ x, T, x)
     assert_product(A @ x, S, x)
     assert_decodes(B.stored, T, device.lanes)
@@ -94,7 +89,8 @@ def test_other_values_share_the_work_on_the_structure(
 
 
 @pytest.mark.parametrize("format", KERNELS)
-def test_other_values_are_written_down_anew(device: Device, format: str, rng: np.random.Generator) -> None:
+@pytest.mark.few(1)
+def test_other_values_are_encoded_again(device: Device, format: str, rng: np.random.Generator) -> None:
     S = patterned(rng, 10_000, 20)
     values = (
         np.full(S.nnz, 3.0),
@@ -114,7 +110,7 @@ def test_other_values_are_written_down_anew(device: Device, format: str, rng: np
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64), np.dtype(np.int16), np.dtype(bool)], ids=str)
-def test_values_of_another_dtype_are_taken(device: Device, dtype: Any, rng: np.random.Generator) -> None:
+def test_with_data_accepts_values_of_another_dtype(device: Device, dtype: Any, rng: np.random.Generator) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     T = with_types(S, dtype, np.int32, rng)
     B = GpuSparseMatrix(S, device=device).with_data(T.data)
@@ -123,9 +119,7 @@ def test_values_of_another_dtype_are_taken(device: Device, dtype: Any, rng: np.r
     assert_product(B @ x, T, x)
 
 
-def test_values_given_are_copied_from_the_host_and_used_from_the_device(
-    device: Device, rng: np.random.Generator
-) -> None:
+def test_with_data_copies_host_values_and_uses_device_values_in_place(device: Device, rng: np.random.Generator) -> None:
     S = STRUCTURES["ragged, 1001 rows"](rng)
     A, x = GpuSparseMatrix(S, device=device), random_values(rng, S.shape[1], float)
     data = random_values(rng, S.nnz, float)
@@ -137,7 +131,7 @@ def test_values_given_are_copied_from_the_host_and_used_from_the_device(
     assert_product(A @ x, S, x)
 
 
-def test_views_and_loans_of_a_matrix_with_other_values_are_its_own(device: Device, rng: np.random.Generator) -> None:
+def test_a_matrix_with_other_values_has_its_own_views_and_loans(device: Device, rng: np.random.Generator) -> None:
     S = STRUCTURES["even"](rng)
     A = GpuSparseMatrix(S, device=device)
     T = S.copy()
@@ -182,7 +176,7 @@ def test_values_that_do_not_fit_are_refused(device: Device, data: Any, error: An
 
 
 def square(rng: np.random.Generator, dtype: Any, kind: str) -> sp.csr_array:
-    """Make a symmetric or Hermitian matrix whose columns rise."""
+    """Make a symmetric or Hermitian matrix with sorted columns."""
     S = with_types(sp.random_array((203, 203), density=0.03, format="csr", rng=rng), dtype, np.int32, rng)
     S = S + (S.conj() if kind == "hermitian" else S).T
     S.sort_indices()
@@ -190,7 +184,7 @@ def square(rng: np.random.Generator, dtype: Any, kind: str) -> sp.csr_array:
 
 
 def is_its_own_transpose(A: GpuSparseMatrix) -> bool:
-    return A.operand()[0].transposed()[0] is A.operand()[0]
+    return A._prepared()[0].transposed()[0] is A._prepared()[0]
 
 
 def check_views(A: GpuSparseMatrix, S: Any, rng: np.random.Generator) -> None:
@@ -209,7 +203,7 @@ def check_views(A: GpuSparseMatrix, S: Any, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64), np.dtype(np.int8)], ids=str)
 @pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
-def test_a_matrix_that_is_its_own_transpose_is_found_and_not_copied(
+def test_a_symmetric_matrix_is_recognized_and_not_copied(
     device: Device, kind: str, dtype: Any, index: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: Any) -> None:
@@ -217,20 +211,20 @@ def test_a_matrix_that_is_its_own_transpose_is_found_and_not_copied(
 
     S = square(rng, dtype, kind)
     S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
-    if device.kind == "gpu":  # (on the CPU the check itself transposes, and drops what it made)
+    if device.kind == "gpu":  # on the CPU, the check itself makes a temporary transpose
         monkeypatch.setattr(kernels_of(device), "csr_transpose", refuse)
     A = GpuSparseMatrix(S, device=device)
     assert is_its_own_transpose(A)
-    assert A.operand()[0].transposed()[1] is (kind == "hermitian" and dtype.kind == "c")
+    assert A._prepared()[0].transposed()[1] is (kind == "hermitian" and dtype.kind == "c")
     if dtype.kind in "fc":
         check_views(A, S, rng)
 
 
-def unsymmetric(what: str, S: sp.csr_array, rng: np.random.Generator) -> sp.csr_array:
-    """Change a symmetric matrix so that it is not its own transpose, or does not look it."""
+def unsymmetric(change: str, S: sp.csr_array, rng: np.random.Generator) -> sp.csr_array:
+    """Change a symmetric matrix so that it is not its own transpose, or is not recognized as such."""
     rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     place = int(np.flatnonzero(rows != S.indices)[rng.integers(20)])
-    match what:
+    match change:
         case "one ulp":
             S.data.view(S.data.real.dtype)[place * (S.data.itemsize // S.data.real.itemsize)] *= (
                 1 + np.finfo(S.dtype).eps
@@ -250,24 +244,28 @@ def unsymmetric(what: str, S: sp.csr_array, rng: np.random.Generator) -> sp.csr_
             S.indices[part], S.data[part] = S.indices[part][::-1].copy(), S.data[part][::-1].copy()
             S.has_sorted_indices = False
         case "repeated":
-            made = sp.csr_array(S.shape, dtype=S.dtype)
-            made.indptr, made.indices, made.data = 2 * S.indptr, np.repeat(S.indices, 2), np.repeat(S.data, 2)
-            S = made
+            repeated = sp.csr_array(S.shape, dtype=S.dtype)
+            repeated.indptr, repeated.indices, repeated.data = (
+                2 * S.indptr,
+                np.repeat(S.indices, 2),
+                np.repeat(S.data, 2),
+            )
+            S = repeated
     return S
 
 
 @pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
-@pytest.mark.parametrize("what", ["one ulp", "one entry less", "one entry elsewhere", "NaN", "unsorted", "repeated"])
-def test_a_matrix_that_differs_from_its_transpose_in_anything_is_copied(
-    device: Device, what: str, kind: str, rng: np.random.Generator
+@pytest.mark.parametrize("change", ["one ulp", "one entry less", "one entry elsewhere", "NaN", "unsorted", "repeated"])
+def test_a_matrix_that_differs_from_its_transpose_is_copied(
+    device: Device, change: str, kind: str, rng: np.random.Generator
 ) -> None:
     S = square(rng, complex if kind == "hermitian" else float, kind)
-    if what == "NaN":
+    if change == "NaN":
         S = sp.csr_array(S + sp.eye_array(203))
-    S = unsymmetric(what, S, rng)
+    S = unsymmetric(change, S, rng)
     A = GpuSparseMatrix(S, device=device)
     assert not is_its_own_transpose(A)
-    if what == "NaN":
+    if change == "NaN":
         x = random_values(rng, 203, S.dtype)
         np.testing.assert_array_equal(np.isnan(A.T @ x), np.isnan(S.T @ x))
     else:
@@ -279,34 +277,34 @@ def test_a_matrix_that_is_not_square_is_copied(device: Device, rng: np.random.Ge
     assert not is_its_own_transpose(GpuSparseMatrix(S, device=device))
 
 
-@pytest.mark.parametrize("made", [sp.csr_array((0, 0)), sp.csr_array((5, 5)), sp.eye_array(1, format="csr")])
-def test_matrices_of_nothing_are_their_own_transposes(device: Device, made: Any) -> None:
-    A = GpuSparseMatrix(made, device=device)
+@pytest.mark.parametrize("empty", [sp.csr_array((0, 0)), sp.csr_array((5, 5)), sp.eye_array(1, format="csr")])
+def test_empty_matrices_are_their_own_transposes(device: Device, empty: Any) -> None:
+    A = GpuSparseMatrix(empty, device=device)
     assert is_its_own_transpose(A)
-    np.testing.assert_array_equal(A.T @ np.ones(made.shape[0]), made.T @ np.ones(made.shape[0]))
+    np.testing.assert_array_equal(A.T @ np.ones(empty.shape[0]), empty.T @ np.ones(empty.shape[0]))
 
 
-@pytest.mark.parametrize(("given", "kind"), [(True, "symmetric"), ("hermitian", "hermitian")])
+@pytest.mark.parametrize(("declared", "kind"), [(True, "symmetric"), ("hermitian", "hermitian")])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-def test_what_is_said_of_symmetry_is_believed(
-    device: Device, dtype: Any, given: Any, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def test_a_declared_symmetry_is_not_checked(
+    device: Device, dtype: Any, declared: Any, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: Any) -> None:
-        raise AssertionError("nothing is checked or copied where it is given")
+        raise AssertionError("symmetry was checked or a transpose made, although it was declared")
 
     for name in ("is_symmetric", "csr_transpose"):
         monkeypatch.setattr(kernels_of(device), name, refuse)
     S = square(rng, dtype, kind)
-    A = GpuSparseMatrix(S, device=device, symmetric=given)
+    A = GpuSparseMatrix(S, device=device, symmetric=declared)
     assert is_its_own_transpose(A)
     check_views(A, S, rng)
-    # Believed also where it is not true: it is the caller's word.
+    # A wrong declaration is not checked, either: the caller is responsible.
     wrong = sp.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]], dtype))
-    B = GpuSparseMatrix(wrong, device=device, symmetric=given)
+    B = GpuSparseMatrix(wrong, device=device, symmetric=declared)
     np.testing.assert_array_equal(B.T @ np.array([1.0, 1.0], dtype), [3.0, 3.0])
 
 
-def test_symmetric_false_is_believed_too(device: Device, rng: np.random.Generator, monkeypatch: Any) -> None:
+def test_symmetric_false_is_not_checked(device: Device, rng: np.random.Generator, monkeypatch: Any) -> None:
     S = square(rng, float, "symmetric")
     monkeypatch.setattr(kernels_of(device), "is_symmetric", None)
     A = GpuSparseMatrix(S, device=device, symmetric=False)
@@ -314,7 +312,7 @@ def test_symmetric_false_is_believed_too(device: Device, rng: np.random.Generato
     check_views(A, S, rng)
 
 
-def test_symmetry_is_asked_again_after_a_write(device: Device, rng: np.random.Generator) -> None:
+def test_symmetry_is_checked_again_after_a_write(device: Device, rng: np.random.Generator) -> None:
     S = square(rng, float, "symmetric")
     A = GpuSparseMatrix(S, device=device)
     assert is_its_own_transpose(A)
@@ -341,7 +339,7 @@ def write_through_a_view_of_a_loan(A: Any) -> None:
     A.data[2:9][1] += 5
 
 
-# Writes after which a symmetric matrix is none; each to the matrix or to SciPy's.
+# Writes after which a matrix is no longer symmetric; each works on our matrix and on SciPy's.
 SYMMETRY_ENDS = {
     "an item": lambda A: A.__setitem__((0, 1), 9.0),
     "a new entry": lambda A: A.__setitem__((0, int(np.flatnonzero(A[[0]].toarray()[0] == 0)[5])), 9.0),
@@ -356,12 +354,14 @@ SYMMETRY_ENDS = {
 }
 
 
-@pytest.mark.parametrize("given", [True, "hermitian"])
+@pytest.mark.parametrize("declared", [True, "hermitian"])
 @pytest.mark.parametrize("write", SYMMETRY_ENDS)
 @pytest.mark.filterwarnings("ignore::gsparse.errors.HostLoanWarning", "ignore::scipy.sparse.SparseEfficiencyWarning")
-def test_a_write_ends_the_declared_symmetry(device: Device, write: str, given: Any, rng: np.random.Generator) -> None:
-    S = square(rng, complex if given == "hermitian" else float, "hermitian")
-    A = GpuSparseMatrix(S, device=device, symmetric=given)
+def test_a_write_ends_the_declared_symmetry(
+    device: Device, write: str, declared: Any, rng: np.random.Generator
+) -> None:
+    S = square(rng, complex if declared == "hermitian" else float, "hermitian")
+    A = GpuSparseMatrix(S, device=device, symmetric=declared)
     view, twin, copied = A.T, S.T, A.copy()
     check_views(A, S, rng)
     SYMMETRY_ENDS[write](A)
@@ -407,21 +407,22 @@ STAYS_SYMMETRIC: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("given", "kind"), [(True, "symmetric"), ("hermitian", "hermitian")])
+@pytest.mark.parametrize(("declared", "kind"), [(True, "symmetric"), ("hermitian", "hermitian")])
 @pytest.mark.parametrize("name", STAYS_SYMMETRIC)
-def test_a_declared_symmetry_lasts_where_it_stays_true(
-    real_device: Device, name: str, given: Any, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def test_operations_that_preserve_symmetry_keep_its_declaration(
+    real_device: Device, name: str, declared: Any, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("symmetry was checked, or a transposed copy made, though it was declared")
 
     for kernel in ("is_symmetric", "csr_transpose"):
         monkeypatch.setattr(kernels_of(real_device), kernel, refuse)
-    A = GpuSparseMatrix(square(rng, complex, kind), device=real_device, symmetric=given)
+    A = GpuSparseMatrix(square(rng, complex, kind), device=real_device, symmetric=declared)
     assert is_its_own_transpose(STAYS_SYMMETRIC[name](A))
 
 
 @pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.few(1)
 def test_a_symmetric_matrix_multiplies_from_the_left_in_every_format(
     device: Device, format: str, rng: np.random.Generator
 ) -> None:
@@ -434,7 +435,7 @@ def test_a_symmetric_matrix_multiplies_from_the_left_in_every_format(
 
 
 def nearly(S: sp.csr_array, places: Any, eps: float) -> sp.csr_array:
-    """Change some entries by so many eps of the smaller of the largest magnitudes in their two rows."""
+    """Change some entries by `eps` rounding units of the smaller of the largest magnitudes in their two rows."""
     T, rows = S.copy(), np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     largest = abs(S).max(axis=1).toarray().ravel()
     T.data[places] += eps * np.finfo(S.dtype).eps * np.minimum(largest[rows], largest[S.indices])[places]
@@ -444,11 +445,11 @@ def nearly(S: sp.csr_array, places: Any, eps: float) -> sp.csr_array:
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
-def test_symmetry_up_to_rounding_is_measured_by_the_largest_of_each_row(
+def test_the_symmetry_tolerance_is_relative_to_the_largest_entry_of_a_row(
     device: Device, kind: str, dtype: Any, index: Any, rng: np.random.Generator
 ) -> None:
     def is_near(S: sp.csr_array, tolerance: float) -> bool:
-        csr = GpuSparseMatrix(S, device=device).operand()[0].csr
+        csr = GpuSparseMatrix(S, device=device)._prepared()[0].csr
         return bool(kernels_of(device).is_symmetric(device, csr, kind == "hermitian", tolerance))
 
     scales = sp.diags_array(10.0 ** rng.integers(-6, 7, 203))
@@ -457,27 +458,29 @@ def test_symmetry_up_to_rounding_is_measured_by_the_largest_of_each_row(
     eps = float(np.finfo(dtype).eps)
     rows = np.repeat(np.arange(203), np.diff(S.indptr))
     above = np.flatnonzero(rows < S.indices)
-    few = nearly(S, above, 4)
-    assert not is_near(few, 0.0)
-    assert is_near(few, 8 * eps)
+    nearly_symmetric = nearly(S, above, 4)
+    assert not is_near(nearly_symmetric, 0.0)
+    assert is_near(nearly_symmetric, 8 * eps)
     assert not is_near(nearly(S, above[rng.integers(above.size, size=1)], 100), 8 * eps)
     # An entry that is not stored on the other side counts as 0.
     largest = abs(S).max(axis=1).toarray().ravel()
     place = above[np.argmax((abs(S.data) / np.maximum(largest[rows], largest[S.indices]))[above])]
-    kept = np.arange(S.nnz) != place
-    assert not is_near(sp.csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape), 8 * eps)
-    kept &= (rows != S.indices[place]) | (S.indices != rows[place])
-    T = sp.csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape)
+    is_stored = np.arange(S.nnz) != place
+    assert not is_near(
+        sp.csr_array((S.data[is_stored], (rows[is_stored], S.indices[is_stored])), shape=S.shape), 8 * eps
+    )
+    is_stored &= (rows != S.indices[place]) | (S.indices != rows[place])
+    T = sp.csr_array((S.data[is_stored], (rows[is_stored], S.indices[is_stored])), shape=S.shape)
     size = 4 * eps * abs(T).max(axis=1).toarray().ravel()[[rows[place], S.indices[place]]].min()
-    lonely = T + sp.csr_array(([size], ([rows[place]], [S.indices[place]])), shape=S.shape).astype(dtype)
-    assert not is_near(sp.csr_array(lonely), 0.0)
-    assert is_near(sp.csr_array(lonely), 8 * eps)
+    one_sided = T + sp.csr_array(([size], ([rows[place]], [S.indices[place]])), shape=S.shape).astype(dtype)
+    assert not is_near(sp.csr_array(one_sided), 0.0)
+    assert is_near(sp.csr_array(one_sided), 8 * eps)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_is_near_nothing(device: Device, value: float, rng: np.random.Generator) -> None:
+def test_nan_and_inf_are_never_nearly_symmetric(device: Device, value: float, rng: np.random.Generator) -> None:
     S = square(rng, float, "symmetric")
     rows = np.repeat(np.arange(203), np.diff(S.indptr))
     S.data[np.flatnonzero(rows < S.indices)[0]] = value
-    csr = GpuSparseMatrix(S, device=device).operand()[0].csr
+    csr = GpuSparseMatrix(S, device=device)._prepared()[0].csr
     assert not kernels_of(device).is_symmetric(device, csr, False, 1e-10)

@@ -1,4 +1,4 @@
-"""PyAMG, scikit-learn and networkx take the matrix as it is and give what they give for SciPy's own."""
+"""PyAMG, scikit-learn and networkx accept the matrix and return the same results as for SciPy's own matrices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
+import gsparse.sparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 
@@ -23,7 +24,7 @@ def grid(n: int = 24) -> Any:
 
 
 def samples() -> tuple[Any, Any, Any]:
-    """Sparse features, no negative ones; a number and a class for each sample that depend on them."""
+    """Nonnegative sparse features, and for each sample a number and a class that depend on them."""
     rng = np.random.default_rng(11)
     S = sp.csr_array(sp.random_array((200, 40), density=0.15, rng=rng))
     score = S @ rng.standard_normal(40)
@@ -31,7 +32,7 @@ def samples() -> tuple[Any, Any, Any]:
 
 
 def assert_same(got: Any, expected: Any) -> None:
-    """Check that two results agree, part by part, sparse ones as sparse ones."""
+    """Check that two results agree in every part, and that sparse parts stay sparse."""
     if isinstance(expected, (tuple, list)):
         assert len(got) == len(expected)
         for ours, theirs in zip(got, expected, strict=True):
@@ -45,16 +46,24 @@ def assert_same(got: Any, expected: Any) -> None:
     )
 
 
-def compare(device: Device, S: Any, call: Callable[[Any], Any]) -> GpuSparseMatrix:
-    """Check that a call gives the same on ours as on the plain array, and that ours still multiplies right after it."""
-    A = GpuSparseMatrix(S, device=device)
+# Our class and SciPy's of each flavour.
+FLAVOURS = {
+    "array": (GpuSparseMatrix, sp.csr_array),
+    "matrix": (gsparse.sparse.csr_matrix, sp.csr_matrix),
+}
+
+
+def compare(device: Device, S: Any, call: Callable[[Any], Any], flavour: str = "array") -> Any:
+    """Check that a call returns the same for our matrix as for SciPy's, and that our products are right afterwards."""
+    ours, scipys = FLAVOURS[flavour]
+    A, S = ours(S, device=device), scipys(S)
     x = np.linspace(-1, 1, S.shape[1])
     np.random.seed(5)  # PyAMG draws from NumPy's global generator
     expected = call(S.copy())
     np.random.seed(5)
     assert_same(call(A), expected)
     np.testing.assert_allclose(A @ x, S @ x, rtol=1e-12, atol=1e-12)
-    assert not [name for name, mirror in A._mirrors.items() if mirror.lent]
+    assert not A._arrays.lent_names
     return A
 
 
@@ -84,8 +93,9 @@ def pyamg() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_pyamg_builds_a_hierarchy_and_solves(real_device: Device, pyamg: Any, solver: str) -> None:
+def test_pyamg_builds_a_hierarchy_and_solves(real_device: Device, pyamg: Any, solver: str, flavour: str) -> None:
     S = grid()
     b = np.random.default_rng(1).standard_normal(S.shape[0])
 
@@ -95,12 +105,15 @@ def test_pyamg_builds_a_hierarchy_and_solves(real_device: Device, pyamg: Any, so
         x = hierarchy.solve(b, tol=1e-8, maxiter=30, residuals=residuals)
         return x, len(residuals), len(hierarchy.levels)
 
-    compare(real_device, S, solve)
+    compare(real_device, S, solve, flavour)
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("solver", ["smoothed_aggregation_solver", "ruge_stuben_solver"])
-def test_pyamg_preconditions_scipys_cg_on_our_matrix(real_device: Device, pyamg: Any, solver: str) -> None:
+def test_pyamg_preconditions_scipys_cg_on_our_matrix(
+    real_device: Device, pyamg: Any, solver: str, flavour: str
+) -> None:
     S = grid()
     b = np.random.default_rng(2).standard_normal(S.shape[0])
 
@@ -111,7 +124,7 @@ def test_pyamg_preconditions_scipys_cg_on_our_matrix(real_device: Device, pyamg:
         assert info == 0
         return x, len(steps)
 
-    assert compare(real_device, S, solve).stats.products > 0
+    assert compare(real_device, S, solve, flavour).stats.products > 0
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -142,7 +155,7 @@ def test_pyamg_strength_and_krylov(real_device: Device, pyamg: Any) -> None:
 
 
 def learn(path: str) -> Any:
-    """Give something of scikit-learn by its path, or skip."""
+    """Return an attribute of scikit-learn by its dotted path, or skip."""
     module, _, name = path.rpartition(".")
     return getattr(pytest.importorskip(f"sklearn.{module}"), name)
 
@@ -248,15 +261,16 @@ LEARNERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("name", LEARNERS)
-def test_scikit_learn_learns_the_same(real_device: Device, name: str) -> None:
+def test_scikit_learn_models_equal_those_of_scipys_matrix(real_device: Device, name: str, flavour: str) -> None:
     pytest.importorskip("sklearn")
-    compare(real_device, samples()[0], LEARNERS[name])
+    compare(real_device, samples()[0], LEARNERS[name], flavour)
 
 
 # --------------------------------------------------------------------------------------- networkx
 
 
-def test_networkx_reads_the_matrix(real_device: Device) -> None:
+def test_networkx_accepts_the_matrix(real_device: Device) -> None:
     networkx = pytest.importorskip("networkx")
     compare(real_device, grid(6), lambda A: networkx.to_scipy_sparse_array(networkx.from_scipy_sparse_array(A)))

@@ -1,4 +1,4 @@
-"""Choosing by the clock: right products all the while, the fastest of the times told, remembered on disk."""
+"""Tuning: products are right while candidates are timed, the fastest is chosen, and its times are stored on disk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import scipy.sparse as sp
 
 from gsparse import FORMATS, GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.products.tuning import CANDIDATES, cache_path, forget, recall, remember, worth_timing
+from gsparse.products.tuning import MAX_CANDIDATES, cache_path, forget, formats_to_time, recall, remember
 from tests.support import STRUCTURES, assert_product, random_values
 
 WAYS: tuple[Any, ...] = (True, "lazy")
 
-# What a damaged cache may hold in the place of times by format.
+# Contents of a damaged cache, instead of times by format.
 SPOILED_TIMES: dict[str, Any] = {
     "no JSON": "{",
     "no times": "{}",
@@ -42,17 +42,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng()
-
-
-@pytest.fixture
 def S(rng: np.random.Generator) -> sp.csr_array:
     return STRUCTURES["ragged, 1001 rows"](rng)
 
 
 class Clock:
-    """Tells times in place of a device's clock: of each candidate in turn, as it is asked for."""
+    """A replacement of a device's clock, which returns prescribed times of the candidates in turn."""
 
     def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> None:
         self.asked, self._seconds = 0, seconds
@@ -70,11 +65,11 @@ class Clock:
 
 
 def candidates_of(S: Any, device: Device) -> list[str]:
-    return worth_timing(GpuSparseMatrix(S, device=device).plan, 1000)
+    return formats_to_time(GpuSparseMatrix(S, device=device).plan, 1000)
 
 
 def multiply_until_decided(A: GpuSparseMatrix, S: Any, rng: np.random.Generator) -> None:
-    for _ in range(5 * CANDIDATES):
+    for _ in range(5 * MAX_CANDIDATES):
         x = random_values(rng, S.shape[1], float)
         assert_product(A @ x, S, x)
 
@@ -95,7 +90,7 @@ def test_tuned_products_are_right_from_the_first_to_the_last(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fastest", [0, 1, -1])
-def test_the_fastest_is_chosen_and_the_plan_shows_what_each_took(
+def test_the_fastest_candidate_is_chosen_and_the_plan_shows_all_times(
     device: Device, fastest: int, way: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = candidates_of(S, device)
@@ -121,7 +116,7 @@ def test_the_fastest_is_chosen_and_the_plan_shows_what_each_took(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_measured_is_remembered_for_matrices_of_the_same_features(
+def test_measurements_are_stored_for_matrices_with_the_same_features(
     device: Device, way: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     names = candidates_of(S, device)
@@ -143,7 +138,7 @@ def test_what_was_measured_is_remembered_for_matrices_of_the_same_features(
 
 
 @pytest.mark.parametrize("options", [{"dtype": np.float32}, {"other": True}])
-def test_a_matrix_of_other_features_is_measured_for_itself(
+def test_a_matrix_with_other_features_is_measured_separately(
     device: Device, options: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(device, monkeypatch, [1e-5])
@@ -179,7 +174,7 @@ def test_a_cache_that_cannot_be_read_is_no_error(
     assert sum(c.measured is not None for c in A.plan.candidates) >= 2
 
 
-def test_times_come_back_as_they_were_kept() -> None:
+def test_recalled_times_equal_the_stored_ones() -> None:
     assert recall("key", FORMATS) is None
     times = {"csr_vector": 1 / 3, "ellpack": 2e-6}
     remember("key", times)
@@ -193,16 +188,16 @@ def test_times_come_back_as_they_were_kept() -> None:
     assert recall("key", FORMATS) is None
 
 
-def test_two_to_four_candidates_are_worth_timing(device: Device, S: Any) -> None:
+def test_two_to_four_candidates_are_timed(device: Device, S: Any) -> None:
     for products in (1, 1000, 10**6):
         plan = GpuSparseMatrix(S, device=device, expected_products=products).plan
-        names = worth_timing(plan, products)
-        assert 2 <= len(names) <= CANDIDATES
+        names = formats_to_time(plan, products)
+        assert 2 <= len(names) <= MAX_CANDIDATES
         assert names[0] == plan.format
         assert len(set(names)) == len(names)
 
 
-def test_nothing_is_timed_where_a_format_was_asked_for_or_few_products_come(
+def test_nothing_is_timed_for_a_requested_format_or_few_products(
     device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(device, monkeypatch, [1e-5])
@@ -218,19 +213,19 @@ def test_a_lazy_product_scales_and_adds_once(
 
     Clock(device, monkeypatch, [1e-5, 2e-5])
     A = GpuSparseMatrix(S, device=device, tune="lazy")
-    for _ in range(5 * CANDIDATES):
+    for _ in range(5 * MAX_CANDIDATES):
         x, y = random_values(rng, S.shape[1], float), random_values(rng, S.shape[0], float)
         out = y.copy()
         gsparse.spmv(A, x, alpha=2, beta=-3, out=out)
         np.testing.assert_allclose(out, 2 * (S @ x) - 3 * y, rtol=1e-10, atol=1e-10)
 
 
-def test_threads_that_multiply_at_once_decide_once(
+def test_concurrent_threads_tune_a_matrix_once(
     device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Clock(device, monkeypatch, [1e-5, 2e-5])
-    kept: list[Any] = []
-    monkeypatch.setattr("gsparse.products.prepared.remember", lambda key, times: kept.append(times))
+    remembered: list[Any] = []
+    monkeypatch.setattr("gsparse.products.prepared.remember", lambda key, times: remembered.append(times))
     A, vectors = (
         GpuSparseMatrix(S, device=device, tune="lazy"),
         [random_values(rng, S.shape[1], float) for _ in range(40)],
@@ -240,10 +235,10 @@ def test_threads_that_multiply_at_once_decide_once(
     for x, y in zip(vectors, products, strict=True):
         assert_product(y, S, x)
     multiply_until_decided(A, S, rng)
-    assert len(kept) == 1
+    assert len(remembered) == 1
 
 
-def test_a_product_that_is_captured_in_a_graph_is_not_timed(
+def test_a_product_during_graph_capture_is_not_timed(
     device: Device, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(device, monkeypatch, [1e-5, 2e-5])
@@ -255,7 +250,7 @@ def test_a_product_that_is_captured_in_a_graph_is_not_timed(
     monkeypatch.setattr(device, "is_capturing", lambda: True, raising=False)
     multiply_until_decided(A, S, rng)
     assert clock.asked == asked
-    assert not any(c.measured for c in A.plan.candidates)  # to ask for times would break the capture
+    assert not any(c.measured for c in A.plan.candidates)  # reading the times would break the capture
     monkeypatch.setattr(device, "is_capturing", lambda: False, raising=False)
     multiply_until_decided(A, S, rng)
     assert any(c.measured for c in A.plan.candidates)

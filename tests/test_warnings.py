@@ -1,4 +1,4 @@
-"""Which warnings are errors in the tests: those of gsparse and of what it uses, none of a user's plugins of pytest."""
+"""Warnings that are errors in tests: those of gsparse and its dependencies, but none of a user's plugins of pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing files: the older file stays until the newer one is complete, whatever writes it."""
+"""Writing files: every writer leaves the older file in place until the new one is complete."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gsparse.plot import runs
 from gsparse.plot.axes import new_figure
 from gsparse.writing import new_file, replacing
 
-resource = pytest.importorskip("resource", reason="limits on files are set by POSIX's means")
+resource = pytest.importorskip("resource", reason="limits on file sizes need POSIX")
 
-# What needs more bytes than LIMIT in every kind of file.
+# A matrix that needs more than LIMIT bytes in every kind of file.
 RNG = np.random.default_rng(0)
 MATRIX = sp.random_array((400, 400), density=0.1, rng=RNG, format="csr")
 LIMIT = 4096
@@ -54,7 +54,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let no file of this process grow beyond LIMIT."""
+    """Prevent files of this process from growing beyond LIMIT bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     try:
@@ -73,7 +73,7 @@ def test_an_older_file_survives_a_full_disk(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == b"was there"
     write(path)
     assert path.stat().st_size > LIMIT
-    assert [found.name for found in tmp_path.iterdir()] == [file]
+    assert [entry.name for entry in tmp_path.iterdir()] == [file]
 
 
 def test_a_block_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_block_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt), replacing(path) as file:
             file.write(b"new")
             raise KeyboardInterrupt
-        assert [found.name for found in tmp_path.iterdir()] == older
+        assert [entry.name for entry in tmp_path.iterdir()] == older
         path.write_bytes(b"old")
     assert path.read_bytes() == b"old"
 
@@ -128,7 +128,7 @@ def test_a_new_file_does_not_overwrite_another(tmp_path: Path) -> None:
 
 
 def writes_a_file(call: ast.Call) -> bool:
-    """Tell whether a call opens a file for writing by itself."""
+    """Return whether a call opens a file for writing without `gsparse.writing`."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     modes = [a.value for a in [*call.args, *(k.value for k in call.keywords)] if isinstance(a, ast.Constant)]
     is_for_writing = any(isinstance(mode, str) and set(mode) & set("wxa") and len(mode) <= 3 for mode in modes)
@@ -137,15 +137,15 @@ def writes_a_file(call: ast.Call) -> bool:
     )
 
 
-def test_every_file_is_written_by_the_one_writer() -> None:
+def test_only_gsparse_writing_opens_files_for_writing() -> None:
     package = Path(gsparse.__file__).parent
-    found = {
+    writes = {
         f"{path.relative_to(package).as_posix()}: {ast.unparse(call)}"
         for path in package.rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and writes_a_file(call)
     }
-    assert found == {
+    assert writes == {
         "writing.py: path.open('wb')",  # a device or a pipe
         "writing.py: path.open('x+b')",
         "cli/entry.py: Path(os.devnull).open('w')",

@@ -1,1 +1,1 @@
-"""Benchmarks over time, on the GPU where there is one, else on the CPU: asv_bench/README.md says how they are run."""
+"""Benchmarks over time, on a GPU if there is one and on the CPU otherwise. asv_bench/README.md says how to run them."""

@@ -1,4 +1,4 @@
-"""Matrices that the benchmarks share, made once a run, and how often what is timed is repeated."""
+"""The matrices that the benchmarks share, which are made once per run, and the number of samples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gsparse.device.select import get_device
 from gsparse.errors import FormatError
 
 if find_spec("cupy"):
-    import cupy  # noqa: F401  (before asv's server forks; nothing of CUDA is touched by an import)
+    import cupy  # noqa: F401  (asv's server forks after this import, which does not initialize CUDA)
 
-# One of each kind that hurts. Millions of entries: more than a product's launch, and than a CPU's caches, hide.
+# One matrix for each pattern that is hard for some format. They have millions of entries, so that neither the launch of
+# a kernel nor the CPU's caches dominate the time of a product.
 MATRICES = {
     "7-point": lambda: stencil(100, 7, variable=True),
     "uniform": lambda: uniform(300_000, 24),
@@ -23,21 +24,21 @@ MATRICES = {
     "long rows": lambda: MODEL_PROBLEMS["few dense rows"](np),
 }
 
-# Beyond this a format does not fit.
+# A format with a greater padding ratio is skipped.
 MAX_PADDING = 20.0
 
 
 class Prepared:
-    """Benchmarks of which each parameter is prepared once a process.
+    """Base of the benchmarks, which prepares each parameter once per process.
 
-    asv calls `setup` before every sample, and times one call a sample; so `setup` prepares but the first time, what
-    `prepare` makes is warm, and samples are many. Raise `version` where what is measured changes.
+    asv calls `setup` before every sample, and a sample is one call. Here only the first `setup` prepares, so that later
+    samples find everything compiled and are cheap enough to take many. Increase `version` if the measured work changes.
     """
 
     version = "1"
     rounds = 1
     repeat = (5, 100, 0.5)
-    timeout = 600  # (a GPU's first product compiles)
+    timeout = 600  # The first product on a GPU compiles its kernels.
     ready = False
 
     def setup(self, *params):
@@ -47,7 +48,7 @@ class Prepared:
 
 
 class WithMatrices(Prepared):
-    """Benchmarks that load what `setup_cache` has written; asv calls that once for all, and works in its folder."""
+    """Base of the benchmarks that load the files of `setup_cache`, which asv calls once, in the working folder."""
 
     def setup_cache(self):
         for name, make in MATRICES.items():
@@ -62,14 +63,14 @@ def host_matrix(name, dtype="float64"):
 
 
 def matrix(name, dtype="float64", **options):
-    """Give a matrix on the device; NotImplementedError, asv's word for "skipped", where the format does not fit."""
+    """Return a matrix on the device. Raise NotImplementedError, which means "skipped" in asv, if no format fits."""
     try:
         A = gsparse.GpuSparseMatrix(host_matrix(name, dtype), **options)
         padding = next(c.padding_ratio for c in A.plan.candidates if c.format == A.plan.format)
     except FormatError as error:
         raise NotImplementedError(str(error)) from error
     if padding > MAX_PADDING:
-        raise NotImplementedError(f"padding {padding:.0f}")
+        raise NotImplementedError(f"padding ratio {padding:.0f}")
     return A
 
 

@@ -17,7 +17,7 @@ from .common import Prepared, vector
 SOLVERS = {"bicgstab": bicgstab, "cg": cg, "gmres": gmres, "minres": minres}
 PRECONDITIONERS = {"amg": amg, "chebyshev": chebyshev_polynomial, "ic0": ic0, "jacobi": jacobi}
 
-# Points along a side of the cube: launches decide, or memory does.
+# Points along a side of the cube. Launches of kernels dominate the small problem, and memory the large one.
 SIDES = {"small": 16, "large": 64}
 
 
@@ -27,7 +27,7 @@ def poisson(size):
 
 
 class Solves(Prepared):
-    """Poisson's equation on a cube, one right-hand side. Seconds a sample: three of them do."""
+    """Poisson's equation on a cube with one right-hand side. Three samples suffice, because one can take seconds."""
 
     repeat = (3, 20, 0.5)
 
@@ -37,7 +37,7 @@ class Solves(Prepared):
 
 
 class Solve(Solves):
-    """A whole solve to 1e-8, set-up included."""
+    """A whole solve to 1e-8, including its set-up."""
 
     params = (tuple(SOLVERS), tuple(SIDES))
     param_names = ("method", "size")
@@ -53,7 +53,7 @@ class Solve(Solves):
 
 
 class Preconditioned(Solves):
-    """CG to 1e-8 with a preconditioner, and what it takes to make that."""
+    """CG to 1e-8 with a preconditioner, and the set-up of the preconditioner."""
 
     params = tuple(PRECONDITIONERS)
     param_names = ("preconditioner",)
@@ -79,7 +79,7 @@ class Preconditioned(Solves):
 
 
 class Narrow(Solves):
-    """CG to 1e-10, products in float32 beside those in the matrix's float64."""
+    """CG to 1e-10, with products in float32 and with products in the matrix's float64."""
 
     params = ("float64", "float32")
     param_names = ("products_in",)
@@ -90,7 +90,7 @@ class Narrow(Solves):
 
 
 class Accelerated(Solves):
-    """SciPy's solvers, unmodified, to 1e-5; their vectors are the host's."""
+    """SciPy's unmodified solvers to 1e-5, with vectors on the host."""
 
     params = ("cg", "bicgstab", "lgmres")
     param_names = ("method",)
@@ -104,10 +104,10 @@ class Accelerated(Solves):
 
 
 class Eigenvalues(Solves):
-    """A block of six, ten iterations."""
+    """Ten iterations of LOBPCG with a block of six vectors."""
 
     def prepare(self):
-        warnings.simplefilter("ignore")  # (ten iterations reach no tolerance)
+        warnings.simplefilter("ignore")  # LOBPCG warns because ten iterations do not reach the tolerance.
         self.A = poisson("large")
         self.X = self.A.device.xp.asarray(np.random.default_rng(0).standard_normal((self.A.shape[0], 6)))
 

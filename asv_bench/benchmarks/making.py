@@ -1,4 +1,4 @@
-"""What comes before the first product: importing, planning, converting, and the memory it takes."""
+"""The work before the first product: import, plan and conversion, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ timeraw_import.rounds = 1
 
 
 class Conversion(WithMatrices):
-    """From CSR on the device to what the first product reads, that product included."""
+    """Conversion from CSR on the device into a format, including the first product."""
 
     params = (tuple(name for name in gsparse.FORMATS if name != "auto"), ("7-point", "uniform", "R-MAT"))
     param_names = ("format", "matrix")
@@ -25,7 +25,7 @@ class Conversion(WithMatrices):
     def prepare(self, format, name):
         self.A = matrix(name, format=format)
         self.x = vector(self.A.shape[1])
-        self.time_first_product(format, name)  # compiles
+        self.time_first_product(format, name)  # Compiles the kernels.
 
     def time_first_product(self, format, name):
         self.A.release()
@@ -48,7 +48,7 @@ class Start(WithMatrices):
 
     def prepare(self, name):
         self.S = host_matrix(name)
-        first_product(self.S)  # compiles
+        first_product(self.S)  # Compiles the kernels.
 
     def time_first_product(self, name):
         first_product(self.S)
@@ -57,14 +57,14 @@ class Start(WithMatrices):
         first_product(self.S)
 
     def track_bytes_of_a_product(self, name):
-        """Give the bytes that one product reads of the matrix."""
+        """Return the bytes of the matrix that one product reads."""
         return first_product(self.S).stored.nbytes
 
     track_bytes_of_a_product.unit = "bytes"
 
 
 class GpuMemory(WithMatrices):
-    """What CuPy has taken from the GPU after the first product: its pool gives nothing back by itself."""
+    """GPU memory that CuPy's pool has allocated up to the first product. The pool does not free memory by itself."""
 
     params = tuple(MATRICES)
     param_names = ("matrix",)

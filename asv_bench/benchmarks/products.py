@@ -1,4 +1,4 @@
-"""Products in every format, and the call around them."""
+"""Products in every format, and the overhead of a call."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import gsparse
 
 from .common import MATRICES, Prepared, WithMatrices, matrix, vector
 
-# Calls that are timed together: one is hardly more than two looks at the clock.
+# Calls that are timed together, because a single one takes hardly longer than reading the clock.
 CALLS = 100
 
 
 class Formats(WithMatrices):
-    """Each format, and what the plan chooses, into a vector that is kept."""
+    """Products in each format and in the one that the plan chooses, into an existing vector."""
 
     params = (gsparse.FORMATS, tuple(MATRICES))
     param_names = ("format", "matrix")
@@ -29,7 +29,7 @@ class Formats(WithMatrices):
 
 
 class Types(WithMatrices):
-    """What a user gets who asks for nothing, by the type of the values."""
+    """Products and transposed products with default options, for each dtype."""
 
     params = (("float32", "float64", "complex64", "complex128"), ("7-point", "R-MAT"))
     param_names = ("dtype", "matrix")
@@ -50,7 +50,7 @@ class Types(WithMatrices):
 
 
 class Columns(WithMatrices):
-    """Several right-hand sides, side by side in memory."""
+    """Products with a row-major X of several columns."""
 
     params = ((2, 8, 32), ("7-point", "uniform", "R-MAT"))
     param_names = ("columns", "matrix")
@@ -65,8 +65,25 @@ class Columns(WithMatrices):
         self.A.device.synchronize()
 
 
+class SmallColumns(Prepared):
+    """Repeated products of a matrix with a thousand rows and an X of a few columns, as in `Call`."""
+
+    params = (1, 4, 16)
+    param_names = ("columns",)
+
+    def prepare(self, columns):
+        self.A = gsparse.GpuSparseMatrix(sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(1000, 1000)))
+        self.X = vector((1000, columns))
+        self.time_hundred_products(columns)
+
+    def time_hundred_products(self, columns):
+        for _ in range(CALLS):
+            self.A @ self.X
+        self.A.device.synchronize()
+
+
 class Call(Prepared):
-    """A thousand rows, again and again: what is left is the call."""
+    """Repeated products of a matrix with a thousand rows, whose time is the overhead of the call."""
 
     def prepare(self):
         self.A = gsparse.GpuSparseMatrix(sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(1000, 1000)))

@@ -2,7 +2,7 @@
 Coming from SciPy, CuPy or PETSc
 ================================
 
-What to change in code that works already, what stays as it is, and what behaves differently.
+This page shows what to change in code for SciPy, CuPy or PETSc, what stays the same, and what behaves differently.
 """
 
 # %%
@@ -10,8 +10,9 @@ What to change in code that works already, what stays as it is, and what behaves
 #
 # From SciPy: one line
 # --------------------
-# The matrix below is -Δ on a cube, times h²: seven entries a row. `GpuSparseMatrix` takes any sparse array or
-# matrix of SciPy. It *is* a ``scipy.sparse.csr_array``, so whatever takes one takes it, and gives what it always gave.
+# The matrix below is -Δ on a cube, times h², with seven entries per row. `GpuSparseMatrix` takes any sparse array or
+# matrix of SciPy. It *is* a ``scipy.sparse.csr_array``, so every function that accepts one accepts it, with the same
+# result.
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,9 +31,9 @@ print(repr(A))
 assert isinstance(A, sp.csr_array) and sp.issparse(A)
 
 # %%
-# Products run on the device: the GPU where there is one, else this machine's processors. NumPy goes in, NumPy comes
-# out. The numbers multiplied are exactly those of ``S``; sums may be rounded in another order than SciPy's, within
-# the usual bound for a row's sum.
+# Products run on the device: the GPU if there is one, else the CPU. The product of a NumPy array is a NumPy array. The
+# multiplied values are exactly those of ``S``. The order of additions may differ from SciPy's, so rounding may differ
+# within the usual bound for the sum of a row.
 
 y = A @ b
 assert type(y) is np.ndarray
@@ -40,27 +41,27 @@ bound = 16 * np.finfo(float).eps * (abs(S) @ abs(b))
 assert np.all(abs(y - S @ b) <= bound)
 
 # %%
-# On a CPU the first product and the first solve of each kind compile, which takes seconds; what comes of it is kept
-# beside the package for the next process. So time the second call.
+# On a CPU the first product and the first solve of each kind compile their kernels, which takes seconds. The compiled
+# kernels are cached for the next process. So time the second call.
 #
-# A ``csr_array`` is not the older ``csr_matrix``: its ``*`` and ``**`` are elementwise, its sums along an axis 1-D
-# arrays. Code written for ``csr_matrix`` says ``A @ x`` where it said ``A * x``, and ``A @ A`` where it said ``A**2``.
-# A matrix that was made from a ``csr_matrix`` warns once where it meets the old spelling.
+# A ``csr_array`` differs from the older ``csr_matrix``: its ``*`` and ``**`` are elementwise, and its sums along an
+# axis are 1-D arrays. In code written for ``csr_matrix``, replace ``A * x`` by ``A @ x``, and ``A**2`` by ``A @ A``. A
+# matrix that was made from a ``csr_matrix`` warns once if the old spelling is used.
 
 assert (A @ b).shape == b.shape and (A * b).shape == A.shape
 assert (A**2).max() == S.max() ** 2 < (A @ A).max()
 assert A.sum(0).shape == (n**3,) and sp.csr_matrix(S).sum(0).shape == (1, n**3)
 
 # %%
-# SciPy's solvers take it as it is. Their vectors stay on the host, so every iteration copies one to the GPU and one
-# back, and that soon is all it does. There are two ways to leave the vectors where the matrix is: SciPy's own call with
-# `A.accelerated() <GpuSparseMatrix.accelerated>`, and the function of the same name in `gsparse.linalg`.
+# SciPy's solvers accept the matrix. Their vectors stay on the host, so every iteration copies a vector to the GPU and
+# one back, which soon takes most of the time. There are two ways to keep the vectors on the device: SciPy's own
+# function with `A.accelerated() <GpuSparseMatrix.accelerated>`, and the function of the same name in `gsparse.linalg`.
 
 from gsparse.linalg import cg
 
 x, info = sla.cg(A, b, rtol=1e-8)
 assert info == 0
-x, info = sla.cg(A.accelerated(), b, rtol=1e-8)  # the whole solve is SciPy's preconditioner, so it ends at once
+x, info = sla.cg(A.accelerated(), b, rtol=1e-8)  # SciPy's preconditioner is the solve on the device
 assert info == 0
 x, info = cg(A, b, rtol=1e-8)
 assert info == 0
@@ -73,28 +74,31 @@ assert np.allclose(eigenvalues, sla.eigsh(S, k=3, which="LM", return_eigenvector
 # What leaves the device
 # ----------------------
 # Products, scaling, functions of single values (``abs(A)``, ``A.astype``), transposes and conjugates stay on the
-# device. Sparse sums and products, slices and reductions are SciPy's, on the host: right, but not fast. What they give
-# is on the device again where it is a CSR array. ``A.stats`` counts them, and inside `strict` they raise.
+# device. So do products, sums and comparisons of two sparse matrices, slices, reductions (``A.sum(axis=1)``), and
+# scaled rows and columns. SciPy computes conversions and dense results on the host: correctly, but not fast. A result
+# that is a CSR array is on the device again. ``A.stats`` counts these operations, and inside `strict` they raise an
+# error.
 
 C = 2 * A
-D = A + C
+D = A + C @ C
 assert isinstance(C, GpuSparseMatrix) and isinstance(D, GpuSparseMatrix)
+A.tolil()
 print(A.stats)
-assert "__add__" in A.stats.host_operations
+assert "tolil" in A.stats.host_operations
 
 with gsparse.strict():
-    A @ b  # all is well
+    (A + C)[10:20] @ b / A.sum()  # raises no error
     try:
-        A + C
+        A.tolil()
     except gsparse.errors.HostFallbackError as error:
         print(error)
     else:
-        raise AssertionError("a sum on the host went unnoticed")
+        raise AssertionError("a conversion on the host went unnoticed")
 
 # %%
-# Writing works, and no product ever uses values from before. ``A.data`` and its siblings are host arrays on loan: while
-# you hold one, a matrix on a GPU is brought there again for every product, and says so once. So do not keep it; where
-# you only want to look, `A.freeze() <GpuSparseMatrix.freeze>` makes them read-only.
+# You can write to the matrix, and no product ever uses stale values. ``A.data``, ``A.indices`` and ``A.indptr`` are
+# host arrays on loan: while you hold one of them, every product copies it to the GPU again, and one warning says so. So
+# delete it after use. If you only want to read it, `A.freeze() <GpuSparseMatrix.freeze>` makes these arrays read-only.
 
 values = A.data
 values *= 2
@@ -102,25 +106,26 @@ del values
 assert np.all(abs(A @ b - 2 * (S @ b)) <= 2 * bound)
 
 # %%
-# New values for the same structure, as in Newton's method or in time steps, are best given with `A.with_data
-# <GpuSparseMatrix.with_data>`: what the structure decides (statistics, where entries go, how columns are stored) is not
-# looked at again.
+# For new values with the same structure, as in Newton's method or in time steps, use `A.with_data
+# <GpuSparseMatrix.with_data>`. It does not repeat the work that depends on the structure only: the statistics, the
+# positions of entries, and the compression of columns.
 
 B = A.with_data(np.arange(1.0, A.nnz + 1))
 assert np.array_equal(B.indices, A.indices)
 
 # %%
-# Transposed products need a transposed copy, which is made when first asked for; a symmetric matrix is found to be one
-# and needs none. ``symmetric=True`` saves the check.
+# Transposed products need a transposed copy, which is made at the first such product. A symmetric matrix is recognized,
+# and needs no copy. ``symmetric=True`` saves the check.
 
 assert np.all(abs(A.T @ b - A @ b) <= 2 * bound)
 
 # %%
 # From CuPy
 # ---------
-# ``GpuSparseMatrix(S)`` also takes a ``cupyx.scipy.sparse`` matrix and uses its arrays where they lie (so do not write
-# to them afterwards). CuPy's vectors go in and come out, on the current stream, without waiting; NumPy's are taken too.
-# CuPy's solvers take the matrix, and `gsparse.linalg` has theirs with fewer launches: iterations run from CUDA graphs.
+# ``GpuSparseMatrix(S)`` also takes a ``cupyx.scipy.sparse`` matrix and uses its arrays without a copy (so do not write
+# to them afterwards). The product of a CuPy vector is a CuPy vector. It is computed on the current stream, and the host
+# does not wait for it. NumPy vectors are accepted too. CuPy's solvers accept the matrix, and `gsparse.linalg` has
+# solvers of the same names with fewer launches, because iterations run from CUDA graphs.
 #
 # =============================================  ==================================================================
 # CuPy                                           gsparse
@@ -131,12 +136,13 @@ assert np.all(abs(A.T @ b - A @ b) <= 2 * bound)
 # ``A.get()``                                    ``A`` is a SciPy array already
 # ``cupyx.scipy.sparse.linalg.cg(A, b)``         ``gsparse.linalg.cg(A, b)``
 # ``spilu``, ``spsolve_triangular``              ``gsparse.linalg.ilu0``, whose factors are a preconditioner
-# a sparse product on the GPU, ``A @ B``         none: it is computed on the host
+# ``A @ B``, ``A + B``, ``A[p]``                 the same, with SciPy's semantics; results stay on the GPU
+# ``cupyx.scipy.sparse.csr_matrix(A)``           ``A.to_cupy()``
 # =============================================  ==================================================================
 #
-# Arrays of PyTorch, JAX and Numba are taken where they lie as well, and answered in kind.
+# Arrays of PyTorch, JAX and Numba are also multiplied without a copy, and the result belongs to the same library.
 
-out = np.full(n**3, np.nan)  # never read
+out = np.full(n**3, np.nan)  # its values are overwritten and never read
 assert B.matvec(b, out=out) is out and np.isfinite(out).all()
 
 if A.device.kind == "gpu":
@@ -147,7 +153,7 @@ if A.device.kind == "gpu":
 # %%
 # From PETSc
 # ----------
-# Assembly is SciPy's: collect ``(data, (row, col))``; entries given twice add up, as with ``ADD_VALUES``.
+# Assemble a matrix as in SciPy, from ``(data, (row, col))``. Duplicate entries are added up, as with ``ADD_VALUES``.
 
 row, col, data = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), np.array([1.0, 2.0, 5.0, 7.0])
 small = GpuSparseMatrix((data, (row, col)), shape=(2, 2))
@@ -166,22 +172,22 @@ assert small.toarray().tolist() == [[3.0, 0.0], [5.0, 7.0]]
 # ``-ksp_type chebyshev``                      ``chebyshev``
 # ``-pc_type jacobi``, ``pbjacobi``            ``M=jacobi(A)``, ``M=block_jacobi(A, block_size)``
 # ``-pc_type icc``, ``ilu`` (no fill-in)       ``M=ic0(A)``, ``M=ilu0(A)``
-# ``-pc_type gamg``                            ``M=amg(A)``: PyAMG sets it up on the host, the device cycles
+# ``-pc_type gamg``                            ``M=amg(A)``, set up on the device; ``M.update(A)`` for other values
 # ``-pc_type bjacobi -sub_pc_type ilu``        ``M=ilu0(A)`` of a distributed matrix
 # ``-ksp_rtol``, ``-ksp_max_it``               ``rtol=`` (also 1e-5 by default), ``maxiter=``
-# ``-ksp_monitor``                             ``progress=True``, or ``print(found.log())``
-# ``KSPGetConvergedReason``                    ``found.reason``, ``found.advice`` with ``full_output=True``
+# ``-ksp_monitor``                             ``progress=True``, or ``print(result.log())``
+# ``KSPGetConvergedReason``                    ``result.reason``, ``result.advice`` with ``full_output=True``
 # ``-ksp_view``                                ``print(A.plan)``, ``print(M)``
 # ===========================================  ====================================================================
 #
-# Two things to know. ``cg`` here stops by the norm of the residual ``b - A @ x``, as SciPy's, where PETSc's stops by
-# the preconditioned one unless told otherwise: the same ``rtol`` is another promise. And there is no counterpart to
-# SNES, TS, direct solvers or field splits; SciPy's are a call away, on the host.
+# Note two differences. ``cg`` stops by the norm of the residual ``b - A @ x``, as SciPy's does. PETSc's stops by the
+# norm of the preconditioned residual by default, so the same ``rtol`` has another meaning. And gsparse has no
+# counterpart to SNES, TS, direct solvers or field splits. SciPy's nonlinear, ODE and direct solvers run on the host.
 
-found = cg(A, b, rtol=1e-8, full_output=True)
-print(found)
-assert found.info == 0 and found.reason == "converged"
+result = cg(A, b, rtol=1e-8, full_output=True)
+print(result)
+assert result.info == 0 and result.reason == "converged"
 
 # %%
-# Next: :doc:`how_gsparse_chooses` and :doc:`solvers_and_preconditioners`. Whole programs: :ref:`poisson_cg`,
-# :ref:`pagerank`, :ref:`graph_neural_network` (a product with a gradient for PyTorch).
+# Read :doc:`how_gsparse_chooses` and :doc:`solvers_and_preconditioners` next. The examples :ref:`poisson_cg`,
+# :ref:`pagerank` and :ref:`graph_neural_network` (a product with a gradient for PyTorch) are whole programs.

@@ -2,10 +2,11 @@
 How gsparse chooses
 ===================
 
-A sparse product does two operations for each entry it reads, so its time is that of reading. gsparse reads less: it
-looks at the matrix once, works out what each of its formats would have to read, and takes the one with the shortest
-predicted time, the conversion included. This page shows what it looks at, what it found, and how to overrule it. Its
-pictures need matplotlib: ``pip install 'gsparse[examples]'``.
+A sparse product does two operations for each entry that it reads, so its time is that of reading memory. gsparse
+reduces the bytes that are read: it inspects the matrix once, computes how many bytes each of its formats would read,
+and chooses the one with the shortest predicted time, including the conversion. This page shows the statistics that the
+choice uses, the choices for three matrices, and how to override a choice. Its pictures need matplotlib: ``pip install
+'gsparse[examples]'``.
 """
 
 # %%
@@ -13,8 +14,8 @@ pictures need matplotlib: ``pip install 'gsparse[examples]'``.
 #
 # The plan
 # --------
-# A Laplacian on a grid has few distinct rows, and a random matrix none that are alike. Rows of a third one, a graph in
-# which few vertices have most of the edges, are of very different length.
+# The Laplacian on a grid has few distinct rows, and no two rows of a random matrix are alike. The third matrix is a
+# graph in which a few vertices have most of the edges, so that its rows have very different lengths.
 
 from importlib.util import find_spec
 
@@ -43,9 +44,9 @@ for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "gr
     row_lengths(S, below).set_xlim(0.5, 1e4)
 
 # %%
-# ``A.plan`` prints the choice, its reason, the row statistics it rests on, and a line for each format that fits: how
-# columns and values would be stored, what one product reads and writes, stored over true entries, and the predicted
-# time. η is the share of a warp's lanes at work when each lane owns a row: 1 where rows are of one length.
+# ``A.plan`` prints the choice, its reason, the row statistics, and a line for each format that fits: how columns and
+# values would be stored, the bytes that one product reads and writes, stored over true entries, and the predicted time.
+# η is the share of a warp's lanes that work when each lane owns a row. It is 1 if all rows have the same length.
 
 A = GpuSparseMatrix(grid)
 print(A.plan)
@@ -53,7 +54,7 @@ assert A.plan.format in gsparse.FORMATS
 assert A.plan.stats.nnz == grid.nnz and A.plan.stats.max_length == 7
 
 # %%
-# The statistics alone tell these matrices apart:
+# The statistics of the three matrices differ:
 
 plans = {"grid": A.plan, "random": GpuSparseMatrix(random).plan, "graph": GpuSparseMatrix(graph).plan}
 for name, plan in plans.items():
@@ -62,24 +63,25 @@ for name, plan in plans.items():
 assert plans["grid"].stats.efficiency > plans["random"].stats.efficiency > plans["graph"].stats.efficiency
 
 # %%
-# Of the formats, ``csr_scalar``, ``csr_vector``, ``csr_adaptive`` and ``csr_split`` read CSR's own arrays. They are the
-# schedules of one layout, and differ in how threads share the work: a thread for each row, several threads for each
-# row, a block of threads for a block of rows, or equal shares of the entries. ``ellpack`` pads all rows to one length,
-# ``blocked_ellpack`` the rows of a slice, and ``row_pattern`` stores what rows have in common once.
+# The formats ``csr_scalar``, ``csr_vector``, ``csr_adaptive`` and ``csr_split`` read CSR's own arrays. They are
+# schedules of the same arrays, and differ in how the work is divided among threads: a thread for each row, several
+# threads for each row, a block of threads for a block of rows, or equal shares of the entries. ``ellpack`` pads all
+# rows to one length, ``blocked_ellpack`` pads the rows of each slice, and ``row_pattern`` stores each distinct pattern
+# of a row once.
 #
 # Compression
 # -----------
-# Formats store less than CSR wherever that loses nothing: columns in one or two bytes, distances from the diagonal once
-# for all rows that share them, a dictionary of few values, float32 where every value survives the way there and back.
-# ``compress=False`` switches that off.
+# Formats compress the matrix where that is exact: columns take one or two bytes, the offsets from the diagonal are
+# stored once for all rows that share them, a dictionary holds the values if few are distinct, and float32 replaces
+# float64 if it represents every value exactly. ``compress=False`` turns this off.
 
 plain = GpuSparseMatrix(grid, compress=False)
 print(plain.plan)
-print(f"{A.plan.chosen.nbytes / 1e6:.2f} MB a product, {plain.plan.chosen.nbytes / 1e6:.2f} without compression")
+print(f"{A.plan.chosen.nbytes / 1e6:.2f} MB per product, {plain.plan.chosen.nbytes / 1e6:.2f} without compression")
 assert A.plan.chosen.nbytes < plain.plan.chosen.nbytes
 
 # %%
-# Whatever the format, the numbers multiplied are those given; only sums may be rounded in another order.
+# Every format multiplies exactly the given values. Only the order of additions, and so the rounding, may differ.
 
 x = rng.standard_normal(n**3)
 bound = 16 * np.finfo(float).eps * (abs(grid) @ abs(x))
@@ -87,7 +89,7 @@ assert np.all(abs(A @ x - grid @ x) <= bound)
 assert np.all(abs(plain @ x - grid @ x) <= bound)
 
 # %%
-# Values that are all different can be neither shared nor narrowed; columns still can:
+# Values that are all different cannot be compressed, but columns still can:
 
 uneven = grid.copy()
 uneven.data *= rng.uniform(0.5, 1.5, uneven.nnz)
@@ -97,31 +99,32 @@ least = [min(candidate.nbytes for candidate in matrix.plan.candidates) for matri
 assert least[0] < least[1] < least[2]
 
 # %%
-# ``A.stored`` are the arrays themselves, a frozen dataclass. CSR's, which the matrix keeps beside them, are on the
-# device too: a format costs memory as well as the time to make it.
+# ``A.stored`` is a frozen dataclass with the arrays of the chosen format. The CSR arrays stay on the device too, so a
+# format costs memory in addition to the time of its conversion.
 
 print(type(A.stored).__name__, f"{A.stored.nbytes} bytes, CSR's arrays {A.plan.stats.nnz * 12 + (n**3 + 1) * 4}")
 
 # %%
-# What a conversion is worth
-# --------------------------
-# Making a format takes the time of some products (``setup_seconds`` of a `Candidate`), so the choice depends on how
-# many there will be: 1000 unless ``expected_products`` says otherwise. For a single one CSR is read as it is.
+# When a conversion pays
+# ----------------------
+# Making a format takes the time of several products (``setup_seconds`` of a `Candidate`), so the choice depends on the
+# number of products. It is 1000 unless ``expected_products`` gives another number. For a single product, the CSR arrays
+# are read without conversion.
 
-once = GpuSparseMatrix(grid, expected_products=1)
-print(once.plan.reason)
-assert once.plan.format.startswith("csr_")
+single_use = GpuSparseMatrix(grid, expected_products=1)
+print(single_use.plan.reason)
+assert single_use.plan.format.startswith("csr_")
 
 # %%
-# A matrix of the same structure with other values (``A.with_data``, ``2 * A``) takes over what the structure decided,
-# so time steps pay for it once.
+# A matrix of the same structure with other values (``A.with_data``, ``2 * A``) reuses everything that depends on the
+# structure only, so that a simulation computes it once for all time steps.
 #
-# The clock instead of the model
-# ------------------------------
-# Predictions come from constants measured on an H200 and on one CPU; your machine is another. ``tune=True`` times the
-# two to four best candidates when the first product is asked for, and remembers the verdict on disk
-# (``GSPARSE_CACHE_DIR``) for the next matrix of the same features on the same device. ``tune="lazy"`` does it within
-# the first products: nothing waits, but each of these may round differently, as formats add in different orders.
+# Measuring instead of predicting
+# -------------------------------
+# Predictions use constants that were measured on an H200 and on one CPU, and your machine may differ. ``tune=True``
+# times the two to four best candidates at the first product, and stores the result on disk (``GSPARSE_CACHE_DIR``) for
+# the next matrix with the same features on the same device. ``tune="lazy"`` times them during the first products. No
+# product is delayed, but each of them may round differently, because formats add in different orders.
 
 tuned = GpuSparseMatrix(grid, tune=True)
 tuned @ x
@@ -131,17 +134,18 @@ assert 2 <= len(timed) <= 4
 assert tuned.plan.chosen.measured == min(candidate.measured for candidate in timed)
 
 # %%
-# A roofline shows the same: each format under the roof that the memory of this machine sets, predicted and measured.
-# Formats that read less stand further right; what is above the roof was read from a cache.
+# A roofline shows the predicted and the measured speed of each format, and the limit that the memory bandwidth of this
+# machine sets. Formats that read fewer bytes are further right. A mark above the line means that data came from a
+# cache.
 
 axes = roofline(tuned)
 
 # %%
-# To overrule the choice, name the format, and for CSR its schedule. ``format="csr"`` alone chooses among the schedules.
-# The names in a plan's table are accepted too: ``format="csr_vector"`` is the same as the next line.
+# To override the choice, name the format, and for CSR its schedule. ``format="csr"`` alone chooses among the schedules.
+# The names in a plan's table are accepted too: ``format="csr_vector"`` has the same effect as the next line.
 
-asked = GpuSparseMatrix(grid, format="csr", schedule="vector")
-assert asked.plan.format == "csr_vector" and asked.plan.reason == "asked for"
+requested = GpuSparseMatrix(grid, format="csr", schedule="vector")
+assert requested.plan.format == "csr_vector" and requested.plan.reason == "asked for"
 assert GpuSparseMatrix(grid, format="csr").plan.format.startswith("csr_")
 
 # %%
@@ -158,9 +162,9 @@ for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"for
 # %%
 # Several columns at once
 # -----------------------
-# ``A @ X`` reads the matrix once for all columns of X. Then X is most of what moves, and the question is how threads
-# share columns and entries rather than how the matrix is stored. ``A.plan_for(k)`` tells what a GPU does with a
-# row-major X of k columns, and why; it can be asked on any machine.
+# ``A @ X`` reads the matrix once for all columns of X. Then most of the memory traffic is that of X, and the division
+# of columns and entries among threads matters more than the storage format. ``A.plan_for(k)`` describes how a GPU
+# multiplies a row-major X of k columns, and why. It works on any machine.
 
 for name, S in (("grid", grid), ("graph", graph)):
     for k in (4, 64):
@@ -171,5 +175,5 @@ Y = A @ X
 assert np.all(abs(Y - grid @ X) <= 16 * np.finfo(float).eps * (abs(grid) @ abs(X)))
 
 # %%
-# From the command line, ``python -m gsparse info FILE`` prints statistics, plan and memory of a matrix in a file,
-# ``--tune`` included, and ``python -m gsparse bench`` times every format beside other libraries.
+# On the command line, ``python -m gsparse info FILE`` prints the statistics, the plan and the memory of a matrix in a
+# file, also with ``--tune``, and ``python -m gsparse bench`` times every format beside other libraries.

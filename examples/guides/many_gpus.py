@@ -2,9 +2,9 @@
 Running on many GPUs
 ====================
 
-A matrix in blocks of rows, one a worker of a `dask <https://distributed.dask.org>`_ cluster; solvers run on the
-workers. Without a GPU the workers are processes on the CPU, as on the machine that made this page, so the script is the
-same on a laptop.
+A distributed matrix is divided into blocks of rows, one block for each worker of a
+`dask <https://distributed.dask.org>`_ cluster, and solvers run on the workers. If there is no GPU, the workers are
+processes on the CPU, as on the machine that made this page. So the same script also runs on a laptop.
 """
 
 # %%
@@ -12,10 +12,10 @@ same on a laptop.
 #
 # A cluster, and a matrix on it
 # -----------------------------
-# `LocalGpuCluster` starts a worker for each GPU of this machine. Its processes
-# import this file, so whatever starts it has to be behind ``if __name__ == "__main__"``; in a notebook that is not
-# needed. Any other dask cluster serves as well, with a worker for each GPU: :ref:`cluster_across_hosts` starts one by
-# hand, with TLS, and under Slurm.
+# `LocalGpuCluster` starts a worker for each GPU of this machine. Its processes import this file, so the code that
+# starts the cluster must be inside of ``if __name__ == "__main__"``. A notebook does not need that. Any other dask
+# cluster with a worker for each GPU can be used instead: :ref:`cluster_across_hosts` shows how to start one by hand,
+# with TLS, and under Slurm.
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,17 +27,17 @@ from gsparse.linalg import cg, ic0
 
 
 def poisson(n):
-    """Give -Δ on a cube, times h²."""
+    """Return the 7-point discretization of -Δ on a cube, times h²."""
     return sp.csr_array(-sla.LaplacianNd((n,) * 3, boundary_conditions="dirichlet", dtype=np.float64).tosparse())
 
 
 def tridiagonal_rows(begin, end, size=10_000):
-    """Give some rows of a matrix that is nowhere as a whole."""
+    """Return some rows of a matrix that is never assembled in one place."""
     return sp.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(size, size)).tocsr()[begin:end]
 
 
 if __name__ == "__main__":
-    cluster = LocalGpuCluster(2, device="cpu")  # two workers on the CPU; leave both out for one on each GPU
+    cluster = LocalGpuCluster(2, device="cpu")  # two workers on the CPU; without arguments, one worker for each GPU
     client = Client(cluster)
 
     S, b = poisson(16), np.ones(16**3)
@@ -46,19 +46,20 @@ if __name__ == "__main__":
     assert len(A.workers) == 2 and sum(A.nnz_per_worker) == S.nnz
 
 # %%
-# Each worker owns consecutive rows, cut so that all have about as many entries (``partition="nnz"``), and the same part
-# of every vector. Entries of a vector that it has columns for but does not own are its *ghosts*, which it gets from
-# their owners, worker to worker, in every product: by NCCL or RCCL where each has a GPU to itself, else over TCP. Here
-# a slab of the cube borders on the other along one face:
+# Each worker owns consecutive rows and the same part of every vector. By default (``partition="nnz"``), all workers own
+# about the same number of entries. For a product, a worker also needs entries of the vector that other workers own,
+# which are called its *ghosts*. Their owners send them directly, over NCCL or RCCL if each worker has a GPU of its own,
+# else over TCP. In this example, each worker owns one half of the cube, and its ghosts are the points of the other half
+# along their common face:
 
 if __name__ == "__main__":
     assert A.row_bounds == (0, 8 * 16**2, 16**3)
     assert A.ghosts_per_worker == [16**2, 16**2]
 
 # %%
-# Ghosts are what a product sends, so a numbering in which neighbours are far apart is expensive. ``reorder="rcm"``
-# brings them together, ``partition="metis"`` looks for few ghosts in the graph (extra ``metis``). Vectors need no
-# permuting: that happens on the way.
+# Every product sends the ghosts, so an order of the rows in which neighbours are far apart is expensive.
+# ``reorder="rcm"`` moves neighbours together, and ``partition="metis"`` computes a partition with few ghosts (it needs
+# the extra ``metis``). Vectors are permuted automatically.
 
 if __name__ == "__main__":
     shuffled = np.random.default_rng(1).permutation(16**3)
@@ -71,39 +72,41 @@ if __name__ == "__main__":
 # %%
 # The same solvers
 # ----------------
-# Functions of `gsparse.linalg` find out that the matrix is distributed, and run on the workers: dask starts and ends
-# the solve and sees no vector in between. NumPy goes in and comes out; dask arrays do as well, and then no process has
-# to hold a whole vector (:ref:`many_gpus_poisson`).
+# The solvers of `gsparse.linalg` run on the workers if the matrix is distributed. Dask starts and ends the solve, and
+# no vector passes through dask in between. For a right-hand side in a NumPy array, the solution is a NumPy array. For a
+# dask array it is a dask array, and then no process holds a whole vector (:ref:`many_gpus_poisson`).
 
 if __name__ == "__main__":
-    found = cg(A, b, M=ic0(A), rtol=1e-8, full_output=True)
-    print(found)
-    assert found.info == 0
-    assert np.linalg.norm(b - S @ found.x) <= 2e-8 * np.linalg.norm(b)
+    result = cg(A, b, M=ic0(A), rtol=1e-8, full_output=True)
+    print(result)
+    assert result.info == 0
+    assert np.linalg.norm(b - S @ result.x) <= 2e-8 * np.linalg.norm(b)
     assert np.allclose(A @ b, S @ b)
 
 # %%
-# Preconditioners are made of each worker's own block and know nothing of the others': block Jacobi over workers. More
-# workers can mean more iterations, so compare whole solves, not iterations a second. The same matrix on one worker:
+# Each worker makes its preconditioner from its own diagonal block only, which is block Jacobi over the workers. With
+# more workers, a solve can therefore need more iterations. Compare the times of whole solves and not of iterations. The
+# same matrix on one worker:
 
 if __name__ == "__main__":
-    with distribute(S, client=client, workers=A.workers[:1]) as alone:
-        one = cg(alone, b, M=ic0(alone), rtol=1e-8, full_output=True)
-    print(f"{one.iterations} iterations on one worker, {found.iterations} on two")
-    assert one.iterations <= found.iterations
+    with distribute(S, client=client, workers=A.workers[:1]) as A1:
+        result1 = cg(A1, b, M=ic0(A1), rtol=1e-8, full_output=True)
+    print(f"{result1.iterations} iterations on one worker, {result.iterations} on two")
+    assert result1.iterations <= result.iterations
 
 # %%
-# SciPy's solvers take the matrix too, but their vectors are here: each product sends them out and back.
+# SciPy's solvers accept the matrix too, but their vectors lie in this process. Each product sends a vector to the
+# workers and back.
 
 if __name__ == "__main__":
     x, info = sla.cg(A, b, rtol=1e-8)
     assert info == 0
 
 # %%
-# Rows that are never here
-# ------------------------
-# A matrix that fits on no single machine is read where it belongs: from files (:ref:`partitioned_files`), from a
-# function, or from the chunks of a dask array (`from_dask_array`).
+# Matrices that fit on no single machine
+# --------------------------------------
+# Each worker can read its own rows: from files (:ref:`partitioned_files`), from a function, or from the chunks of a
+# dask array (`from_dask_array`).
 
 if __name__ == "__main__":
     with from_loaders([tridiagonal_rows], (10_000, 10_000), client=client, partition="rows") as T:
@@ -113,21 +116,22 @@ if __name__ == "__main__":
         assert np.allclose(T @ x, 1.0)
 
 # %%
-# When something goes wrong
-# -------------------------
-# A worker that is gone is a `WorkerLost <gsparse.errors.WorkerLost>` with its rank and address; one that is silent for
-# ``timeout=`` seconds is a `CommunicationError <gsparse.errors.CommunicationError>`. An error on one rank ends the
-# solve on all, and comes here as it is. ``cg(A, b, on_failure="resume")`` makes the rows again on the workers that are
-# left and goes on from what these had kept of x.
+# Failures
+# --------
+# If a worker is lost, a `WorkerLostError <gsparse.errors.WorkerLostError>` with its rank and address is raised. If a
+# worker is silent for ``timeout=`` seconds, a `CommunicationError <gsparse.errors.CommunicationError>` is raised. An
+# error on one rank ends the solve on all ranks, and is raised in the client unchanged.
+# ``cg(A, b, on_failure="resume")`` loads the rows again on the remaining workers, and continues from the latest
+# checkpoint of x in their memory.
 #
-# Who reaches a dask scheduler can run code on its workers. On a network that you do not trust, give dask TLS
-# certificates, which connections between workers then use as well.
+# Everyone who can reach a dask scheduler can run code on its workers. On a network that you do not trust, give dask TLS
+# certificates; the connections between workers then use them as well.
 #
-# How far it scales
-# -----------------
-# An iteration has a fixed price for its exchange and its sums. While every GPU has millions of rows that is a small
-# part of it; with a few thousand it is all there is. ``FIGURES.md`` has what was measured on one host, and
-# :ref:`thousand_gpus` is a model, fitted to measurements, of what to expect beyond.
+# Scaling
+# -------
+# In every iteration, the exchange of ghosts and the sums over all workers take a fixed time. It is a small part of the
+# iteration if every GPU has millions of rows, and nearly all of it if every GPU has a few thousand. ``FIGURES.md`` has
+# measurements on one host. :ref:`thousand_gpus` is a model, fitted to measurements, for larger clusters.
 
 if __name__ == "__main__":
     A.close()

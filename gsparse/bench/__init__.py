@@ -1,4 +1,4 @@
-"""Timing of every format beside the libraries of the device, in one run: ``python -m gsparse bench``."""
+"""Time every format beside the other libraries of the device, in one run: ``python -m gsparse bench``."""
 
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem, matrix_folder
 from gsparse.bench.records import Record, Run

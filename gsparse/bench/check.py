@@ -1,4 +1,4 @@
-"""Products compared row by row with one in extended precision."""
+"""Compare products row by row with a product in extended precision."""
 
 from __future__ import annotations
 
@@ -6,75 +6,76 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.bench.peers import Loaded
+from gsparse.bench.peers import LoadedMatrix
 
-__all__ = ["Exact"]
+__all__ = ["ExactProduct"]
 
-# Rows are taken together up to this many entries, which bounds the memory of the extended products.
+# Entries of a chunk of rows. It bounds the memory of the products in extended precision.
 CHUNK_ENTRIES = 4_000_000
 
 
-class Exact:
-    """A·x and |A|·|x| in extended precision on the host, computed when first asked for.
+class ExactProduct:
+    """A·x and |A|·|x| in extended precision on the host, computed at the first comparison.
 
-    Of several columns a weighted sum is compared, A·(X·w) with Y·w in double precision: one column that is wrong, or
-    stands in another's place, is as far off as it would be alone.
+    For several columns, the weighted sums A·(X·w) and Y·w are compared, in double precision. All weights in w differ,
+    so that the sum also shows a wrong column and two columns in the wrong order.
 
     Parameters
     ----------
-    loaded : Loaded
+    loaded : LoadedMatrix
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedMatrix) -> None:
         self._loaded = loaded
-        self._found: tuple[Any, Any] | None = None
+        self._cached_products: tuple[Any, Any] | None = None
 
-    def compare(self, got: Any) -> tuple[float, bool]:
-        """Compare a product with the exact one.
+    def compare(self, computed: Any) -> tuple[float, bool]:
+        """Compare a computed product with the exact one.
 
         Parameters
         ----------
-        got : array, shape (num_rows,) or (num_rows, k)
-            Of the host or of the device.
+        computed : array, shape (num_rows,) or (num_rows, k)
+            An array on the host or on the device.
 
         Returns
         -------
         error : float
-            The largest |got - exact| over eps·(|A|·|x|) of its row.
+            The largest |computed - exact| of a row, in units of eps·(|A|·|x|) of that row.
         correct : bool
-            Whether every row is within 2·(its entries + 4) of that, the tests' own bound; plus 2 a column.
+            Whether the error of every row is at most 2·(row length + 4), the bound of gsparse's tests. For k columns
+            the bound is 2·(row length + 4 + k).
         """
         loaded = self._loaded
-        is_panel, dtype, xp = loaded.x.ndim == 2, got.dtype, loaded.device.xp
+        is_panel, dtype, xp = loaded.x.ndim == 2, computed.dtype, loaded.device.xp
         if is_panel:
-            got = xp.asarray(got).astype(np.float64) @ self._weights()
-        got = _host(got)
+            computed = xp.asarray(computed).astype(np.float64) @ self._weights()
+        computed = _host(computed)
         exact, bound = self._products()
         info = np.finfo(loaded.dtype)
         unit = info.eps * bound + info.smallest_subnormal
-        error = abs(got - exact) / unit
+        error = abs(computed - exact) / unit
         lengths = np.diff(_host(self._loaded.arrays.indptr))
         allowed = 2 * (lengths + 4 + (loaded.columns if is_panel else 0))
-        correct = bool(dtype == loaded.dtype and np.all(error <= allowed))  # (a NaN is not)
+        correct = bool(dtype == loaded.dtype and np.all(error <= allowed))  # The comparison is false for a NaN.
         return float(np.max(error, initial=0.0)), correct
 
     def _products(self) -> tuple[Any, Any]:
-        if self._found is None:
+        if self._cached_products is None:
             data, indices, indptr = (_host(part) for part in self._loaded.arrays[:3])
-            x, sizes = self._loaded.x, None
+            x, magnitudes = self._loaded.x, None
             if x.ndim == 2:
                 x = x.astype(np.float64)
-                x, sizes = x @ self._weights(), _host(abs(x) @ self._weights())
-            self._found = extended_product(data, indices, indptr, _host(x), sizes)
-        return self._found
+                x, magnitudes = x @ self._weights(), _host(abs(x) @ self._weights())
+            self._cached_products = extended_product(data, indices, indptr, _host(x), magnitudes)
+        return self._cached_products
 
     def _weights(self) -> Any:
-        """Give a number for each column, no two alike."""
+        """Return a weight for each column. All weights differ."""
         return 0.5 + self._loaded.device.xp.arange(self._loaded.columns) / self._loaded.columns
 
 
-def extended_product(data: Any, indices: Any, indptr: Any, x: Any, sizes: Any = None) -> tuple[Any, Any]:
-    """Give A·x and |A|·sizes (|x| where left out) as longdouble, chunk by chunk of rows.
+def extended_product(data: Any, indices: Any, indptr: Any, x: Any, magnitudes: Any = None) -> tuple[Any, Any]:
+    """Return A·x and |A|·magnitudes as longdouble arrays, computed in chunks of rows. Magnitudes default to |x|.
 
     Examples
     --------
@@ -83,21 +84,21 @@ def extended_product(data: Any, indices: Any, indptr: Any, x: Any, sizes: Any = 
     >>> exact.astype(float).tolist(), bound.astype(float).tolist()
     ([-1.0, 0.0], [5.0, 0.0])
     """
-    sizes = abs(x) if sizes is None else sizes
+    magnitudes = abs(x) if magnitudes is None else magnitudes
     num_rows = indptr.size - 1
     exact, bound = (np.zeros(num_rows, np.longdouble) for _ in range(2))
     begin = 0
     while begin < num_rows:
-        reach = np.searchsorted(indptr, indptr[begin] + CHUNK_ENTRIES, side="right") - 1
-        end = max(begin + 1, int(reach))
+        chunk_end = np.searchsorted(indptr, indptr[begin] + CHUNK_ENTRIES, side="right") - 1
+        end = max(begin + 1, int(chunk_end))
         first, last = int(indptr[begin]), int(indptr[end])
-        values, places = data[first:last].astype(np.longdouble), indices[first:last]
-        terms, magnitudes = values * x[places], abs(values) * sizes[places]
+        values, columns = data[first:last].astype(np.longdouble), indices[first:last]
+        terms, bounds = values * x[columns], abs(values) * magnitudes[columns]
         starts = indptr[begin:end].astype(np.int64) - first
-        filled = np.flatnonzero(np.diff(indptr[begin : end + 1]))  # reduceat takes no empty rows
-        if filled.size:
-            exact[begin + filled] = np.add.reduceat(terms, starts[filled])
-            bound[begin + filled] = np.add.reduceat(magnitudes, starts[filled])
+        nonempty = np.flatnonzero(np.diff(indptr[begin : end + 1]))  # np.add.reduceat is wrong for empty rows.
+        if nonempty.size:
+            exact[begin + nonempty] = np.add.reduceat(terms, starts[nonempty])
+            bound[begin + nonempty] = np.add.reduceat(bounds, starts[nonempty])
         begin = end
     return exact, bound
 

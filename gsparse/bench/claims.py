@@ -1,4 +1,4 @@
-"""What was published about these algorithms, beside the same figures of this run."""
+"""Published claims about these algorithms, beside the corresponding figures of a run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from gsparse.bench.records import Record, by_matrix
-from gsparse.bench.summary import Spread, choice_lines, choices, spread
+from gsparse.bench.summary import RatioSummary, choice_lines, choices, summarize_ratios
 
 __all__ = ["CLAIMS", "Claim", "claim_lines"]
 
 NOT_MEASURED = "not measured in this run"
 
-# A matrix has a long tail where its longest row has so many times the mean row's entries.
+# A matrix has a long tail if its longest row has more than this many times the entries of the mean row.
 LONG_TAIL = 20.0
 
 Filter = Callable[[Record], bool]
@@ -26,90 +26,96 @@ class Claim:
 
     Attributes
     ----------
-    text, said_for : str
-        The claim in our words, and what it was measured on.
+    text, conditions : str
+        The claim in our words, and the hardware and matrices for which it was published.
     figure : callable
-        Takes the records and gives this run's figure; None where it has none.
+        Takes the records and returns the figure of this run, or None if the run has none.
     unit : str
-        What the figure is.
+        What the figure means.
     """
 
     text: str
-    said_for: str
+    conditions: str
     figure: Figure
     unit: str
 
 
-def anything(_: Record) -> bool:
-    """Take every record."""
+def every_record(_: Record) -> bool:
+    """Return True, so that a filter selects every record."""
     return True
 
 
-def long_tailed(record: Record) -> bool:
-    """Tell whether a matrix has a row far longer than its mean row."""
+def has_long_tail(record: Record) -> bool:
+    """Return whether the matrix has a row that is far longer than its mean row."""
     return record.longest * record.rows > LONG_TAIL * record.nnz
 
 
-def regular(record: Record) -> bool:
-    """Tell whether a matrix has no such row."""
-    return not long_tailed(record)
+def has_no_long_tail(record: Record) -> bool:
+    """Return whether the matrix has no row that is far longer than its mean row."""
+    return not has_long_tail(record)
 
 
-def named(record: Record, matrix: str) -> bool:
-    """Tell whether a record is of this matrix."""
+def is_of_matrix(record: Record, matrix: str) -> bool:
+    """Return whether a record is of the matrix with this name."""
     return record.matrix == matrix
 
 
-def best(rows: Sequence[Record], name: str) -> float | None:
-    """Give the best time of what is named so, stored plainly where it was measured: compression was no part of it."""
-    found = [r for r in rows if r.what.startswith(name) and r.us]
-    plain = [r for r in found if r.compressed is False]
-    return min((r.us or 0.0 for r in plain or found), default=None)
+def best_time(rows: Sequence[Record], prefix: str) -> float | None:
+    """Return the best time of the ways of multiplying whose names begin with `prefix`.
+
+    Uncompressed storage is preferred, because the published formats did not compress.
+    """
+    measured = [r for r in rows if r.what.startswith(prefix) and r.us]
+    uncompressed = [r for r in measured if r.compressed is False]
+    return min((r.us or 0.0 for r in uncompressed or measured), default=None)
 
 
-def speedup(records: Sequence[Record], ours: str, theirs: str, which: Filter = anything) -> Spread | None:
-    """Compare two ways of multiplying, each named by how its name begins: theirs over ours."""
+def speedup(records: Sequence[Record], ours: str, theirs: str, which: Filter = every_record) -> RatioSummary | None:
+    """Summarize the best time of `theirs` over the best time of `ours`, which are beginnings of names."""
     ratios = []
     for rows in by_matrix(r for r in records if which(r)).values():
-        mine, other = best(rows, ours), best(rows, theirs)
-        if mine and other:
-            ratios.append(other / mine)
-    return spread(ratios)
+        our_time, their_time = best_time(rows, ours), best_time(rows, theirs)
+        if our_time and their_time:
+            ratios.append(their_time / our_time)
+    return summarize_ratios(ratios)
 
 
 def on_long_tails(records: Sequence[Record], ours: str) -> str | None:
-    """Compare with the vendor's default on long tails, and say where padding kept a format from being tried."""
-    tails = [r for r in records if long_tailed(r)]
-    asked = {(r.matrix, r.dtype) for r in tails if r.what.startswith(ours)}
+    """Compare a format with the vendor's default on long tails, and count the matrices that the format does not fit."""
+    tails = [r for r in records if has_long_tail(r)]
+    requested = {(r.matrix, r.dtype) for r in tails if r.what.startswith(ours)}
     measured = {(r.matrix, r.dtype) for r in tails if r.what.startswith(ours) and r.us}
-    found = speedup(tails, ours, DEFAULT)
-    if not any(r.what == DEFAULT for r in records) or not asked:
+    summary = speedup(tails, ours, DEFAULT)
+    if not any(r.what == DEFAULT for r in records) or not requested:
         return None
-    left_out = f"does not fit {len(asked - measured)} of {len(asked)} matrices"
-    return left_out if found is None else f"{found}; {left_out}"
+    left_out = f"does not fit {len(requested - measured)} of {len(requested)} matrices"
+    return left_out if summary is None else f"{summary}; {left_out}"
 
 
-def setup(records: Sequence[Record], what: str) -> Spread | None:
-    """Give the set-up of what is named so, in products of its own."""
-    return spread(r.setup_products for r in records if r.what.startswith(what) and r.setup_products)
+def setup(records: Sequence[Record], prefix: str) -> RatioSummary | None:
+    """Summarize the set-up, in products, of the ways of multiplying whose names begin with `prefix`."""
+    return summarize_ratios(r.setup_products for r in records if r.what.startswith(prefix) and r.setup_products)
 
 
-def block_size(records: Sequence[Record], threads: int) -> Spread | None:
-    """Compare a launch shape with 256 threads a block, same matrix and format: the time with 256 over this one's."""
+def block_size(records: Sequence[Record], threads: int) -> RatioSummary | None:
+    """Summarize the time with 256 threads per block over the time with `threads`, for the same matrix and format."""
     times = {(r.matrix, r.dtype, r.format, r.compressed, r.threads_per_block): r.us for r in records}
     ratios = []
-    for (*rest, shape), time in times.items():
-        usual = times.get((*rest, 256))  # type: ignore[arg-type]
-        if shape == threads and time and usual:
-            ratios.append(usual / time)
-    return spread(ratios)
+    for (*key, threads_per_block), time in times.items():
+        default = times.get((*key, 256))  # type: ignore[arg-type]
+        if threads_per_block == threads and time and default:
+            ratios.append(default / time)
+    return summarize_ratios(ratios)
 
 
 def two_candidates(records: Sequence[Record]) -> str | None:
-    """Say how far the better of the plan's first two candidates, both measured, is from the best, and its choice."""
-    found = choices(records)
-    two = spread(c.of_two for c in found if c.of_two is not None)
-    return None if two is None else f"{two}; {' '.join(choice_lines(found))}"
+    """Compare the better of the plan's first two candidates with the best one, and say how good the plan's choice is.
+
+    The better candidate is the one that measured faster.
+    """
+    compared = choices(records)
+    better_of_two = summarize_ratios(c.better_of_two for c in compared if c.better_of_two is not None)
+    return None if better_of_two is None else f"{better_of_two}; {' '.join(choice_lines(compared))}"
 
 
 DEFAULT = "cuSPARSE default"
@@ -118,72 +124,74 @@ LAB_NOTES = "MI250X, 33 matrices, over default rocSPARSE, read off the published
 PRODUCTS = "products, geometric mean (range)"
 
 
-def _over_default(ours: str, said: str, which: Filter = anything) -> Claim:
-    return Claim(f"{ours}: {said}", LAB_NOTES, partial(speedup, ours=ours, theirs=DEFAULT, which=which), OVER_DEFAULT)
+def _speedup_claim(ours: str, published: str) -> Claim:
+    return Claim(f"{ours}: {published}", LAB_NOTES, partial(speedup, ours=ours, theirs=DEFAULT), OVER_DEFAULT)
 
 
-def _ruined(ours: str, said: str) -> Claim:
+def _long_tail_claim(ours: str, published: str) -> Claim:
     figure = partial(on_long_tails, ours=ours)
-    return Claim(f"long-tailed AMG levels: {ours} {said}", "MI250X", figure, f"{OVER_DEFAULT}, on long tails")
+    return Claim(f"long-tailed AMG levels: {ours} {published}", "MI250X", figure, f"{OVER_DEFAULT}, on long tails")
 
 
 CLAIMS = (
     *(
         Claim(
-            f"256 threads a block beats {threads}, slightly",
+            f"256 threads per block are slightly faster than {threads}",
             "MI250X",
             partial(block_size, threads=threads),
-            f"speed of {threads} over 256 threads a block, geometric mean (range)",
+            f"speed of {threads} over 256 threads per block, geometric mean (range)",
         )
         for threads in (128, 512)
     ),
-    _over_default("cuSPARSE CSR", "vendor's CSR with analysis 1.34"),
-    _over_default("csr_vector", "1.22"),
-    _over_default("blocked_ellpack", "0.92 (0.20 to 1.67)"),
-    _over_default("ellpack", "0.46"),
-    _over_default("csr_scalar", "0.21"),
+    _speedup_claim("cuSPARSE CSR", "vendor's CSR with analysis 1.34"),
+    _speedup_claim("csr_vector", "1.22"),
+    _speedup_claim("blocked_ellpack", "0.92 (0.20 to 1.67)"),
+    _speedup_claim("ellpack", "0.46"),
+    _speedup_claim("csr_scalar", "0.21"),
     Claim(
-        "set-up: the vendor's analysis 27 products (4 to 65)", "MI250X", partial(setup, what="cuSPARSE CSR"), PRODUCTS
+        "set-up: the vendor's analysis 27 products (4 to 65)", "MI250X", partial(setup, prefix="cuSPARSE CSR"), PRODUCTS
     ),
     Claim(
-        "set-up: blocked_ellpack 4.2 products (1.8 to 16)", "MI250X", partial(setup, what="blocked_ellpack"), PRODUCTS
+        "set-up: blocked_ellpack 4.2 products (1.8 to 16)", "MI250X", partial(setup, prefix="blocked_ellpack"), PRODUCTS
     ),
-    Claim("set-up: ellpack 5.7 products (2 to 25)", "MI250X", partial(setup, what="ellpack"), PRODUCTS),
-    _ruined("ellpack", "is ruined"),
-    _ruined("blocked_ellpack", "is ruined"),
-    _ruined("csr_vector", "holds"),
+    Claim("set-up: ellpack 5.7 products (2 to 25)", "MI250X", partial(setup, prefix="ellpack"), PRODUCTS),
+    _long_tail_claim("ellpack", "becomes very slow"),
+    _long_tail_claim("blocked_ellpack", "becomes very slow"),
+    _long_tail_claim("csr_vector", "stays fast"),
     Claim(
         "csr_adaptive runs about twice as fast as csr_scalar",
         "M1, 10 % dense uniform",
-        partial(speedup, ours="csr_adaptive", theirs="csr_scalar", which=partial(named, matrix="uniform 4k x 400")),
+        partial(
+            speedup, ours="csr_adaptive", theirs="csr_scalar", which=partial(is_of_matrix, matrix="uniform 4k x 400")
+        ),
         "speed over csr_scalar on uniform 4k x 400 (10 % dense)",
     ),
     Claim(
-        "equal nonzeros over a thread a row: 1.2 to 1.5 times on regular rows",
+        "equal shares of nonzeros, over one thread per row: 1.2 to 1.5 times on regular rows",
         "Ampere, expected, not measured",
-        partial(speedup, ours="csr_split", theirs="csr_scalar", which=regular),
+        partial(speedup, ours="csr_split", theirs="csr_scalar", which=has_no_long_tail),
         "speed of csr_split over csr_scalar, regular rows",
     ),
     Claim(
-        "equal nonzeros over a thread a row: 2 to 4 times on power laws",
+        "equal shares of nonzeros, over one thread per row: 2 to 4 times on power laws",
         "Ampere, expected, not measured",
-        partial(speedup, ours="csr_split", theirs="csr_scalar", which=long_tailed),
+        partial(speedup, ours="csr_split", theirs="csr_scalar", which=has_long_tail),
         "speed of csr_split over csr_scalar, long tails",
     ),
     Claim(
         "two measured candidates match or beat a trained selector, without its tail of bad choices",
         "2,843 matrices on MI250X and V100, Ginkgo's published runs",
         two_candidates,
-        "time of the better of two over the best candidate's",
+        "time of the better of the two over that of the best candidate",
     ),
 )
 
 
 def claim_lines(records: Sequence[Record]) -> list[str]:
-    """Give each claim with this run's figure beside it, as lines of text."""
+    """Return the lines of text that show each claim, and below it the figure of this run."""
     lines = []
     for claim in CLAIMS:
-        found = claim.figure(records)
-        here = NOT_MEASURED if found is None else f"{found} — {claim.unit}"
-        lines += [f"- {claim.text} [{claim.said_for}]", f"    here: {here}"]
+        figure = claim.figure(records)
+        text = NOT_MEASURED if figure is None else f"{figure} — {claim.unit}"
+        lines += [f"- {claim.text} [{claim.conditions}]", f"    this run: {text}"]
     return lines

@@ -1,4 +1,4 @@
-"""Products with k dense columns: gsparse's choice, for X by rows and by columns, and every launch it chooses among."""
+"""Products with k dense columns: gsparse's choice for row-major and column-major X, and every other launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import gsparse
-from gsparse.bench.peers import SEED, Loaded, Peer, Prepared
+from gsparse.bench.peers import SEED, LoadedMatrix, Peer, Prepared
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, RowPattern
 from gsparse.formats.launch import Panel, PanelLaunch
@@ -20,29 +20,29 @@ from gsparse.kernels.gpu.spmm import panel_of
 
 __all__ = ["LAYOUTS", "column_peers", "launches", "with_columns"]
 
-# Of X and Y.
+# The memory layouts of X and Y.
 LAYOUTS = ("row-major", "column-major")
 
-# Lengths of rows that are cut into chunks, that are tried.
+# The row lengths, tried one by one, from which on a launch cuts rows into chunks.
 LIMITS = (1024, 256, 64, 32)
 
 
-def with_columns(loaded: Loaded, columns: int) -> Loaded:
-    """Give a loaded matrix with a row-major X of so many columns."""
+def with_columns(loaded: LoadedMatrix, columns: int) -> LoadedMatrix:
+    """Return the loaded matrix with a row-major X of this many columns in place of x."""
     rng = loaded.device.xp.random.default_rng(SEED)
     X = (rng.random((loaded.shape[1], columns)) - 0.5).astype(loaded.dtype)
     return replace(loaded, name=f"{loaded.name} × {columns}", x=X)
 
 
-def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterator[Peer]:
-    """Give gsparse's choice for a row-major X and for a column-major one, and where asked every launch beside it.
+def column_peers(loaded: LoadedMatrix, with_launches: Collection[str] = ()) -> Iterator[Peer]:
+    """Yield gsparse's choice for a row-major X and for a column-major one, and on request every possible launch.
 
     Parameters
     ----------
-    loaded : Loaded
-        With columns.
+    loaded : LoadedMatrix
+        A matrix with an X of several columns.
     with_launches : collection of str
-        Out of `LAYOUTS`.
+        The layouts, out of `LAYOUTS`, for which every launch is yielded too. Only GPUs have launches.
     """
     A = gsparse.GpuSparseMatrix(loaded.arrays[:3], shape=loaded.shape, device=loaded.device)
     xp, shape = loaded.device.xp, (loaded.shape[0], loaded.columns)
@@ -55,7 +55,7 @@ def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterato
         yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
         if name not in with_launches or loaded.device.kind != "gpu":
             continue
-        panel, operand = panel_of(X), A.operand()[0]
+        panel, operand = panel_of(X), A._prepared()[0]
         stored, survey = operand.columns_stored(loaded.dtype, loaded.dtype), operand.structure.survey
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
             label = {"columns": loaded.columns, "format": "csr_spmm"}
@@ -64,18 +64,21 @@ def column_peers(loaded: Loaded, with_launches: Collection[str] = ()) -> Iterato
 
 
 def launches(panel: Panel, lanes: int, value_bytes: int) -> Iterator[PanelLaunch]:
-    """Give the launches that may be best for such an X."""
-    units = -(-panel.num_columns // panel.pack)
-    widest = min(1 << (units - 1).bit_length(), 2 * lanes)
-    for loads, columns in product(loads_choices(value_bytes, panel.pack), (1, 2, 4, 8, 16, 32)):
-        if loads * columns not in (widest, widest // 2):
+    """Yield the launches that may be the best for such an X.
+
+    They are those that cover all columns of X, or half of them, at once.
+    """
+    packs = -(-panel.num_columns // panel.pack)
+    widest = min(1 << (packs - 1).bit_length(), 2 * lanes)
+    for loads, column_lanes in product(loads_choices(value_bytes, panel.pack), (1, 2, 4, 8, 16, 32)):
+        if loads * column_lanes not in (widest, widest // 2):
             continue
-        for entries in (e for e in (1, 2, 4, 8, 16) if e * columns <= lanes):
-            yield from (PanelLaunch(panel.pack, loads, columns, entries, limit) for limit in LIMITS)
+        for entry_lanes in (n for n in (1, 2, 4, 8, 16) if n * column_lanes <= lanes):
+            yield from (PanelLaunch(panel.pack, loads, column_lanes, entry_lanes, limit) for limit in LIMITS)
 
 
 def name_of(launch: PanelLaunch, layout: str) -> str:
-    """Name a launch for a table: lanes for columns × their accesses × lanes for entries / where long rows begin.
+    """Return a launch's name in the table: column lanes x loads per lane x entry lanes / length of a long row.
 
     Examples
     --------
@@ -86,20 +89,20 @@ def name_of(launch: PanelLaunch, layout: str) -> str:
     return f"{name}, {layout}" if layout else name
 
 
-def _prepare_choice(loaded: Loaded, A: Any, X: Array, Y: Array) -> Prepared:
+def _prepare_choice(loaded: LoadedMatrix, A: Any, X: Array, Y: Array) -> Prepared:
     def launch() -> Any:
         return A.matmat(X, out=Y)
 
     launch()
     label = {}
     if loaded.device.kind == "gpu" and loaded.columns > 1:
-        chosen = A.operand()[0].columns_plan(panel_of(X), loaded.dtype, loaded.dtype).launch
-        label = {"format": name_of(chosen, "")}
+        chosen_launch = A._prepared()[0].columns_plan(panel_of(X), loaded.dtype, loaded.dtype).launch
+        label = {"format": name_of(chosen_launch, "")}
     return Prepared(lambda: A @ X, loaded.csr_bytes, launch, result=launch, label=label)
 
 
 def _prepare_launch(
-    loaded: Loaded, stored: Csr | RowPattern, survey: Survey, X: Array, Y: Array, launch: PanelLaunch
+    loaded: LoadedMatrix, stored: Csr | RowPattern, survey: Survey, X: Array, Y: Array, launch: PanelLaunch
 ) -> Prepared:
     device, dtype = loaded.device, loaded.dtype
     multiply = kernels_of(device).csr_spmm(device, stored, dtype, lambda panel: launch, survey)

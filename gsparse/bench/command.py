@@ -16,7 +16,7 @@ from gsparse.bench import report, scaling
 from gsparse.bench.columns import LAYOUTS
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
 from gsparse.bench.records import Run
-from gsparse.bench.runner import Listener, Settings
+from gsparse.bench.runner import RunListener, Settings
 from gsparse.bench.runner import run as run_all
 from gsparse.device.select import get_device
 from gsparse.errors import GsparseError
@@ -30,68 +30,68 @@ EPILOG = """\
 examples:
   python -m gsparse bench matrix.mtx.gz             one file: .mtx, .mtx.gz or SciPy's .npz
   python -m gsparse bench "R-MAT 15" "R-MAT 21"     two model problems; --list prints their names
-  python -m gsparse bench --all --json all.json     everything there is, with the published claims beside it
-  python -m gsparse bench --cpu-scaling --plot out  the CPU over sizes and threads, drawn
+  python -m gsparse bench --all --json all.json     all problems, with the published claims beside the figures
+  python -m gsparse bench --cpu-scaling --plot out  the CPU for several sizes and numbers of threads, with pictures
   python -m gsparse bench "R-MAT 21" --threads-per-block 128,256,512
   python -m gsparse bench --all --columns 1,2,4,8,16,32,64,128,256 --dtype float32 --dtype float64
-  python -m gsparse bench "R-MAT 15" --columns 8,64 --launches row-major   every way of sharing columns out
+  python -m gsparse bench "R-MAT 15" --columns 8,64 --launches row-major   every launch for a row-major X
 
-A folder of .npz files that the environment variable GSPARSE_MATRICES names adds theirs to the names.
+The environment variable GSPARSE_MATRICES names a folder of .npz files, which can be given by their names too.
 
-exit code: 0; 1 where a product was wrong or a matrix could not be measured; 2 where the command makes no sense here
+exit code: 0; 1 if a product was wrong or a matrix could not be measured; 2 if the command cannot run as given
 """
 
 
 class UsageError(GsparseError):
-    """The command cannot be carried out as given; the message says what to change."""
+    """The command cannot run as given. The message says what to change."""
 
 
 def _counts(text: str) -> tuple[int, ...]:
     """Parse "1,2,4" or "1e3,1e4"."""
-    found = tuple(int(float(part)) for part in text.split(",") if part)
-    if not found or min(found) < 1:
+    counts = tuple(int(float(part)) for part in text.split(",") if part)
+    if not counts or min(counts) < 1:
         raise ValueError(text)
-    return found
+    return counts
 
 
-_counts.__name__ = "list of counts"  # as argparse names it in its message
+_counts.__name__ = "list of counts"  # argparse prints this name in its error message.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``bench``."""
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
-    what = parser.add_argument_group("what is measured")
-    what.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
-    what.add_argument("--all", action="store_true", help="every model problem, every real matrix from 1e5 nonzeros")
-    what.add_argument("--list", action="store_true", help="print the names there are, and stop")
-    what.add_argument("--cpu-scaling", action="store_true", help="the CPU over sizes, threads and both types")
-    what.add_argument("--sizes", type=_counts, metavar="N,N", help="nonzeros for --cpu-scaling (1e3,...,1e8)")
-    how = parser.add_argument_group("how")
-    how.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
-    how.add_argument("--dtype", action="append", choices=DTYPES, help="may be given twice (default: float64)")
-    how.add_argument("--formats", metavar="NAME,NAME", help=f"out of {', '.join(gsparse.FORMATS)} (default: all)")
-    how.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="such as 128,256,512")
-    how.add_argument(
+    problems = parser.add_argument_group("problems")
+    problems.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
+    problems.add_argument("--all", action="store_true", help="all model problems, and real matrices from 1e5 nonzeros")
+    problems.add_argument("--list", action="store_true", help="print the names of the problems, and stop")
+    problems.add_argument("--cpu-scaling", action="store_true", help="the CPU over sizes, threads and both dtypes")
+    problems.add_argument("--sizes", type=_counts, metavar="N,N", help="nonzeros for --cpu-scaling (1e3,...,1e8)")
+    method = parser.add_argument_group("measurement")
+    method.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
+    method.add_argument("--dtype", action="append", choices=DTYPES, help="may be given twice (default: float64)")
+    method.add_argument("--formats", metavar="NAME,NAME", help=f"out of {', '.join(gsparse.FORMATS)} (default: all)")
+    method.add_argument("--threads-per-block", type=_counts, metavar="N,N", help="such as 128,256,512")
+    method.add_argument(
         "--columns", type=_counts, metavar="N,N", help="of a dense X, such as 1,8,64: A @ X (default: A @ x)"
     )
-    how.add_argument(
+    method.add_argument(
         "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
     )
-    how.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... as there are)")
-    how.add_argument("--repeats", type=int, default=15, metavar="N", help="samples of a median (default: 15)")
-    how.add_argument("--check", action="store_true", help="compare each product with extended precision, row by row")
-    out = parser.add_argument_group("what comes of it")
-    out.add_argument("--json", type=Path, metavar="FILE", help="write the records")
-    out.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the figures (needs matplotlib)")
+    method.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... up to all)")
+    method.add_argument("--repeats", type=int, default=15, metavar="N", help="samples of a median (default: 15)")
+    method.add_argument("--check", action="store_true", help="compare each product with extended precision, by row")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", type=Path, metavar="FILE", help="write the records")
+    output.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the figures (needs matplotlib)")
 
 
 def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
-    """Measure, print and write; give the run and its problems, None where there was nothing to measure.
+    """Measure, print and write. Return the run and its problems, or None for `--list`, which measures nothing.
 
     Raises
     ------
     UsageError, GsparseError, OSError
-        Before anything was measured, so that the command ends with exit code 2.
+        If the command cannot run as given. They are raised before anything is measured, and lead to exit code 2.
     """
     if options.list:
         names = dict.fromkeys([*MODEL_PROBLEMS, *(problem.name for problem in all_problems(0))])
@@ -100,16 +100,16 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
     check_outputs(options)
     settings, problems = settings_of(options), list(problems_of(options))
     progress = Progress(len(problems) * len(settings.dtypes) * max(1, len(settings.columns)))
-    found = run_all(problems, settings, progress)
+    results = run_all(problems, settings, progress)
     progress.close()
-    print("\n" + report.summary(found, claims=options.all and not settings.columns))
+    print("\n" + report.summary(results, claims=options.all and not settings.columns))
     if options.json:
-        found.write(options.json)
-    return found, problems
+        results.write(options.json)
+    return results, problems
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Refuse what could not be written, before an hour is spent on measuring it."""
+    """Refuse outputs that could not be written, before an hour is spent on measuring."""
     if options.json and not options.json.absolute().parent.is_dir():
         raise UsageError(f"--json {options.json}: there is no folder {options.json.absolute().parent}")
     if options.plot and not find_spec("matplotlib"):
@@ -117,29 +117,29 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
-    """Give what the command names, looking every name up before the first is made."""
+    """Yield the problems that the command names. All names are looked up before the first matrix is made."""
     if options.cpu_scaling:
         fit, too_large = scaling.fitting(options.sizes or scaling.SIZES)
         for size in too_large:
-            print(f"{size:.0e} nonzeros left out: too large for this machine's memory", file=sys.stderr)
+            print(f"skipped {size:.0e} nonzeros: too large for this machine's memory", file=sys.stderr)
         yield from scaling.scaling_problems(fit)
     if options.all:
         yield from all_problems()
     yield from [find_problem(name) for name in options.names]
     if not (options.cpu_scaling or options.all or options.names):
-        raise UsageError("name a file or a problem, or give --all or --cpu-scaling; --list prints the names there are")
+        raise UsageError("name a file or a problem, or give --all or --cpu-scaling; --list prints the names")
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """Check the options and give the settings."""
+    """Check the options and return the settings of the run."""
     formats = tuple(part for part in (options.formats or "").split(",") if part)
     unknown = [name for name in formats if name not in gsparse.FORMATS]
     if unknown:
         raise UsageError(f"--formats: no format {', '.join(unknown)}; there are {', '.join(gsparse.FORMATS)}")
-    shapes = options.threads_per_block or ()
-    if not set(shapes) <= set(THREADS_PER_BLOCK):
-        raise UsageError(f"--threads-per-block: out of {', '.join(map(str, THREADS_PER_BLOCK))}, got {shapes}")
-    if options.columns and (formats or shapes or options.plot):
+    block_sizes = options.threads_per_block or ()
+    if not set(block_sizes) <= set(THREADS_PER_BLOCK):
+        raise UsageError(f"--threads-per-block: out of {', '.join(map(str, THREADS_PER_BLOCK))}, got {block_sizes}")
+    if options.columns and (formats or block_sizes or options.plot):
         raise UsageError("--columns goes with none of --formats, --threads-per-block and --plot")
     if options.launches and not options.columns:
         raise UsageError("--launches goes with --columns")
@@ -150,7 +150,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         device=device,
         dtypes=tuple(dict.fromkeys(options.dtype or (DTYPES if options.cpu_scaling else DTYPES[:1]))),
         formats=formats or (("auto",) if options.cpu_scaling else ()),
-        threads_per_block=shapes if device.kind == "gpu" else (),
+        threads_per_block=block_sizes if device.kind == "gpu" else (),
         threads=options.threads or default_threads(scaling.THREADS),
         repeats=options.repeats,
         check=options.check,
@@ -160,13 +160,13 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def default_threads(counts: Sequence[int]) -> tuple[int, ...]:
-    """Give the counts of threads up to the CPUs that this process may run on."""
+    """Return the thread counts that do not exceed the number of CPUs that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return tuple(count for count in counts if count <= cores)
 
 
-class Progress(Listener):
-    """Tables as they come; a bar beneath them where there is a terminal and tqdm, lines of text elsewhere."""
+class Progress(RunListener):
+    """Print each table when it is complete, and show progress: a bar on a terminal with tqdm, lines otherwise."""
 
     def __init__(self, total: int) -> None:
         tqdm = import_module("tqdm").tqdm if sys.stderr.isatty() and find_spec("tqdm") else None
@@ -174,16 +174,16 @@ class Progress(Listener):
         self._total, self._done = total, 0
 
     def start(self, run: Run) -> None:
-        """Print what is measured on."""
+        """Print a description of the machine and the columns of the tables."""
         self._write(report.header(run))
 
     def step(self, text: str) -> None:
-        """Say beside the bar what is being measured."""
+        """Show beside the bar what is being measured."""
         if self._bar is not None:
             self._bar.set_postfix_str(text)
 
     def show(self, name: str, part: Run) -> None:
-        """Print the table of one matrix and type, or why there is none."""
+        """Print the table of one matrix and dtype, or the reason why there is none."""
         self._done += 1
         tables = [report.matrix_table(part.records, part)] if part.records else []
         self._write("\n".join(["", *tables, *(f"{k}: {why}" for k, why in part.errors.items())]))
@@ -193,7 +193,7 @@ class Progress(Listener):
             print(f"[{self._done} of {self._total}] {name}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -205,5 +205,5 @@ class Progress(Listener):
 
 
 def exit_code(run: Run) -> int:
-    """Give 1 where a product was wrong or a matrix could not be measured."""
+    """Return 1 if a product was wrong or a matrix could not be measured, else 0."""
     return int(bool(run.errors) or any(record.correct is False for record in run.records))

@@ -1,4 +1,4 @@
-"""SciPy's product and MKL's, which PyTorch calls too, on the CPU."""
+"""The products of SciPy and MKL on the CPU. MKL is called through sparse_dot_mkl and through PyTorch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 
 import scipy.sparse as sp
 
-from gsparse.bench.peers import Loaded, Peer, Prepared, SkippedError
+from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError
 
 __all__ = ["library_column_peers", "library_peers", "torch_csr"]
 
-# OpenMP's threads spin for 0.2 s after their work (KMP_BLOCKTIME), on the cores of whoever is timed next.
-OPENMP_REST = 0.25
+# Seconds to wait after a product with OpenMP: its threads spin for 0.2 s after their work (KMP_BLOCKTIME), on cores
+# that the next peer needs.
+OPENMP_PAUSE = 0.25
 
 
-def library_peers(loaded: Loaded) -> Iterator[Peer]:
-    """Give SciPy, and MKL through whichever package reaches it."""
+def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
+    """Yield SciPy, and MKL through each installed package that calls it."""
     yield Peer("SciPy", "library", lambda: _prepare_scipy(loaded), {})
     if find_spec("sparse_dot_mkl"):
         yield Peer("MKL (sparse_dot_mkl)", "vendor", lambda: _prepare_mkl(loaded), {}, _set_mkl_threads)
@@ -29,52 +30,54 @@ def library_peers(loaded: Loaded) -> Iterator[Peer]:
         yield Peer("MKL (PyTorch)", "vendor", lambda: _prepare_torch(loaded), {}, _set_torch_threads)
 
 
-def library_column_peers(loaded: Loaded) -> Iterator[Peer]:
-    """Give the same for several columns."""
+def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
+    """Yield the same peers for a matrix with an X of several columns."""
     yield from (replace(peer, label={"columns": loaded.columns}) for peer in library_peers(loaded))
 
 
-def scipy_matrix(loaded: Loaded) -> Any:
-    """Give SciPy's matrix of the same arrays."""
+def scipy_matrix(loaded: LoadedMatrix) -> Any:
+    """Return a SciPy matrix that shares the loaded arrays."""
     data, indices, indptr, shape = loaded.arrays
     return sp.csr_array((data, indices, indptr), shape=shape)
 
 
-def torch_csr(loaded: Loaded) -> tuple[Any, Any, Any]:
-    """Give PyTorch, its matrix of the same memory, and x."""
+def torch_csr(loaded: LoadedMatrix) -> tuple[Any, Any, Any]:
+    """Return PyTorch, its matrix that shares the loaded arrays, and x as a tensor."""
     torch = import_module("torch")
     data, indices, indptr, shape = loaded.arrays
-    tensor = partial(torch.as_tensor, device=loaded.device.name.replace("gpu", "cuda"))  # "cpu", "cuda:0"
+    tensor = partial(
+        torch.as_tensor, device=loaded.device.name.replace("gpu", "cuda")
+    )  # PyTorch's names are "cpu" and "cuda:0".
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "Sparse CSR tensor support is in beta state"
         matrix = torch.sparse_csr_tensor(tensor(indptr), tensor(indices), tensor(data), size=shape)
         return torch, matrix, tensor(loaded.x)
 
 
-def _prepare_scipy(loaded: Loaded) -> Prepared:
+def _prepare_scipy(loaded: LoadedMatrix) -> Prepared:
     S = scipy_matrix(loaded)
     return Prepared(lambda: S @ loaded.x, loaded.csr_bytes)
 
 
-def _prepare_mkl(loaded: Loaded) -> Prepared:
+def _prepare_mkl(loaded: LoadedMatrix) -> Prepared:
     try:
         mkl = import_module("sparse_dot_mkl")
-    except ImportError as error:  # it is installed, MKL itself is not
+    except ImportError as error:  # The package is installed, but MKL itself is not.
         raise SkippedError(str(error)) from error
     S = scipy_matrix(loaded)
-    return Prepared(lambda: mkl.dot_product_mkl(S, loaded.x), loaded.csr_bytes, rest=OPENMP_REST)
+    return Prepared(lambda: mkl.dot_product_mkl(S, loaded.x), loaded.csr_bytes, pause=OPENMP_PAUSE)
 
 
 def _set_mkl_threads(threads: int) -> None:
     import_module("sparse_dot_mkl").mkl_set_num_threads(threads)
 
 
-def _prepare_torch(loaded: Loaded) -> Prepared:
+def _prepare_torch(loaded: LoadedMatrix) -> Prepared:
     torch, matrix, x = torch_csr(loaded)
     if not torch.backends.mkl.is_available():
         raise SkippedError("this PyTorch is built without MKL")
     product = partial(torch.matmul, matrix, x)
-    return Prepared(product, loaded.csr_bytes, result=lambda: product().numpy(), rest=OPENMP_REST)
+    return Prepared(product, loaded.csr_bytes, result=lambda: product().numpy(), pause=OPENMP_PAUSE)
 
 
 def _set_torch_threads(threads: int) -> None:

@@ -1,6 +1,6 @@
-"""cuSPARSE's generic products through ctypes, as a caller who knows it would use it: descriptors kept, preprocessed.
+"""cuSPARSE's generic products through ctypes, in the way that is fastest: with reused descriptors, preprocessed.
 
-CuPy's ``A @ x`` makes descriptors anew on each call and never preprocesses, so it is no measure of the library.
+CuPy's ``A @ x`` makes new descriptors on each call and never preprocesses, so it does not show what cuSPARSE can do.
 
 References
 ----------
@@ -35,25 +35,29 @@ __all__ = [
     "to_sliced_ell",
 ]
 
-# cusparseSpMVAlg_t: the same numbers in CUDA 12 and 13.
+# Values of cusparseSpMVAlg_t, which are the same in CUDA 12 and 13.
 ALGORITHMS = {"default": 0, "CSR_ALG1": 2, "CSR_ALG2": 3, "SELL": 5}
-# cusparseSpMMAlg_t, and cusparseOrder_t.
+# Values of cusparseSpMMAlg_t.
 COLUMN_ALGORITHMS = {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
+# Values of cusparseOrder_t.
 COLUMN_MAJOR, ROW_MAJOR = 1, 2
 
-# Rows of a slice: a warp's, so that its threads, a row each, read side by side.
+# Rows of a slice. A warp has as many threads, each of which multiplies a row, so that its reads are coalesced.
 SLICE_SIZE = 32
 
-# cusparseIndexType_t, cudaDataType_t, cusparseOperation_t, cusparseIndexBase_t, cusparseStatus_t.
+# Values of cusparseIndexType_t and cudaDataType_t (with the type of alpha and beta), of cusparseOperation_t and
+# cusparseIndexBase_t, and of cusparseStatus_t.
 INDEX_TYPES = {"int32": 2, "int64": 3}
 VALUE_TYPES: dict[str, tuple[int, Any]] = {"float32": (0, c_float), "float64": (1, c_double)}
 NON_TRANSPOSE, BASE_ZERO = 0, 0
 SUCCESS, NOT_SUPPORTED = 0, 10
 
-# Of CUDA 12 and 13 alike (the library's own number is 12 in both), then what a toolkit links, then what may come.
+# File names of the library, in the order of search: the name in CUDA 12 and 13 (the library's own version is 12 in
+# both), the link that a toolkit makes, and the name that a later version may have.
 NAMES = ("libcusparse.so.12", "libcusparse.so", "libcusparse.so.13")
 
-# Where the wheels nvidia-cusparse (CUDA 13) and nvidia-cusparse-cu12 put it, under the namespace package `nvidia`.
+# Folders in which the wheels nvidia-cusparse (CUDA 13) and nvidia-cusparse-cu12 install the library, within the
+# namespace package `nvidia`.
 WHEEL_FOLDERS = ("cu13/lib", "cusparse/lib", "cu12/lib")
 
 _P, _I64, _INT = c_void_p, c_int64, c_int
@@ -64,7 +68,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseDestroy": (_P,),
     "cusparseSetStream": (_P, _P),
     "cusparseGetVersion": (_P, POINTER(_INT)),
-    # descriptor, rows, cols, nnz, offsets, columns, values, type of offsets, of columns, index base, value type
+    # descriptor, rows, cols, nnz, offsets, columns, values, offset type, column type, index base, value type
     "cusparseCreateCsr": (POINTER(_P), _I64, _I64, _I64, _P, _P, _P, _INT, _INT, _INT, _INT),
     # descriptor, rows, cols, nnz, stored, slice size, offsets, columns, values, and the types as above
     "cusparseCreateSlicedEll": (POINTER(_P), _I64, _I64, _I64, _I64, _I64, _P, _P, _P, _INT, _INT, _INT, _INT),
@@ -74,72 +78,71 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseDestroySpMat": (_P,),
     "cusparseDestroyDnVec": (_P,),
     "cusparseDestroyDnMat": (_P,),
-    # handle, operation, alpha, A, x, beta, y, compute type, algorithm, then the buffer('s size)
+    # handle, operation, alpha, A, x, beta, y, compute type, algorithm, then the buffer or a pointer to its size
     "cusparseSpMV_bufferSize": (*_SPMV, POINTER(c_size_t)),
     "cusparseSpMV_preprocess": (*_SPMV, _P),
     "cusparseSpMV": (*_SPMV, _P),
-    # The same with an operation for X too.
+    # The same, with a second operation, which is that of X.
     "cusparseSpMM_bufferSize": (*_SPMM, POINTER(c_size_t)),
     "cusparseSpMM_preprocess": (*_SPMM, _P),
     "cusparseSpMM": (*_SPMM, _P),
 }
-# From CUDA 12.1 and 12.4 on; older libraries do without.
+# Functions that exist since CUDA 12.1 and 12.4. Older libraries are used without them.
 OPTIONAL = ("cusparseCreateSlicedEll", "cusparseSpMV_preprocess", "cusparseSpMM_preprocess")
 
 
 class CusparseError(RuntimeError):
-    """cuSPARSE is not there, or refused a call."""
+    """cuSPARSE is not installed, or a call of it failed."""
 
 
 def library_paths() -> Iterator[str]:
-    """Give where libcusparse may be, the copy that CuPy already loaded first."""
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text(encoding="utf-8", errors="replace").splitlines() if maps.is_file() else []
+    """Yield the paths where libcusparse may be. The copy that CuPy has already loaded comes first."""
+    memory_map = Path("/proc/self/maps")
+    lines = memory_map.read_text(encoding="utf-8", errors="replace").splitlines() if memory_map.is_file() else []
     yield from sorted({line.split(maxsplit=5)[-1] for line in lines if "libcusparse.so" in line})
     spec = find_spec("nvidia")
-    folders = [Path(base) / sub for base in (spec and spec.submodule_search_locations) or () for sub in WHEEL_FOLDERS]
+    packages = (spec and spec.submodule_search_locations) or ()
+    folders = [Path(package) / folder for package in packages for folder in WHEEL_FOLDERS]
     toolkits = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
-    folders += [Path(root) / sub for root in (*toolkits, "/usr/local/cuda") if root for sub in ("lib64", "lib")]
+    folders += [Path(root) / folder for root in (*toolkits, "/usr/local/cuda") if root for folder in ("lib64", "lib")]
     yield from (str(folder / name) for folder in folders for name in NAMES if (folder / name).is_file())
     yield from NAMES
 
 
 def load_library(cupy: Any = None) -> Any:
-    """Open libcusparse and declare what is used of it.
+    """Load libcusparse and declare the functions that are used.
 
     Parameters
     ----------
     cupy : module, optional
-        Asked to load its own copy first.
+        CuPy, which then loads its own copy first.
 
     Raises
     ------
     CusparseError
-        Listing what was tried.
+        If the library is not found. The message lists what was tried.
     """
+    failures: list[str] = []
     if cupy is not None:
         try:
             cupy.cuda.device.get_cusparse_handle()
-        except Exception as error:  # then the library is looked for elsewhere, and says itself what it lacks
-            tried = [f"through CuPy: {error}"]
-        else:
-            tried = []
-    else:
-        tried = []
+        except Exception as error:  # The library may still be elsewhere, and reports itself what it lacks.
+            failures.append(f"through CuPy: {error}")
     for path in library_paths():
         try:
             return declare(ctypes.CDLL(path))
         except (OSError, AttributeError) as error:
-            tried.append(str(error))
+            failures.append(str(error))
     try:
         return declare(ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cusparse").abs_path))
-    except Exception as error:  # not installed, or finds nothing
-        tried.append(str(error).splitlines()[0] if str(error) else type(error).__name__)
-    raise CusparseError("libcusparse was not found (install nvidia-cusparse, or a CUDA toolkit): " + "; ".join(tried))
+    except Exception as error:  # cuda.pathfinder is not installed, or does not find the library.
+        failures.append(str(error).splitlines()[0] if str(error) else type(error).__name__)
+    remedy = "install nvidia-cusparse, or a CUDA toolkit"
+    raise CusparseError(f"libcusparse was not found ({remedy}): " + "; ".join(failures))
 
 
 def declare(library: Any) -> Any:
-    """Give each function its argument types, without which ctypes would cut pointers to 32 bits."""
+    """Set the argument types of each function. Without them ctypes would truncate pointers to 32 bits."""
     for name, types in SIGNATURES.items():
         if name in OPTIONAL and not hasattr(library, name):
             continue
@@ -151,7 +154,7 @@ def declare(library: Any) -> Any:
 
 @dataclass
 class Context:
-    """The library, a handle that all products of a device share, and the stream it is bound to."""
+    """The library, the handle that all products of a device share, and the stream of the handle."""
 
     library: Any
     cupy: Any
@@ -159,7 +162,7 @@ class Context:
     stream: int | None = None
 
     def bind(self) -> None:
-        """Let the handle follow the caller's stream."""
+        """Set the handle's stream to the caller's current stream."""
         stream = int(self.cupy.cuda.get_current_stream().ptr)
         if stream != self.stream:
             check(self.library, "cusparseSetStream", self.handle, stream)
@@ -167,7 +170,7 @@ class Context:
 
 
 def current_context() -> Context:
-    """Give the context of CuPy's current device; made once."""
+    """Return the context of CuPy's current device. Each device has one context."""
     return _context_of(import_module("cupy").cuda.runtime.getDevice())
 
 
@@ -180,7 +183,7 @@ def _context_of(device: int) -> Context:
 
 
 def check(library: Any, name: str, *args: Any) -> None:
-    """Call a function and raise what it says went wrong."""
+    """Call a function of the library, and raise an error with its message if it fails."""
     status = getattr(library, name)(*args)
     if status != SUCCESS:
         text = library.cusparseGetErrorString(status)
@@ -188,27 +191,27 @@ def check(library: Any, name: str, *args: Any) -> None:
 
 
 def address(array: Array) -> int:
-    """Give the device address of a CuPy array."""
+    """Return the device address of a CuPy array."""
     return int(array.data.ptr)
 
 
 class CusparseProduct:
-    """One matrix, one algorithm, one x and y: everything kept that can be, ready to be launched.
+    """The product of one matrix with one x into one y, by one algorithm, with all descriptors made in advance.
 
     Parameters
     ----------
     arrays : tuple of CuPy arrays
-        CSR's (data, indices, indptr), or of `to_sliced_ell` for "SELL".
+        The CSR arrays (data, indices, indptr), or for "SELL" the arrays that `to_sliced_ell` returns.
     shape : (int, int)
     nnz : int
     algorithm : str
-        A name out of `ALGORITHMS`, for several columns out of `COLUMN_ALGORITHMS`.
+        A name out of `ALGORITHMS`, or out of `COLUMN_ALGORITHMS` for several columns.
     x, y : CuPy arrays
-        Read and written by each product: vectors, or dense columns, both row-major or both column-major.
+        The arrays that each product reads and writes: vectors, or dense columns that are contiguous in either order.
     preprocess : bool
-        Whether to call the preprocessing step, where the library has it for this format.
+        Whether to call the preprocessing step, if the library has one for this format.
     context : Context, optional
-        That of CuPy's current device by default.
+        The default is the context of CuPy's current device.
     """
 
     def __init__(
@@ -225,15 +228,15 @@ class CusparseProduct:
     ) -> None:
         data = arrays[0]
         if data.dtype.name not in VALUE_TYPES:
-            raise CusparseError(f"only {' and '.join(VALUE_TYPES)} are measured, got {data.dtype}")
+            raise CusparseError(f"only {' and '.join(VALUE_TYPES)} can be measured, got {data.dtype}")
         self._context = context or current_context()
         self._library = self._context.library
-        self._kept = (arrays, x, y)
+        self._arrays = (arrays, x, y)  # The descriptors hold only addresses, so the arrays must stay alive.
         value_type, scalar = VALUE_TYPES[data.dtype.name]
         self._alpha, self._beta = scalar(1.0), scalar(0.0)
         self._descriptors: list[tuple[str, c_void_p]] = []
         self._finalizer = weakref.finalize(self, _destroy, self._library, self._descriptors)
-        self._finalizer.atexit = False  # by then the driver may be gone
+        self._finalizer.atexit = False  # At interpreter exit the driver may have shut down already.
         matrix = self._create_matrix(arrays, shape, nnz, value_type, algorithm)
         self._name, algorithms = ("cusparseSpMV", ALGORITHMS) if x.ndim == 1 else ("cusparseSpMM", COLUMN_ALGORITHMS)
         dense = [self._create_dense(array, value_type) for array in (x, y)]
@@ -259,9 +262,9 @@ class CusparseProduct:
             check(self._library, self._name, *self._arguments)
 
     def result(self) -> Any:
-        """Launch, and give y on the host."""
+        """Compute the product, and return y on the host."""
         self.launch()
-        return self._context.cupy.asnumpy(self._kept[2])  # synchronizes
+        return self._context.cupy.asnumpy(self._arrays[2])  # synchronizes
 
     def _create_matrix(
         self, arrays: tuple[Array, Array, Array], shape: tuple[int, int], nnz: int, value_type: int, algorithm: str
@@ -278,25 +281,25 @@ class CusparseProduct:
             return self._create("DnVec", array.size, address(array), value_type)
         by_rows = bool(array.flags.c_contiguous)
         if not (by_rows or array.flags.f_contiguous):
-            raise CusparseError("only contiguous columns are measured")
-        leading = array.shape[1] if by_rows else array.shape[0]
+            raise CusparseError("only contiguous columns can be measured")
+        leading_dimension = array.shape[1] if by_rows else array.shape[0]
         order = ROW_MAJOR if by_rows else COLUMN_MAJOR
-        return self._create("DnMat", *array.shape, leading, address(array), value_type, order)
+        return self._create("DnMat", *array.shape, leading_dimension, address(array), value_type, order)
 
     def _create(self, kind: str, *args: Any) -> c_void_p:
         descriptor = c_void_p()
         if not hasattr(self._library, f"cusparseCreate{kind}"):
-            raise CusparseError(f"this libcusparse has no cusparseCreate{kind}: it came with CUDA 12.1")
+            raise CusparseError(f"this libcusparse has no cusparseCreate{kind}, which CUDA 12.1 introduced")
         check(self._library, f"cusparseCreate{kind}", byref(descriptor), *args)
-        destroyed = kind if kind.startswith("Dn") else "SpMat"
-        self._descriptors.append((f"cusparseDestroy{destroyed}", descriptor))
+        general_kind = kind if kind.startswith("Dn") else "SpMat"
+        self._descriptors.append((f"cusparseDestroy{general_kind}", descriptor))
         return descriptor
 
     def _make_buffer(self, like: Array) -> Any:
         size = c_size_t()
         self._context.bind()
         check(self._library, f"{self._name}_bufferSize", *self._arguments, byref(size))
-        # Never of size 0: an address that is not null, as the preprocessing step wants one.
+        # The buffer is never empty, because the preprocessing step needs an address that is not null.
         buffer = self._context.cupy.empty(max(size.value, 16), np.uint8)
         self._arguments = (*self._arguments, address(buffer))
         self._product: Callable[..., int] = getattr(self._library, self._name)
@@ -318,14 +321,14 @@ def _destroy(library: Any, descriptors: list[tuple[str, c_void_p]]) -> None:
 
 
 def to_sliced_ell(xp: Any, arrays: tuple[Array, Array, Array], num_rows: int) -> tuple[Array, Array, Array]:
-    """Convert CSR to cuSPARSE's sliced ELLPACK: (values, columns, slice offsets), padding as column -1.
+    """Convert CSR to cuSPARSE's sliced ELLPACK: (values, columns, slice offsets). Padding has the column -1.
 
-    Entry j of row i is at ``offsets[i // 32] + j * 32 + i % 32``; offsets are of the columns' type.
+    Entry j of row i is at ``offsets[i // 32] + j * 32 + i % 32``. The offsets have the dtype of the columns.
 
     Raises
     ------
     CusparseError
-        Where int32 cannot count what would be stored.
+        If the number of stored entries exceeds the range of the offsets' dtype.
     """
     data, indices, indptr = arrays
     num_slices = -(-num_rows // SLICE_SIZE)
@@ -338,7 +341,7 @@ def to_sliced_ell(xp: Any, arrays: tuple[Array, Array, Array], num_rows: int) ->
         raise CusparseError(f"{stored} stored entries are more than {indices.dtype} slice offsets can count")
     entries = xp.arange(indices.size)
     rows = xp.searchsorted(indptr[1:], entries, side="right")
-    places = offsets[rows // SLICE_SIZE] + (entries - indptr[rows]) * SLICE_SIZE + rows % SLICE_SIZE
+    positions = offsets[rows // SLICE_SIZE] + (entries - indptr[rows]) * SLICE_SIZE + rows % SLICE_SIZE
     columns, values = xp.full(stored, -1, indices.dtype), xp.zeros(stored, data.dtype)
-    columns[places], values[places] = indices, data
+    columns[positions], values[positions] = indices, data
     return values, columns, offsets.astype(indices.dtype)

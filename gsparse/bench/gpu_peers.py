@@ -1,4 +1,4 @@
-"""cuSPARSE as a caller who knows it uses it, CuPy's ``A @ x``, and PyTorch's CSR product, on a GPU."""
+"""The products of other libraries on a GPU: cuSPARSE used at its best, CuPy's ``A @ x``, and PyTorch's CSR product."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gsparse.bench.cusparse import (
     CusparseProduct,
     to_sliced_ell,
 )
-from gsparse.bench.peers import MAX_PADDING, Loaded, Peer, Prepared, SkippedError
-from gsparse.bench.timing import PRODUCTS_PER_GRAPH, Sampler, once
+from gsparse.bench.peers import MAX_PADDING, LoadedMatrix, Peer, Prepared, SkippedError
+from gsparse.bench.timing import PRODUCTS_PER_GRAPH, Sampler, seconds_of_call
 
 __all__ = ["library_column_peers", "library_peers"]
 
 
-def library_peers(loaded: Loaded) -> Iterator[Peer]:
-    """Give cuSPARSE's algorithms, CuPy and, where installed, PyTorch."""
+def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
+    """Yield cuSPARSE's algorithms, CuPy, and PyTorch if it is installed."""
     for algorithm in ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", _cusparse(loaded, algorithm), {})
     yield Peer("CuPy A @ x", "library", lambda: _prepare_cupy(loaded), {})
@@ -32,8 +32,8 @@ def library_peers(loaded: Loaded) -> Iterator[Peer]:
         yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), {})
 
 
-def library_column_peers(loaded: Loaded) -> Iterator[Peer]:
-    """Give the same for several columns: cuSPARSE's algorithms for X and Y by rows and by columns."""
+def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
+    """Yield the same peers for several columns, with cuSPARSE's algorithms for row-major and column-major X and Y."""
     label = {"columns": loaded.columns}
     for algorithm in COLUMN_ALGORITHMS:
         for layout in ("by rows", "by columns"):
@@ -44,37 +44,37 @@ def library_column_peers(loaded: Loaded) -> Iterator[Peer]:
         yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), label)
 
 
-def _prepare_columns(loaded: Loaded, algorithm: str, by_columns: bool) -> Prepared:
+def _prepare_columns(loaded: LoadedMatrix, algorithm: str, by_columns: bool) -> Prepared:
     xp, arrays = loaded.device.xp, loaded.arrays[:3]
     X = xp.asfortranarray(loaded.x) if by_columns else loaded.x
     Y = xp.zeros((loaded.shape[0], loaded.columns), loaded.dtype, order="F" if by_columns else "C")
     make = partial(CusparseProduct, arrays, loaded.shape, loaded.nnz, algorithm, X, Y)
     try:
         product = make()
-    except CusparseError:  # (not every algorithm can be preprocessed in every version; what else is wrong shows again)
+    except CusparseError:  # Some versions cannot preprocess this algorithm. Other errors occur again below.
         product = make(preprocess=False)
-    product.launch()  # loads its kernels, and refuses here what it does not support
+    product.launch()  # Loads the kernels, and fails now if the algorithm is not supported.
     loaded.device.synchronize()
     return Prepared(product.launch, loaded.csr_bytes, product.launch, result=product.result)
 
 
-def _cusparse(loaded: Loaded, algorithm: str) -> Callable[[], Prepared]:
+def _cusparse(loaded: LoadedMatrix, algorithm: str) -> Callable[[], Prepared]:
     return lambda: _prepare_sell(loaded) if algorithm == "SELL" else _prepare_csr(loaded, algorithm)
 
 
-def _prepare_csr(loaded: Loaded, algorithm: str) -> Prepared:
+def _prepare_csr(loaded: LoadedMatrix, algorithm: str) -> Prepared:
     xp, arrays = loaded.device.xp, loaded.arrays[:3]
     y = xp.zeros(loaded.shape[0], loaded.dtype)
-    # The default algorithm as it comes, without analysis: what "the vendor's default" means in published figures.
+    # The default algorithm is not preprocessed: this is what "the vendor's default" means in published figures.
     make = partial(
         CusparseProduct, arrays, loaded.shape, loaded.nnz, algorithm, loaded.x, y, preprocess=algorithm != "default"
     )
-    first = make()  # loads the library and its kernels
+    warm_up = make()  # Loads the library and its kernels, so that the timed set-up does not.
     loaded.device.synchronize()
-    del first
-    made: list[CusparseProduct] = []
-    setup = once(lambda: made.append(make()), loaded.device.synchronize)
-    product = made[0]
+    del warm_up
+    products: list[CusparseProduct] = []
+    setup = seconds_of_call(lambda: products.append(make()), loaded.device.synchronize)
+    product = products[0]
     return Prepared(
         call=product.launch,
         nbytes=loaded.csr_bytes,
@@ -84,13 +84,13 @@ def _prepare_csr(loaded: Loaded, algorithm: str) -> Prepared:
     )
 
 
-def _prepare_sell(loaded: Loaded) -> Prepared:
+def _prepare_sell(loaded: LoadedMatrix) -> Prepared:
     xp, num_rows = loaded.device.xp, loaded.shape[0]
     lengths = xp.zeros(-(-num_rows // SLICE_SIZE) * SLICE_SIZE, "int64")
     lengths[:num_rows] = loaded.arrays.indptr[1:] - loaded.arrays.indptr[:-1]
     padding = int(lengths.reshape(-1, SLICE_SIZE).max(axis=1).sum()) * SLICE_SIZE / max(loaded.nnz, 1)
     if padding > MAX_PADDING:
-        raise SkippedError(f"padding {padding:.0f}, above {MAX_PADDING:.0f}")
+        raise SkippedError(f"padding ratio {padding:.0f}, above {MAX_PADDING:.0f}")
     arrays = to_sliced_ell(xp, loaded.arrays[:3], num_rows)
     y = xp.zeros(num_rows, loaded.dtype)
     product = CusparseProduct(arrays, loaded.shape, loaded.nnz, "SELL", loaded.x, y)
@@ -103,14 +103,14 @@ def _prepare_sell(loaded: Loaded) -> Prepared:
     )
 
 
-def _prepare_cupy(loaded: Loaded) -> Prepared:
+def _prepare_cupy(loaded: LoadedMatrix) -> Prepared:
     sparse = import_module("cupyx.scipy.sparse")
-    # A copy: CuPy adds duplicates up in place before the first product.
+    # The arrays are copied, because CuPy sums duplicates in place before the first product.
     A = sparse.csr_matrix(loaded.arrays[:3], shape=loaded.shape, copy=True)
     return Prepared(lambda: A @ loaded.x, loaded.csr_bytes, result=lambda: loaded.device.xp.asnumpy(A @ loaded.x))
 
 
-def _prepare_torch(loaded: Loaded) -> Prepared:
+def _prepare_torch(loaded: LoadedMatrix) -> Prepared:
     torch, matrix, x = torch_csr(loaded)
     call = partial(torch.matmul, matrix, x)
     return Prepared(
@@ -122,12 +122,15 @@ def _prepare_torch(loaded: Loaded) -> Prepared:
 
 
 def _torch_sampler(torch: Any, call: Callable[[], Any]) -> Sampler:
-    """Time a product captured in PyTorch's own graph, with its own streams and memory; eager where it cannot be."""
+    """Return a sampler of a product that PyTorch captured in a CUDA graph, or of eager calls if it cannot be captured.
+
+    The graph is PyTorch's, because its streams and its memory are not CuPy's.
+    """
     call()
     torch.cuda.synchronize()
     try:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):  # (with memory of its own, where each result takes the last one's place)
+        with torch.cuda.graph(graph):  # The graph has a private memory pool, in which each result replaces the last.
             for _ in range(PRODUCTS_PER_GRAPH):
                 call()
         sample = _torch_events(torch, graph.replay)

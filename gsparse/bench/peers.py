@@ -1,4 +1,7 @@
-"""Who is timed: gsparse's formats and its plan's choice here, the libraries beside them in `cpu_peers`, `gpu_peers`."""
+"""The ways of multiplying that are timed, called peers.
+
+This file has gsparse's formats and its plan's choice; other libraries are in `cpu_peers` and `gpu_peers`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ import numpy as np
 
 import gsparse
 from gsparse.bench.problems import Arrays, Problem
-from gsparse.bench.timing import Sampler, once, peak_bytes
+from gsparse.bench.timing import Sampler, peak_bytes, seconds_of_call
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 
-__all__ = ["Loaded", "Peer", "Prepared", "SkippedError", "format_peers", "load"]
+__all__ = ["LoadedMatrix", "Peer", "Prepared", "SkippedError", "format_peers", "load"]
 
-# Beyond these a format is left out: what it would take tells nothing but that it does not fit.
+# A format is skipped if its padding ratio, or its predicted time over that of the fastest candidate, is above these
+# limits. Such a format clearly does not fit the matrix, and its time would not add information.
 MAX_PADDING = 20.0
 MAX_PREDICTED_RATIO = 30.0
 
@@ -27,22 +31,22 @@ SEED = 1
 
 
 class SkippedError(Exception):
-    """One way of multiplying does not fit the matrix; the message says why."""
+    """A way of multiplying does not fit the matrix. The message says why."""
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A matrix on the device where it is measured, with a vector.
+class LoadedMatrix:
+    """A matrix on the device where it is measured, and the x that it is multiplied by.
 
     Attributes
     ----------
     name : str
     arrays : Arrays
-        Of the device, values of the measured type.
+        Arrays on the device, with values of the measured dtype.
     x : array, shape (num_cols,) or (num_cols, k)
     device : Device
     longest : int
-        Entries of the longest row.
+        Number of entries of the longest row.
     """
 
     name: str
@@ -66,42 +70,42 @@ class Loaded:
 
     @property
     def columns(self) -> int:
-        """Columns of x."""
+        """Number of columns of x."""
         return 1 if self.x.ndim == 1 else int(self.x.shape[1])
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of x and y once."""
+        """Bytes of x and y, each counted once."""
         return sum(self.shape) * self.columns * self.dtype.itemsize
 
     @property
     def csr_bytes(self) -> int:
-        """Bytes of the CSR arrays, x and y once."""
+        """Bytes of the CSR arrays, x and y, each counted once."""
         return self.vector_bytes + sum(int(part.nbytes) for part in self.arrays[:3])
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A product ready to run.
+    """A product that is ready to run.
 
     Attributes
     ----------
     call : callable
-        A·x as a user writes it, the result left on the device.
+        Computes A·x as a user writes it, and leaves the result on the device.
     nbytes : int
-        Bytes of the matrix as stored, and of x and y once.
+        Bytes of the stored matrix, x and y, each counted once.
     launch : callable, optional
-        The product into a vector that is kept, for timing on a GPU; `call` where left out.
+        Computes the product into an existing array, for timing on a GPU. The default is `call`.
     sampler : callable, optional
-        Gives a `Sampler` of the kernel, for a library with streams of its own.
+        Returns a `Sampler` of the kernel, for a library with streams of its own.
     setup_seconds : float, optional
-        What the conversion or analysis took, warm.
+        Time of the conversion or analysis, with everything compiled.
     result : callable, optional
-        Gives the product as a host array; of `call` where left out.
+        Returns the product as a host array. The default is what `call` returns.
     label : dict
-        More fields of the `Record`.
-    rest : float
-        Seconds to wait after it ran on several threads, see `Sampler`.
+        Further fields of the `Record`.
+    pause : float
+        Seconds to wait after a product on several threads, see `Sampler`.
     """
 
     call: Callable[[], Any]
@@ -111,23 +115,23 @@ class Prepared:
     setup_seconds: float | None = None
     result: Callable[[], Any] | None = None
     label: dict[str, Any] | None = None
-    rest: float = 0.0
+    pause: float = 0.0
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One way of multiplying, not yet prepared.
+    """A way of multiplying that has not been prepared yet.
 
     Attributes
     ----------
     what, kind : str
-        As in `Record`.
+        The fields of the `Record` with these names.
     prepare : callable
-        Gives a `Prepared`; raises `SkippedError` where it does not fit, anything where it fails.
+        Returns a `Prepared`. It raises `SkippedError` if it does not fit the matrix, and any other error if it fails.
     label : dict
-        Fields of the `Record` known beforehand.
+        Further fields of the `Record` that are known in advance.
     set_threads : callable, optional
-        Sets the CPU threads of its products; left out by what knows only one.
+        Sets the number of CPU threads of its products. None means that they use one thread.
     """
 
     what: str
@@ -137,28 +141,30 @@ class Peer:
     set_threads: Callable[[int], Any] | None = None
 
 
-def load(problem: Problem, device: Device, dtype: Any) -> Loaded:
-    """Make a problem on a device, with values of a type."""
+def load(problem: Problem, device: Device, dtype: Any) -> LoadedMatrix:
+    """Make the matrix of a problem on a device, with values of the given dtype."""
     xp = device.xp
     arrays = problem.make(xp)
     if arrays.data.dtype.kind == "c":
-        raise SkippedError(f"{problem.name} is complex, and {dtype} holds no such values")
+        raise SkippedError(f"{problem.name} is complex, and {dtype} cannot hold complex values")
     arrays = arrays._replace(data=arrays.data.astype(dtype, copy=False))
     lengths = arrays.indptr[1:] - arrays.indptr[:-1]
     x = xp.random.default_rng(SEED).random(arrays.shape[1]) - 0.5
-    return Loaded(problem.name, arrays, x.astype(dtype), device, int(lengths.max()) if lengths.size else 0)
+    return LoadedMatrix(problem.name, arrays, x.astype(dtype), device, int(lengths.max()) if lengths.size else 0)
 
 
-def format_peers(loaded: Loaded, formats: Sequence[str] = (), threads_per_block: Sequence[int] = ()) -> Iterator[Peer]:
-    """Give gsparse's formats as they are asked for by name, and the plan's own choice.
+def format_peers(
+    loaded: LoadedMatrix, formats: Sequence[str] = (), threads_per_block: Sequence[int] = ()
+) -> Iterator[Peer]:
+    """Yield a peer for each format of gsparse, requested by name, and one for the plan's own choice.
 
     Parameters
     ----------
-    loaded : Loaded
+    loaded : LoadedMatrix
     formats : sequence of str
-        Names out of `gsparse.FORMATS`; all of them where empty.
+        Names out of `gsparse.FORMATS`. An empty sequence means all of them.
     threads_per_block : sequence of int
-        Launch shapes to try; the default alone where empty.
+        Launch shapes to try. An empty sequence means only the default.
     """
     base = _matrix(loaded, None)
     fastest = min((c.seconds for c in base.plan.candidates), default=0.0)
@@ -175,7 +181,7 @@ def format_peers(loaded: Loaded, formats: Sequence[str] = (), threads_per_block:
 
 
 def _compressions() -> tuple[bool | None, ...]:
-    """Give the values `compress` may take, or only None where the constructor does not know the word."""
+    """Return the values of the constructor's option `compress`, or only None if it has no such option."""
     known = "compress" in inspect.signature(gsparse.GpuSparseMatrix.__init__).parameters
     return (True, False) if known else (None,)
 
@@ -185,13 +191,13 @@ def _options(name: str, threads: int | None, compress: bool | None) -> dict[str,
     return {k: v for k, v in options.items() if v is not None}
 
 
-def _matrix(loaded: Loaded, base: Any, **options: Any) -> Any:
-    """Make a matrix of the loaded arrays; from `base`, whose arrays it shares, where there is one."""
+def _matrix(loaded: LoadedMatrix, base: Any, **options: Any) -> Any:
+    """Make a matrix of the loaded arrays, or one that shares the arrays of `base` if that is not None."""
     source = loaded.arrays[:3] if base is None else base
     return gsparse.GpuSparseMatrix(source, shape=loaded.shape, device=loaded.device, **options)
 
 
-def _format_peer(loaded: Loaded, base: Any, kind: str, options: dict[str, Any], limit: float) -> Peer:
+def _format_peer(loaded: LoadedMatrix, base: Any, kind: str, options: dict[str, Any], limit: float) -> Peer:
     compress, threads = options.get("compress"), options.get("threads_per_block")
     what = "plan" if kind == "plan" else options["format"] + (f"/{threads}" if threads else "")
     what += " plain" if compress is False else ""
@@ -201,24 +207,24 @@ def _format_peer(loaded: Loaded, base: Any, kind: str, options: dict[str, Any], 
     return Peer(what, kind, prepare, label, gsparse.set_num_threads)
 
 
-def _prepare_format(loaded: Loaded, base: Any, options: dict[str, Any], limit: float) -> Prepared:
+def _prepare_format(loaded: LoadedMatrix, base: Any, options: dict[str, Any], limit: float) -> Prepared:
     try:
         A = _matrix(loaded, base, **options)
         chosen = next(c for c in A.plan.candidates if c.format == A.plan.format)
     except FormatError as error:
         raise SkippedError(str(error)) from error
     if chosen.padding_ratio > MAX_PADDING and options["format"] != "auto":
-        raise SkippedError(f"padding {chosen.padding_ratio:.0f}, above {MAX_PADDING:.0f}")
+        raise SkippedError(f"padding ratio {chosen.padding_ratio:.0f}, above {MAX_PADDING:.0f}")
     if chosen.seconds > limit:
         raise SkippedError(f"predicted {chosen.seconds * 1e6:.0f} µs, above {MAX_PREDICTED_RATIO:.0f} times the best")
     if options.get("compress") is False and _same_bytes(A, _matrix(loaded, base, **options | {"compress": True})):
-        raise SkippedError("nothing to compress: as above")
-    _ = A.stored  # compiles
+        raise SkippedError("nothing to compress: the same as the line above")
+    _ = A.stored  # Compiles the kernels of the conversion before it is timed.
 
     def build() -> None:
         _ = _matrix(loaded, None, **options).stored
 
-    setup = min(once(build, loaded.device.synchronize) for _ in range(3))
+    setup = min(seconds_of_call(build, loaded.device.synchronize) for _ in range(3))
     y = loaded.device.xp.empty(loaded.shape[0], loaded.dtype)
     return Prepared(
         call=lambda: A @ loaded.x,
@@ -234,7 +240,7 @@ def _prepare_format(loaded: Loaded, base: Any, options: dict[str, Any], limit: f
     )
 
 
-def _peak(loaded: Loaded, build: Callable[[], None]) -> float | None:
+def _peak(loaded: LoadedMatrix, build: Callable[[], None]) -> float | None:
     if loaded.device.kind != "gpu" or not loaded.nnz:
         return None
     csr = loaded.csr_bytes - loaded.vector_bytes
@@ -242,6 +248,6 @@ def _peak(loaded: Loaded, build: Callable[[], None]) -> float | None:
 
 
 def _same_bytes(A: Any, other: Any) -> bool:
-    """Tell whether two matrices in the same format are stored in as many bytes, without storing them."""
+    """Return whether two matrices in the same format have plans of the same size. Neither is converted."""
     first, second = (next(c for c in M.plan.candidates if c.format == M.plan.format) for M in (A, other))
     return bool(first.nbytes == second.nbytes)

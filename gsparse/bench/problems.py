@@ -1,4 +1,4 @@
-"""What is measured: model problems, made on whichever device the array module belongs to, real matrices, and files."""
+"""The matrices that are measured: model problems, which are made on the device, real matrices, and files."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SEED = 20261120
 
 FOLDER_VARIABLE = "GSPARSE_MATRICES"
 
-# Real matrices with fewer entries are left out of `--all`: their products are nothing but a launch.
+# `--all` leaves out real matrices with fewer entries, because launching the kernel dominates their products' time.
 MIN_ENTRIES = 100_000
 
 
 class Arrays(NamedTuple):
-    """CSR arrays of one array module, and the shape of their matrix."""
+    """The CSR arrays of a matrix, all of one array module, and its shape."""
 
     data: Array
     indices: Array
@@ -57,9 +57,9 @@ class Problem:
     ----------
     name : str
     make : callable
-        Takes the array module (NumPy or CuPy) and gives the arrays.
+        Takes the array module (NumPy or CuPy) and returns the arrays.
     pictured : bool
-        Whether its pattern is worth a picture.
+        Whether ``--plot`` draws its pattern.
     """
 
     name: str
@@ -68,17 +68,18 @@ class Problem:
 
 
 def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arrays:
-    """Make the 7- or 27-point stencil on n³ points: symmetric, columns sorted.
+    """Make the symmetric matrix of the 7- or 27-point stencil on a grid of n³ points, with sorted columns.
 
-    Constant: the number of other points of the stencil on the diagonal (6 or 26), -1 beside it. Variable: each entry
-    has a value of its own.
+    With constant coefficients, the diagonal is the number of the stencil's other points (6 or 26), and all other
+    entries are -1. With variable ones, each entry is multiplied by a random factor of its own.
 
     Examples
     --------
     >>> stencil(3, 7).shape, stencil(3, 7).data.size
     ((27, 27), 135)
     """
-    offsets = [o for o in itertools.product((-1, 0, 1), repeat=3) if points == 27 or sum(map(abs, o)) <= 1]
+    neighbours = itertools.product((-1, 0, 1), repeat=3)
+    offsets = [offset for offset in neighbours if points == 27 or sum(map(abs, offset)) <= 1]
     z, y, x = xp.meshgrid(*(xp.arange(n, dtype=np.int32),) * 3, indexing="ij")
     rows = (z * n + y) * n + x
     inside = xp.empty((n**3, points), bool)
@@ -98,14 +99,14 @@ def stencil(n: int, points: int, *, variable: bool = False, xp: Any = np) -> Arr
 
 
 def banded(num_rows: int, per_row: int, reach: int, *, xp: Any = np) -> Arrays:
-    """Make rows of `per_row` random columns within ±reach of the diagonal."""
+    """Make rows with `per_row` random columns within ±reach of the diagonal."""
     rng = xp.random.default_rng(SEED)
     columns = xp.arange(num_rows)[:, None] + rng.integers(-reach, reach + 1, (num_rows, per_row))
     return _even_rows(xp.clip(columns, 0, num_rows - 1), num_rows, per_row, rng, xp)
 
 
 def uniform(num_rows: int, per_row: int, *, xp: Any = np) -> Arrays:
-    """Make rows of `per_row` random columns anywhere."""
+    """Make rows with `per_row` random columns out of all columns."""
     rng = xp.random.default_rng(SEED)
     return _even_rows(rng.integers(0, num_rows, (num_rows, per_row)), num_rows, per_row, rng, xp)
 
@@ -117,7 +118,7 @@ def _even_rows(columns: Array, num_rows: int, per_row: int, rng: Any, xp: Any) -
 
 
 def rmat(scale: int, edges_per_row: int, *, xp: Any = np) -> Arrays:
-    """Make a power-law graph of 2**scale vertices (R-MAT, a = 0.57, b = c = 0.19), duplicate edges dropped.
+    """Make a power-law graph of 2**scale vertices without duplicate edges (R-MAT, a = 0.57, b = c = 0.19).
 
     References
     ----------
@@ -136,7 +137,7 @@ def rmat(scale: int, edges_per_row: int, *, xp: Any = np) -> Arrays:
 
 
 def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
-    """Make rows of these lengths (a host array) with random columns anywhere, sorted."""
+    """Make rows with the given lengths (a host array) and sorted random columns out of all columns."""
     rng, indptr = xp.random.default_rng(SEED), xp.asarray(np.concatenate([[0], np.cumsum(lengths)]))
     nnz = int(indptr[-1])
     rows = xp.searchsorted(indptr[1:], xp.arange(nnz), side="right")
@@ -151,7 +152,8 @@ def _with_long_rows(num_rows: int, per_row: int, num_long: int, length: int) -> 
     return lengths
 
 
-# The problems of the project's first measurements, the same below a million entries, and rows that hurt.
+# The problems of the project's first measurements, smaller versions of them with fewer than a million entries, and
+# matrices with a few very long rows, which are hard for most formats.
 MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "7-point 200^3 constant": lambda xp: stencil(200, 7, xp=xp),
     "7-point 200^3 variable": lambda xp: stencil(200, 7, variable=True, xp=xp),
@@ -175,23 +177,23 @@ MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
 
 
 def matrix_folder() -> Path:
-    """Give the folder of real matrices: GSPARSE_MATRICES, else ../shared/matrices beside the checkout."""
+    """Return the folder of real matrices: GSPARSE_MATRICES, or by default ../shared/matrices beside the checkout."""
     default = Path(__file__).resolve().parents[3] / "shared" / "matrices"
     return Path(os.environ.get(FOLDER_VARIABLE, default))
 
 
 def real_matrix(name: str) -> sp.csr_array:
-    """Load a matrix of `matrix_folder`; patterns as ones."""
+    """Load a matrix from `matrix_folder`. The entries of a pattern matrix are ones."""
     return read_file(matrix_folder() / f"{name}.npz")
 
 
 def find_problem(name: str) -> Problem:
-    """Give the problem of a name: a model problem, a file, or a matrix of `matrix_folder`.
+    """Return the problem with this name: a model problem, a file, or a matrix in `matrix_folder`.
 
     Raises
     ------
     FileNotFoundError
-        Naming what was looked through, and what comes close.
+        If there is none. The message says where it was searched for, and which names are similar.
     """
     if name in MODEL_PROBLEMS:
         return Problem(name, MODEL_PROBLEMS[name])
@@ -202,16 +204,16 @@ def find_problem(name: str) -> Problem:
         return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_file(path), xp))
     known = [*MODEL_PROBLEMS, *(p.stem for p in _real_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f"; close to it: {', '.join(map(repr, close))}" if close else ""
-    looked = f", and no matrix of {matrix_folder()}" if matrix_folder().is_dir() else ""
+    hint = f"; similar names: {', '.join(map(repr, close))}" if close else ""
+    folder = f", nor a matrix in {matrix_folder()}" if matrix_folder().is_dir() else ""
     raise FileNotFoundError(
-        f"{name!r} is no file, no model problem{looked}{hint}; --list prints the names there are, and "
+        f"{name!r} is neither a file nor a model problem{folder}{hint}; --list prints the names, and "
         f"{FOLDER_VARIABLE} names a folder of .npz files to add (.mtx files are given by their paths)"
     )
 
 
 def all_problems(min_entries: int = MIN_ENTRIES) -> Iterator[Problem]:
-    """Give every model problem, and every matrix of `matrix_folder` with as many entries."""
+    """Yield every model problem, and every matrix in `matrix_folder` with at least `min_entries` entries."""
     for name, make in MODEL_PROBLEMS.items():
         yield Problem(name, make)
     for path in _real_files():
@@ -224,7 +226,7 @@ def _real_files() -> list[Path]:
 
 
 def _stored_entries(path: Path) -> int:
-    """Read a sparse ``.npz`` file's count of entries from its header alone; 0 where it is something else."""
+    """Read the number of entries of a sparse ``.npz`` file from its header. Return 0 for any other file."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
             np.lib.format.read_magic(file)

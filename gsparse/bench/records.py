@@ -1,4 +1,4 @@
-"""What a run gives: a frozen record a row, and how it is written to JSON."""
+"""The result of a run: a frozen record for each row of the tables, written to and read from JSON."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ __all__ = ["Record", "Run", "by_matrix", "geometric_mean", "with_reference"]
 
 @dataclass(frozen=True)
 class Record:
-    """One way of multiplying one matrix, and what it took.
+    """One way of multiplying one matrix, and its measurements.
 
     Attributes
     ----------
     matrix, dtype, device : str
     rows, cols, nnz, longest : int
-        The matrix's shape, entries, and entries of its longest row.
+        The shape of the matrix, its number of entries, and the number of entries of its longest row.
     what : str
-        As the table names it.
+        The name of the way of multiplying in the table.
     kind : {"format", "plan", "layout", "vendor", "library"}
-        A format (for several columns a launch) asked for by name, the plan's own choice, the same for a column-major
-        X, the vendor's library, or another library.
+        "format": a format (for several columns, a launch) that was requested by name. "plan": the plan's own choice.
+        "layout": a choice or a launch for a column-major X. "vendor": the vendor's library. "library": another library.
     format : str
-        gsparse's format or launch; empty for others.
+        The format or launch of gsparse. Empty for other libraries.
     columns : int or None
-        Of X, where it is no vector.
+        The number of columns of X, or None if x is a vector.
     threads : int or None
-        CPU threads.
+        The number of CPU threads, or None on a GPU.
     threads_per_block : int or None
     compressed : bool or None
     kernel_us : float or None
-        µs of a product on the device alone, without the call.
+        Microseconds of a product on the device, without the overhead of the call.
     call_us : float or None
-        µs of an eager call among others, until the last is done.
+        Microseconds per product of a batch of eager calls, until the device has finished the last one.
     nbytes : int
-        Bytes of the matrix as stored, and of x and y once.
+        Bytes of the stored matrix, x and y, each counted once.
     padding : float or None
-        Stored over true entries.
+        Stored entries over true entries.
     predicted_us : float or None
-        What the plan expected.
+        The plan's predicted time in microseconds.
     setup_us : float or None
-        µs of the conversion or analysis.
+        Microseconds of the conversion or analysis.
     peak : float or None
-        Device memory in use at the peak of it, the CSR arrays it came from included, over theirs.
+        Peak device memory during the conversion, including the CSR arrays, over the memory of the CSR arrays.
     error_eps : float or None
         Largest |computed - exact| over eps·(|A|·|x|), if checked.
     correct : bool or None
-        Whether each row is within its bound, if checked.
+        Whether the error of each row is within its bound, if checked.
     reference : str
-        What `reference_us` is the best time of.
+        The libraries whose best time is `reference_us`.
     reference_us : float or None
     note : str
-        How it was timed if not as the others, why it was left out, or the error.
+        How it was timed if not like the others, why it was skipped, or the error.
     status : {"measured", "skipped", "failed"}
     """
 
@@ -92,7 +92,7 @@ class Record:
 
     @property
     def us(self) -> float | None:
-        """The time compared: on the device alone where there is one, else the call's."""
+        """The time that is compared with others: `kernel_us` if it was measured, else `call_us`."""
         return self.kernel_us if self.kernel_us is not None else self.call_us
 
     @property
@@ -101,27 +101,28 @@ class Record:
 
     @property
     def setup_products(self) -> float | None:
-        """The set-up in products of its own."""
+        """The set-up time in units of the time of one product."""
         return None if self.setup_us is None or not self.us else self.setup_us / self.us
 
     @property
     def speedup(self) -> float | None:
-        """The reference's time over this; above 1 is faster."""
+        """The time of the reference over the time of this record. Values above 1 are faster than the reference."""
         return None if self.reference_us is None or not self.us else self.reference_us / self.us
 
 
 @dataclass(frozen=True)
 class Run:
-    """All records of one run, and what they depend on.
+    """All records of one run, and the environment in which they were measured.
 
     Attributes
     ----------
     environment : dict of str
     copy_gbytes_per_second : dict of float
-        Bandwidth of a large copy, bytes read and written; by threads ("1", "2") on a CPU, under "gpu" on a GPU.
+        Bandwidth of a large copy, counting bytes read and written. The keys are numbers of threads ("1", "2") on a CPU,
+        and "gpu" on a GPU.
     records : tuple of Record
     errors : dict of str
-        Why a matrix could not be measured at all.
+        For each matrix that could not be measured at all, the reason.
     """
 
     environment: dict[str, str]
@@ -130,41 +131,42 @@ class Run:
     errors: dict[str, str] = field(default_factory=dict)
 
     def copy_share(self, record: Record) -> float | None:
-        """Give a record's bandwidth over the copy's."""
+        """Return a record's bandwidth over that of the copy."""
         key = "gpu" if record.threads is None else str(record.threads)
-        copy, reached = self.copy_gbytes_per_second.get(key), record.gbytes_per_second
-        return reached / copy if copy and reached else None
+        copy_bandwidth, bandwidth = self.copy_gbytes_per_second.get(key), record.gbytes_per_second
+        return bandwidth / copy_bandwidth if copy_bandwidth and bandwidth else None
 
     def write(self, path: Path) -> None:
-        """Write JSON, with what follows from the figures beside them."""
+        """Write the run as JSON. Each record also has its set-up in products and its speed-up."""
         rows = [asdict(r) | {k: getattr(r, k) for k in ("setup_products", "speedup")} for r in self.records]
-        rest = {k: v for k, v in vars(self).items() if k != "records"}
+        header = {k: v for k, v in vars(self).items() if k != "records"}
         with replacing(path) as file:
-            file.write(json.dumps(rest | {"records": rows}, indent=1).encode())
+            file.write(json.dumps(header | {"records": rows}, indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Read what `write` wrote."""
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        """Read a file that `write` wrote."""
+        contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         names = set(Record.__dataclass_fields__)
-        records = tuple(Record(**{k: v for k, v in row.items() if k in names}) for row in found.pop("records"))
-        return cls(**found, records=records)
+        records = tuple(Record(**{k: v for k, v in row.items() if k in names}) for row in contents.pop("records"))
+        return cls(**contents, records=records)
 
 
 def by_matrix(records: Iterable[Record]) -> dict[tuple[str, str, int | None], list[Record]]:
-    """Gather the records of the same matrix, type and threads: those that may be compared."""
-    found: dict[tuple[str, str, int | None], list[Record]] = {}
+    """Group the records that may be compared: those of the same matrix, dtype and number of threads."""
+    groups: dict[tuple[str, str, int | None], list[Record]] = {}
     for record in records:
-        found.setdefault((record.matrix, record.dtype, record.threads), []).append(record)
-    return found
+        groups.setdefault((record.matrix, record.dtype, record.threads), []).append(record)
+    return groups
 
 
 def with_reference(records: Sequence[Record]) -> list[Record]:
-    """Give the records of one matrix with the time to beat filled in.
+    """Return the records of one matrix with `reference` and `reference_us` filled in.
 
-    On a GPU that is the vendor's best; on the CPU the best of every library with at most as many threads.
+    The reference is the best time of the vendor's library on a GPU. On the CPU it is the best time of any library with
+    at most as many threads as the record has.
     """
-    filled = []
+    completed = []
     for record in records:
         rivals = [r for r in records if r.kind in ("vendor", "library") and r.us and r.status == "measured"]
         if record.threads is None:
@@ -173,12 +175,12 @@ def with_reference(records: Sequence[Record]) -> list[Record]:
             rivals = [r for r in rivals if (r.threads or 1) <= record.threads]
         names = "/".join(sorted({r.what.split()[0] for r in rivals}))
         best = min((r.us or math.inf for r in rivals), default=None)
-        filled.append(replace(record, reference=f"{names} best-of" if rivals else "", reference_us=best))
-    return filled
+        completed.append(replace(record, reference=f"{names} best-of" if rivals else "", reference_us=best))
+    return completed
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Give the geometric mean; None of nothing.
+    """Return the geometric mean, or None if there are no values.
 
     Examples
     --------

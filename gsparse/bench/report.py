@@ -1,4 +1,4 @@
-"""A run as text: a table a matrix, then what the whole run says."""
+"""A run as text: a table for each matrix, and a summary of the whole run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gsparse.bench.summary import summary_lines
 
 __all__ = ["header", "matrix_table", "summary"]
 
-# Letters of a note in a table; the JSON file has all of it.
+# Number of characters of a note that a table shows. The JSON file has the whole note.
 MAX_NOTE = 90
 
-# Stands beneath the last table.
+# The explanation of words, printed below the last table.
 WORDS = """\
 plan: what gsparse chooses by itself; plain: the format above without compression (compress=False)
-best-of: the fastest of all that the named libraries offer, on a CPU with no more threads than the row has"""
+best-of: the fastest product of the named libraries, on a CPU with at most as many threads as the row"""
 
 Cell = Callable[[Record, Run], str]
 
 
 def number(value: float | None, digits: int) -> str:
-    """Write a number with so many digits; a dash where there is none."""
+    """Format a number with this many digits after the point, and None as a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
@@ -41,12 +41,12 @@ def _note(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its head, its width, its cell, and when it is worth its place."""
+    """A column of the table: its head, its width, its cell, and whether a record needs the column to be shown."""
 
     head: str
     width: int
     cell: Cell
-    wanted: Callable[[Record], bool] = lambda _: True
+    is_needed: Callable[[Record], bool] = lambda _: True
 
 
 COLUMNS = (
@@ -63,24 +63,24 @@ COLUMNS = (
 
 
 def header(run: Run) -> str:
-    """Say what was measured on, and what the columns mean."""
-    copy = ", ".join(
+    """Describe the machine, and explain the columns of the tables."""
+    copies = ", ".join(
         f"{value:.0f} GB/s" + ("" if key == "gpu" else f" with {key} thread(s)")
         for key, value in run.copy_gbytes_per_second.items()
     )
     facts = ", ".join(f"{k} {v}" for k, v in run.environment.items() if k not in ("device", "machine"))
     return (
-        f"{run.environment['device']} ({run.environment['machine']}): a copy moves {copy}\n{facts}\n"
-        "kernel: on the device alone; call: an eager call; GB/s: stored matrix, x and y once over the time; set-up in\n"
-        "products of its own; peak: device memory during it over the CSR's\n"
-        "speed: over the reference named above each table, more is faster; error in eps·(|A|·|x|)"
+        f"{run.environment['device']} ({run.environment['machine']}): a copy moves {copies}\n{facts}\n"
+        "kernel: time on the device; call: time of an eager call; GB/s: bytes of the stored matrix, x and y over time\n"
+        "set-up: in units of one product; peak: device memory during set-up over that of the CSR arrays\n"
+        "speed: relative to the reference named above each table, more is faster; error: in eps·(|A|·|x|)"
     )
 
 
 def matrix_table(records: Sequence[Record], run: Run) -> str:
-    """Give the table of one matrix and type."""
+    """Return the table of one matrix and dtype."""
     first = records[0]
-    columns = [column for column in COLUMNS if any(column.wanted(r) for r in records)]
+    columns = [column for column in COLUMNS if any(column.is_needed(r) for r in records)]
     width = max(len(r.what) for r in records) + 2
     reference = next((r.reference for r in records if r.reference), "no other library")
     lines = [
@@ -95,7 +95,7 @@ def matrix_table(records: Sequence[Record], run: Run) -> str:
 
 
 def summary(run: Run, *, claims: bool) -> str:
-    """Give the end of a run's output: means, choices, what went wrong, and the published claims."""
+    """Return the end of the output of a run: means, choices, failures, and the published claims."""
     lines = [WORDS, "", "Summary", *summary_lines(run.records)]
     lines += [f"not measured: {name}: {why}" for name, why in run.errors.items()]
     if claims:

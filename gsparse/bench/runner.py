@@ -1,4 +1,4 @@
-"""One matrix after the other: load, prepare everybody, time them in turns, check, record."""
+"""Measure one matrix after the other: load it, prepare all peers, check their products, and time them in turns."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ import numpy as np
 
 import gsparse
 from gsparse.bench import cpu_peers, gpu_peers
-from gsparse.bench.check import Exact
+from gsparse.bench.check import ExactProduct
 from gsparse.bench.columns import column_peers, with_columns
-from gsparse.bench.peers import Loaded, Peer, Prepared, SkippedError, format_peers, load
+from gsparse.bench.peers import LoadedMatrix, Peer, Prepared, SkippedError, format_peers, load
 from gsparse.bench.problems import Problem
 from gsparse.bench.records import Record, Run, with_reference
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, cpu_copy_bandwidth, medians
 from gsparse.device.base import Device
 
-__all__ = ["Listener", "Settings", "measure", "run"]
+__all__ = ["RunListener", "Settings", "measure", "run"]
 
-# Up to this many entries, and elements of further columns, everybody is kept at once and takes turns; above, one after
-# the other, to spare memory.
+# Up to this many entries (plus elements of X and Y beyond their first columns), all peers are prepared at once and
+# are timed in turns. Above, they are prepared and timed one after the other, to save memory.
 MAX_ENTRIES_TOGETHER = {"gpu": 5_000_000, "cpu": 20_000_000}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, on what, how often.
+    """What to measure, on which device, and how often.
 
     Attributes
     ----------
     device : Device
     dtypes : tuple of str
     formats : tuple of str
-        Names out of `gsparse.FORMATS`, all where empty.
+        Names out of `gsparse.FORMATS`. An empty tuple means all of them.
     threads_per_block : tuple of int
-        The default alone where empty.
+        Launch shapes to try. An empty tuple means only the default.
     threads : tuple of int
-        CPU threads, one count after the other.
+        The numbers of CPU threads to measure with.
     repeats : int
-        Samples of each figure.
+        Number of samples of each figure.
     check : bool
         Whether to compare each product with one in extended precision.
     columns : tuple of int
-        Of X, one count after the other; where empty x is a vector.
+        The numbers of columns of X to measure with. With an empty tuple, x is a vector.
     launches : tuple of str
-        With columns, on a GPU: the layouts of X for which every launch is timed that the plan chooses among.
+        With columns on a GPU, the layouts of X for which every launch that the plan chooses from is timed.
     """
 
     device: Device
@@ -65,48 +65,51 @@ class Settings:
     launches: tuple[str, ...] = ()
 
 
-class Listener:
-    """Hears of a run as it goes; this one keeps it to itself."""
+class RunListener:
+    """Callbacks that a run calls as it proceeds. These do nothing; subclasses override them."""
 
     def start(self, run: Run) -> None:
-        """Hear what is measured on, before the first matrix."""
+        """Receive a run without records, with its environment, before the first matrix is measured."""
 
     def step(self, text: str) -> None:
-        """Hear what is being measured."""
+        """Receive a description of what is measured next."""
 
     def show(self, name: str, part: Run) -> None:
-        """Hear of one matrix, in one type, all there is."""
+        """Receive the records or the error of one matrix in one dtype."""
 
 
-def run(problems: Iterable[Problem], settings: Settings, listener: Listener | None = None) -> Run:
-    """Measure every problem in every type.
+def run(problems: Iterable[Problem], settings: Settings, listener: RunListener | None = None) -> Run:
+    """Measure every problem in every dtype.
 
     Parameters
     ----------
     problems : iterable of Problem
     settings : Settings
-    listener : Listener, optional
+    listener : RunListener, optional
 
     Returns
     -------
     Run
-        A matrix that cannot be made or loaded is among `Run.errors`; the others stand.
+        The records. A matrix that cannot be made or loaded is listed in `Run.errors`, and the others are measured.
     """
-    device, listener = settings.device, listener or Listener()
+    device, listener = settings.device, listener or RunListener()
     with device.active():
         clock = GpuClock(device.xp) if device.kind == "gpu" else None
-        found = Run(environment(device), copy_bandwidths(settings, clock), ())
-        listener.start(found)
+        results = Run(environment(device), copy_bandwidths(settings, clock), ())
+        listener.start(results)
         for problem in problems:
-            for name, make in (part for dtype in settings.dtypes for part in _parts(problem, dtype, settings)):
-                part = _part(found, name, make, settings, clock, listener)
-                found = replace(found, records=found.records + part.records, errors=found.errors | part.errors)
+            for name, make in (case for dtype in settings.dtypes for case in _cases(problem, dtype, settings)):
+                part = _measure_case(results, name, make, settings, clock, listener)
+                results = replace(results, records=results.records + part.records, errors=results.errors | part.errors)
                 listener.show(problem.name, part)
-    return found
+    return results
 
 
-def _parts(problem: Problem, dtype: str, settings: Settings) -> Iterator[tuple[str, Callable[[], Loaded]]]:
-    """Give what is measured of a problem in one type, by name: once for each count of columns, but loaded once."""
+def _cases(problem: Problem, dtype: str, settings: Settings) -> Iterator[tuple[str, Callable[[], LoadedMatrix]]]:
+    """Yield the name and the loader of each measurement of a problem in one dtype.
+
+    There is one for each number of columns. All of them share the matrix, which is loaded once.
+    """
     load_once = cache(partial(load, problem, settings.device, dtype))
     if not settings.columns:
         yield f"{problem.name}, {dtype}", load_once
@@ -114,43 +117,44 @@ def _parts(problem: Problem, dtype: str, settings: Settings) -> Iterator[tuple[s
         yield f"{problem.name} × {columns}, {dtype}", partial(_with_columns, load_once, columns)
 
 
-def _with_columns(load_once: Callable[[], Loaded], columns: int) -> Loaded:
+def _with_columns(load_once: Callable[[], LoadedMatrix], columns: int) -> LoadedMatrix:
     return with_columns(load_once(), columns)
 
 
-def _part(
-    whole: Run,
+def _measure_case(
+    results: Run,
     name: str,
-    make: Callable[[], Loaded],
+    make: Callable[[], LoadedMatrix],
     settings: Settings,
     clock: GpuClock | None,
-    listener: Listener,
+    listener: RunListener,
 ) -> Run:
+    """Return a copy of `results` with only the records of this case, or with its error."""
     listener.step(name)
     try:
-        return replace(whole, records=tuple(measure(make(), settings, clock, listener)), errors={})
-    except Exception as error:  # the next matrix may fare better
-        return replace(whole, records=(), errors={name: describe(error)})
+        return replace(results, records=tuple(measure(make(), settings, clock, listener)), errors={})
+    except Exception as error:  # The run goes on with the next matrix.
+        return replace(results, records=(), errors={name: describe(error)})
     finally:
         if clock is not None:
-            gc.collect()  # a matrix in a reference cycle would keep its device memory
+            gc.collect()  # Frees the device memory of a matrix that is part of a reference cycle.
             clock.recycle()
 
 
 def measure(
-    loaded: Loaded, settings: Settings, clock: GpuClock | None = None, listener: Listener | None = None
+    loaded: LoadedMatrix, settings: Settings, clock: GpuClock | None = None, listener: RunListener | None = None
 ) -> list[Record]:
-    """Give the records of one matrix.
+    """Return the records of one matrix.
 
     Parameters
     ----------
-    loaded : Loaded
+    loaded : LoadedMatrix
     settings : Settings
     clock : GpuClock, optional
-        Times the kernels alone; without one only calls are timed, as on a CPU.
-    listener : Listener, optional
+        Times the kernels on a GPU. Without it only calls are timed, as on a CPU.
+    listener : RunListener, optional
     """
-    exact = Exact(loaded) if settings.check else None
+    exact = ExactProduct(loaded) if settings.check else None
     libraries = gpu_peers if loaded.device.kind == "gpu" else cpu_peers
     if settings.columns:
         peers = [*column_peers(loaded, settings.launches), *libraries.library_column_peers(loaded)]
@@ -167,38 +171,38 @@ def measure(
         records += _measure_group(loaded, group, settings, clock, exact)
         if clock is not None:
             clock.recycle()
-    return with_reference(_in_order(records, peers))
+    return with_reference(_in_table_order(records, peers))
 
 
-def _in_order(records: Sequence[Record], peers: Sequence[Peer]) -> list[Record]:
-    """Bring records into the order of a table: one count of threads after the other, peers as they were named."""
-    places = {peer.what: place for place, peer in enumerate(peers)}
-    return sorted(records, key=lambda r: (r.threads or 0, places[r.what]))
+def _in_table_order(records: Sequence[Record], peers: Sequence[Peer]) -> list[Record]:
+    """Sort records for the table: by the number of threads first, and then in the order of the peers."""
+    positions = {peer.what: position for position, peer in enumerate(peers)}
+    return sorted(records, key=lambda r: (r.threads or 0, positions[r.what]))
 
 
 def _measure_group(
-    loaded: Loaded, peers: Sequence[Peer], settings: Settings, clock: GpuClock | None, exact: Exact | None
+    loaded: LoadedMatrix, peers: Sequence[Peer], settings: Settings, clock: GpuClock | None, exact: ExactProduct | None
 ) -> list[Record]:
     records: list[Record] = []
     ready: list[tuple[Peer, Prepared, Record]] = []
     for peer in peers:
-        blank = replace(_blank(loaded, peer), threads=None if clock is not None else settings.threads[0])
+        untimed = replace(_untimed_record(loaded, peer), threads=None if clock is not None else settings.threads[0])
         try:
             prepared = peer.prepare()
-            record = replace(blank, **_facts(prepared))
-            ready.append((peer, prepared, _checked(record, prepared, exact)))
+            record = replace(untimed, **_record_fields(prepared))
+            ready.append((peer, prepared, _with_error(record, prepared, exact)))
         except SkippedError as reason:
-            records.append(replace(blank, status="skipped", note=str(reason)))
+            records.append(replace(untimed, status="skipped", note=str(reason)))
         except Exception as error:
-            records.append(replace(blank, status="failed", note=describe(error)))
+            records.append(replace(untimed, status="failed", note=describe(error)))
     if clock is not None:
-        return records + _timed_on_gpu(ready, settings, clock)
+        return records + _time_on_gpu(ready, settings, clock)
     for threads in settings.threads:
-        records += _timed_on_cpu(ready, threads, settings)
+        records += _time_on_cpu(ready, threads, settings)
     return records
 
 
-def _blank(loaded: Loaded, peer: Peer) -> Record:
+def _untimed_record(loaded: LoadedMatrix, peer: Peer) -> Record:
     rows, cols = loaded.shape
     name = getattr(loaded.device, "description", loaded.device.name)
     return Record(
@@ -206,19 +210,19 @@ def _blank(loaded: Loaded, peer: Peer) -> Record:
     )
 
 
-def _facts(prepared: Prepared) -> dict[str, Any]:
+def _record_fields(prepared: Prepared) -> dict[str, Any]:
     setup = prepared.setup_seconds
     return {"nbytes": prepared.nbytes, "setup_us": None if setup is None else setup * 1e6, **(prepared.label or {})}
 
 
-def _checked(record: Record, prepared: Prepared, exact: Exact | None) -> Record:
+def _with_error(record: Record, prepared: Prepared, exact: ExactProduct | None) -> Record:
     if exact is None:
         return record
     error, correct = exact.compare((prepared.result or prepared.call)())
     return replace(record, error_eps=error, correct=correct)
 
 
-def _timed_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Settings, clock: GpuClock) -> list[Record]:
+def _time_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Settings, clock: GpuClock) -> list[Record]:
     kernels: dict[int, Sampler] = {}
     failed: dict[int, Exception] = {}
     for i, (_, prepared, _) in enumerate(ready):
@@ -229,29 +233,29 @@ def _timed_on_gpu(ready: Sequence[tuple[Peer, Prepared, Record]], settings: Sett
             failed[i] = error
     times: dict[int, float | Exception] = {**medians(kernels, settings.repeats), **failed}
     notes = {i: sampler.note for i, sampler in kernels.items()}
-    kernels.clear()  # the graphs, and what they write to
-    calls, more = _call_samplers([prepared for _, prepared, _ in ready], clock.synchronize)
-    call_times = {**medians(calls, settings.repeats), **more}
+    kernels.clear()  # Frees the graphs and the arrays that they write to.
+    calls, failed_calls = _call_samplers([prepared for _, prepared, _ in ready], clock.synchronize)
+    call_times = {**medians(calls, settings.repeats), **failed_calls}
     return [
-        _filled(record, notes.get(i, ""), kernel_us=times[i], call_us=call_times[i])
+        _with_times(record, notes.get(i, ""), kernel_us=times[i], call_us=call_times[i])
         for i, (_, _, record) in enumerate(ready)
     ]
 
 
-def _timed_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, settings: Settings) -> list[Record]:
-    """Time calls with so many threads; what knows only one takes its turn once, at the first count."""
-    chosen = [part for part in ready if part[0].set_threads is not None or threads == settings.threads[0]]
-    before = gsparse.get_num_threads()
+def _time_on_cpu(ready: Sequence[tuple[Peer, Prepared, Record]], threads: int, settings: Settings) -> list[Record]:
+    """Time calls with this many threads. A peer that uses only one thread is timed with the first count alone."""
+    active = [item for item in ready if item[0].set_threads is not None or threads == settings.threads[0]]
+    previous_threads = gsparse.get_num_threads()
     try:
-        for set_threads in {peer.set_threads for peer, _, _ in chosen if peer.set_threads is not None}:
+        for set_threads in {peer.set_threads for peer, _, _ in active if peer.set_threads is not None}:
             set_threads(threads)
-        samplers, failed = _call_samplers([prepared for _, prepared, _ in chosen], lambda: None, threads)
+        samplers, failed = _call_samplers([prepared for _, prepared, _ in active], lambda: None, threads)
         times = {**medians(samplers, settings.repeats), **failed}
     finally:
-        gsparse.set_num_threads(before)
+        gsparse.set_num_threads(previous_threads)
     return [
-        _filled(replace(record, threads=1 if peer.set_threads is None else threads), "", call_us=times[i])
-        for i, (peer, _, record) in enumerate(chosen)
+        _with_times(replace(record, threads=1 if peer.set_threads is None else threads), "", call_us=times[i])
+        for i, (peer, _, record) in enumerate(active)
     ]
 
 
@@ -262,14 +266,14 @@ def _call_samplers(
     failed: dict[int, Exception] = {}
     for i, prepared in enumerate(ready):
         try:
-            samplers[i] = call_sampler(prepared.call, synchronize, prepared.rest if threads > 1 else 0.0)
+            samplers[i] = call_sampler(prepared.call, synchronize, prepared.pause if threads > 1 else 0.0)
         except Exception as error:
             failed[i] = error
     return samplers, failed
 
 
-def _filled(record: Record, note: str, **seconds: float | Exception) -> Record:
-    """Fill in times, in µs; an error instead of one makes the record a failed one."""
+def _with_times(record: Record, note: str, **seconds: float | Exception) -> Record:
+    """Return the record with times in microseconds, or as a failed one if one of the times is an error."""
     for name, value in seconds.items():
         if isinstance(value, Exception):
             return replace(record, status="failed", note=describe(value))
@@ -278,21 +282,21 @@ def _filled(record: Record, note: str, **seconds: float | Exception) -> Record:
 
 
 def describe(error: Exception) -> str:
-    """Give an error as one line."""
+    """Return the type and the message of an error in one line."""
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}"[:300]
 
 
 def copy_bandwidths(settings: Settings, clock: GpuClock | None) -> dict[str, float]:
-    """Measure what a copy reaches, in GB/s, by the keys of `Run.copy_gbytes_per_second`."""
+    """Measure the bandwidth of a large copy in GB/s, with the keys of `Run.copy_gbytes_per_second`."""
     if clock is not None:
         return {"gpu": clock.copy_bandwidth() / 1e9}
     return {str(threads): cpu_copy_bandwidth(threads) / 1e9 for threads in settings.threads}
 
 
 def environment(device: Device) -> dict[str, str]:
-    """Give what figures depend on: machine, device, versions, date."""
-    found = {
+    """Return what the figures depend on: the machine, the device, the versions of packages, and the date."""
+    facts = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "machine": platform.machine(),
         "device": getattr(device, "description", device.name),
@@ -302,7 +306,7 @@ def environment(device: Device) -> dict[str, str]:
     }
     for name in ("scipy", "numba", "torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cusparse", "nvidia-cusparse-cu12"):
         try:
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return facts

@@ -1,4 +1,4 @@
-"""Products on the CPU over sizes and threads: ``python -m gsparse bench --cpu-scaling``."""
+"""Products on the CPU for several sizes and numbers of threads: ``python -m gsparse bench --cpu-scaling``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gsparse.bench.problems import Arrays, Problem, uniform
 
 __all__ = ["SIZES", "THREADS", "fitting", "scaling_problems"]
 
-# Nonzeros, and CPU threads, of the study.
+# The numbers of nonzeros and of CPU threads in the study.
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 THREADS = (1, 2, 4, 8, 16)
 
-# One column in so many is stored: the published study's 10 %, dense enough that x stays in cache.
+# One of this many columns is stored in each row: 10 %, as in the published study, so dense that x stays in cache.
 SPARSITY = 10
 
-# Peak memory of making such a matrix and keeping it in every form at once.
+# Peak memory, in bytes per entry, of making such a matrix and preparing it for all peers at once.
 BYTES_PER_ENTRY = 60
 
 
 def scaling_problems(sizes: Sequence[int]) -> Iterator[Problem]:
-    """Give a uniform random matrix, 10 % dense, of each count of nonzeros."""
+    """Yield a uniform random matrix, 10 % dense, for each number of nonzeros."""
     for nnz in sizes:
         yield Problem(f"uniform, 10 % dense, {nnz:.0e} nonzeros", partial(_dense_uniform, nnz), pictured=False)
 
@@ -35,7 +35,7 @@ def _dense_uniform(nnz: int, xp: Any) -> Arrays:
 
 
 def fitting(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split sizes into those that fit into half of this machine's memory, and those that do not."""
+    """Return the sizes that fit into half of this machine's memory, and those that do not."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     fit = [size for size in sizes if size * BYTES_PER_ENTRY <= total // 2]
     return fit, [size for size in sizes if size not in fit]

@@ -1,4 +1,4 @@
-"""How long an iteration of CG takes on many ranks: a model with few constants, fitted to measured runs."""
+"""A model of the time that an iteration of CG takes on many ranks, with few constants, fitted to measured runs."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-__all__ = ["CostModel", "Costs", "Work", "fit"]
+__all__ = ["CostModel", "Costs", "RankWork", "fit"]
 
-_VALUE = 8  # bytes of a float64
-_POINTER = 4  # bytes of a row in indptr
-# Vectors read and written: q = A·p, then x += α·p, r -= α·q and p = r + β·p; dots ride along.
+_VALUE_BYTES = 8  # bytes of a float64
+_POINTER_BYTES = 4  # bytes of a row in indptr
+# Vectors read and written by the product q = A·p, and by the passes x += α·p, r -= α·q and p = r + β·p. The dot
+# products are fused into them and read nothing more.
 _PRODUCT_VECTORS, _PASS_VECTORS = 2, 9
-_REDUCTIONS = 2  # all-reduces an iteration: p·q and r·r
-# Of a rank's neighbours and ghosts where there are several hosts: with ranks in slabs, the one on a host's edge; in
-# boxes of 2 by 2 by 2 to a host, all of them.
-_SHARE_ACROSS = 0.5
+_REDUCTIONS = 2  # All-reduces per iteration, of p·q and r·r.
+# Share of a rank's neighbours and ghosts that are on other hosts, if there are several hosts. This is right for a rank
+# at the edge of a host if ranks are slabs, and for every rank if they are boxes with 2 by 2 by 2 of them on a host.
+_SHARE_ACROSS_HOSTS = 0.5
 
 
 @dataclass(frozen=True)
-class Work:
-    """What an iteration of the slowest rank consists of.
+class RankWork:
+    """The work of the slowest rank in one iteration.
 
     Parameters
     ----------
     rows, nnz : float
-        Of the rank.
+        Rows and entries of the rank.
     world_size : int
     ghosts, neighbours : float
-        Entries that it needs of others, and how many others.
+        Ghost entries that the rank receives, and the number of ranks that they come from.
     overlap : bool
-        Whether ghosts travel while the rank multiplies by its own columns.
+        Whether the halo exchange overlaps with the product of the diagonal block.
     entry_bytes : float
-        What an entry takes: 12 in CSR with float64 and int32, less where a plan stores less.
+        Bytes of an entry: 12 in CSR with float64 and int32, fewer in a format that stores fewer.
     """
 
     rows: float
@@ -49,21 +50,21 @@ class Work:
     entry_bytes: float = 12.0
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Work:
-        """Take what has these names from the record of a run."""
+    def from_record(cls, record: Mapping[str, Any]) -> RankWork:
+        """Make the work from the values of a run's record that have the names of these parameters."""
         return cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
 
     @property
     def product_bytes(self) -> float:
-        return self.nnz * self.entry_bytes + self.rows * (_POINTER + _PRODUCT_VECTORS * _VALUE)
+        return self.nnz * self.entry_bytes + self.rows * (_POINTER_BYTES + _PRODUCT_VECTORS * _VALUE_BYTES)
 
     @property
     def pass_bytes(self) -> float:
-        return self.rows * _PASS_VECTORS * _VALUE
+        return self.rows * _PASS_VECTORS * _VALUE_BYTES
 
 
 class Costs(NamedTuple):
-    """Seconds of an iteration, by what they go to; of the halo, what the product does not hide."""
+    """The parts of an iteration's seconds. `halo` is the time of the exchange that the product does not hide."""
 
     local: float
     halo: float
@@ -72,35 +73,41 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of an iteration of CG on the slowest rank.
+    """A model of the seconds that an iteration of CG takes on the slowest rank.
 
-    local = launch + bytes of the product and the passes / bandwidth; the halo is a start, a latency for each neighbour
-    and bytes / link bandwidth, less the time of the product where they overlap; each of two all-reduces is a start and
-    a step for every doubling, of ranks inside a host and of hosts. What crosses hosts has constants of its own.
+    The model adds three parts:
 
-    The defaults are where a fit begins, and what remains of constants that no record depends on. Inside a host they
-    were measured one by one on H200s with NVLink (a copy; all-reduces of 16 bytes on 2 and 4 GPUs; exchanges of 320 kB
-    and 64 MB). **Across hosts they are assumed**: NCCL's own 5 µs a hop [1]_, up and down its tree, and most of a
-    400 Gb/s link for each GPU.
+    - local work: ``launch`` + bytes of the product and of the vector passes / ``bandwidth``;
+    - halo exchange: ``exchange_start`` + ``latency`` for each neighbour + bytes / ``link_bandwidth``, less the time of
+      the product if they overlap;
+    - two all-reduces: each is ``reduce_start`` + one ``reduce_step`` for every doubling of the ranks on a host + one
+      ``reduce_step_across`` for every doubling of the hosts.
 
-    It leaves out uneven rows, noise (all-reduces wait for the slowest of all ranks), traffic that shares links or
-    switches, caches (local time is proportional to bytes), kernels that ranks add (packing ghosts, the second
-    product), and preconditioners.
+    Constants that end in ``_across`` hold between hosts.
+
+    A fit starts from the defaults, and constants that no record depends on keep them. Inside a host they were measured
+    one by one on H200s with NVLink (a copy; all-reduces of 16 bytes on 2 and 4 GPUs; exchanges of 320 kB and 64 MB).
+    **Across hosts they are assumed**: NCCL's own 5 µs per hop [1]_, up and down its tree, and most of a 400 Gb/s link
+    for each GPU.
+
+    The model leaves out uneven rows, noise (all-reduces wait for the slowest of all ranks), traffic that shares links
+    or switches, caches (local time is proportional to bytes), the additional kernels of ranks (packing ghosts, the
+    product of the off-diagonal block), and preconditioners.
 
     Parameters
     ----------
     launch : float
         Seconds of an iteration without rows.
     bandwidth : float
-        Bytes a second, of a rank's memory.
+        Bandwidth of a rank's memory, in bytes per second.
     reduce_start, reduce_step, reduce_step_across : float
-        Seconds.
+        Constants of an all-reduce, in seconds.
     exchange_start, latency, latency_across : float
-        Seconds.
+        Constants of a halo exchange, in seconds.
     link_bandwidth, link_bandwidth_across : float
-        Bytes a second, of a rank.
+        Bandwidth of a rank's links, in bytes per second.
     ranks_per_host : int
-        Not fitted.
+        Ranks on a host. It is not fitted.
 
     References
     ----------
@@ -119,24 +126,24 @@ class CostModel:
     link_bandwidth_across: float = 40e9
     ranks_per_host: int = 8
 
-    def costs(self, work: Work) -> Costs:
-        """Give the seconds of an iteration in parts."""
+    def costs(self, work: RankWork) -> Costs:
+        """Return the seconds of an iteration in parts."""
         product = work.product_bytes / self.bandwidth
         local = self.launch + product + work.pass_bytes / self.bandwidth
         halo = self._halo(work)
         return Costs(local, max(0.0, halo - product) if work.overlap else halo, self._reductions(work.world_size))
 
-    def seconds(self, work: Work) -> float:
-        """Give the seconds of an iteration."""
+    def seconds(self, work: RankWork) -> float:
+        """Return the seconds of an iteration."""
         return sum(self.costs(work))
 
-    def _halo(self, work: Work) -> float:
+    def _halo(self, work: RankWork) -> float:
         if not work.neighbours:
             return 0.0
-        across = _SHARE_ACROSS if work.world_size > self.ranks_per_host else 0.0
+        across = _SHARE_ACROSS_HOSTS if work.world_size > self.ranks_per_host else 0.0
         latency = (1 - across) * self.latency + across * self.latency_across
-        byte = (1 - across) / self.link_bandwidth + across / self.link_bandwidth_across
-        return self.exchange_start + work.neighbours * latency + work.ghosts * _VALUE * byte
+        seconds_per_byte = (1 - across) / self.link_bandwidth + across / self.link_bandwidth_across
+        return self.exchange_start + work.neighbours * latency + work.ghosts * _VALUE_BYTES * seconds_per_byte
 
     def _reductions(self, world_size: int) -> float:
         if world_size == 1:
@@ -146,21 +153,23 @@ class CostModel:
         return _REDUCTIONS * (self.reduce_start + inside * self.reduce_step + across * self.reduce_step_across)
 
 
-# A constant that is e times what it was counts as much as a record that is missed by 0.1 %.
-_STAY = 1e-3
-_NUM_FITTED = len(fields(CostModel)) - 1  # all but ranks_per_host, the last
+# Weight of the regularization that keeps constants near their start. A constant that changes by the factor e counts as
+# much as a record whose modelled time is wrong by 0.1 %.
+_REGULARIZATION = 1e-3
+_NUM_FITTED = len(fields(CostModel)) - 1  # All but ranks_per_host, which is the last field.
 
 
 def fit(records: Sequence[Mapping[str, Any]], start: CostModel | None = None) -> CostModel:
-    """Fit the constants to measured runs: least squares of the logarithms of modelled over measured seconds.
+    """Fit the constants to measured runs, by least squares of the logarithms of modelled over measured seconds.
 
     Parameters
     ----------
     records : sequence of mapping
-        Each with ``seconds_per_iteration``, and by name what `Work` takes.
+        Each has ``seconds_per_iteration``, and the parameters of `RankWork` by name.
     start : CostModel, optional
-        Where to begin. What the records say nothing about, such as links between hosts where all ran on one, stays as
-        it is here; where they tell only a sum of constants, each changes as little as it can.
+        The constants to start from. A constant that no record depends on keeps this value, for example those of links
+        between hosts if all runs used one host. If the records determine only the sum of several constants, each of
+        them changes as little as possible.
 
     Examples
     --------
@@ -169,10 +178,12 @@ def fit(records: Sequence[Mapping[str, Any]], start: CostModel | None = None) ->
     '1.00e+12'
     """
     start = start or CostModel()
-    works = [Work.from_record(record) for record in records]
+    works = [RankWork.from_record(record) for record in records]
     measured = np.array([record["seconds_per_iteration"] for record in records], np.float64)
     if not len(records) or not (measured > 0).all():
-        raise ValueError(f"a fit needs records, of more than 0 seconds an iteration, got {measured}")
+        raise ValueError(
+            f"a fit needs at least one record, each with more than 0 seconds per iteration, got {measured}"
+        )
     begin = np.array(astuple(start)[:_NUM_FITTED])
 
     def scaled(logarithms: npt.NDArray[np.float64]) -> CostModel:
@@ -183,6 +194,6 @@ def fit(records: Sequence[Mapping[str, Any]], start: CostModel | None = None) ->
     def deviations(logarithms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         model = scaled(logarithms)
         misfit = np.log([model.seconds(work) for work in works] / measured)
-        return np.concatenate([misfit, _STAY * logarithms])
+        return np.concatenate([misfit, _REGULARIZATION * logarithms])
 
     return scaled(least_squares(deviations, np.zeros(_NUM_FITTED)).x)

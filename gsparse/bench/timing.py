@@ -1,4 +1,4 @@
-"""Medians of products: of the kernel alone through CUDA graphs, and of eager calls; peers take turns."""
+"""Median times of products: of kernels, through CUDA graphs, and of eager calls. Peers are sampled in turns."""
 
 from __future__ import annotations
 
@@ -13,69 +13,74 @@ import numpy as np
 
 from gsparse.device.gpu import on_stream
 
-__all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "once", "peak_bytes"]
+__all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "peak_bytes", "seconds_of_call"]
 
-# Products captured in one CUDA graph: enough that starting the graph is nothing beside them.
+# Products captured in one CUDA graph: enough to make the time to start the graph negligible.
 PRODUCTS_PER_GRAPH = 10
 
-# Samples of one peer in a row, after one that is dropped: the first finds its data pushed out of the cache by others.
+# Consecutive samples of one peer. The sample before them is discarded, because other peers have evicted the peer's data
+# from the cache.
 SAMPLES_IN_A_ROW = 5
 
-# Seconds that the samples of one figure may take before their number is cut down, and the fewest there are.
+# If the samples of one figure would take longer than this many seconds, fewer are taken, but at least MIN_SAMPLES.
 SAMPLING_SECONDS = 0.4
 MIN_SAMPLES = 3
 
-# An eager batch: as many calls as take this long, within these limits.
+# A batch of eager calls takes about this many seconds, but has at most MAX_BATCH calls.
 BATCH_SECONDS = 2e-3
 MAX_BATCH = 50
 
+# Bytes read and written by the copy that measures the bandwidth of a GPU, and bytes of the array copied on a CPU.
 COPY_BYTES = 4 << 30
 CPU_COPY_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Something that can be timed again and again.
+    """A product that can be timed repeatedly.
 
     Attributes
     ----------
     sample : callable
-        Runs and gives the seconds of one product.
+        Runs the product, and returns the seconds of one.
     note : str
-        How it is timed, where not as the others.
-    rest : float
-        Seconds to wait after its turn, for threads of its own that go on spinning.
+        How it is timed, if not like the others.
+    pause : float
+        Seconds to wait after its turn, because threads of its library go on spinning.
     """
 
     sample: Callable[[], float]
     note: str = ""
-    rest: float = 0.0
+    pause: float = 0.0
 
 
 def medians(samplers: Mapping[Any, Sampler], repeats: int) -> dict[Any, float | Exception]:
-    """Give each sampler's median, in seconds, or the error it met; they take turns, so a slow minute meets all."""
+    """Return the median of each sampler in seconds, or the error that it raised.
+
+    The samplers take turns, so that a disturbance of the machine affects all of them.
+    """
     times: dict[Any, list[float]] = {key: [] for key in samplers}
-    wanted = dict.fromkeys(samplers, repeats)
+    num_samples = dict.fromkeys(samplers, repeats)
     failed: dict[Any, Exception] = {}
-    while any(len(times[key]) < wanted[key] for key in samplers if key not in failed):
+    while any(len(times[key]) < num_samples[key] for key in samplers if key not in failed):
         for key, sampler in samplers.items():
-            if key in failed or len(times[key]) >= wanted[key]:
+            if key in failed or len(times[key]) >= num_samples[key]:
                 continue
             try:
                 begin = time.perf_counter()
                 sampler.sample()
-                took = time.perf_counter() - begin
-                wanted[key] = min(repeats, max(MIN_SAMPLES, int(SAMPLING_SECONDS / max(took, 1e-9))))
-                for _ in range(min(SAMPLES_IN_A_ROW, wanted[key] - len(times[key]))):
+                seconds = time.perf_counter() - begin
+                num_samples[key] = min(repeats, max(MIN_SAMPLES, int(SAMPLING_SECONDS / max(seconds, 1e-9))))
+                for _ in range(min(SAMPLES_IN_A_ROW, num_samples[key] - len(times[key]))):
                     times[key].append(sampler.sample())
-                time.sleep(sampler.rest)
-            except Exception as error:  # one peer's failure leaves the others' figures standing
+                time.sleep(sampler.pause)
+            except Exception as error:  # The other peers are still measured.
                 failed[key] = error
-    return {key: failed.get(key) or statistics.median(found) for key, found in times.items()}
+    return {key: failed.get(key) or statistics.median(samples) for key, samples in times.items()}
 
 
-def once(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:
-    """Give the wall time of one call, from an idle device to an idle device."""
+def seconds_of_call(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:
+    """Return the wall time of one call. The device is idle before it, and the time ends when it is idle again."""
     synchronize()
     begin = time.perf_counter()
     call()
@@ -84,7 +89,7 @@ def once(call: Callable[[], Any], synchronize: Callable[[], Any]) -> float:
 
 
 def peak_bytes(cupy: Any, call: Callable[[], Any]) -> int:
-    """Give the bytes that a call takes out of CuPy's pool, at its peak, beside what was in use before."""
+    """Return the bytes that a call uses of CuPy's memory pool at its peak, in addition to those used before."""
     pool = cupy.get_default_memory_pool()
 
     class Peak(cupy.cuda.MemoryHook):  # type: ignore[misc]
@@ -100,10 +105,13 @@ def peak_bytes(cupy: Any, call: Callable[[], Any]) -> int:
     return max(0, int(hook.used) - int(before))
 
 
-def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], rest: float = 0.0) -> Sampler:
-    """Time eager calls in batches that end with the device idle: the host's time or the device's, whichever is more."""
+def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], pause: float = 0.0) -> Sampler:
+    """Return a sampler of eager calls in batches.
+
+    A batch ends when the device is idle, so that its time is the longer of the host's and the device's.
+    """
     call()
-    seconds = once(call, synchronize)
+    seconds = seconds_of_call(call, synchronize)
     batch = int(min(MAX_BATCH, max(1, BATCH_SECONDS / max(seconds, 1e-9))))
 
     def sample() -> float:
@@ -114,16 +122,17 @@ def call_sampler(call: Callable[[], Any], synchronize: Callable[[], Any], rest: 
         synchronize()
         return (time.perf_counter() - begin) / batch
 
-    time.sleep(rest)
-    return Sampler(sample, rest=rest)
+    time.sleep(pause)
+    return Sampler(sample, pause=pause)
 
 
 @dataclass
 class GpuClock:
-    """Times work queued through CuPy.
+    """A timer of GPU work that is queued through CuPy.
 
-    Each sampler has a stream of its own while a matrix is measured. CuPy keeps freed memory by stream: what a captured
-    call allocated and freed again, and its graph goes on writing to, is so never handed to another.
+    While a matrix is measured, each sampler has a stream of its own. A captured call may allocate memory and free it
+    again, and its graph still writes to that memory whenever it runs. CuPy reuses freed memory only on the same stream,
+    so no other sampler receives this memory.
 
     Parameters
     ----------
@@ -139,14 +148,14 @@ class GpuClock:
         self.cupy.cuda.Device().synchronize()
 
     def recycle(self) -> None:
-        """Let the streams be used again and give back memory, once the samplers of one matrix are dropped."""
+        """Reuse the streams and free CuPy's unused memory. Call this when the samplers of one matrix are gone."""
         self.synchronize()
         self._used = 0
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     def kernel_sampler(self, launch: Callable[[], Any]) -> Sampler:
-        """Time launches captured in a CUDA graph; eager ones between two events where they cannot be captured."""
-        self.synchronize()  # what is launched may read what another stream is still making
+        """Return a sampler of launches in a CUDA graph, or of eager launches between events if capture fails."""
+        self.synchronize()  # Another stream may still be computing the arrays that the launch reads.
         stream = self._next_stream()
         with on_stream(self.cupy, stream):
             launch()
@@ -156,7 +165,7 @@ class GpuClock:
             return Sampler(self._graph_sample(stream, launch))
         except Exception as error:
             self.synchronize()
-            eager = self._next_stream()  # the other may still be in the capture's state
+            eager = self._next_stream()  # The first stream may still be in capture mode.
             with on_stream(self.cupy, eager):
                 launch()
                 eager.synchronize()
@@ -167,14 +176,14 @@ class GpuClock:
             )
 
     def copy_bandwidth(self) -> float:
-        """Give bytes read and written a second by a large copy of the driver's."""
+        """Return the bandwidth of a large copy by the driver, in bytes read and written per second."""
         free, _ = self.cupy.cuda.runtime.memGetInfo()
         source = self.cupy.ones(min(COPY_BYTES, free // 4) // 16, np.float64)
         target = self.cupy.empty_like(source)
         stream = self.cupy.cuda.get_current_stream()
         copy = self._event_sample(stream, lambda: target.data.copy_from_device_async(source.data, source.nbytes))
-        found = statistics.median([copy() * PRODUCTS_PER_GRAPH for _ in range(13)][3:])
-        return float(2 * source.nbytes / found)
+        seconds = statistics.median([copy() * PRODUCTS_PER_GRAPH for _ in range(13)][3:])
+        return float(2 * source.nbytes / seconds)
 
     def _next_stream(self) -> Any:
         if self._used == len(self._streams):
@@ -183,11 +192,11 @@ class GpuClock:
         return self._streams[self._used - 1]
 
     def _graph_sample(self, stream: Any, launch: Callable[[], Any]) -> Callable[[], float]:
-        kept: list[Any] = []  # what the captured calls gave: the graph writes there each time
+        outputs: list[Any] = []  # The arrays that the captured calls returned must live as long as the graph.
         with on_stream(self.cupy, stream):
             stream.begin_capture()
             try:
-                kept.extend(launch() for _ in range(PRODUCTS_PER_GRAPH))
+                outputs.extend(launch() for _ in range(PRODUCTS_PER_GRAPH))
             except Exception:
                 self._abandon(stream)
                 raise
@@ -195,14 +204,14 @@ class GpuClock:
 
         def replay() -> list[Any]:
             graph.launch(stream)
-            return kept
+            return outputs
 
         sample = self._event_sample(stream, replay)
         sample()
         return sample
 
     def _abandon(self, stream: Any) -> None:
-        """End a capture that failed, which raises again."""
+        """End a capture that failed, and remove its stream. Ending such a capture raises another error."""
         self._streams.remove(stream)
         self._used -= 1
         try:
@@ -211,7 +220,7 @@ class GpuClock:
             return
 
     def _event_sample(self, stream: Any, run: Callable[[], Any]) -> Callable[[], float]:
-        """Give a function that runs `PRODUCTS_PER_GRAPH` products on a stream and gives the seconds of one."""
+        """Return a function that times `run`, which queues `PRODUCTS_PER_GRAPH` products, and returns one's seconds."""
         cuda = self.cupy.cuda
 
         def sample() -> float:
@@ -227,12 +236,12 @@ class GpuClock:
 
 
 def cpu_copy_bandwidth(threads: int, nbytes: int = CPU_COPY_BYTES) -> float:
-    """Give bytes read and written a second by so many threads that copy a large array."""
+    """Return the bandwidth of a large copy by this many threads, in bytes read and written per second."""
     source, target = np.ones(nbytes // 8), np.zeros(nbytes // 8)
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
         seconds = medians(
-            {0: Sampler(lambda: once(lambda: list(pool.map(np.copyto, *zip(*parts, strict=True))), int))}, 5
+            {0: Sampler(lambda: seconds_of_call(lambda: list(pool.map(np.copyto, *zip(*parts, strict=True))), int))}, 5
         )[0]
     if isinstance(seconds, Exception):
         raise seconds

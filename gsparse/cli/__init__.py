@@ -1,4 +1,4 @@
-"""The command line: ``python -m gsparse COMMAND``, or ``gsparse COMMAND`` where it is installed; a file a command."""
+"""The command line: ``python -m gsparse COMMAND``, or ``gsparse COMMAND`` once installed. Each command has a file."""
 
 from gsparse.cli.entry import main
 

@@ -1,4 +1,4 @@
-"""``bench``: times of every format beside other libraries, by `gsparse.bench`, and their pictures."""
+"""``bench``: time every format beside other libraries with `gsparse.bench`, and draw the results."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = ["COMMAND"]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, and draw what was measured."""
-    done = bench.execute(options)
-    if done is None:
+    """Measure, and draw the figures where ``--plot`` asks for them."""
+    outcome = bench.execute(options)
+    if outcome is None:
         return 0
-    found, problems = done
+    results, problems = outcome
     if options.plot:
-        for path in plot.save_figures(options.plot, found.records, _matrices(problems, found)):
+        for path in plot.save_figures(options.plot, results.records, _matrices_to_draw(problems, results)):
             print(f"wrote {path}")
-    return bench.exit_code(found)
+    return bench.exit_code(results)
 
 
-def _matrices(problems: Sequence[Problem], run: Run) -> list[tuple[str, Callable[[], Any]]]:
-    """Give the name of each matrix that was measured, and what makes it again, on the host."""
+def _matrices_to_draw(problems: Sequence[Problem], run: Run) -> list[tuple[str, Callable[[], Any]]]:
+    """Return the name of each measured matrix, with a function that makes the matrix again on the host."""
     measured = {record.matrix for record in run.records}
-    return [(p.name, partial(_on_host, p)) for p in problems if p.pictured and p.name in measured]
+    return [(p.name, partial(_make_on_host, p)) for p in problems if p.pictured and p.name in measured]
 
 
-def _on_host(problem: Problem) -> Any:
+def _make_on_host(problem: Problem) -> Any:
     data, indices, indptr, shape = problem.make(np)
     return sp.csr_array((data, indices, indptr), shape=shape)
 
 
-COMMAND = Command("time every format beside the libraries of this machine", bench.add_arguments, run)
+COMMAND = Command("time every format beside the other libraries on this machine", bench.add_arguments, run)

@@ -1,4 +1,4 @@
-"""What commands have in common: arguments, input, a sign of life, output."""
+"""What the commands share: common arguments, reading the matrix, a progress display, and output."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ __all__ = [
     "add_force",
     "add_json",
     "add_matrix",
-    "check_free",
+    "can_show_progress",
     "describe",
+    "print_result",
     "read_matrix",
-    "show",
-    "shows_bars",
-    "underway",
+    "refuse_overwrite",
+    "show_elapsed",
 ]
 
-# Seconds after which somebody wants to know that something is happening, and between two looks at the clock.
-_PATIENCE, _TICK = 1.0, 0.2
+# Seconds until the elapsed time is displayed, and seconds between two updates of the display.
+_DISPLAY_DELAY, _UPDATE_INTERVAL = 1.0, 0.2
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: what it is for, its arguments, and what it does; `run` gives the exit code."""
+    """A subcommand: its help text, a function that declares its arguments, and `run`, which returns the exit code."""
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -50,86 +50,86 @@ class Command:
 
 
 def add_matrix(parser: argparse.ArgumentParser) -> None:
-    """Declare the file that a matrix is read from."""
+    """Declare the file from which the matrix is read."""
     parser.add_argument("file", type=Path, metavar="FILE", help=f"the matrix: {', '.join(SUFFIXES[:6])} …")
-    parser.add_argument("--name", metavar="NAME", help="the variable, of a .mat file that holds several")
+    parser.add_argument("--name", metavar="NAME", help="the variable to read from a .mat file that holds several")
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    """Declare where to compute."""
+    """Declare the device on which to compute."""
     parser.add_argument("--device", help="auto, cpu, gpu or gpu:N (default: GSPARSE_DEVICE, else auto)")
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
-    """Declare the output for programs."""
+    """Declare the option for machine-readable output."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_force(parser: argparse._ActionsContainer) -> None:
-    """Declare the leave to write over a file."""
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    """Declare the option that permits overwriting a file."""
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
-def check_free(path: Path, options: argparse.Namespace) -> None:
-    """Refuse to write over a file without `--force`."""
+def refuse_overwrite(path: Path, options: argparse.Namespace) -> None:
+    """Raise an error if the file exists and `--force` was not given."""
     if path.exists() and not options.force:
-        raise UsageError(f"{path} is there already: give another name, or --force")
+        raise UsageError(f"{path} exists already: give another name, or --force")
 
 
 def read_matrix(options: argparse.Namespace) -> sp.csr_array:
-    """Read the matrix that the command names."""
-    with underway(f"reading {options.file.name}"):
+    """Read the matrix that is named on the command line."""
+    with show_elapsed(f"reading {options.file.name}"):
         return read_file(options.file, options.name)
 
 
 def describe(matrix: Any) -> str:
-    """Say what a matrix is, in a line."""
+    """Describe a matrix in one line: its shape, its number of entries and its dtype."""
     return f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries of {matrix.dtype}"
 
 
-def shows_bars() -> bool:
-    """Tell whether somebody looks on who can be shown a bar."""
+def can_show_progress() -> bool:
+    """Return whether stderr is a terminal and tqdm is installed, so that progress can be displayed."""
     return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
 @contextmanager
-def underway(text: str) -> Iterator[None]:
-    """Show, from the first second on, what is being done within this block and for how long."""
-    if not shows_bars():
+def show_elapsed(text: str) -> Iterator[None]:
+    """Display `text` and the elapsed time while the block runs, if it runs for longer than a second."""
+    if not can_show_progress():
         yield
         return
-    over, began = threading.Event(), time.time()
+    finished, start = threading.Event(), time.time()
 
-    def tick() -> None:
-        if over.wait(_PATIENCE):
+    def display() -> None:
+        if finished.wait(_DISPLAY_DELAY):
             return
         with import_module("tqdm").tqdm(desc=text, bar_format="{desc}: {elapsed}", leave=False) as bar:
-            bar.start_t = began
-            while not over.wait(_TICK):
+            bar.start_t = start
+            while not finished.wait(_UPDATE_INTERVAL):
                 bar.refresh()
 
-    watcher = threading.Thread(target=tick, daemon=True)
-    watcher.start()
+    display_thread = threading.Thread(target=display, daemon=True)
+    display_thread.start()
     try:
         yield
     finally:
-        over.set()
-        watcher.join()
+        finished.set()
+        display_thread.join()
 
 
-def show(found: dict[str, Any], text: str, options: argparse.Namespace) -> None:
-    """Print what was found: for programs, or for people."""
-    print(json.dumps(_plain(found), indent=2, allow_nan=False) if options.json else text)
+def print_result(result: dict[str, Any], text: str, options: argparse.Namespace) -> None:
+    """Print the result as JSON where `--json` asks for it, and as `text` otherwise."""
+    print(json.dumps(_json_value(result), indent=2, allow_nan=False) if options.json else text)
 
 
-def _plain(value: Any) -> Any:
-    """Give what JSON can hold; numbers that are none become null."""
+def _json_value(value: Any) -> Any:
+    """Convert a value into what JSON can hold: NaN and infinity become null, paths and complex numbers strings."""
     if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): _json_value(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_json_value(part) for part in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return _json_value(value.tolist())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return str(value) if isinstance(value, Path | complex) else value

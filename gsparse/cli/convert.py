@@ -1,4 +1,4 @@
-"""``convert``: from one kind of file to another."""
+"""``convert``: write a matrix file in another file format."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gsparse.cli.common import (
     add_force,
     add_json,
     add_matrix,
-    check_free,
     describe,
+    print_result,
     read_matrix,
-    show,
-    underway,
+    refuse_overwrite,
+    show_elapsed,
 )
 from gsparse.files import SUFFIXES, WRITTEN, write_file
 
@@ -26,23 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``convert``."""
     add_matrix(parser)
     parser.add_argument("out", type=Path, metavar="OUT", help=f"the file to write: {', '.join(WRITTEN)}")
-    parser.add_argument("--out-name", metavar="NAME", help="the variable, of a .mat file that is written (default: A)")
+    parser.add_argument("--out-name", metavar="NAME", help="the variable's name in a .mat file (default: A)")
     add_force(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read and write."""
+    """Read the matrix and write it to the output file."""
     if not options.out.name.lower().endswith(SUFFIXES):
-        raise UsageError(f"{options.out}: unknown kind of file, written are {', '.join(WRITTEN)}")
-    check_free(options.out, options)
+        raise UsageError(f"{options.out}: unknown kind of file, gsparse writes {', '.join(WRITTEN)}")
+    refuse_overwrite(options.out, options)
     S = read_matrix(options)
-    with underway(f"writing {options.out.name}"):
+    with show_elapsed(f"writing {options.out.name}"):
         write_file(options.out, S, options.out_name)
     size = options.out.stat().st_size
-    found = {"in": options.file, "out": options.out, "shape": S.shape, "entries": S.nnz, "dtype": str(S.dtype)}
-    show({**found, "bytes": size}, f"wrote {options.out}: {describe(S)}, {size / 1e6:.3f} MB", options)
+    result = {"in": options.file, "out": options.out, "shape": S.shape, "entries": S.nnz, "dtype": str(S.dtype)}
+    print_result({**result, "bytes": size}, f"wrote {options.out}: {describe(S)}, {size / 1e6:.3f} MB", options)
     return 0
 
 
-COMMAND = Command("write a matrix as another kind of file", add_arguments, run)
+COMMAND = Command("write a matrix file in another file format", add_arguments, run)

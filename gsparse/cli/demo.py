@@ -13,19 +13,22 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 
 from gsparse.bench.problems import stencil
-from gsparse.cli.common import Command, UsageError, add_device, add_json, describe, show, underway
-from gsparse.cli.info import plan_of
+from gsparse.cli.common import Command, UsageError, add_device, add_json, describe, print_result, show_elapsed
+from gsparse.cli.info import plan_as_dict
 from gsparse.device.threads import available_cpus
 from gsparse.linalg import cg
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
 __all__ = ["COMMAND"]
 
-# Points a side: SciPy's solve takes a few seconds. And what the solutions may differ by, of tolerances of 1e-8.
-_SIDE, _RTOL, _AGREEMENT = 64, 1e-8, 1e-5
-# How often is timed, of which the fastest counts: libraries' threads hinder each other where a machine is busy.
+# Grid points per side, for which SciPy's solve takes a few seconds.
+_SIDE = 64
+# Tolerance of both solves, and the largest relative difference between their solutions that counts as agreement.
+_RTOL, _AGREEMENT = 1e-8, 1e-5
+# Repetitions of a product and of a solve. The fastest one counts, because the threads of both libraries slow each
+# other down on a busy machine.
 _PRODUCTS, _SOLVES = 20, 3
-# What this command itself adds to the load.
+# The share of the machine's load average that this command causes itself.
 _OWN_LOAD = 1.0
 
 
@@ -37,84 +40,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build, choose, multiply, solve, compare; 1 where the solutions differ."""
+    """Build the matrix, multiply, solve, and compare with SciPy. Return 1 if the solutions differ."""
     if options.n < 2:
         raise UsageError(f"-n: at least 2, got {options.n}")
     data, indices, indptr, shape = stencil(options.n, 7)
     S = sp.csr_array((data, indices, indptr), shape=shape)
-    with underway("choosing a format, and compiling"):
+    with show_elapsed("choosing a format, and compiling"):
         begin = time.perf_counter()
         A = GpuSparseMatrix(S, device=options.device)
-        first, b = A @ np.ones(shape[1]), np.ones(shape[0])
+        first_product, b = A @ np.ones(shape[1]), np.ones(shape[0])
         setup = time.perf_counter() - begin
-    with underway("solving with gsparse"):
-        cg(A, b, rtol=_RTOL, maxiter=2)  # (which compiles what the solver needs)
-        ours, our_times = _repeated(lambda: cg(A, b, rtol=_RTOL, full_output=True))
-    with underway("solving with SciPy"):
-        steps: list[None] = []
-        (x, info), their_times = _repeated(
-            lambda: scipy.sparse.linalg.cg(S, b, rtol=_RTOL, callback=lambda _: steps.append(None))
+    with show_elapsed("solving with gsparse"):
+        cg(A, b, rtol=_RTOL, maxiter=2)  # Compiles the solver's kernels.
+        solution, our_times = _time_calls(lambda: cg(A, b, rtol=_RTOL, full_output=True))
+    with show_elapsed("solving with SciPy"):
+        iterations: list[None] = []
+        (x, info), their_times = _time_calls(
+            lambda: scipy.sparse.linalg.cg(S, b, rtol=_RTOL, callback=lambda _: iterations.append(None))
         )
-    difference = float(np.linalg.norm(ours.x - x) / np.linalg.norm(x))
-    agree = bool(ours.info == info == 0 and difference < _AGREEMENT and np.allclose(first, S @ np.ones(shape[1])))
-    found = {
+    difference = float(np.linalg.norm(solution.x - x) / np.linalg.norm(x))
+    same_products = np.allclose(first_product, S @ np.ones(shape[1]))
+    agree = bool(solution.info == info == 0 and difference < _AGREEMENT and same_products)
+    result = {
         "problem": f"7-point Poisson problem, {options.n}^3 unknowns",
         "device": A.device.name,
         "setup_seconds": setup,
         "product_seconds": {
-            name: min(_repeated(lambda M=M: M @ b, _PRODUCTS)[1])  # type: ignore[misc]
+            name: min(_time_calls(lambda M=M: M @ b, _PRODUCTS)[1])  # type: ignore[misc]
             for name, M in (("gsparse", A), ("scipy", S))
         },
         "solve_seconds": {"gsparse": min(our_times), "scipy": min(their_times)},
-        "iterations": {"gsparse": ours.iterations, "scipy": len(steps) // _SOLVES},
+        "iterations": {"gsparse": solution.iterations, "scipy": len(iterations) // _SOLVES},
         "relative_difference": difference,
         "agree": agree,
-        "plan": plan_of(A.plan),
+        "plan": plan_as_dict(A.plan),
     }
-    show(found, _text(found, A, S), options)
+    print_result(result, _text(result, A, S), options)
     return 0 if agree else 1
 
 
-def _repeated(call: Callable[[], Any], times: int = _SOLVES) -> tuple[Any, list[float]]:
-    """Give what a call gives, and the seconds of each time; vectors come from the host and go back there."""
+def _time_calls(call: Callable[[], Any], times: int = _SOLVES) -> tuple[Any, list[float]]:
+    """Return the result of the last call and the seconds of each. Copies of vectors to and from the device count."""
     seconds = []
     for _ in range(times):
         begin = time.perf_counter()
-        found = call()
+        result = call()
         seconds.append(time.perf_counter() - begin)
-    return found, seconds
+    return result, seconds
 
 
-def _busy() -> str:
-    """Say that others are computing here, where that is known: times are of little worth then."""
+def _busy_warning() -> str:
+    """Return a warning that the times are unreliable if other programs use the CPUs, else an empty string."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return (
-        f"\nthis machine is busy (load {load:.1f}, {available_cpus()} CPUs): times say little"
+        f"\nthis machine is busy (load {load:.1f}, {available_cpus()} CPUs): the times are unreliable"
         if (load > available_cpus() + _OWN_LOAD)
         else ""
     )
 
 
-def _text(found: dict[str, Any], A: GpuSparseMatrix, S: sp.csr_array) -> str:
-    def line(what: str, key: str, unit: float, name: str) -> str:
-        ours, theirs = (found[key][who] * unit for who in ("gsparse", "scipy"))
-        return f"{what:<26}{ours:>12.3f} {name:<3}{theirs:>12.3f} {name:<3}{theirs / max(ours, 1e-12):>8.2f} x"
+def _text(result: dict[str, Any], A: GpuSparseMatrix, S: sp.csr_array) -> str:
+    def line(label: str, key: str, factor: float, unit: str) -> str:
+        ours, scipys = (result[key][library] * factor for library in ("gsparse", "scipy"))
+        return f"{label:<26}{ours:>12.3f} {unit:<3}{scipys:>12.3f} {unit:<3}{scipys / max(ours, 1e-12):>8.2f} x"
 
-    steps = found["iterations"]
+    iterations = result["iterations"]
     return "\n".join([
-        f"{found['problem']}: {describe(S)}",
+        f"{result['problem']}: {describe(S)}",
         "",
         str(A.plan),
         "",
         f"{'':<26}{'gsparse':>12}    {'SciPy':>12}",
         line("A @ x", "product_seconds", 1e3, "ms"),
         line("conjugate gradients", "solve_seconds", 1, "s"),
-        f"{'iterations':<26}{steps['gsparse']:>12}    {steps['scipy']:>12}",
+        f"{'iterations':<26}{iterations['gsparse']:>12}    {iterations['scipy']:>12}",
         "",
-        f"gsparse on {found['device']}; set-up and first product {found['setup_seconds']:.2f} s (compiled kernels are "
-        "kept for the next time)",
-        f"solutions differ by {found['relative_difference']:.1e}{'' if found['agree'] else ': THEY DISAGREE'}{_busy()}",
+        f"gsparse on {result['device']}; set-up and first product {result['setup_seconds']:.2f} s (compiled kernels "
+        "are cached for the next run)",
+        f"solutions differ by {result['relative_difference']:.1e}{'' if result['agree'] else ': THEY DISAGREE'}"
+        f"{_busy_warning()}",
     ])  # fmt: skip
 
 
-COMMAND = Command("solve a model problem beside SciPy, in a minute at most", add_arguments, run)
+COMMAND = Command("solve a model problem beside SciPy, in at most a minute", add_arguments, run)

@@ -1,4 +1,4 @@
-"""``doctor``: what this machine has, what it lacks, and the command that installs it."""
+"""``doctor``: what is installed on this machine, what is missing, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
-from gsparse.cli.common import Command, add_json, show, underway
+from gsparse.cli.common import Command, add_json, print_result, show_elapsed
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of
 from gsparse.device.select import get_device
@@ -32,17 +32,18 @@ __all__ = ["COMMAND"]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked for.
+class CheckResult:
+    """The result of one check. Its attributes are keys of the JSON that ``doctor --json`` prints.
 
     Attributes
     ----------
     what : str
+        The component, such as "CuPy".
     found : str
-        What there is, or why there is not.
+        Its version or location, or the reason why it is missing or broken.
     status : {"ok", "missing", "broken"}
     remedy : str
-        The command that changes it.
+        The command that installs or repairs it, or an empty string.
     """
 
     what: str
@@ -51,16 +52,16 @@ class Finding:
     remedy: str = ""
 
 
-# Optional packages: what to import, what it is for, and what installs it.
+# Optional packages: the module to import, what gsparse uses it for, and the command that installs it.
 OPTIONAL = {
     "distributed": ("several GPUs, gsparse.distributed", "pip install 'gsparse[dask]'"),
     "matplotlib": ("pictures, gsparse.plot", "pip install 'gsparse[plot]'"),
     "tqdm": ("progress bars", "pip install 'gsparse[progress]'"),
-    "pyamg": ("algebraic multigrid, gsparse.linalg.amg", "pip install pyamg"),
+    "pyamg": ("other multigrid hierarchies for gsparse.linalg.amg", "pip install pyamg"),
     "pymetis": ("partition='metis'", "pip install 'gsparse[metis]'"),
 }
 
-# Below this version of CUDA a driver runs CuPy for CUDA 12 only.
+# A driver that supports only older versions of CUDA needs CuPy for CUDA 12.
 _CUDA_13 = 13
 
 
@@ -70,26 +71,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at everything; 0 where a product works on what there is."""
-    with underway("looking around, and compiling a product"):
-        findings = [*_versions(), *_gpu(), *_optional(), *_compilers(), *_caches()]
-        products = [_product(name) for name in ("cpu", "gpu")]
-    findings += [finding for finding in products if finding is not None]
-    works = any(finding is not None and finding.status == "ok" for finding in products)
-    show({"works": works, "findings": [asdict(finding) for finding in findings]}, _text(findings, works), options)
+    """Check everything, and print the results. Return 0 if a product works on at least one device."""
+    with show_elapsed("checking the installation, and compiling a product"):
+        results = [
+            *_check_versions(), *_check_gpu(), *_check_optional_packages(), *_check_compilers(), *_check_caches()
+        ]  # fmt: skip
+        products = [_check_product(name) for name in ("cpu", "gpu")]
+    results += [result for result in products if result is not None]
+    works = any(result is not None and result.status == "ok" for result in products)
+    print_result({"works": works, "findings": [asdict(result) for result in results]}, _text(results, works), options)
     return 0 if works else 1
 
 
-def _versions() -> Iterator[Finding]:
-    yield Finding("gsparse", f"{gsparse.__version__}, in {Path(gsparse.__file__).parent}")
-    yield Finding("Python", f"{platform.python_version()}, {platform.platform()}")
+def _check_versions() -> Iterator[CheckResult]:
+    yield CheckResult("gsparse", f"{gsparse.__version__}, in {Path(gsparse.__file__).parent}")
+    yield CheckResult("Python", f"{platform.python_version()}, {platform.platform()}")
     for name in ("numpy", "scipy", "numba"):
-        yield Finding(name, _version(name))
-    yield Finding("CPU threads", f"{get_num_threads()} of {available_cpus()} (GSPARSE_NUM_THREADS sets them)")
+        yield CheckResult(name, _version(name))
+    yield CheckResult("CPU threads", f"{get_num_threads()} of {available_cpus()} (GSPARSE_NUM_THREADS sets them)")
 
 
 def _version(module: str) -> str:
-    """Give the version of the package that a module comes with."""
+    """Return the version of the package that provides a module."""
     packages = packages_distributions().get(module, [])
     return ", ".join(version(name) if name == module else f"{name} {version(name)}" for name in packages)
 
@@ -97,27 +100,27 @@ def _version(module: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- GPU
 
 
-def _gpu() -> Iterator[Finding]:
-    driver = _driver()
+def _check_gpu() -> Iterator[CheckResult]:
+    driver = _check_driver()
     yield driver
     if not find_spec("cupy"):
-        why = "not installed" + ("" if driver.status == "ok" else "; it is of use with a GPU only")
-        yield Finding("CuPy", why, "missing", _cupy_remedy(driver.found) if driver.status == "ok" else "")
+        why = "not installed" + ("" if driver.status == "ok" else "; it is useful only with a GPU")
+        yield CheckResult("CuPy", why, "missing", _cupy_remedy(driver.found) if driver.status == "ok" else "")
         return
     try:
         device = get_device("gpu")
     except gsparse.GsparseError as error:
-        yield Finding("CuPy", f"{_version('cupy')}: {error}", "broken" if driver.status == "ok" else "missing")
+        yield CheckResult("CuPy", f"{_version('cupy')}: {error}", "broken" if driver.status == "ok" else "missing")
         return
-    yield Finding("CuPy", _version("cupy"))
-    yield from _devices(device)
-    compiler, collective = _installers(device.xp.cuda.runtime)
-    yield _library("NVRTC or hipRTC", lambda: ".".join(map(str, device.xp.cuda.nvrtc.getVersion())), compiler)
-    yield _library("NCCL or RCCL", _nccl_version, collective)
+    yield CheckResult("CuPy", _version("cupy"))
+    yield from _list_gpus(device)
+    compiler, collective = _install_commands(device.xp.cuda.runtime)
+    yield _check("NVRTC or hipRTC", lambda: ".".join(map(str, device.xp.cuda.nvrtc.getVersion())), compiler)
+    yield _check("NCCL or RCCL", _nccl_version, collective)
 
 
-def _installers(runtime: Any) -> tuple[str, str]:
-    """Give the commands that install the run-time compiler and the collective library."""
+def _install_commands(runtime: Any) -> tuple[str, str]:
+    """Return the commands that install the run-time compiler and the library of collectives."""
     if runtime.is_hip:
         return "apt-get install hip-runtime-amd", "apt-get install rccl"
     major = runtime.runtimeGetVersion() // 1000
@@ -126,45 +129,49 @@ def _installers(runtime: Any) -> tuple[str, str]:
 
 def _nccl_version() -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # (CuPy's, which says at length what the remedy says here)
+        warnings.simplefilter("ignore")  # CuPy's warning repeats at length what the remedy says.
         nccl = import_module("cupy.cuda.nccl")
     if not nccl.available:
-        raise ImportError("CuPy finds no such library")
+        raise ImportError("CuPy does not find the library")
     return str(nccl.get_version())
 
 
-def _devices(device: Any) -> Iterator[Finding]:
-    """Name each GPU and its memory."""
+def _list_gpus(device: Any) -> Iterator[CheckResult]:
+    """Name each GPU and the size of its memory."""
     runtime = device.xp.cuda.runtime
     for number in range(runtime.getDeviceCount()):
-        known = runtime.getDeviceProperties(number)
-        yield Finding(f"gpu:{number}", f"{known['name'].decode()}, {known['totalGlobalMem'] / 2**30:.0f} GiB")
+        properties = runtime.getDeviceProperties(number)
+        memory = properties["totalGlobalMem"] / 2**30
+        yield CheckResult(f"gpu:{number}", f"{properties['name'].decode()}, {memory:.0f} GiB")
 
 
-def _library(what: str, ask: Callable[[], str], remedy: str) -> Finding:
+def _check(what: str, describe: Callable[[], str], remedy: str) -> CheckResult:
+    """Return what `describe` returns as the result of a check, or a failed check if `describe` raises."""
     try:
-        return Finding(what, ask())
-    except Exception as error:  # (of an extension module that may lack its library: whatever the loader raises)
-        return Finding(what, f"not usable: {error}", "missing", remedy)
+        return CheckResult(what, describe())
+    except Exception as error:  # An extension module whose library is missing may raise any exception.
+        return CheckResult(what, f"not usable: {error}", "missing", remedy)
 
 
-def _driver() -> Finding:
-    """Find a GPU without CuPy: by what its driver brings along."""
+def _check_driver() -> CheckResult:
+    """Look for a GPU without CuPy: with nvidia-smi, or by the device file of AMD's kernel driver."""
     if shutil.which("nvidia-smi"):
-        asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
-        head = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False, timeout=60).stdout
-        _, _, cuda = head.partition("CUDA Version: ")
-        if said.returncode == 0 and said.stdout.strip():
-            return Finding("GPU", f"{said.stdout.strip()}; CUDA {cuda.split()[0] if cuda else '?'}")
-        return Finding("GPU", f"nvidia-smi fails: {said.stdout or said.stderr}".strip(), "broken", "mend the driver")
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+        overview = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False, timeout=60).stdout
+        _, _, cuda = overview.partition("CUDA Version: ")
+        if answer.returncode == 0 and answer.stdout.strip():
+            return CheckResult("GPU", f"{answer.stdout.strip()}; CUDA {cuda.split()[0] if cuda else '?'}")
+        return CheckResult(
+            "GPU", f"nvidia-smi fails: {answer.stdout or answer.stderr}".strip(), "broken", "repair the driver"
+        )
     if Path("/dev/kfd").exists():
-        return Finding("GPU", "AMD, by its kernel driver")
-    return Finding("GPU", "none found (no nvidia-smi, no /dev/kfd): the CPU is used", "missing")
+        return CheckResult("GPU", "AMD, by its kernel driver")
+    return CheckResult("GPU", "none found (no nvidia-smi, no /dev/kfd): the CPU is used", "missing")
 
 
 def _cupy_remedy(driver: str) -> str:
-    """Give the command that installs CuPy for the driver there is."""
+    """Return the command that installs the CuPy that fits the driver."""
     if driver.startswith("AMD"):
         return "pip install 'gsparse[rocm]'"
     _, _, cuda = driver.rpartition("CUDA ")
@@ -172,48 +179,49 @@ def _cupy_remedy(driver: str) -> str:
     return f"pip install 'gsparse[cuda{12 if major.isdecimal() and int(major) < _CUDA_13 else 13}]'"
 
 
-# ------------------------------------------------------------------------------------------------------- the rest
+# ----------------------------------------------------------------------------- packages, compilers, caches, products
 
 
-def _optional() -> Iterator[Finding]:
+def _check_optional_packages() -> Iterator[CheckResult]:
     for module, (purpose, remedy) in OPTIONAL.items():
         try:
             import_module(module)
         except ImportError as error:
             absent = isinstance(error, ModuleNotFoundError)
-            yield Finding(module, f"{purpose}: {error}", "missing" if absent else "broken", remedy)
+            yield CheckResult(module, f"{purpose}: {error}", "missing" if absent else "broken", remedy)
         else:
-            yield Finding(module, f"{_version(module)}: {purpose}")
+            yield CheckResult(module, f"{_version(module)}: {purpose}")
 
 
-def _compilers() -> Iterator[Finding]:
-    """Find what only tests need: the emulator of GPU kernels compiles with g++, for AMD with clang."""
-    for name in ("g++", "clang"):  # (no remedy: whoever uses gsparse lacks nothing without them)
+def _check_compilers() -> Iterator[CheckResult]:
+    """Look for the compilers of the GPU kernels' emulator, which only tests use: g++, and clang for AMD's 64 lanes."""
+    for name in ("g++", "clang"):  # There is no remedy, because users of gsparse do not need them.
         path = shutil.which(name)
-        yield Finding(name, path or "not there; only gsparse's own tests use it", "ok" if path else "missing")
+        yield CheckResult(name, path or "not found; only gsparse's own tests use it", "ok" if path else "missing")
 
 
-def _caches() -> Iterator[Finding]:
-    home = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    for what, folder in (("gsparse", cache_folder()), ("CUDA kernels", home), ("CPU kernels", cpu_code_folder())):
+def _check_caches() -> Iterator[CheckResult]:
+    cupy_folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    folders = {"gsparse": cache_folder(), "CUDA kernels": cupy_folder, "CPU kernels": cpu_code_folder()}
+    for what, folder in folders.items():
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-        yield Finding(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")
+        yield CheckResult(f"cache: {what}", f"{sum(sizes) / 1e6:.1f} MB in {len(sizes)} files, {folder}")
     fault = fault_of(cache_folder()) if cache_folder().is_dir() else ""
     if fault:
-        yield Finding("cache: not used", fault, "broken")
+        yield CheckResult("cache: not used", fault, "broken")
 
 
-def _product(name: str) -> Finding | None:
-    """Multiply on a device; None where there is no such device."""
+def _check_product(name: str) -> CheckResult | None:
+    """Check a product on a device. Return None if the machine has no such device."""
     try:
         device: Device = get_device(name)
     except gsparse.GsparseError:
         return None
-    multiply = partial(_multiplied, device)
-    return _library(f"a product on {device.name}", multiply, "report it, with gsparse doctor --json")
+    multiply = partial(_multiply_on, device)
+    return _check(f"a product on {device.name}", multiply, "report it, with gsparse doctor --json")
 
 
-def _multiplied(device: Device) -> str:
+def _multiply_on(device: Device) -> str:
     S = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(1000, 1000)).tocsr()
     x = np.arange(1000.0)
     if not np.array_equal(GpuSparseMatrix(S, device=device) @ x, S @ x):
@@ -221,12 +229,12 @@ def _multiplied(device: Device) -> str:
     return "right"
 
 
-def _text(findings: list[Finding], works: bool) -> str:
+def _text(results: list[CheckResult], works: bool) -> str:
     marks = {"ok": " ", "missing": "-", "broken": "!"}
-    lines = [f"{marks[f.status]} {f.what:<26}{f.found}" for f in findings]
-    remedies = [f"  {f.what:<26}{f.remedy}" for f in findings if f.remedy]
-    verdict = "products work on what is here" if works else "NO PRODUCT WORKS HERE: see the lines marked with !"
+    lines = [f"{marks[r.status]} {r.what:<26}{r.found}" for r in results]
+    remedies = [f"  {r.what:<26}{r.remedy}" for r in results if r.remedy]
+    verdict = "products work on this machine" if works else "NO PRODUCT WORKS HERE: see the lines marked with !"
     return "\n".join([*lines, *(["", "to add what is missing:", *remedies] if remedies else []), "", verdict])
 
 
-COMMAND = Command("tell what was found, what is missing, and what installs it", add_arguments, run)
+COMMAND = Command("list what is installed or missing, and how to install it", add_arguments, run)

@@ -1,4 +1,4 @@
-"""The commands there are, and what their end means."""
+"""The table of commands, the parser of their arguments, and their exit codes."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ COMMANDS = {
     "bench": bench.COMMAND,
 }
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+SUCCESS, FAILURE, MISUSE, INTERRUPTED = 0, 1, 2, 130
 
 EXIT_CODES = f"""\
-exit code: {DONE} if all went well; {FAILED} where it was tried and failed (not converged, no memory, a wrong result);
-{MISUSED} where it cannot be carried out as given (arguments, a file that cannot be read, a device that is not there);
-{INTERRUPTED} where it was interrupted
+exit code: {SUCCESS} for success; {FAILURE} if the command failed (not converged, out of memory, a wrong result);
+{MISUSE} if the command cannot run as given (arguments, a file that cannot be read, a device that does not exist);
+{INTERRUPTED} if the command was interrupted
 """
 
-# Errors that are nobody's mistake in calling, though gsparse knows them.
+# Errors of gsparse that no change of the arguments avoids for certain.
 _FAILURES = (FactorizationError, DeviceMemoryError, CommunicationError, MemoryError)
-# Those that say what to change. (ImportError: of an optional dependency, with what installs it.)
+# Errors whose messages say what to change. An ImportError is that of an optional dependency, and names the command
+# that installs it.
 _MISUSES = (GsparseError, OSError, ImportError)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Give the parser of every subcommand."""
+    """Return the parser of all subcommands."""
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="gsparse", description=gsparse.__doc__, epilog=EXIT_CODES, formatter_class=plain
@@ -49,27 +50,26 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gsparse {gsparse.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        own = subparsers.add_parser(
+        subparser = subparsers.add_parser(
             name, help=command.help, description=command.help, epilog=EXIT_CODES, formatter_class=plain
         )
-        command.add_arguments(own)
-        own.add_argument("--debug", action="store_true", help="show where in the program an error comes from")
+        command.add_arguments(subparser)
+        subparser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit code.
+    """Run a command and return its exit code.
 
     Parameters
     ----------
     arguments : sequence of str, optional
-        Those of the process where left out.
+        The command's name and its arguments. The default is the arguments of the process.
 
     Returns
     -------
     int
-        0; 1 where what was asked for was tried and failed; 2 where it cannot be carried out as given; 130 where it was
-        interrupted.
+        0 for success, 1 if the command failed, 2 if it cannot run as given, 130 if it was interrupted.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["info", "/no/such/file.mtx"])
     2
     """
-    with _streams():
+    with _robust_streams():
         return _run(arguments)
 
 
@@ -86,42 +86,42 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help(sys.stderr)
-        return MISUSED
+        return MISUSE
     try:
         code = COMMANDS[options.command].run(options)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # (`| head` has seen enough)
-        _drop_output()
-        return DONE
+    except BrokenPipeError:  # The reader, such as `| head`, has closed the pipe.
+        _discard_output()
+        return SUCCESS
     except Exception as error:
-        _drop_output()
+        _discard_output()
         if options.debug:
             traceback.print_exc()
         elif isinstance(error, _FAILURES + _MISUSES):
             print(f"gsparse {options.command}: {error}", file=sys.stderr)
         else:
-            what = f"{type(error).__name__}: {error}"
-            print(f"gsparse {options.command}: unexpected {what}; --debug shows where from", file=sys.stderr)
-        return MISUSED if isinstance(error, _MISUSES) and not isinstance(error, _FAILURES) else FAILED
+            message = f"unexpected {type(error).__name__}: {error}; --debug prints the traceback"
+            print(f"gsparse {options.command}: {message}", file=sys.stderr)
+        return MISUSE if isinstance(error, _MISUSES) and not isinstance(error, _FAILURES) else FAILURE
 
 
 @contextmanager
-def _streams() -> Iterator[None]:
-    """Let a character be written as ? where the output cannot hold it, and nothing where there is no output (`>&-`)."""
+def _robust_streams() -> Iterator[None]:
+    """Write `?` for a character that the output's encoding lacks, and drop output to a stream closed with `>&-`."""
     with ExitStack() as stack:
         for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
-            if stream is None:  # (Python's own mark of a stream that was closed before it began)
+            if stream is None:  # Python sets a stream to None that was closed before the process began.
                 stack.enter_context(redirect(stack.enter_context(Path(os.devnull).open("w"))))
             elif isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")
         yield
 
 
-def _drop_output() -> None:
-    """Give up what cannot be written any more: Python would complain once more when it ends, and exit with 120."""
+def _discard_output() -> None:
+    """Discard output that cannot be written. Otherwise Python fails again at its end, with exit code 120."""
     try:
         sys.stdout.flush()
     except OSError:

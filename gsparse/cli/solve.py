@@ -1,4 +1,4 @@
-"""``solve``: A·x = b, or least squares, from files, here or on several workers."""
+"""``solve``: solve A·x = b or a least-squares problem from files, in this process or on several workers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from gsparse import linalg
+from gsparse.cli.automatic_solve import describe_automatic_solve, solve_automatically
 from gsparse.cli.common import (
     Command,
     UsageError,
@@ -23,12 +24,12 @@ from gsparse.cli.common import (
     add_force,
     add_json,
     add_matrix,
-    check_free,
+    can_show_progress,
     describe,
+    print_result,
     read_matrix,
-    show,
-    shows_bars,
-    underway,
+    refuse_overwrite,
+    show_elapsed,
 )
 from gsparse.errors import FileFormatError
 from gsparse.files import SUFFIXES, npz, read_file
@@ -40,22 +41,23 @@ from gsparse.writing import replacing
 
 __all__ = ["COMMAND"]
 
-# Methods that need no more than a matrix and a right-hand side (Chebyshev's iteration wants bounds of the spectrum).
+# Methods that need only a matrix and a right-hand side. Chebyshev iteration also needs bounds of the spectrum.
 SQUARE = tuple(name for name in names_of("solver", least_squares=False) if name != "chebyshev")
 LEAST_SQUARES = names_of("solver", least_squares=True)
-# Those that stop by SciPy's own test, which is relative to |A| |x|; the others' is relative to |b|.
-_BY_SIZE = names_of("solver", relative_to_matrix=True)
+# Methods whose stopping test is relative to |A| |x|, as SciPy's is. The test of the others is relative to |b|.
+_RELATIVE_TO_MATRIX = names_of("solver", relative_to_matrix=True)
 PRECONDITIONERS = names_of("preconditioner")
-# Rows of a block of block_jacobi: unknowns of a point in most discretizations.
-_BLOCK = 4
-# Iterations after which a solver has what it needs: seconds, where its kernels are not compiled yet.
-_READY = 1
-# What numpy.save writes, b's usual file; and what x is written as.
-_ARRAY = ".npy"
-OUTPUTS = (_ARRAY, ".mtx")
-# Instead of advice with this word, an argument that is no option here.
+# Default number of rows of a block of block_jacobi, meant for several unknowns per grid point.
+_BLOCK_SIZE = 4
+# Iterations of the warm-up call, which compiles or loads the kernels, so that the timed solve does not include that.
+_WARM_UP_ITERATIONS = 1
+# The suffix of numpy.save's files, and the formats in which x is written.
+_ARRAY_SUFFIX = ".npy"
+OUTPUTS = (_ARRAY_SUFFIX, ".mtx")
+# Some advice of the solvers names a Python argument that this command has no option for. If the advice contains the
+# key, the value is printed instead.
 _ADVICE = {
-    "(x0)": "Use --method gmres.",
+    "another x0": "Use --method gmres.",
     "M is not": "The preconditioner is not symmetric: use --method gmres or bicgstab, or another --precond.",
     "conlim": "Scale the columns of A; gsparse.linalg regularizes too: lsmr(A, b, damp=...).",
 }
@@ -64,70 +66,85 @@ _ADVICE = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``solve``."""
     add_matrix(parser)
-    what = parser.add_argument_group("the problem")
-    what.add_argument("--rhs", type=Path, metavar="FILE", help=".npy, or as the matrix (default: A times ones)")
-    what.add_argument("--rhs-name", metavar="NAME", help="the variable, of a .mat file that holds several")
-    how = parser.add_argument_group("how")
-    how.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help="chosen by the matrix where left out")
-    how.add_argument("--precond", choices=("none", *PRECONDITIONERS), default="none", help="default: none")
-    how.add_argument("--block-size", type=int, metavar="N", help=f"of block_jacobi (default: {_BLOCK})")
-    of = f"of the residual, relative to |b| ({', '.join(_BY_SIZE)}: SciPy's test, relative to |A| |x|; default: 1e-8)"
-    how.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=of)
-    how.add_argument("--maxiter", type=int, metavar="N", help="iterations at most (default: the method's)")
-    add_device(how)
-    how.add_argument("--workers", type=int, metavar="N", help="on as many processes, a GPU each where there are any")
-    out = parser.add_argument_group("what comes of it")
-    out.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"write x: {', '.join(OUTPUTS)}")
-    add_force(out)
-    add_json(out)
+    problem = parser.add_argument_group("problem")
+    problem.add_argument(
+        "--rhs", type=Path, metavar="FILE", help="b: .npy, or any matrix file (default: A times a vector of ones)"
+    )
+    problem.add_argument("--rhs-name", metavar="NAME", help="the variable to read from a .mat file that holds several")
+    method = parser.add_argument_group("method")
+    chosen = "default: chosen for the matrix, with a preconditioner; another one follows if it fails"
+    method.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help=chosen)
+    method.add_argument("--precond", choices=("none", *PRECONDITIONERS), help="default: none, if --method is given")
+    method.add_argument("--block-size", type=int, metavar="N", help=f"for block_jacobi (default: {_BLOCK_SIZE})")
+    tested_by_scipys = ", ".join(_RELATIVE_TO_MATRIX)
+    meaning = f"of the residual, relative to |b| ({tested_by_scipys}: SciPy's test, relative to |A| |x|; default: 1e-8)"
+    method.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=meaning)
+    method.add_argument("--maxiter", type=int, metavar="N", help="maximum number of iterations (default: the method's)")
+    add_device(method)
+    method.add_argument(
+        "--workers", type=int, metavar="N", help="solve on N processes, each with a GPU if there are any"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"write x: {', '.join(OUTPUTS)}")
+    add_force(output)
+    add_json(output)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read, choose, solve, write; 1 where it did not converge."""
-    check(options)
+    """Read the problem, choose a method, solve, and write x. Return 1 if no method converged."""
+    check_options(options)
     S = read_matrix(options)
     S = S if S.dtype.kind in "fc" else S.astype(np.float64)
-    b = right_hand_side(options, S)
-    attempts, why = methods(options, S)
-    found: dict[str, Any] = {"file": options.file, "shape": S.shape, "entries": S.nnz, "tried": []}
-    found["setup_seconds"] = 0.0
-    with operand(options, S) as A:
-        M, found["precond_seconds"] = preconditioner(options, A)
-        for method in attempts:
-            result, ready = solved(method, A, b, M, options)
-            found["setup_seconds"] += ready
-            found["tried"].append(method)
+    b = read_right_hand_side(options, S)
+    if not (options.method or options.precond or options.workers):
+        chosen = solve_automatically(options, S, b)
+        return finish(options, *chosen, describe_automatic_solve(*chosen, S))
+    options.precond = options.precond or "none"
+    methods, why = choose_methods(options, S)
+    report: dict[str, Any] = {"file": options.file, "shape": S.shape, "entries": S.nnz, "tried": []}
+    report["setup_seconds"] = 0.0
+    with open_matrix(options, S) as A:
+        M, report["precond_seconds"] = make_preconditioner(options, A)
+        for method in methods:
+            result, warm_up_seconds = solve_with(method, A, b, M, options)
+            report["setup_seconds"] += warm_up_seconds
+            report["tried"].append(method)
             if result.info == 0:
                 break
         device = f"{options.workers} workers" if options.workers else A.device.name
     norm = float(np.linalg.norm(b))
     residual = float(np.linalg.norm(S @ result.x - b)) / (norm or 1.0)
-    found |= {"device": device, "method": method, "why": why, "precond": options.precond, "rtol": options.rtol}
-    found |= {"converged": result.info == 0, "reason": result.reason, "advice": result.advice}
-    found |= {"iterations": result.iterations, "seconds": result.seconds, "relative_residual": residual}
-    found |= {"history": result.residuals, "output": options.output}
+    report |= {"device": device, "method": method, "why": why, "precond": options.precond, "rtol": options.rtol}
+    report |= {"converged": result.info == 0, "reason": result.reason, "advice": result.advice}
+    report |= {"iterations": result.iterations, "seconds": result.seconds, "relative_residual": residual}
+    report |= {"history": result.residuals, "output": options.output}
+    return finish(options, result, report, _text(report, result, S))
+
+
+def finish(options: argparse.Namespace, result: SolveResult, report: dict[str, Any], text: str) -> int:
+    """Write x, print the report, and return the exit code."""
     if options.output:
         write_solution(options.output, result.x)
-    show(found, _text(found, result, S), options)
+    print_result(report, text, options)
     return 0 if result.info == 0 else 1
 
 
-def check(options: argparse.Namespace) -> None:
-    """Refuse what does not go together, before anything is read."""
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, before a file is read."""
     if options.output and options.output.suffix.lower() not in OUTPUTS:
         raise UsageError(f"-o {options.output}: x is written as {' or '.join(OUTPUTS)}")
     if options.output and not options.output.absolute().parent.is_dir():
         raise UsageError(f"-o {options.output}: there is no folder {options.output.absolute().parent}")
     if options.output:
-        check_free(options.output, options)
+        refuse_overwrite(options.output, options)
     if options.rhs and not options.rhs.is_file():
         raise UsageError(f"--rhs: no file at {options.rhs}")
-    if options.rhs and not options.rhs.name.lower().endswith((_ARRAY, *SUFFIXES)):
+    if options.rhs and not options.rhs.name.lower().endswith((_ARRAY_SUFFIX, *SUFFIXES)):
         raise UsageError(
-            f"--rhs {options.rhs.name}: b is read from {_ARRAY}, which numpy.save writes, or as a matrix is from "
-            f"{', '.join(SUFFIXES)}"
+            f"--rhs {options.rhs.name}: b is read from {_ARRAY_SUFFIX}, which numpy.save writes, or from a matrix "
+            f"file: {', '.join(SUFFIXES)}"
         )
-    if options.method in LEAST_SQUARES and options.precond != "none":
+    if options.method in LEAST_SQUARES and options.precond not in (None, "none"):
         raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
     if options.block_size is not None and options.precond != "block_jacobi":
         raise UsageError("--block-size goes with --precond block_jacobi")
@@ -136,49 +153,49 @@ def check(options: argparse.Namespace) -> None:
     if not 0 <= options.rtol < 1:
         raise UsageError(f"--rtol: from 0 to 1, got {options.rtol}")
     for name, least in (("maxiter", 1), ("workers", 1), ("block_size", 1)):
-        given = getattr(options, name)
-        if given is not None and given < least:
-            raise UsageError(f"--{name.replace('_', '-')}: at least {least}, got {given}")
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name.replace('_', '-')}: at least {least}, got {value}")
 
 
-def right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
-    """Read b, or make one whose solution is known to exist: A times ones."""
+def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
+    """Read b. Without `--rhs`, b is A times a vector of ones, so that a solution exists."""
     if options.rhs is None:
         return S @ np.ones(S.shape[1], S.dtype)
-    if options.rhs.suffix.lower() == _ARRAY:
+    if options.rhs.suffix.lower() == _ARRAY_SUFFIX:
         try:
             b = np.load(options.rhs, allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise UsageError(
-                f"--rhs {options.rhs.name} is no array: {str(error).rstrip('. ')}; write it with numpy.save"
+                f"--rhs {options.rhs.name} is not an array: {str(error).rstrip('. ')}; write it with numpy.save"
             ) from error
     else:
         try:
             b = read_file(options.rhs, options.rhs_name).toarray()
         except FileFormatError as error:
-            said = str(error).replace("--name", "--rhs-name").replace(npz.WRITER, f"numpy.save, as {_ARRAY}")
-            raise UsageError(f"--rhs: {said}") from error
+            message = str(error).replace("--name", "--rhs-name").replace(npz.WRITER, f"numpy.save, as {_ARRAY_SUFFIX}")
+            raise UsageError(f"--rhs: {message}") from error
     if b.ndim == 2 and 1 in b.shape:
         b = b.reshape(-1)
     if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:
         raise UsageError(
-            f"--rhs {options.rhs.name} has shape {b.shape}: {S.shape[0]} rows are needed, as the matrix has"
+            f"--rhs {options.rhs.name} has shape {b.shape}: {S.shape[0]} rows are needed, as many as the matrix has"
         )
     return b if b.dtype.kind in "fc" else b.astype(np.float64)
 
 
-def methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[str, ...], str]:
-    """Give the methods to try, each where the one before has not converged, and why."""
+def choose_methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[str, ...], str]:
+    """Return the methods to try, and why. Each is tried only if the one before it has not converged."""
     if options.method:
         if options.method in SQUARE and S.shape[0] != S.shape[1]:
             raise UsageError(f"{options.method} needs a square matrix, this one is {describe(S)}: use lsqr or lsmr")
         return (options.method,), "asked for"
     if S.shape[0] != S.shape[1]:
         if options.precond != "none":
-            raise UsageError("--precond goes with square matrices: least squares is solved without")
+            raise UsageError("--precond goes with square matrices: least squares is solved without a preconditioner")
         return ("lsmr",), "not square: least squares"
     A = GpuSparseMatrix(S, device=options.device)
-    with underway("looking for a symmetry"), SquareMatrix.of(A, "solve", finite=False) as square:
+    with show_elapsed("checking for symmetry"), SquareMatrix.of(A, "solve", finite=False) as square:
         hermitian = square.is_hermitian()
     if not hermitian:
         return ("bicgstab", "gmres"), "square, not symmetric"
@@ -188,101 +205,108 @@ def methods(options: argparse.Namespace, S: sp.csr_array) -> tuple[tuple[str, ..
 
 
 @contextmanager
-def operand(options: argparse.Namespace, S: sp.csr_array) -> Iterator[Any]:
-    """Give the matrix on a device, or on workers that are there within the block."""
+def open_matrix(options: argparse.Namespace, S: sp.csr_array) -> Iterator[Any]:
+    """Yield the matrix on a device, or distributed over workers that exist while the block runs."""
     if not options.workers:
-        with underway("choosing a format"):
+        with show_elapsed("choosing a format"):
             A = GpuSparseMatrix(S, device=options.device)
         yield A
         return
     from gsparse.distributed import LocalGpuCluster, distribute
 
     device = options.device or "auto"
-    with underway(f"starting {options.workers} workers"):
+    with show_elapsed(f"starting {options.workers} workers"):
         cluster = LocalGpuCluster(options.workers, device=device)
     with cluster, cluster.get_client() as client, distribute(S, client=client, device=device) as A:
         yield A
 
 
-def preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:
-    """Make what `--precond` names; give it and the seconds it took."""
+def make_preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float]:
+    """Make the preconditioner that `--precond` names. Return it with the seconds that this took."""
     name = options.precond
     if name == "none":
         return None, 0.0
     begin = time.perf_counter()
-    with underway(f"preconditioner {name}"):
-        M = getattr(linalg, name)(A, *([options.block_size or _BLOCK] if name == "block_jacobi" else []))
+    with show_elapsed(f"preconditioner {name}"):
+        M = getattr(linalg, name)(A, *([options.block_size or _BLOCK_SIZE] if name == "block_jacobi" else []))
     return M, time.perf_counter() - begin
 
 
-def solved(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> tuple[SolveResult, float]:
-    """Call a solver by its own names for tolerance and limit; give what it found, and the seconds of getting ready."""
-    names = ("atol", "btol") if method in LEAST_SQUARES else ("rtol",)
-    solve = partial(getattr(linalg, method), A, b, **dict.fromkeys(names, options.rtol))
+def solve_with(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace) -> tuple[SolveResult, float]:
+    """Call a solver with its own names for the tolerance and the limit.
+
+    Return its result, and the seconds of the warm-up call, which compiles or loads the kernels.
+    """
+    tolerances = ("atol", "btol") if method in LEAST_SQUARES else ("rtol",)
+    solve = partial(getattr(linalg, method), A, b, **dict.fromkeys(tolerances, options.rtol))
     if method not in LEAST_SQUARES:
         solve = partial(solve, M=M)
     limit = "iter_lim" if method == "lsqr" else "maxiter"
     begin = time.perf_counter()
-    with underway(f"compiling or loading {method}"):
-        solve(**{limit: _READY})
-    ready = time.perf_counter() - begin
-    found: SolveResult = solve(full_output=True, progress=shows_bars(), **{limit: options.maxiter})
-    return replace(found, advice=advised(found, method, options)), ready
+    with show_elapsed(f"compiling or loading {method}"):
+        solve(**{limit: _WARM_UP_ITERATIONS})
+    warm_up_seconds = time.perf_counter() - begin
+    result: SolveResult = solve(full_output=True, progress=can_show_progress(), **{limit: options.maxiter})
+    return replace(result, advice=advice_for_command(result, method, options)), warm_up_seconds
 
 
-def advised(result: SolveResult, method: str, options: argparse.Namespace) -> str:
-    """Give a solver's advice, where it names arguments of Python, by the options of this command."""
-    for word, instead in _ADVICE.items():
-        if word in result.advice:
-            return instead
+def advice_for_command(result: SolveResult, method: str, options: argparse.Namespace) -> str:
+    """Return a solver's advice, with options of this command in place of the Python arguments that it names."""
+    for phrase, replacement in _ADVICE.items():
+        if phrase in result.advice:
+            return replacement
     if "maxiter" not in result.advice:
         return result.advice
-    more = "Allow more iterations (--maxiter)"
+    more_iterations = "Allow more iterations (--maxiter)"
     if method in LEAST_SQUARES:
-        return f"{more}."
-    which = "a" if options.precond == "none" else "another"
-    return f"{more}, or give {which} preconditioner: --precond jacobi, ilu0, amg."
+        return f"{more_iterations}."
+    article = "a" if options.precond == "none" else "another"
+    return f"{more_iterations}, or give {article} preconditioner: --precond jacobi, ilu0, amg."
 
 
 def write_solution(path: Path, x: Any) -> None:
-    """Write x: NumPy's format, or a Matrix Market array of a column for each right-hand side."""
+    """Write x in NumPy's format, or as a Matrix Market array with a column for each right-hand side."""
     with replacing(path) as file:
-        if path.suffix.lower() == _ARRAY:
+        if path.suffix.lower() == _ARRAY_SUFFIX:
             np.save(file, x)
         else:
             scipy.io.mmwrite(file, x.reshape(x.shape[0], -1))
 
 
-def above_rtol(found: dict[str, Any]) -> list[str]:
-    """Say why a solve that converged leaves more than `--rtol`; of least squares its reason does."""
-    if found["reason"] != "converged" or found["relative_residual"] <= found["rtol"]:
+def explain_residual(report: dict[str, Any]) -> list[str]:
+    """Explain why a solve that converged has a residual above `--rtol`.
+
+    A least-squares solver that stops with a residual that cannot be smaller reports another reason than "converged",
+    which needs no explanation.
+    """
+    if report["reason"] != "converged" or report["relative_residual"] <= report["rtol"]:
         return []
     why = (
-        "stops by SciPy's test, relative to |A| |x|: give a smaller --rtol for less"
-        if found["method"] in _BY_SIZE
-        else "updates its residual, from which rounding has parted this one"
+        "stops by SciPy's test, relative to |A| |x|: give a smaller --rtol for a smaller residual"
+        if report["method"] in _RELATIVE_TO_MATRIX
+        else "computes its residual by updates, which rounding errors separate from the true residual"
     )
-    return [f"which is above --rtol {found['rtol']:g}: {found['method']} {why}"]
+    return [f"which is above --rtol {report['rtol']:g}: {report['method']} {why}"]
 
 
-def _text(found: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
-    tried = [f"{name}: did not converge, next one tried" for name in found["tried"][:-1]]
+def _text(report: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
+    failed_attempts = [f"{name}: did not converge, next one tried" for name in report["tried"][:-1]]
     lines = [
-        f"{found['file'].name}: {describe(S)}, on {found['device']}",
-        f"method: {found['why']}",
-        *tried,
-        f"{found['method']}, preconditioner {found['precond']}"
+        f"{report['file'].name}: {describe(S)}, on {report['device']}",
+        f"method: {report['why']}",
+        *failed_attempts,
+        f"{report['method']}, preconditioner {report['precond']}"
         + (
-            f" ({found['precond_seconds']:.3g} s, with its kernels compiled or loaded)"
-            if found["precond"] != "none"
+            f" ({report['precond_seconds']:.3g} s, including the time to compile or load its kernels)"
+            if report["precond"] != "none"
             else ""
         ),
-        f"made ready in {found['setup_seconds']:.3g} s (kernels compiled or loaded), which the solve's own leave out",
+        f"compiled or loaded kernels in {report['setup_seconds']:.3g} s, not included in the solve's time",
         str(result),
-        f"norm(b - A x) / norm(b) = {found['relative_residual']:.3e}",
-        *above_rtol(found),
+        f"norm(b - A x) / norm(b) = {report['relative_residual']:.3e}",
+        *explain_residual(report),
     ]
-    return "\n".join([*lines, *([f"wrote {found['output']}"] if found["output"] else [])])
+    return "\n".join([*lines, *([f"wrote {report['output']}"] if report["output"] else [])])
 
 
-COMMAND = Command("solve A x = b, or least squares, from files", add_arguments, run)
+COMMAND = Command("solve A x = b, or a least-squares problem, from files", add_arguments, run)

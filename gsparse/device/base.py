@@ -1,4 +1,4 @@
-"""Where arrays live: array module, lanes of a warp, stream, kernels, and copies to and from the host."""
+"""The device on which arrays live: array module, lanes of a warp, streams, kernels, and copies to and from the host."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ import statistics
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
+from gsparse.device.host_counts import HostCounts
+from gsparse.device.launching import bind_call
 from gsparse.errors import DeviceError
 
-__all__ = ["NOTHING", "TIMINGS", "Device", "Wait", "alias_of"]
+__all__ = ["NO_CONTEXT", "NUM_TIMINGS", "Device", "Wait", "alias_of"]
 
-# Timings of which `Device.seconds_of` takes the median.
-TIMINGS = 5
+# Number of timings of which `Device.seconds_of` takes the median.
+NUM_TIMINGS = 5
 
-NOTHING = nullcontext()
+# A context manager that does nothing.
+NO_CONTEXT = nullcontext()
 
-# Returns once what it is given says that something is done.
+# A function that calls its argument until that returns True, and then returns.
 Wait = Callable[[Callable[[], bool]], None]
 
 
 class Device(ABC):
-    """What every layer above asks of the place where arrays live.
+    """A device on which arrays live and kernels run: the host's CPU, or a GPU.
 
     Attributes
     ----------
     kind : {"cpu", "gpu"}
     is_host : bool
-        Whether this device is the host itself: its arrays are NumPy's, and its work is done when a call returns. On any
-        other device copies move data, and calls only queue work.
+        Whether this device is the host itself. Its arrays are NumPy arrays, and its work is done when a call returns.
+        On any other device, copies move data, and calls only queue work.
     name : str
-        As `get_device` takes it: "cpu", "gpu:0".
+        The name by which `get_device` finds the device: "cpu", "gpu:0".
     lanes : int
-        Threads of a warp: 32 on NVIDIA, 64 on AMD's CDNA; the rows of a slice of blocked ELLPACK.
+        Number of threads in a warp (32 on NVIDIA, 64 on AMD's CDNA), and of rows in a slice of blocked ELLPACK.
     multiprocessors : int
-        What blocks of a GPU run on; 1 elsewhere.
+        Number of multiprocessors of a GPU, which run its blocks; 1 for a CPU.
     xp : module
         NumPy or CuPy.
     """
@@ -57,106 +61,163 @@ class Device(ABC):
 
     @abstractmethod
     def owns(self, array: object) -> bool:
-        """Tell whether `array` is an array of this device."""
+        """Return whether `array` is an array of this device."""
 
     @abstractmethod
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        """Give a device array with the contents of a host array; the same memory where the host is the device."""
+        """Return a device array with the contents of a host array. If the device is the host, both share memory."""
 
     @abstractmethod
     def download(self, array: Array) -> npt.NDArray[Any]:
-        """Give a new, writable host array with the contents of a device array. Synchronizes."""
+        """Return a new, writable host array with the contents of a device array. Synchronizes."""
 
     @abstractmethod
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
-        """Give a product's result to a caller on the host. Synchronizes."""
+        """Return the result of a product as a host array for the caller. Synchronizes."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Allocate on this device, which has to be active."""
+        """Allocate an array on this device, which must be the current device."""
         return self.xp.empty(shape, dtype)
 
-    def takes(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
-        """Tell whether a product can be computed as it is, and this device is active.
+    def no_values(self, dtype: np.dtype[Any]) -> Array:
+        """Return an array without elements, the same each time for one dtype."""
+        return self._no_values(dtype)
 
-        That is, `x` and `out` (if it is not None) are contiguous vectors of this device, of the sizes that a matrix of
-        this shape takes and gives and of this dtype, and do not overlap.
+    @cached_property
+    def _no_values(self) -> Callable[[np.dtype[Any]], Array]:
+        return cache(partial(self.empty, 0))
+
+    def fill_bytes(self, array: Array, byte: int) -> None:
+        """Set each byte of a contiguous array."""
+        array.view(np.uint8).fill(byte)
+
+    def map_values(self, function: Callable[[Array], Array], values: Array) -> Array:
+        """Return ``function(values)`` for a function of `xp` that maps each element of a one-dimensional array."""
+        return function(values)
+
+    def can_read_vectors(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+        """Return whether a product can be computed without converting `x` or `out`, and this device is current.
+
+        For that, `x` and `out` (if it is not None) have to be contiguous vectors on this device, of this dtype and of
+        the sizes that a matrix of this shape requires, and must not overlap.
         """
         if not self._is_vector(x, shape[1], dtype):
             return False
         return out is None or (self._is_vector(out, shape[0], dtype) and not np.may_share_memory(x, out))
 
-    def takes_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
-        """Tell the same of several columns of so many elements, which lie in any order and are more than one."""
+    def can_read_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
+        """Return whether X has columns, of `num_rows` elements, and can be read without conversion.
+
+        X may be row-major, column-major or strided. This device must be current.
+        """
         is_array = type(X) is np.ndarray and X.ndim == 2 and X.dtype == dtype
-        return is_array and X.shape[0] == num_rows and X.shape[1] > 1
+        return is_array and X.shape[0] == num_rows and X.shape[1] > 0
 
     @staticmethod
     def _is_vector(array: Any, size: int, dtype: np.dtype[Any]) -> bool:
         return type(array) is np.ndarray and array.shape == (size,) and array.dtype == dtype and array.flags.carray
 
     def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """Allocate on this device, which is active; None where that fails."""
+        """Allocate an array on this device, which must be the current device. Return None if memory is too small."""
         return np.empty(shape, dtype)
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        """Give a compiled GPU kernel; only GPUs have any."""
-        raise DeviceError(f"{self.name} has no GPU kernels (asked for {expression} of {source})")
+        """Return a compiled GPU kernel. A device that is no GPU raises DeviceError."""
+        raise DeviceError(f"{self.name} has no GPU kernels: {expression} of {source} needs a GPU")
+
+    def bind_kernel(
+        self, source: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]
+    ) -> Callable[..., None]:
+        """Compile a GPU kernel, and return its launch with these arguments.
+
+        The launch runs on the current stream of each call. Like a kernel, it is called while this device is current.
+        """
+        return bind_call(self.kernel(source, expression), grid, block, args)
+
+    def bind_product(
+        self,
+        source: str,
+        expression: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        dtype: npt.DTypeLike = float,
+    ) -> Callable[..., None]:
+        """Compile a GPU kernel, and return ``launch(x, y, alpha, beta, conjugate)``, as `bind_kernel` does.
+
+        Each `gsparse.device.launching.Slot` in `args` stands for the argument that the call passes. `alpha` and `beta`
+        are scalars of the compute dtype `dtype`. They and `conjugate` can be left out if the kernel does not take them.
+        """
+        return bind_call(self.kernel(source, expression), grid, block, args)
 
     def active(self) -> AbstractContextManager[Any]:
         """Make this the current device within the block."""
-        return NOTHING
+        return NO_CONTEXT
 
     def memory_guard(self) -> AbstractContextManager[Any]:
         """Turn the array module's out-of-memory error into `DeviceMemoryError` and leave its pool usable."""
-        return NOTHING
+        return NO_CONTEXT
+
+    def host_array(self, size: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Array]:
+        """Allocate an array in host memory that kernels can write. Return it as an array of the host and of the device.
+
+        It is made of zeros.
+        """
+        array = np.zeros(size, dtype)
+        return array, array
+
+    @cached_property
+    def counts(self) -> HostCounts:
+        """Integers that kernels write for the host to read."""
+        return HostCounts(self.host_array, self.synchronize)
 
     def synchronize(self) -> None:
-        """Wait for the work on the caller's current stream; the host's own work has no queue."""
+        """Wait for the work on the caller's current stream. On the host there is nothing to wait for."""
         return
 
     def identity(self) -> str:
-        """Name the hardware and what drives it, for verdicts that are kept on disk."""
+        """Return the names of the hardware and its driver, as a part of the key of times that are stored on disk."""
         return f"{platform.machine()} {platform.processor()} {os.cpu_count()}"
 
     def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
-        """Run a call and give a function that tells the seconds it took; None while they are not known yet."""
+        """Make a call, and return a function that returns the seconds it took, or None while they are not known."""
         begin = time.perf_counter()
         call()
         seconds = time.perf_counter() - begin
         return lambda: seconds
 
     def seconds_of(self, call: Callable[[], None]) -> float:
-        """Give the time one call keeps the device busy: the median of several. Synchronizes."""
+        """Return the time for which one call keeps the device busy, as the median of several. Synchronizes."""
         call()
-        return statistics.median(self.timed(call)() or 0.0 for _ in range(TIMINGS))
+        return statistics.median(self.timed(call)() or 0.0 for _ in range(NUM_TIMINGS))
 
     def is_capturing(self) -> bool:
-        """Tell whether what is launched now goes into a CUDA graph instead of being run."""
+        """Return whether the current stream captures launches in a CUDA graph instead of running them."""
         return False
 
     def stream_key(self) -> Hashable:
-        """Tell streams apart: what runs under one key runs one after the other."""
+        """Return a key of the current stream. Work under the same key runs in the order in which it was launched."""
         return threading.get_ident()
 
-    def aside(self) -> AbstractContextManager[Any]:
-        """Do what is within the block at once, also while the caller's stream is being captured. Synchronizes."""
-        return NOTHING
+    def outside_capture(self) -> AbstractContextManager[Any]:
+        """Run the work of the block at once, even while the caller's stream captures a graph. Synchronizes."""
+        return NO_CONTEXT
 
-    def apart(self) -> AbstractContextManager[Any]:
-        """Queue what is within the block on a stream of its own, after what the caller's stream has and before more."""
-        return NOTHING
+    def own_stream(self) -> AbstractContextManager[Any]:
+        """Queue the work of the block on a new stream, after earlier and before later work of the caller's stream."""
+        return NO_CONTEXT
 
-    def recorded(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Give a function that queues again all that `call` queues: on a GPU a CUDA graph, launched at once.
+    def capture(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that repeats the launches of `call`; on a GPU, it launches a CUDA graph of them.
 
-        Within `apart`; `call` must neither wait nor allocate.
+        Use it within `own_stream`. `call` must neither wait nor allocate.
         """
         return call
 
-    def peek(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
-        """Queue a copy of a small array to the host, and give a function that waits for it and gives the copy.
+    def read_async(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
+        """Queue a copy of a small array to the host, and return a function that waits for the copy and returns it.
 
-        Where `wait` is given, it is called to do the waiting, with what tells whether the copy has been made.
+        The optional `wait` does the waiting. Its argument is a function that returns whether the copy has been made.
         """
         copy = self.download(array)
         return lambda: copy
@@ -166,7 +227,7 @@ class Device(ABC):
 
 
 class _Memory:
-    """The memory of a host array, for NumPy to make another array of."""
+    """The memory of a host array, from which NumPy makes another array."""
 
     def __init__(self, owner: npt.NDArray[Any]) -> None:
         self.owner = owner
@@ -174,9 +235,9 @@ class _Memory:
 
 
 def alias_of(owner: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give the memory of a host array under another name.
+    """Return another array over the memory of a host array.
 
-    The alias and all its views hold one reference to the owner between them, so whoever counts the owner's references
-    (`gsparse.matrix.loans`) sees the users', not ours.
+    The alias and all its views together hold one reference to `owner`. So `gsparse.matrix.loans` can count the
+    references to `owner` in order to find out whether a user still holds it.
     """
     return np.asarray(_Memory(owner))

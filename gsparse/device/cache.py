@@ -1,4 +1,4 @@
-"""Where gsparse keeps files between processes."""
+"""The folders in which gsparse keeps files between processes, and the check that no other user can write to them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = [
 CACHE_VARIABLE = "GSPARSE_CACHE_DIR"
 CPU_SOURCES = Path(__file__).parent.parent / "kernels" / "cpu"
 
-_ROOT = 0  # the user ID of the superuser, who can write everywhere anyway
+_ROOT = 0  # The user ID of the superuser, who can write everywhere anyway.
 
 
 class UntrustedFolderError(OSError):
-    """A folder of the cache in which other users could have put code or results; a warning has said so."""
+    """Other users could have written code or results to a folder of the cache. A warning has been issued."""
 
 
 def cache_folder() -> Path:
-    """Give the folder for what is kept: GSPARSE_CACHE_DIR, else the user's cache directory. It may not exist yet."""
+    """Return the cache folder: GSPARSE_CACHE_DIR, or a folder in the user's cache directory. It may not exist yet."""
     base = os.environ.get(CACHE_VARIABLE)
     if base:
         return Path(base)
@@ -38,7 +38,7 @@ def cache_folder() -> Path:
 
 
 def cpu_code_folder() -> Path:
-    """Give the folder for compiled CPU kernels: NUMBA_CACHE_DIR, else one of these very sources in the user's cache."""
+    """Return the folder for compiled CPU kernels: NUMBA_CACHE_DIR, or a cache folder for the present sources."""
     return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder() / "cpu" / _digest())
 
 
@@ -73,25 +73,25 @@ def make_private(folder: Path) -> Path:
 
 
 def make_private_code_folder() -> Path:
-    """Create the folder of `cpu_code_folder` for this user alone; NUMBA_CACHE_DIR is left to numba and to the user."""
+    """Create the folder of `cpu_code_folder` for this user alone. NUMBA_CACHE_DIR is neither created nor checked."""
     folder = cpu_code_folder()
     return folder if os.environ.get("NUMBA_CACHE_DIR") else make_private(folder)
 
 
 def fault_of(folder: Path) -> str:
-    """Say why others could have written to a folder, or return an empty string."""
-    if not hasattr(os, "geteuid"):  # Windows has access lists in place of modes
+    """Return a message that says why other users could have written to a folder, or an empty string."""
+    if not hasattr(os, "geteuid"):  # Windows has access lists instead of modes.
         return ""
-    found, user = folder.stat(), os.geteuid()
-    if found.st_uid not in (user, _ROOT):
+    status, user = folder.stat(), os.geteuid()
+    if status.st_uid not in (user, _ROOT):
         return (
             f"the cache folder {folder} must belong to this user (ID {user}), but it belongs to the user with the ID "
-            f"{found.st_uid}: set {CACHE_VARIABLE} to a folder of your own"
+            f"{status.st_uid}: set {CACHE_VARIABLE} to a folder of your own"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return (
             f"the cache folder {folder} must be writable by its owner alone, but its mode is "
-            f"{stat.S_IMODE(found.st_mode):04o}: remove it if you do not trust its contents, else run "
+            f"{stat.S_IMODE(status.st_mode):04o}: remove it if you do not trust its contents, else run "
             f"'chmod -R go-w {folder}', or set {CACHE_VARIABLE} to a folder of your own"
         )
     return ""
@@ -104,7 +104,7 @@ def _warn_once(message: str) -> None:
 
 @cache
 def _digest() -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(CPU_SOURCES.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""CUDA sources and how they are compiled at run time, through NVRTC or hipRTC."""
+"""CUDA sources, and their compilation at run time through NVRTC or hipRTC."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ SOURCE_FOLDER = Path(__file__).parent.parent / "kernels" / "gpu" / "src"
 
 @cache
 def kernel_source(name: str) -> str:
-    """Read a CUDA source with its headers inlined: a file's name, or the text of one written at run time.
+    """Return a CUDA source with its headers inlined. `name` is a file, or the text of a source made at run time.
 
-    CuPy's disk cache keys on source and options, not on headers found through -I: inlined, a changed header is a
-    changed source.
+    The keys of CuPy's disk cache contain the source and the options, but not the headers that the compiler includes.
+    Because headers are inlined, a change in a header changes the source.
     """
-    seen: set[str] = set()
+    included: set[str] = set()
 
     def expand(file: str) -> str:
-        seen.add(file)
+        included.add(file)
         lines = []
         text = (SOURCE_FOLDER / file).read_text() if file.endswith((".cu", ".cuh", ".h")) else file
         for line in text.splitlines():
             header = line.removeprefix('#include "').removesuffix('"') if line.startswith('#include "') else ""
             if not (SOURCE_FOLDER / header).is_file():
                 lines.append("" if line == "#pragma once" else line)
-            elif header not in seen:
+            elif header not in included:
                 lines.append(expand(header))
         return "\n".join(lines)
 
@@ -37,12 +37,12 @@ def kernel_source(name: str) -> str:
 
 
 def compile_options(lanes: int) -> tuple[str, ...]:
-    """Give the compiler options all kernels share."""
+    """Return the compiler options of all kernels."""
     return ("-std=c++17", f"-DGS_WARP={lanes}")
 
 
 def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Callable[..., None]:
-    """Compile one instantiation for the current device through NVRTC or hipRTC; CuPy keeps it on disk."""
+    """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk."""
     module = cupy.RawModule(code=kernel_source(source), options=compile_options(lanes), name_expressions=[expression])
     kernel: Callable[..., None] = module.get_function(expression)
     return kernel

@@ -1,4 +1,4 @@
-"""What left the device: counted, logged, and refused inside `strict()`."""
+"""Statistics of products on the device and operations on the host, and `strict()`, which refuses the latter."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ __all__ = ["TOTAL", "Stats", "recorded_products", "strict", "total_stats"]
 
 logger = logging.getLogger("gsparse")
 _strict: ContextVar[bool] = ContextVar("gsparse_strict", default=False)
-# Statistics of the matrices whose products are being recorded in a CUDA graph, one entry a product.
+# While a CUDA graph is being recorded: for each recorded product, the statistics of its matrix.
 _recorded: ContextVar[list[Stats] | None] = ContextVar("gsparse_recorded", default=None)
 
 
 @dataclass
 class Stats:
-    """What a matrix did so far: `GpuSparseMatrix.stats`, or all matrices of this process: `gsparse.total_stats`.
+    """Statistics of one matrix (`GpuSparseMatrix.stats`) or of all matrices of a process (`gsparse.total_stats`).
 
-    Each matrix has counts of its own. A copy, a slice, or a view such as ``A.T`` starts at zero, also where a library
-    makes it.
+    Each matrix has its own counts. A copy, a slice, or a view such as ``A.T`` starts at zero, even if a library makes
+    it.
 
     Attributes
     ----------
     products : int
-        Products that ran on the device, those within `gsparse.linalg`'s solvers included. A product with several
-        columns counts once. Iterations that a GPU had in its queue when a solve ended count as well.
+        Number of products that ran on the device, including those within the solvers of `gsparse.linalg`. A product
+        with several columns counts once. Products of iterations that a GPU still had in its queue when a solve ended
+        count as well.
     host_operations : Counter
-        By name, how often an operation went through SciPy on the host; "data", "indices" and "indptr" count loans.
+        For each name of an operation, the number of times that SciPy ran it on the host. "data", "indices" and "indptr"
+        count the loans of these arrays.
     """
 
     products: int = 0
@@ -43,7 +45,7 @@ class Stats:
         return "\n".join([f"{self.products:7d}  products on the device", *counts])
 
     def count_product(self) -> None:
-        """Count a product; one that is being recorded in a CUDA graph counts at each launch (`recorded_products`)."""
+        """Count a product. One that is recorded in a CUDA graph counts at each launch instead (`recorded_products`)."""
         recorded = _recorded.get()
         if recorded is None:
             self.products += 1
@@ -52,12 +54,12 @@ class Stats:
             recorded.append(self)
 
     def left_device(self, operation: str) -> None:
-        """Note that an operation runs on the host.
+        """Count an operation that runs on the host.
 
         Parameters
         ----------
         operation : str
-            The name it is counted by.
+            The name under which it is counted.
 
         Raises
         ------
@@ -102,15 +104,15 @@ def total_stats() -> Stats:
 
 @contextmanager
 def recorded_products() -> Iterator[Callable[[], None]]:
-    """Collect the products within the block instead of counting them: a CUDA graph records them, and runs none.
+    """Collect the products of the block instead of counting them, because a CUDA graph records and does not run them.
 
     Yields
     ------
     callable
-        Counts all of them once: to be called at each launch of the graph.
+        A function that counts all of them once. Call it at each launch of the graph.
     """
-    found: list[Stats] = []
-    token = _recorded.set(found)
+    recorded: list[Stats] = []
+    token = _recorded.set(recorded)
     by_matrix: list[tuple[Stats, int]] = []
 
     def count() -> None:
@@ -122,23 +124,23 @@ def recorded_products() -> Iterator[Callable[[], None]]:
         yield count
     finally:
         _recorded.reset(token)
-    numbers = Counter(map(id, found))
-    by_matrix.extend({id(stats): (stats, numbers[id(stats)]) for stats in found}.values())
+    numbers = Counter(map(id, recorded))
+    by_matrix.extend({id(stats): (stats, numbers[id(stats)]) for stats in recorded}.values())
 
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """Make everything that would fall back to the host raise `HostFallbackError` within the block.
+    """Make every operation that would run on the host raise `HostFallbackError` within the block.
 
     Yields
     ------
     None
-        The block holds for its thread (its `contextvars` context), not for others.
+        The block affects its own thread (its `contextvars` context) only.
 
     Raises
     ------
     HostFallbackError
-        From what would have left the device, before it does.
+        From each such operation, before it begins.
 
     Examples
     --------

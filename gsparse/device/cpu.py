@@ -1,4 +1,4 @@
-"""The host as a device: NumPy arrays, and kernels that numba compiles for its threads."""
+"""The host as a device: NumPy arrays, and multithreaded kernels that numba compiles."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device, alias_of
 from gsparse.device.dtypes import Array
+from gsparse.device.threads import map_elements
 
 __all__ = ["CPU_LANES", "CpuDevice", "cpu_device"]
 
-# Rows of a slice of blocked ELLPACK on the CPU: a slice's sums stay in registers and cache. 32 beat 8 by a tenth on
-# 7-point problems.
+# Number of rows in a slice of blocked ELLPACK on the CPU, such that the sums of a slice stay in registers and in the
+# cache. 32 is 10 % faster than 8 on 7-point problems.
 CPU_LANES = 32
 
 
 class CpuDevice(Device):
-    """The host itself: NumPy arrays, threaded numba kernels."""
+    """The host itself."""
 
     kind = "cpu"
     is_host = True
@@ -40,11 +41,14 @@ class CpuDevice(Device):
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         return np.asarray(array)
 
+    def map_values(self, function: Callable[[Array], Array], values: Array) -> Array:
+        return map_elements(function, values)
+
     def __reduce__(self) -> tuple[Callable[[], Device], tuple[()]]:
         return cpu_device, ()
 
 
 @cache
 def cpu_device() -> CpuDevice:
-    """Return the one device that stands for the host."""
+    """Return the only instance of `CpuDevice`."""
     return CpuDevice()

@@ -1,4 +1,4 @@
-"""CuPy, imported when a GPU is first asked for."""
+"""The import of CuPy, which is delayed until a GPU is first needed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["import_cupy"]
 
 
 def import_cupy() -> Any:
-    """Import CuPy and make sure that it sees a GPU.
+    """Import CuPy, and check that it finds a GPU.
 
     Raises
     ------
     DeviceError
-        Saying what is missing and how to get it.
+        If CuPy, the driver or a GPU is missing. The message says how to install CuPy.
     """
     try:
         cupy = import_module("cupy")
@@ -27,8 +27,10 @@ def import_cupy() -> Any:
         ) from error
     try:
         count = cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:  # CuPy raises its runtime's own error types, which need the runtime to be named
-        raise DeviceError(f"a GPU was asked for, CuPy found no driver or GPU ({error}); use device='cpu'") from error
+    except Exception as error:  # The error types are CUDA's or HIP's, and cannot be named without that runtime.
+        raise DeviceError(
+            f"a GPU was asked for, but CuPy found no driver or GPU ({error}): use device='cpu'"
+        ) from error
     if count == 0:
-        raise DeviceError("a GPU was asked for, but CuPy found none; use device='cpu'")
+        raise DeviceError("a GPU was asked for, but CuPy found none: use device='cpu'")
     return cupy

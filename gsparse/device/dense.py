@@ -1,4 +1,4 @@
-"""Dense arrays as callers pass them: parsed once, where they enter, and results returned in the same kind."""
+"""Dense arrays as callers pass them, parsed once where they enter, and results as arrays of the same library."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["DenseInput", "parse_dense"]
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """A vector or a block of columns of the caller: NumPy's, CuPy's, or another library's over the same memory.
+    """A vector or a block of columns that a caller has passed, as an array of NumPy or CuPy.
 
     Attributes
     ----------
     array : array
-        A NumPy array, or a CuPy array for memory of a GPU.
-    home : Device or None
-        The GPU that holds the memory; None for an array of the host.
+        A NumPy array, or a CuPy array if the memory is a GPU's. An array of another library shares its memory.
+    gpu : Device or None
+        The GPU that holds the memory; None for an array on the host.
     library : Library or None
-        The library whose arrays the caller uses, where that is neither NumPy nor CuPy.
+        The library of the caller's array, if that is neither NumPy nor CuPy.
     """
 
     array: Array
-    home: Device | None = None
+    gpu: Device | None = None
     library: Library | None = None
 
     @property
@@ -49,40 +49,40 @@ class DenseInput:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether the memory is the host's."""
-        return self.home is None
+        """Whether the array is on the host."""
+        return self.gpu is None
 
     def flat(self, device: Device, dtype: np.dtype[Any], columns: int) -> Array:
-        """Return the columns one after the other in a contiguous vector of `dtype` on a device.
+        """Return the columns, one after the other, in a contiguous vector of `dtype` on a device.
 
-        The vector shares memory with the caller's array where nothing has to be copied.
+        The vector shares memory with the caller's array if nothing has to be copied.
         """
         by_columns = self.array.reshape(-1, columns).T
         if device.owns(self.array):
             return device.xp.ascontiguousarray(by_columns.astype(dtype, copy=False)).reshape(-1)
-        host = by_columns if self.home is None else self.home.download(by_columns)
+        host = by_columns if self.gpu is None else self.gpu.download(by_columns)
         return device.upload(np.ascontiguousarray(host.astype(dtype, copy=False)).reshape(-1))
 
     def returned(self, result: Array) -> Any:
         """Return a NumPy or CuPy result as an array of the caller's library, over the same memory."""
-        return result if self.library is None else self.library.give(result)
+        return result if self.library is None else self.library.export_array(result)
 
-    def moved_back(self, device: Device, result: Array) -> Array:
-        """Return a contiguous result of `device` in the memory where the caller's array lives. May synchronize."""
+    def copy_back(self, device: Device, result: Array) -> Array:
+        """Return a contiguous result of `device` on the caller's side, host or device. May synchronize."""
         return result if device.owns(self.array) else device.download_vector(result)
 
 
 def parse_dense(x: Any) -> DenseInput:
-    """Parse whatever a caller passes as a dense array; an input that is parsed already is returned as it is.
+    """Parse anything that a caller passes as a dense array. A `DenseInput` is returned unchanged.
 
     Raises
     ------
     TypeError
-        Where a tensor of another library asks for a gradient.
+        If a tensor of another library requires a gradient.
     DtypeError
-        For dtypes and layouts that neither NumPy nor CuPy can read.
+        If neither NumPy nor CuPy can read the dtype or the layout.
     DeviceError
-        For memory of a GPU where there is no CuPy.
+        If the memory is a GPU's and CuPy is not installed.
 
     Examples
     --------
@@ -91,8 +91,10 @@ def parse_dense(x: Any) -> DenseInput:
     """
     if isinstance(x, DenseInput):
         return x
+    if type(x) is np.ndarray:
+        return DenseInput(x)
     library = library_of(x)
-    array = x if library is None else library.take(x)
-    home = device_of(array)
+    array = x if library is None else library.import_array(x)
+    gpu = device_of(array)
     # `asarray` also turns an `np.matrix` into a plain array.
-    return DenseInput(np.asarray(array) if home is None else array, home, library)
+    return DenseInput(np.asarray(array) if gpu is None else array, gpu, library)

@@ -1,7 +1,8 @@
-"""Types and dtype tables shared by all layers."""
+"""Array types, and the dtypes in which values are stored and kernels compute."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,21 @@ __all__ = ["COMPUTE_DTYPES", "HOST_ONLY", "INDEX_DTYPES", "Array", "compute_dtyp
 # A NumPy or CuPy array. CuPy ships no type stubs and may be absent, so the two cannot be told apart statically.
 Array = Any
 
-# The types that kernels compute in. Integers and booleans are computed exactly modulo 2**64 and then cast down, which
-# is what SciPy's own loops give.
+# The dtypes in which kernels compute. Integers and booleans are computed exactly modulo 2**64 and then cast to their
+# own dtype, which gives the same result as SciPy's loops.
 COMPUTE_DTYPES: tuple[np.dtype[Any], ...] = tuple(
     np.dtype(name) for name in ("float32", "float64", "complex64", "complex128", "int64")
 )
-# Type codes of extended precision, real and complex: no device has arithmetic for them, so they stay on the host.
+# Type codes of extended precision, real and complex. No device can compute in it, so such arrays stay on the host.
 HOST_ONLY = "gG"
 INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64))
 
 
+@cache
 def compute_dtype(result: npt.DTypeLike) -> np.dtype[Any] | None:
-    """Give the dtype kernels compute in for a product whose result dtype is `result`; None if no kernel can.
+    """Return the dtype in which kernels compute a product of dtype `result`, or None if no kernel can.
 
-    Extended precision (`longdouble`) has no device arithmetic.
+    No kernel computes in extended precision (`longdouble`).
     """
     dtype = np.dtype(result)
     if dtype in COMPUTE_DTYPES:
@@ -34,9 +36,10 @@ def compute_dtype(result: npt.DTypeLike) -> np.dtype[Any] | None:
 
 
 def storage_dtype(stored: npt.DTypeLike, compute: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the dtype in which matrix values of dtype `stored` are read by a kernel that computes in `compute`.
+    """Return the dtype in which a kernel that computes in `compute` reads matrix values of dtype `stored`.
 
-    Floating values are read as they are stored and widened in registers; integers are widened once beforehand.
+    Kernels read floating-point values as they are stored and widen them in registers. Integers are widened once, before
+    the first product.
     """
     dtype = np.dtype(stored)
     return dtype if dtype in COMPUTE_DTYPES and dtype.kind in "fc" and np.can_cast(dtype, compute) else compute

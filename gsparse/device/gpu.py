@@ -1,37 +1,38 @@
-"""A GPU behind CuPy: streams, graphs, copies, and kernels compiled from source."""
+"""A GPU as a device, used through CuPy: streams, graphs, copies, and kernels that are compiled from source."""
 
 from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.base import NOTHING, TIMINGS, Device, Wait
+from gsparse.device.base import NO_CONTEXT, NUM_TIMINGS, Device, Wait
 from gsparse.device.compilation import compile_kernel
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.launching import DriverKernel, bind_call, driver_launch
 from gsparse.device.staging import Staging
 from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
 
 __all__ = ["GpuDevice", "gpu_device", "on_stream"]
 
-# Products of one timing.
+# Number of products in the CUDA graph that one timing launches.
 _PRODUCTS_PER_GRAPH = 10
 
 
 @contextmanager
 def on_stream(cupy: Any, stream: Any) -> Iterator[None]:
-    """Make a stream of the current device current within the block, and afterwards the one that was current before.
+    """Make a stream the current one within the block, and restore the stream that was current before.
 
-    CuPy's own ``with stream:`` returns to the stream of the enclosing ``with`` block, and so forgets a stream that the
-    caller chose with ``stream.use()``. It is entered nevertheless, because CuPy enters it too (to copy strided arrays
-    to the host), and must then return to `stream`.
+    CuPy's own ``with stream:`` restores the stream of the enclosing ``with`` block, and so forgets a stream that the
+    caller chose with ``stream.use()``. It is used here nevertheless: CuPy itself uses ``with`` blocks (to copy strided
+    arrays to the host), and these must restore `stream`.
     """
     caller = cupy.cuda.get_current_stream()
     try:
@@ -42,7 +43,7 @@ def on_stream(cupy: Any, stream: Any) -> Iterator[None]:
 
 
 class GpuDevice(Device):  # on GPUs only
-    """One GPU behind CuPy: CUDA on NVIDIA, HIP on AMD (a GCD is a GPU).
+    """One GPU, used through CuPy: CUDA on NVIDIA, HIP on AMD (where each GCD is a GPU).
 
     Parameters
     ----------
@@ -61,50 +62,58 @@ class GpuDevice(Device):  # on GPUs only
         self.name = f"gpu:{index}"
         self.xp = cupy
         properties = cupy.cuda.runtime.getDeviceProperties(index)
-        # Not Device().attributes["WarpSize"], which is wrong on HIP.
+        # Device().attributes["WarpSize"] is wrong on HIP.
         self.lanes = int(properties["warpSize"])
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.description = properties["name"].decode()
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
-        # The default streams are numbers, not addresses; the last of them, one a thread, has the same for all threads.
-        self._current_stream, self._last_named_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
+        # The default streams have small numbers instead of addresses. The largest number stands for the per-thread
+        # default stream: every thread has its own, and all have this number.
+        self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
         self._out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._kernels: dict[tuple[str, str], Callable[..., None]] = {}
+        self._launch = driver_launch(cupy)
 
     @cached_property
     def staging(self) -> Any:
-        """Pinned buffers for this device's copies, made when first needed."""
+        """Pinned buffers for the copies of this device."""
         return Staging(self.xp)
 
     def owns(self, array: object) -> bool:
         return isinstance(array, self.xp.ndarray) and array.device.id == self.index
 
-    def takes(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
-        # On the way of every product: attributes that cost least, and nothing asked twice.
-        cls, index = self._array, self.index
-        if type(x) is not cls or x.size != shape[1] or x.ndim != 1 or x.dtype != dtype or not x.flags.c_contiguous:
+    def can_read_vectors(self, x: Any, out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+        # Every product calls this function, so it reads the attributes that are fastest to read, and each only once.
+        # `flags` alone would take a third of the time of all the others.
+        cls, index, itemsize = self._array, self.index, dtype.itemsize
+        num_rows, num_cols = shape
+        contiguous = (itemsize,)
+        if type(x) is not cls or x.size != num_cols or x.dtype != dtype or x.strides != contiguous:
             return False
         memory = x.data
         if memory.device_id != index or self._current_device() != index:
             return False
         if out is None:
             return True
-        if type(out) is not cls or out.size != shape[0] or out.ndim != 1 or out.dtype != dtype:
+        if type(out) is not cls or out.size != num_rows or out.dtype != dtype or out.strides != contiguous:
             return False
         target = out.data
-        apart = memory.ptr - target.ptr
-        return target.device_id == index and bool(out.flags.c_contiguous) and not -x.nbytes < apart < out.nbytes
+        distance = memory.ptr - target.ptr
+        return target.device_id == index and not -itemsize * num_cols < distance < itemsize * num_rows
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return self._array(shape, dtype)  # (cupy.empty, which ends here, takes twice as long)
+        return self._array(shape, dtype)  # cupy.empty makes the same call, and takes twice as long.
 
-    def takes_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
+    def fill_bytes(self, array: Array, byte: int) -> None:
+        array.data.memset_async(byte, array.nbytes)
+
+    def can_read_columns(self, X: Any, num_rows: int, dtype: np.dtype[Any]) -> bool:
         if type(X) is not self._array or X.ndim != 2 or X.dtype != dtype:
             return False
         rows, columns = X.shape
-        is_here: bool = X.data.device_id == self.index == self._current_device()
-        return is_here and rows == num_rows and columns > 1
+        is_on_device: bool = X.data.device_id == self.index == self._current_device()
+        return is_on_device and rows == num_rows and columns > 0
 
     def try_empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
         try:
@@ -120,7 +129,7 @@ class GpuDevice(Device):  # on GPUs only
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         with self.active():
-            # CuPy would make a strided array contiguous within a ``with stream:`` of its own, see `on_stream`.
+            # `asnumpy` would copy a strided array within its own ``with stream:`` block, which `on_stream` explains.
             array = array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
             return self.xp.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
 
@@ -128,17 +137,49 @@ class GpuDevice(Device):  # on GPUs only
         with self.active():
             return self.staging.download(array)  # type: ignore[no-any-return]  # synchronizes
 
+    def host_array(self, size: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Array]:
+        cuda, nbytes = self.xp.cuda, size * dtype.itemsize
+        with self.active():
+            pinned = cuda.alloc_pinned_memory(nbytes)
+        host: npt.NDArray[Any] = np.frombuffer(pinned, dtype, size)
+        host[:] = 0
+        memory = cuda.UnownedMemory(pinned.ptr, nbytes, pinned, self.index)
+        return host, self._array(size, dtype, cuda.MemoryPointer(memory, 0))
+
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        found = self._kernels.get((source, expression))
-        if found is None:
+        kernel = self._kernels.get((source, expression))
+        if kernel is None:
             with self.active():
-                found = compile_kernel(self.xp, self.lanes, source, expression)
-            self._kernels[source, expression] = found
-        return found
+                kernel = compile_kernel(self.xp, self.lanes, source, expression)
+                if self._launch is not None:
+                    kernel = DriverKernel(self.xp, kernel, self.index, self._launch)
+            self._kernels[source, expression] = kernel
+        return kernel
+
+    def bind_kernel(
+        self, source: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]
+    ) -> Callable[..., None]:
+        kernel = self.kernel(source, expression)
+        bind = kernel.bind if isinstance(kernel, DriverKernel) else partial(bind_call, kernel)
+        return bind(grid, block, args)
+
+    def bind_product(
+        self,
+        source: str,
+        expression: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        dtype: npt.DTypeLike = float,
+    ) -> Callable[..., None]:
+        kernel = self.kernel(source, expression)
+        if isinstance(kernel, DriverKernel):
+            return kernel.bind_product(grid, block, args, np.dtype(dtype))
+        return bind_call(kernel, grid, block, args)
 
     def active(self) -> AbstractContextManager[Any]:
         is_current = self.xp.cuda.runtime.getDevice() == self.index
-        return NOTHING if is_current else self.xp.cuda.Device(self.index)
+        return NO_CONTEXT if is_current else self.xp.cuda.Device(self.index)
 
     def memory_guard(self) -> AbstractContextManager[Any]:
         return _MemoryGuard(self)
@@ -160,7 +201,8 @@ class GpuDevice(Device):  # on GPUs only
         return lambda: 1e-3 * self.xp.cuda.get_elapsed_time(begin, end) if end.done else None
 
     def seconds_of(self, call: Callable[[], None]) -> float:
-        # Captured: called one by one, small products would all take as long as their call.
+        # The products are launched from a CUDA graph. Launched one by one, every small product would take as long as
+        # its launch.
         self.synchronize()  # synchronizes
         stream = self.xp.cuda.Stream(non_blocking=True)
         with on_stream(self.xp, stream):
@@ -169,34 +211,35 @@ class GpuDevice(Device):  # on GPUs only
             for _ in range(_PRODUCTS_PER_GRAPH):
                 call()
             graph = stream.end_capture()
-            found = []
-            for _ in range(TIMINGS):
+            timings = []
+            for _ in range(NUM_TIMINGS):
                 seconds = self.timed(lambda: graph.launch(stream))
                 stream.synchronize()  # synchronizes
-                found.append((seconds() or 0.0) / _PRODUCTS_PER_GRAPH)
-        return statistics.median(found)
+                timings.append((seconds() or 0.0) / _PRODUCTS_PER_GRAPH)
+        return statistics.median(timings)
 
     def is_capturing(self) -> bool:
         stream = self.xp.cuda.get_current_stream()
-        return bool(stream.ptr and stream.is_capturing())  # (the default stream, 0, never is)
+        return bool(stream.ptr and stream.is_capturing())  # The default stream, 0, never captures.
 
     def stream_key(self) -> Hashable:
         stream = self._current_stream()
         pointer: int = stream.ptr
-        if pointer <= self._last_named_stream:
-            return (threading.get_ident(), pointer) if pointer == self._last_named_stream else pointer
-        # What is captured runs whenever its graph is launched, beside anything else.
+        if pointer <= self._per_thread_stream:
+            return (threading.get_ident(), pointer) if pointer == self._per_thread_stream else pointer
+        # A captured launch runs whenever its graph is launched, at the same time as any other work. A new object as the
+        # key says that nothing else runs in order with it.
         return object() if stream.is_capturing() else pointer
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def outside_capture(self) -> Iterator[None]:
         stream = self.xp.cuda.Stream(non_blocking=True)
         with on_stream(self.xp, stream):
             yield
             stream.synchronize()  # synchronizes
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def own_stream(self) -> Iterator[None]:
         caller, stream = self.xp.cuda.get_current_stream(), self.xp.cuda.Stream(non_blocking=True)
         with on_stream(self.xp, stream):
             stream.wait_event(caller.record())
@@ -205,7 +248,7 @@ class GpuDevice(Device):  # on GPUs only
             finally:
                 caller.wait_event(stream.record())
 
-    def recorded(self, call: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, call: Callable[[], None]) -> Callable[[], None]:
         stream = self.xp.cuda.get_current_stream()
         stream.begin_capture()
         try:
@@ -214,7 +257,7 @@ class GpuDevice(Device):  # on GPUs only
             graph = stream.end_capture()
         return lambda: graph.launch(stream)
 
-    def peek(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
+    def read_async(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
         memory = self.xp.cuda.alloc_pinned_memory(array.nbytes)
         copy: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
         array.get(out=copy, blocking=False)
@@ -233,7 +276,7 @@ class GpuDevice(Device):  # on GPUs only
 
 
 class _MemoryGuard:  # on GPUs only
-    """See `Device.memory_guard`; entered on every product, so it is no generator."""
+    """The context manager of `Device.memory_guard`. It is a class because a generator would slow every product down."""
 
     def __init__(self, device: GpuDevice) -> None:
         self._device = device
@@ -256,7 +299,7 @@ class _MemoryGuard:  # on GPUs only
 
 @cache
 def gpu_device(index: int) -> GpuDevice:  # on GPUs only
-    """Return the device of one GPU: the same object each time.
+    """Return the device of one GPU. Each call returns the same object.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Arrays of other libraries: multiplied where they lie, without a copy, and answered with arrays of the same library.
+"""Arrays of other libraries, which are multiplied in place, and results as arrays of the same library.
 
-What NumPy or CuPy can look at without a copy is taken: DLPack, the CUDA array interface, ``__array__``. CuPy and the
-other library wait for each other's streams, as both protocols ask of them.
+NumPy or CuPy must be able to read the array without a copy: through DLPack, the CUDA array interface or ``__array__``.
+CuPy and the other library wait for each other's streams, as the protocols require.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceError, DtypeError
 
-__all__ = ["LIBRARIES", "Library", "library_of", "taken"]
+__all__ = ["LIBRARIES", "Library", "as_own_array", "library_of"]
 
-# DLPack's numbers for memory that a GPU computes in: CUDA, ROCm, CUDA managed.
+# DLPack's numbers for memory in which a GPU computes: CUDA, ROCm, CUDA managed.
 _GPU_MEMORY = (2, 10, 13)
 
-# Ours, and what has always been taken by `numpy.asarray` and answered with NumPy arrays.
-_NO_GUESTS = ("numpy", "cupy", "cupyx")
+# The packages whose arrays are read directly.
+_OWN_PACKAGES = ("numpy", "cupy", "cupyx")
 
 
 @dataclass(frozen=True)
 class Library:
-    """What products need of a library to take its arrays and to give some.
+    """How arrays of another library become arrays of NumPy or CuPy over the same memory, and back.
 
     Parameters
     ----------
-    giver : str, optional
-        ``module:function`` that makes one of its arrays of one of ours, over the same memory. Without it, ours is
-        given.
-    ready : callable, optional
-        Makes an array of the library one that it lets others look at.
+    exporter : str, optional
+        The ``module:function`` that makes an array of the library from an array of NumPy or CuPy. Without it, results
+        are arrays of NumPy or CuPy.
+    prepare : callable, optional
+        Applied to an array of the library first, if the library does not share every array as it is.
     """
 
-    giver: str = ""
-    ready: Callable[[Any], Any] = lambda array: array
+    exporter: str = ""
+    prepare: Callable[[Any], Any] = lambda array: array
 
-    def take(self, array: Any) -> Array:
-        """Give a NumPy array, or a CuPy array for memory of a GPU, over the same memory.
+    def import_array(self, array: Any) -> Array:
+        """Return a NumPy array, or a CuPy array if the memory is a GPU's, over the memory of an array of the library.
 
         Raises
         ------
         TypeError
-            Where a tensor asks for a gradient.
+            If a tensor requires a gradient.
         DtypeError
-            For dtypes that NumPy or CuPy do not have, as bfloat16, and for layouts that are not dense.
+            If NumPy or CuPy does not have the dtype (bfloat16), or the array is not dense.
         DeviceError
-            For memory of a GPU where there is no CuPy.
+            If the memory is a GPU's and CuPy is not installed.
         """
-        array = self.ready(array)
+        array = self.prepare(array)
         try:
             return _on_gpu(array) if is_on_gpu(array) else _on_host(array)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -65,18 +65,18 @@ class Library:
                 f"a product takes dense numbers that NumPy or CuPy can read, not this {type(array).__name__}: {error}"
             ) from error
 
-    def give(self, array: Array) -> Any:
-        """Give an array of the library over the memory of one of ours."""
-        if not self.giver:
+    def export_array(self, array: Array) -> Any:
+        """Return an array of the library over the memory of an array of NumPy or CuPy."""
+        if not self.exporter:
             return array
-        module, _, function = self.giver.partition(":")
+        module, _, function = self.exporter.partition(":")
         return getattr(import_module(module), function)(array)
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Tell whether an array says that it lies in memory of a GPU."""
-    where = getattr(array, "__dlpack_device__", None)
-    return hasattr(array, "__cuda_array_interface__") if where is None else where()[0] in _GPU_MEMORY
+    """Return whether the memory of an array is a GPU's, according to the array's own protocols."""
+    dlpack_device = getattr(array, "__dlpack_device__", None)
+    return hasattr(array, "__cuda_array_interface__") if dlpack_device is None else dlpack_device()[0] in _GPU_MEMORY
 
 
 def _on_gpu(array: Any) -> Array:
@@ -85,16 +85,16 @@ def _on_gpu(array: Any) -> Array:
 
 
 def _on_host(array: Any) -> Array:
-    return np.asarray(array) if _is_numpys(array) else np.from_dlpack(array)
+    return np.asarray(array) if _has_numpy_interface(array) else np.from_dlpack(array)
 
 
-def _is_numpys(array: Any) -> bool:
-    """Tell whether `numpy.asarray` makes an array of it that holds numbers, not the object."""
+def _has_numpy_interface(array: Any) -> bool:
+    """Return whether `numpy.asarray` makes an array of the numbers, and not of the object itself."""
     return hasattr(array, "__array__") or hasattr(array, "__array_interface__")
 
 
 def _without_gradient(tensor: Any) -> Any:
-    """Give a tensor as plain memory: values conjugated or negated lazily are computed. Refuse to lose a gradient."""
+    """Return a tensor as plain memory, with lazy conjugation and negation applied. Refuse one with a gradient."""
     if tensor.requires_grad and import_module("torch").is_grad_enabled():
         raise TypeError(
             "the tensor requires a gradient, which a product would lose: multiply within a torch.autograd.Function "
@@ -103,7 +103,7 @@ def _without_gradient(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
-# By the package that an array's class comes from.
+# The libraries by the package of the array's class.
 LIBRARIES = {
     "torch": Library("torch:from_dlpack", _without_gradient),
     "jaxlib": Library("jax.dlpack:from_dlpack"),
@@ -113,27 +113,27 @@ _OTHERS = Library()
 
 
 def library_of(array: Any) -> Library | None:
-    """Give the library that an array is of; None for NumPy's, CuPy's, and what only `numpy.asarray` understands.
+    """Return the library of an array, or None if it is read directly or only `numpy.asarray` understands it.
 
     Examples
     --------
     >>> library_of([1.0, 2.0]) is None
     True
     """
-    found = _library_of_class(cast(Hashable, type(array)))
-    return None if found is _OTHERS and not is_on_gpu(array) and _is_numpys(array) else found
+    library = _library_of_class(cast(Hashable, type(array)))
+    return None if library is _OTHERS and not is_on_gpu(array) and _has_numpy_interface(array) else library
 
 
-def taken(array: Any) -> Any:
-    """Give an array of another library as NumPy's or CuPy's, and anything else as it is."""
+def as_own_array(array: Any) -> Any:
+    """Return an array of another library as an array of NumPy or CuPy, and anything else unchanged."""
     library = library_of(array)
-    return array if library is None else library.take(array)
+    return array if library is None else library.import_array(array)
 
 
 @lru_cache(maxsize=256)
 def _library_of_class(cls: Any) -> Library | None:
     packages = [base.__module__.partition(".")[0] for base in cls.__mro__]
     for package in packages:
-        if package in LIBRARIES or package in _NO_GUESTS:
+        if package in LIBRARIES or package in _OWN_PACKAGES:
             return LIBRARIES.get(package)
     return _OTHERS if hasattr(cls, "__dlpack__") or hasattr(cls, "__cuda_array_interface__") else None

@@ -1,4 +1,4 @@
-"""Locks that an interruption cannot leave locked."""
+"""Locks that are released even if Ctrl-C interrupts the code that acquires them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RLock: Any = type(threading.RLock())
 class _InterruptibleLock(_RLock):  # type: ignore[misc]
     """A reentrant lock for Python 3.14, where Ctrl-C can leave any other lock locked for ever.
 
-    There, ``with lock:`` calls ``__enter__`` by the instruction CALL, which handles signals when the call has returned.
-    A KeyboardInterrupt that is raised at this point skips ``__exit__`` [1]_. Here the lock is acquired by the
-    instruction that unpacks an iterator, and neither that one nor those that follow it handle signals. ``__exit__`` is
-    inherited: it is written in C and releases the lock before signals are handled.
+    In Python 3.14, ``with lock:`` calls ``__enter__`` by the instruction CALL, which handles signals after the call has
+    returned. A KeyboardInterrupt that is raised at this point skips ``__exit__`` [1]_. This class acquires the lock in
+    the instruction that unpacks an iterator. Neither that instruction nor those that follow it handle signals.
+    ``__exit__`` is inherited. It is written in C, and releases the lock before signals are handled.
 
     References
     ----------
@@ -31,6 +31,6 @@ class _InterruptibleLock(_RLock):  # type: ignore[misc]
         return acquired
 
 
-def make_lock() -> Any:
-    """Return a reentrant lock for ``with`` statements that Ctrl-C may interrupt."""
-    return _InterruptibleLock() if sys.version_info[:2] == (3, 14) else threading.RLock()
+# Return a reentrant lock for ``with`` statements that Ctrl-C may interrupt. It is no function that calls another one,
+# because each matrix makes several locks.
+make_lock: Any = _InterruptibleLock if sys.version_info[:2] == (3, 14) else threading.RLock

@@ -1,4 +1,4 @@
-"""The device that a name means, and the device that an array lives on."""
+"""The device with a given name, and the device of an array."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def _gpu_available() -> bool:
 
 
 def get_device(name: str | Device | None = None) -> Device:
-    """Give a device by name.
+    """Return the device with a given name.
 
     Parameters
     ----------
     name : {"auto", "cpu", "gpu", "gpu:N"} or Device, optional
-        "auto" is the current GPU where there is one, else the CPU. "cuda", "hip" and "rocm" are other words for "gpu".
-        Without a name, the environment variable ``GSPARSE_DEVICE``, else "auto".
+        "auto" is the current GPU if there is one, otherwise the CPU. "cuda", "hip" and "rocm" mean the same as "gpu".
+        The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto".
 
     Raises
     ------
     DeviceError
-        Where the name is unknown or the device is not there.
+        If the name is unknown or the device does not exist.
 
     Examples
     --------
@@ -49,29 +49,29 @@ def get_device(name: str | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    wanted = name or os.environ.get(DEVICE_VARIABLE) or "auto"
-    kind, _, index = str(wanted).lower().partition(":")
+    requested = name or os.environ.get(DEVICE_VARIABLE) or "auto"
+    kind, _, index = str(requested).lower().partition(":")
     if kind == "cpu" and not index:
         return cpu_device()
     if kind == "auto" and not index:
         return current_gpu() if _gpu_available() else cpu_device()
     if kind in ("gpu", "cuda", "hip", "rocm") and (not index or index.isdecimal()):
         return gpu_device(int(index)) if index else current_gpu()
-    raise DeviceError(f"unknown device {wanted!r}: use 'auto', 'cpu', 'gpu' or 'gpu:N'")
+    raise DeviceError(f"unknown device {requested!r}: use 'auto', 'cpu', 'gpu' or 'gpu:N'")
 
 
 def current_gpu() -> Device:
-    """Give CuPy's current device."""
+    """Return CuPy's current device."""
     return gpu_device(import_cupy().cuda.runtime.getDevice())
 
 
 def device_of(array: object) -> Device | None:
-    """Give the GPU a CuPy array (or CuPy sparse matrix) lives on; None for anything of the host."""
+    """Return the GPU on which a CuPy array or sparse matrix lives, or None for anything on the host."""
     if isinstance(array, np.ndarray):
         return None
     package = type(array).__module__.partition(".")[0]
     if package not in ("cupy", "cupyx"):
         return None
-    holder = array if package == "cupy" else getattr(array, "data", None)  # (cupyx: a sparse matrix)
-    found = getattr(holder, "device", None)
-    return None if found is None else gpu_device(found.id)
+    values = array if package == "cupy" else getattr(array, "data", None)  # The sparse matrices are cupyx's.
+    cupy_device = getattr(values, "device", None)
+    return None if cupy_device is None else gpu_device(cupy_device.id)

@@ -1,7 +1,8 @@
-"""Copies between host and GPU through pinned memory that is kept for reuse.
+"""Copies between host and GPU through pinned memory, which is kept for reuse.
 
-What comes from a caller is copied into pinned buffers, a chunk at a time, by all threads; the device reads them at the
-link's speed meanwhile. Results are made in pinned memory of CuPy's pool and handed out as they are.
+All threads copy a caller's array into pinned buffers, chunk by chunk, while the device reads the earlier chunks at the
+full speed of the link. A result is copied to pinned memory of CuPy's pool, and the caller gets an array over this
+memory.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from gsparse.device.threads import run_parts
 
 __all__ = ["Staging"]
 
-# Bytes of one pinned buffer: large enough that a copy of one runs at the link's full speed, small enough that the
-# host fills one while the device drains the other.
+# Bytes of one pinned buffer: large enough that its copy runs at the full speed of the link, and small enough that the
+# host can fill one buffer while the device reads another.
 CHUNK_BYTES = 4 << 20
-# Buffers that wait for reuse; more than this many threads copying at once make their own and drop them.
-KEPT_BUFFERS = 16
-# Bytes of results in pinned memory that callers may hold at one time; further ones are ordinary arrays. Page-locked
-# memory is taken from the whole machine (CuPy's pool rounds sizes up and keeps what comes back).
+# Largest number of free buffers that are kept for reuse. If more threads copy at the same time, they allocate buffers
+# and free them.
+MAX_FREE_BUFFERS = 16
+# Bytes of results in pinned memory that callers may hold at the same time. Further results are ordinary arrays, because
+# pinned memory is no longer available to other processes, and CuPy's pool rounds sizes up and keeps freed memory.
 MAX_PINNED_RESULTS = 2 << 30
-# Bytes copied in the time that one entry or row of a product takes: what `run_parts` counts in.
+# Number of bytes that are copied in the time of one entry or row of a product, the unit of cost of `run_parts`.
 BYTES_PER_COST = 8
 
 
 class _Buffer:  # on GPUs only
-    """A pinned buffer and the event after which it is free."""
+    """A pinned buffer, and the event after which the buffer is free."""
 
     def __init__(self, cupy: Any) -> None:
         memory = cupy.cuda.alloc_pinned_memory(CHUNK_BYTES)
@@ -42,10 +44,10 @@ class _Buffer:  # on GPUs only
 
 
 class Staging:  # on GPUs only
-    """Pinned buffers of one device.
+    """The pinned buffers of one device.
 
-    Safe for any number of threads: a buffer is owned by one copy at a time, taken from and returned to a deque, whose
-    `popleft` and `append` are atomic.
+    Any number of threads may use it at the same time. Each copy takes a buffer from a deque and puts it back, by
+    `popleft` and `append`, which are atomic.
 
     Parameters
     ----------
@@ -58,61 +60,61 @@ class Staging:  # on GPUs only
         self._pinned_results = 0
         self._lock = make_lock()
 
-    def _take(self, fresh: int) -> _Buffer:
-        """Take a buffer; a new one while fewer than `fresh` wait, so that a copy can run ahead by one."""
+    def _acquire(self, min_buffers: int) -> _Buffer:
+        """Return a free buffer, or a new one while fewer than `min_buffers` are in use, so that copies overlap."""
         try:
             buffer = self._free.popleft()
         except IndexError:
             return _Buffer(self._cupy)
-        if not buffer.event.done and len(self._free) < fresh:
-            self._put(buffer)
+        if not buffer.event.done and len(self._free) < min_buffers:
+            self._release(buffer)
             return _Buffer(self._cupy)
         buffer.event.synchronize()  # synchronizes
         return buffer
 
-    def _put(self, buffer: _Buffer) -> None:
-        """Keep a buffer, or let go of it once nothing is copied from or to it any more."""
-        if len(self._free) < KEPT_BUFFERS:
+    def _release(self, buffer: _Buffer) -> None:
+        """Keep a buffer for reuse, or if enough are kept, free it when its last copy has ended."""
+        if len(self._free) < MAX_FREE_BUFFERS:
             self._free.append(buffer)
         else:
             buffer.event.synchronize()  # synchronizes
 
     def upload(self, host: npt.NDArray[Any]) -> Array:
-        """Copy a contiguous host array to a new device array; returns when `host` may be changed again.
+        """Copy a contiguous host array to a new device array. When this returns, `host` may be changed.
 
-        The copy itself is ordered on the caller's current stream and not waited for.
+        The copy to the device is queued on the caller's current stream, and is not waited for.
         """
         runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
         result = self._cupy.empty(host.shape, host.dtype)
         source = host.reshape(-1).view(np.uint8)
         for first in range(0, source.size, CHUNK_BYTES):
             part = source[first : first + CHUNK_BYTES]
-            buffer = self._take(fresh=2)
+            buffer = self._acquire(min_buffers=2)
             run_parts(_copy_part, part.size // BYTES_PER_COST, buffer.bytes[: part.size], part)
             runtime.memcpyAsync(
                 result.data.ptr + first, buffer.pointer, part.size, runtime.memcpyHostToDevice, stream.ptr
             )
             buffer.event.record(stream)
-            self._put(buffer)
+            self._release(buffer)
         return result
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         """Copy a contiguous device array to a new host array. Synchronizes.
 
-        The array is pinned, and its memory goes back to CuPy's pool with it, while callers hold less than
-        `MAX_PINNED_RESULTS`.
+        If callers hold less than `MAX_PINNED_RESULTS` bytes of results, the array is in pinned memory, which returns to
+        CuPy's pool when the array is freed. Otherwise it is an ordinary array.
         """
         memory = self._pinned_memory(array.nbytes)
         if memory is None:
             return self._cupy.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
         flat: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
-        weakref.finalize(flat, self._returned, array.nbytes).atexit = False
+        weakref.finalize(flat, self._count_freed, array.nbytes).atexit = False
         result = flat.reshape(array.shape)
         array.get(out=result)  # synchronizes
         return result
 
     def _pinned_memory(self, nbytes: int) -> Any:
-        """Take pinned memory for a result, or nothing where callers hold too much or the system has no more."""
+        """Return pinned memory for a result, or None if callers hold too much or the system has no more."""
         with self._lock:
             if self._pinned_results + nbytes > MAX_PINNED_RESULTS:
                 return None
@@ -123,12 +125,12 @@ class Staging:  # on GPUs only
             self._pinned_results += nbytes
             return memory
 
-    def _returned(self, nbytes: int) -> None:
+    def _count_freed(self, nbytes: int) -> None:
         with self._lock:
             self._pinned_results -= nbytes
 
 
 def _copy_part(part: int, num_parts: int, target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
-    """Copy one part of as many bytes; NumPy lets go of the GIL meanwhile."""
+    """Copy one of `num_parts` equal parts of an array. NumPy releases the GIL during the copy."""
     share = slice(source.size * part // num_parts, source.size * (part + 1) // num_parts)
     target[share] = source[share]

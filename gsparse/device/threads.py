@@ -1,12 +1,13 @@
-"""Threads of our own, which take the parts of a product; compiled loops run in them without the GIL.
+"""A pool of threads that compute the parts of a product in parallel, in compiled loops that release the GIL.
 
-The kernels of `gsparse.kernels.cpu` bring threads that never need the GIL (`gsparse.kernels.cpu.pool`). Those here are
-for functions of Python, and for kernels where the others do not work. Both stand in for numba's own layers, of which
-`workqueue` aborts the process when two threads enter it, and `omp` when a forked child does.
+The kernels of `gsparse.kernels.cpu` have threads of their own that never need the GIL (`gsparse.kernels.cpu.pool`). The
+threads of this module run Python functions, and kernels on systems where those other threads do not work. Both replace
+the threading layers of numba: `workqueue` aborts the process when two threads enter it at once, and `omp` aborts a
+forked child.
 
-The thread that calls a product runs parts itself until none is left, and then waits only for parts that another thread
-has begun. It never waits for work that nobody has taken, so a product ends however busy the threads are: called by
-many threads at once, by a part of another product, or where no thread can be started.
+The thread that calls a product computes parts itself until none is left, and then waits only for the parts that other
+threads have begun. It never waits for a part that no thread has begun. So a product always ends, even if all threads
+of the pool are busy, if a part of another product calls it, or if no thread can be started.
 """
 
 from __future__ import annotations
@@ -15,68 +16,78 @@ import operator
 import os
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from math import isqrt
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from gsparse.device.locks import make_lock
 
-__all__ = ["available_cpus", "get_num_threads", "run_parts", "set_num_threads"]
+__all__ = ["available_cpus", "get_num_threads", "map_elements", "run_parts", "set_num_threads"]
 
-# Entries plus rows that are worth a thread of a kernel's own. One thread / two, on two of a virtual machine, us, where
-# one product follows the other and the helper is awake, and where it sleeps and is woken first:
+# Smallest cost (entries plus rows) for each thread of a kernel that has its own threads. Time of a product in µs with
+# one thread / with two threads, on a virtual machine with two CPUs. The helper thread is awake if products follow one
+# another closely. Otherwise it sleeps, and has to be woken:
 #   cost             8 000      40 000     96 000    160 000    256 000    870 912
 #   awake        4.6 / 4.8   16 / 12.9    36 / 25    59 / 34    93 / 51  313 / 159
 #   asleep        5.2 / 14     17 / 31    37 / 45    60 / 61
-# An awake helper pays from 10 000 on, a sleeping one from 160 000 on, for one CPU has to interrupt the other. Two
-# begin where one case gains what the other loses. More threads need only as much each: those woken wake the rest.
+# A helper that is awake saves time from a cost of 10 000 on. A sleeping one saves time from 160 000 on, because one CPU
+# has to interrupt the other. At the chosen limit, the gain in the first case equals the loss in the second. With more
+# threads, the cost for each of them can be the same, because threads that have been woken wake the others.
 _SHARE_COST = 40_000
 
-# Entries plus rows that one thread does in the time it takes to wake another of the threads here: about 40 us, one
-# after the other, since each takes the GIL when it wakes (looking instead of sleeping is no way out: time.sleep(0),
-# which lets go of the GIL, takes 70 us). With h helpers a product of cost w takes w / (h + 1) + h * wake, which is
-# least at sqrt(w / wake) threads.
+# The cost (entries plus rows) that one thread computes in the time that it takes to wake another thread of this pool:
+# about 40 µs. Threads wake one after the other, because each acquires the GIL. Polling instead of sleeping would not be
+# faster: time.sleep(0), which releases the GIL, takes 70 µs. With h helpers, a product of cost w takes the time
+# w / (h + 1) + h * wake, which is shortest with sqrt(w / wake) threads.
 _WAKE_COST = 60_000
 
-# Parts a thread, so that one which comes late, or has the slower rows, leaves some of its share to the others.
+# Number of parts per thread. It is larger than one, so that other threads can take over parts of a thread that starts
+# late or has slower rows.
 _PARTS_PER_THREAD = 4
 
-# Read in this order; the first that is set counts.
+# Number of elements that `map_elements` maps at once: few enough that the result stays in the cache until it is copied.
+_BLOCK = 2**16
+
+# The environment variables that set the number of threads. The first one that is set takes effect.
 _ENVIRONMENT = ("GSPARSE_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 class _Job:
-    """The parts of one product, taken from a list by whichever thread comes next."""
+    """The parts of one product, in a list from which every thread takes its next part."""
 
     __slots__ = ("active", "args", "closed", "error", "finished", "function", "lock", "num_parts", "parts")
 
     def __init__(self, function: Callable[..., None], num_parts: int, args: tuple[Any, ...]) -> None:
         self.function, self.num_parts, self.args = function, num_parts, args
         self.parts = list(range(num_parts))
-        self.lock = make_lock()  # guards `active` and `closed`
-        self.active = 0  # threads that help
+        self.lock = make_lock()  # Guards `active` and `closed`.
+        self.active = 0  # Number of helper threads that compute parts now.
         self.closed = False
         self.finished = threading.Lock()
-        self.finished.acquire()  # released by the last thread that helped
+        self.finished.acquire()  # The last helper thread releases it.
         self.error: BaseException | None = None
 
     def take_parts(self) -> None:
         while self.parts:
             try:
                 part = self.parts.pop()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # Another thread has taken the last part.
                 return
             self.function(part, self.num_parts, *self.args)
 
     def help(self) -> None:
-        """Take parts on a thread of the pool, unless the product is already over."""
+        """Compute parts on a thread of the pool, unless the product has ended already."""
         with self.lock:
             if self.closed:
                 return
             self.active += 1
         try:
             self.take_parts()
-        except BaseException as error:  # raised where the product was called
+        except BaseException as error:  # `run` raises it in the thread that called the product.
             self.error = error
             self.parts.clear()
         with self.lock:
@@ -85,36 +96,36 @@ class _Job:
                 self.finished.release()
 
     def run(self) -> None:
-        """Take parts on the calling thread, then wait for those that others took."""
+        """Compute parts on the calling thread, then wait for the parts that other threads have begun."""
         try:
             self.take_parts()
         finally:
-            self.parts.clear()  # some are left where a part raised
+            self.parts.clear()  # Parts remain if one of them raised an error.
             with self.lock:
                 self.closed = True
                 waiting = self.active > 0
             if waiting:
                 self.finished.acquire()
-            self.args = ()  # the queue may still hold this job: let go of the arrays
+            self.args = ()  # Drop the references to the arrays, because the queue may still hold this job.
         if self.error is not None:
             raise self.error
 
 
 class _Pool:
-    """Threads that wait for jobs; made when first needed."""
+    """Threads that wait for jobs. They are started when they are first needed."""
 
     def __init__(self, num_threads: int) -> None:
-        self.num_threads = num_threads  # that a product may use, its caller's included
+        self.num_threads = num_threads  # The number that a product may use, including the calling thread.
         self.forget_threads()
 
     def forget_threads(self) -> None:
-        """Start anew in a forked child, where the parent's threads do not exist and its locks may be held for ever."""
+        """Reset the pool. In a forked child, the parent's threads do not exist and its locks may be held for ever."""
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.lock = make_lock()  # guards `size`
+        self.lock = make_lock()  # Guards `size`.
         self.size = 0
 
     def resize(self, size: int, *, grow: bool) -> None:
-        """Have `size` threads, or at most that many where `grow` is false."""
+        """End threads until there are at most `size`, and if `grow` is true, start threads until there are `size`."""
         with self.lock:
             while self.size > size:
                 self.jobs.put(None)
@@ -122,11 +133,14 @@ class _Pool:
             while grow and self.size < size:
                 try:
                     threading.Thread(target=_serve, args=(self.jobs,), name="gsparse-cpu", daemon=True).start()
-                except RuntimeError:  # no more threads, or the interpreter is ending: the caller does the work
+                except (
+                    RuntimeError
+                ):  # No thread can be started, or the interpreter is ending: the caller does the work.
                     return
                 self.size += 1
 
-    def offer(self, job: _Job, helpers: int) -> None:
+    def submit(self, job: _Job, helpers: int) -> None:
+        """Ask `helpers` threads to compute parts of a job."""
         if self.size < helpers:
             self.resize(helpers, grow=True)
         for _ in range(helpers):
@@ -142,17 +156,18 @@ def _parse_num_threads(num_threads: Any) -> int:
     try:
         parsed = operator.index(num_threads)
     except TypeError:
-        came = type(num_threads).__name__
-        raise TypeError(f"num_threads must be an integer, got {came}: pass 1 or more") from None
+        received = type(num_threads).__name__
+        raise TypeError(f"num_threads must be an integer, got {received}: pass 1 or more") from None
     if isinstance(num_threads, bool) or parsed < 1:
         raise ValueError(f"num_threads must be at least 1, got {num_threads!r}: 1 runs all on the calling thread")
     return parsed
 
 
 def _default_num_threads() -> int:
-    """Give the threads that the environment allows, else one a CPU that this process may run on."""
+    """Return the number of threads that the environment sets, or else the number of available CPUs."""
     for name in _ENVIRONMENT:
-        text = os.environ.get(name, "").split(",")[0].strip()  # OpenMP allows a list, one number a level
+        # OpenMP allows a list with a number for each level of nesting.
+        text = os.environ.get(name, "").split(",")[0].strip()
         if text.isdecimal() and int(text) > 0:
             return int(text)
         if text and name == _ENVIRONMENT[0]:
@@ -161,7 +176,7 @@ def _default_num_threads() -> int:
 
 
 def available_cpus() -> int:
-    """Give the number of CPUs that this process may run on."""
+    """Return the number of CPUs on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -174,13 +189,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def get_num_threads() -> int:
-    """Give the number of threads that one product may use, the calling thread included.
+    """Return the number of threads that one product may use, including the calling thread.
 
     Returns
     -------
     int
-        At first ``GSPARSE_NUM_THREADS``, else ``NUMBA_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the number of CPUs
-        that the process may run on.
+        Initially the first of ``GSPARSE_NUM_THREADS``, ``NUMBA_NUM_THREADS`` and ``OMP_NUM_THREADS`` that is set, or
+        else the number of CPUs on which the process may run.
 
     Examples
     --------
@@ -194,17 +209,17 @@ def get_num_threads() -> int:
 def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that one product may use, in the whole process.
 
-    Results do not depend on it, to the last bit. `threadpoolctl.threadpool_limits` sets it too.
+    Results do not depend on this number, not even in the last bit. `threadpoolctl.threadpool_limits` sets it too.
 
     Parameters
     ----------
     num_threads : int
-        At least 1, the calling thread included.
+        At least 1, including the calling thread.
 
     Raises
     ------
     TypeError, ValueError
-        If `num_threads` is no integer, or less than 1.
+        If `num_threads` is not an integer, or is less than 1.
 
     Examples
     --------
@@ -220,31 +235,72 @@ def set_num_threads(num_threads: int) -> None:
 
 
 def run_parts(function: Callable[..., None], cost: int, *args: Any) -> None:
-    """Call ``function(part, num_parts, *args)`` for each part of a product, and return when all are done.
+    """Call ``function(part, num_parts, *args)`` for each part of a product, and return when all parts are done.
 
     Parameters
     ----------
     function : callable
-        A loop that releases the GIL. Parts run at the same time and in any order. Where it has an attribute `hand_out`,
-        ``hand_out(helpers, num_parts, args)`` runs them all on threads of its own, or gives False and has run none.
+        A loop that releases the GIL. Parts run in parallel and in any order. If the function has an attribute
+        `hand_out`, ``hand_out(helpers, num_parts, args)`` runs all parts on other threads and returns True, or runs
+        none of them and returns False.
     cost : int
-        Entries plus rows: how many parts the work is worth.
+        The entries plus rows of the product, which decide the number of threads.
     *args
-        Passed on.
+        Further arguments of the function.
 
     Raises
     ------
     BaseException
-        What a part raised; parts not begun by then may be left out.
+        The error that a part raised. Parts that had not begun by then may not run.
     """
     hand_out = getattr(function, "hand_out", None)
-    worth = isqrt(cost // _WAKE_COST) if hand_out is None else cost // _SHARE_COST
-    num_threads = min(_pool.num_threads, worth)
+    max_threads = isqrt(cost // _WAKE_COST) if hand_out is None else cost // _SHARE_COST
+    num_threads = min(_pool.num_threads, max_threads)
     if num_threads < 2:
         function(0, 1, *args)
         return
     num_parts = num_threads * _PARTS_PER_THREAD
     if hand_out is None or not hand_out(num_threads - 1, num_parts, args):
         job = _Job(function, num_parts, args)
-        _pool.offer(job, num_threads - 1)
+        _pool.submit(job, num_threads - 1)
         job.run()
+
+
+def map_elements(
+    function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], values: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Return ``function(values)`` for a function of NumPy that maps each element; large arrays are mapped by threads.
+
+    Parameters
+    ----------
+    function : callable
+        It releases the GIL, as NumPy's functions do. Each thread runs it in a copy of the caller's context, in which
+        `numpy.errstate` applies.
+    values : ndarray, one-dimensional
+
+    Examples
+    --------
+    >>> import numpy
+    >>> map_elements(numpy.sqrt, numpy.array([4.0, 9.0]))
+    array([2., 3.])
+    """
+    if values.size <= _BLOCK or _pool.num_threads < 2:
+        return function(values)
+    first = function(values[:_BLOCK])
+    result = np.empty(values.size, first.dtype)
+    result[:_BLOCK] = first
+    run_parts(_map_blocks, values.size - _BLOCK, copy_context(), function, values, result)
+    return result
+
+
+def _map_blocks(
+    part: int,
+    num_parts: int,
+    context: Context,
+    function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    values: npt.NDArray[Any],
+    result: npt.NDArray[Any],
+) -> None:
+    context = context.copy()  # because no two threads can be in the same one
+    for begin in range(_BLOCK * (1 + part), values.size, _BLOCK * num_parts):
+        result[begin : begin + _BLOCK] = context.run(function, values[begin : begin + _BLOCK])

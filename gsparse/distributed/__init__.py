@@ -1,7 +1,7 @@
 """Row blocks of one matrix on several ranks: partition → halo → communicator.
 
-A rank owns consecutive rows, and the entries of vectors that belong to them. What it needs of others' entries, its
-ghosts, comes in one exchange a product.
+Each rank owns consecutive rows of the matrix, and the entries of vectors that belong to these rows. For a product, a
+rank also needs entries that other ranks own, its ghosts. The ranks send them to each other in one exchange.
 """
 
 from importlib import import_module
@@ -28,8 +28,8 @@ __all__ = [
     "split_columns",
 ]
 
-# Those that need dask, imported when they are asked for.
-_OF_DASK = {
+# Names that need dask, and their modules, which are imported when a name is first used.
+_NEED_DASK = {
     "DistributedMatrix": "client.matrix",
     "LocalGpuCluster": "client.cluster",
     "distribute": "client.distribute",
@@ -39,10 +39,10 @@ _OF_DASK = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_DASK:
+    if name not in _NEED_DASK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_OF_DASK[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_NEED_DASK[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
             raise
@@ -50,4 +50,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_OF_DASK])
+    return sorted([*__all__, *_NEED_DASK])

@@ -1,6 +1,7 @@
-"""What every reader needs: a header is believed only as far as the file's size and SciPy's checks bear it out.
+"""The checks that all readers share: no header is trusted until the size of the file and SciPy's checks confirm it.
 
-SciPy's conversions trust indices (one out of range is a segmentation fault), and its parsers allocate what headers say.
+They are necessary because SciPy's conversions trust indices (one that is out of range is a segmentation fault), and
+because SciPy's parsers allocate as much memory as a header says.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from gsparse.errors import DeviceMemoryError, FileFormatError
 
 __all__ = ["DEFLATE_RATIO", "as_csr", "check_rows", "check_values", "reading"]
 
-# Bytes that one byte of a deflate stream stands for, at most (zlib's own documentation).
+# Largest compression ratio of a deflate stream, according to the documentation of zlib.
 DEFLATE_RATIO = 1032
 
-# CSR keeps a pointer for each row, whether it has entries or not: bytes of them that a file may ask for however short
-# it is (33 million rows), and beyond that a byte of the file.
+# CSR has a pointer for each row, even for an empty one. The row pointers may take the larger of these two: a fixed
+# number of bytes (for 33 million rows), and a number of bytes for each byte of the file.
 _FREE_POINTER_BYTES = 1 << 28
-_POINTER_BYTES_A_BYTE = 64
+_POINTER_BYTES_PER_BYTE = 64
 
 
 @contextmanager
 def reading(path: Path, writer: str) -> Iterator[None]:
-    """Turn whatever a parser meets (zlib, zipfile, KeyError, ValueError, EOFError, …) into one error with a remedy.
+    """Turn every error of a parser (zlib, zipfile, KeyError, ValueError, EOFError, …) into one error with a remedy.
 
-    Pipes and devices are refused before they are opened: opening or reading them may never end, and they have no size
-    by which a header could be checked.
+    Pipes and devices are refused before they are opened. Opening or reading them may never end, and they have no size
+    with which a header could be checked.
 
     Parameters
     ----------
     path : Path
     writer : str
-        What writes such files, for the remedy.
+        The name of a function that writes such files, for the remedy.
 
     Raises
     ------
@@ -60,51 +61,51 @@ def reading(path: Path, writer: str) -> Iterator[None]:
             "its header says"
         ) from error
     except Exception as error:
-        said = str(error).rstrip(". ")
+        message = str(error).rstrip(". ")
         raise FileFormatError(
-            f"{path.name} is truncated or malformed: {said}. Fetch it again, or write it with {writer}"
+            f"{path.name} is truncated or malformed: {message}. Fetch it again, or write it with {writer}"
         ) from error
 
 
-def as_csr(found: Any, num_bytes: int) -> sp.csr_array:
-    """Check what a parser made of a file, before anything is computed with it, and give it as CSR.
+def as_csr(array: Any, num_bytes: int) -> sp.csr_array:
+    """Check the result of a parser, before anything is computed with it, and return it as CSR.
 
     Parameters
     ----------
-    found : sparse or dense array
+    array : sparse or dense array
     num_bytes : int
         Size of the file.
 
     Raises
     ------
     ValueError, TypeError
-        Of SciPy, or our own; `reading` makes an error with the file's name of it.
+        From SciPy, or from a check of this function. `reading` makes an error with the name of the file from it.
     """
-    if found.ndim not in (1, 2):
-        raise ValueError(f"a matrix has two dimensions, this has shape {found.shape}")
-    check_values(found.dtype)
-    check_rows(found.shape, num_bytes)
-    if not sp.issparse(found):
-        return sp.csr_array(found)
-    if found.format in ("csr", "csc", "bsr"):
-        found.check_format(full_check=True)
-        if (np.diff(found.indptr) < 0).any():  # (which SciPy looks for only where the last of them is not 0)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"a matrix has two dimensions, this has shape {array.shape}")
+    check_values(array.dtype)
+    check_rows(array.shape, num_bytes)
+    if not sp.issparse(array):
+        return sp.csr_array(array)
+    if array.format in ("csr", "csc", "bsr"):
+        array.check_format(full_check=True)
+        if (np.diff(array.indptr) < 0).any():  # SciPy checks this only if the last pointer is not 0.
             raise ValueError("indptr must be a non-decreasing sequence")
-    if not found.data.dtype.isnative:  # (which SciPy's loops refuse)
-        found.data = found.data.astype(found.dtype.newbyteorder("="))
-    return sp.csr_array(found)
+    if not array.data.dtype.isnative:  # SciPy's loops refuse other byte orders.
+        array.data = array.data.astype(array.dtype.newbyteorder("="))
+    return sp.csr_array(array)
 
 
 def check_values(dtype: np.dtype[Any]) -> None:
-    """Refuse values that are no numbers."""
+    """Raise ValueError if values of this dtype are not numbers that a sparse matrix can hold."""
     if dtype.kind not in "biufc" or dtype == np.float16:
         raise ValueError(f"values must be numbers that a sparse matrix can hold, they are {dtype}")
 
 
 def check_rows(shape: tuple[int, ...], num_bytes: int) -> None:
-    """Refuse rows whose pointers alone outweigh the file by far."""
+    """Raise ValueError if the row pointers alone would take far more memory than the file has bytes."""
     num_rows = shape[0] if len(shape) == 2 else 1
-    needed, allowed = 8 * (num_rows + 1), max(_FREE_POINTER_BYTES, _POINTER_BYTES_A_BYTE * num_bytes)
+    needed, allowed = 8 * (num_rows + 1), max(_FREE_POINTER_BYTES, _POINTER_BYTES_PER_BYTE * num_bytes)
     if needed > allowed:
         raise ValueError(
             f"it says that it has {num_rows:,} rows; CSR takes {needed / 2**30:,.1f} GiB for their pointers, and a "

@@ -1,7 +1,7 @@
-"""Harwell–Boeing and Rutherford–Boeing: CSC in columns of text, by SciPy's reader and writer.
+"""Harwell–Boeing and Rutherford–Boeing: CSC as text in columns of fixed width, with SciPy's reader and writer.
 
-SciPy reads real and integer matrices whose formats are Fortran's I and E, without a symmetry. A symmetry is read here
-as if there were none, and then the other triangle is added.
+SciPy reads real and integer matrices without a symmetry, whose numbers are in Fortran's formats I and E. This module
+changes the header of a symmetric matrix so that SciPy reads it, and then adds the other triangle.
 
 References
 ----------
@@ -24,45 +24,48 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import as_csr
 
-__all__ = ["READ_ONLY", "SUFFIXES", "read", "writer"]
+__all__ = ["READ_ONLY", "SUFFIXES", "read", "writer_of"]
 
-# As collections name such files: by the values (real, pattern …), the symmetry, and whether they are assembled.
+# The suffixes that collections use. Except for the first two, a suffix is the type of the matrix: its values (real,
+# pattern …), its symmetry, and whether it is assembled.
 _UNTYPED = (".hb", ".rb")
 READ_ONLY = (".rsa", ".rra", ".rza", ".isa")
 SUFFIXES = (*_UNTYPED, ".rua", ".iua", *READ_ONLY)
 
-# What the second letter of the type says of the other triangle.
-_MIRRORS: dict[str, Any] = {"S": np.positive, "Z": np.negative}
-_WITHOUT = "UR"
-# Fortran's: numbers of a line, and characters of a number.
+# The symmetry, which is the second letter of the type: the values of the other triangle as a function of the stored
+# ones, and the letters of matrices without a symmetry (unsymmetric, rectangular).
+_MIRRORED_VALUES: dict[str, Any] = {"S": np.positive, "Z": np.negative}
+_NO_SYMMETRY = "UR"
+# A format of Fortran: the numbers in a line, the kind of number, and the characters of a number.
 _FORMAT = re.compile(r"\((\d*)([IEFDG])(\d+)", re.IGNORECASE)
-# What NumPy reads as another whole number without a word: a sign alone as 0, one beyond int64 as the largest there is.
-_DOUBTFUL = re.compile(r"[+-](?=\s|$)|[+-]?\d{19,}")
+# Text that NumPy reads as a wrong integer without an error: a sign alone as 0, and a number beyond int64 as the largest
+# int64.
+_SUSPECT_INTEGERS = re.compile(r"[+-](?=\s|$)|[+-]?\d{19,}")
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read an assembled matrix, of any symmetry; right-hand sides in the file are left out."""
+    """Read an assembled matrix of any symmetry. Right-hand sides in the file are ignored."""
     lines = path.read_text(encoding="latin-1").splitlines()
     if len(lines) < 4:
         raise ValueError(f"its header has four lines, it has {len(lines)}")
     symmetry = _simplify(lines)
     with warnings.catch_warnings():
-        # (NumPy's, of text that is no number: whatever is missing then is noticed by its count)
+        # NumPy warns of text that is not a number, and stops reading there. The count of entries shows that below.
         warnings.simplefilter("ignore", DeprecationWarning)
-        found = as_csr(scipy.io.hb_read(StringIO("\n".join(lines) + "\n"), spmatrix=False), path.stat().st_size)
+        stored = as_csr(scipy.io.hb_read(StringIO("\n".join(lines) + "\n"), spmatrix=False), path.stat().st_size)
     announced = int(lines[2][42:56])
-    if found.nnz != announced:
-        raise ValueError(f"it says that it has {announced:,} entries, and has {found.nnz:,}")
-    return found if symmetry in _WITHOUT else _mirrored(found, symmetry)
+    if stored.nnz != announced:
+        raise ValueError(f"it says that it has {announced:,} entries, and has {stored.nnz:,}")
+    return stored if symmetry in _NO_SYMMETRY else _add_other_triangle(stored, symmetry)
 
 
 def _simplify(lines: list[str]) -> str:
-    """Take the symmetry and right-hand sides out of a header, which SciPy refuses, and give the symmetry's letter."""
+    """Remove the symmetry and right-hand sides, which SciPy refuses, from a header. Return the symmetry's letter."""
     lines[0] = lines[0].ljust(80)
     kind = lines[2][:3].upper()
-    if kind[1:2] not in (*_MIRRORS, *_WITHOUT) or kind[:1] not in ("R", "I") or kind[2:] != "A":
+    if kind[1:2] not in (*_MIRRORED_VALUES, *_NO_SYMMETRY) or kind[:1] not in ("R", "I") or kind[2:] != "A":
         raise ValueError(
-            f"its type is {kind!r}, readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
+            f"its type is {kind!r}; readable are real and integer assembled matrices: RUA, RSA, RZA, IUA …"
         )
     lines[2] = (f"{kind[0]}U{kind[2]}" + lines[2][3:]).ljust(70)
     if lines[1][56:70].strip() not in ("", "0"):
@@ -74,27 +77,27 @@ def _simplify(lines: list[str]) -> str:
 
 
 def _join_sections(lines: list[str]) -> None:
-    """Put each section on one line, after the number of its lines and their lengths have been checked.
+    """Check the number and the lengths of the lines of each section, and join them to one line.
 
-    SciPy reads the last line of a section up to its end, and all lines before it by the length that their format says,
-    which may be far longer than the file.
+    SciPy reads the last line of a section up to its end, but for each line before it the number of characters that the
+    format says. This number may exceed the size of the file by far. A section of one line has no line before it.
     """
     entries, begin, sections = int(lines[2][42:56]), 4, []
     for section, (format, numbers) in enumerate(
         zip(lines[3].split(), (int(lines[2][28:42]) + 1, entries, entries), strict=True)
     ):
-        found = _FORMAT.match(format)
-        if found is None:
+        match = _FORMAT.match(format)
+        if match is None:
             raise ValueError(f"{format} is no format of whole numbers or of numbers with an exponent")
-        repeat, width = int(found[1] or 1), int(found[3])
-        says, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(repeat, 1))
-        if says != count or not 0 <= count <= len(lines) - begin:
-            raise ValueError(f"{numbers} numbers of {format} take {count} lines, it announces {says}")
+        repeat, width = int(match[1] or 1), int(match[3])
+        announced, count = int(lines[1][14 * section + 14 : 14 * section + 28]), -(-numbers // max(repeat, 1))
+        if announced != count or not 0 <= count <= len(lines) - begin:
+            raise ValueError(f"{numbers} numbers of {format} take {count} lines, it announces {announced}")
         for number in range(begin, begin + count):
             lines[number] = lines[number].rstrip()
             if len(lines[number]) > repeat * width:
                 raise ValueError(f"line {number + 1} is longer than {format}: {len(lines[number])} characters")
-            if found[2] in "Ii":
+            if match[2] in "Ii":
                 _check_whole_numbers(lines[number])
         sections.append(" ".join(lines[begin : begin + count]))
         begin += count
@@ -103,23 +106,23 @@ def _join_sections(lines: list[str]) -> None:
 
 
 def _check_whole_numbers(line: str) -> None:
-    for text in _DOUBTFUL.findall(line):
+    for text in _SUSPECT_INTEGERS.findall(line):
         if text in ("+", "-") or not -(2**63) <= int(text) < 2**63:
-            raise ValueError(f"{text} is no whole number of 64 bits")
+            raise ValueError(f"{text} is not a 64-bit integer")
 
 
-def _mirrored(lower: sp.csr_array, symmetry: str) -> sp.csr_array:
+def _add_other_triangle(lower: sp.csr_array, symmetry: str) -> sp.csr_array:
     if lower.shape[0] != lower.shape[1]:
         raise ValueError(f"its type says that it is symmetric, its shape is {lower.shape}")
     entries = lower.tocoo()
     off = entries.row != entries.col
     row, col = np.concatenate([entries.row, entries.col[off]]), np.concatenate([entries.col, entries.row[off]])
-    values = np.concatenate([entries.data, _MIRRORS[symmetry](entries.data[off])])
+    values = np.concatenate([entries.data, _MIRRORED_VALUES[symmetry](entries.data[off])])
     return sp.csr_array((values, (row, col)), shape=lower.shape)
 
 
-def writer(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], None]:
-    """Give what writes real or integer matrices that have entries to files of that suffix."""
+def writer_of(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | None], None]:
+    """Return the function that writes matrices to files with this suffix."""
     return partial(_write, ending)
 
 
@@ -128,13 +131,13 @@ def _write(ending: str, file: IO[bytes], A: sp.csr_array, name: str | None) -> N
         raise ValueError(f"Harwell-Boeing files are written of real and integer matrices, this one is {A.dtype}")
     if A.nnz == 0:
         raise ValueError("Harwell-Boeing files are written of matrices with entries, this one has none")
-    own = ".rua" if A.dtype.kind == "f" else ".iua"  # (SciPy's: all entries, whatever their symmetry)
-    if ending not in (*_UNTYPED, own):
+    typed = ".rua" if A.dtype.kind == "f" else ".iua"  # SciPy writes all entries, even if the matrix is symmetric.
+    if ending not in (*_UNTYPED, typed):
         raise ValueError(
-            f"a matrix of {A.dtype} is written with all its entries, type {own[1:].upper()}: name it {own}"
+            f"a matrix of {A.dtype} is written with all its entries, type {typed[1:].upper()}: name it {typed}"
         )
     text = TextIOWrapper(file, encoding="ascii", newline="\n")
     try:
         scipy.io.hb_write(text, A)
     finally:
-        text.detach()  # (which flushes, and leaves the file to who opened it)
+        text.detach()  # This flushes the text, and leaves the file open for the caller.

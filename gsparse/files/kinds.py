@@ -1,4 +1,4 @@
-"""Which kind of file a name means, and the way in and out."""
+"""The choice of a reader or writer from the name of a file, `read_file` and `write_file`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ __all__ = ["SUFFIXES", "WRITTEN", "read_file", "write_file"]
 
 
 class _Kind(NamedTuple):
-    """How files of one kind are read and written, what else writes them, and whether their matrices have names."""
+    """How files of one kind are read and written.
+
+    `writer` names another function that writes such files, for error messages. `has_names` says whether the matrices in
+    such a file have names.
+    """
 
     read: Callable[[Path, str | None], sp.csr_array]
     write: Callable[[IO[bytes], sp.csr_array, str | None], None]
     writer: str
-    named: bool = False
+    has_names: bool = False
 
 
 _KINDS = {
     ".npz": _Kind(npz.read, npz.write, npz.WRITER),
     ".mtx": _Kind(matrix_market.read, matrix_market.write, matrix_market.WRITER),
-    ".mtx.gz": _Kind(matrix_market.read, matrix_market.compressed(".gz"), matrix_market.WRITER),
-    ".mtx.bz2": _Kind(matrix_market.read, matrix_market.compressed(".bz2"), matrix_market.WRITER),
-    ".mat": _Kind(matlab.read, matlab.write, "scipy.io.savemat", named=True),
+    ".mtx.gz": _Kind(matrix_market.read, matrix_market.compressed_writer(".gz"), matrix_market.WRITER),
+    ".mtx.bz2": _Kind(matrix_market.read, matrix_market.compressed_writer(".bz2"), matrix_market.WRITER),
+    ".mat": _Kind(matlab.read, matlab.write, "scipy.io.savemat", has_names=True),
     **{
-        ending: _Kind(harwell_boeing.read, harwell_boeing.writer(ending), "scipy.io.hb_write")
+        ending: _Kind(harwell_boeing.read, harwell_boeing.writer_of(ending), "scipy.io.hb_write")
         for ending in harwell_boeing.SUFFIXES
     },
 }
@@ -43,18 +47,18 @@ WRITTEN = tuple(ending for ending in SUFFIXES if ending not in harwell_boeing.RE
 
 
 def _kind_of(path: Path, name: str | None) -> _Kind:
-    found = next((_KINDS[ending] for ending in _KINDS if path.name.lower().endswith(ending)), None)
-    if found is None:
+    kind = next((_KINDS[ending] for ending in _KINDS if path.name.lower().endswith(ending)), None)
+    if kind is None:
         raise FileFormatError(f"{path.name or path}: unknown kind of file, gsparse reads {', '.join(SUFFIXES)}")
-    if name is not None and not found.named:
+    if name is not None and not kind.has_names:
         raise FileFormatError(f"{path.name}: its kind of file holds one matrix, without a name: leave {name!r} out")
-    return found
+    return kind
 
 
 def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_array:
     """Read a sparse matrix from a file.
 
-    Nothing is allocated that the file could not fill, and no index is used before it has been checked.
+    No more memory is allocated than the file can fill, and every index is checked before it is used.
 
     Parameters
     ----------
@@ -62,20 +66,21 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
         Matrix Market (``.mtx``, ``.mtx.gz``, ``.mtx.bz2``), SciPy's ``.npz``, Harwell–Boeing (``.hb``, ``.rb``,
         ``.rua``, ``.rsa`` …) or MATLAB's ``.mat``.
     name : str, optional
-        The variable of a ``.mat`` file that holds several; other kinds hold one matrix, without a name.
+        The name of a variable in a ``.mat`` file with several. Other kinds of file hold one matrix, without a name.
 
     Returns
     -------
     csr_array, shape (M, N)
-        On the host, with the values' own dtype.
+        A matrix on the host, with the dtype of the values in the file.
 
     Raises
     ------
     FileNotFoundError
     FileFormatError
-        Where the kind of file is unknown or holds no names, or the file is truncated or malformed.
+        If the kind of file is unknown, if a name is passed for a kind without names, or if the file is truncated or
+        malformed.
     DeviceMemoryError
-        Where the host has no room for it.
+        If the memory of the host does not suffice.
 
     Examples
     --------
@@ -93,23 +98,23 @@ def read_file(path: str | PathLike[str], name: str | None = None) -> sp.csr_arra
 
 
 def write_file(path: str | PathLike[str], A: Any, name: str | None = None) -> None:
-    """Write a sparse matrix to a file, whole or not at all: what was there before stays until then.
+    """Write a sparse matrix to a file. An older file of the same name is replaced only when the new one is complete.
 
     Parameters
     ----------
     path : path-like
-        As in `read_file`; a suffix that says another type than Harwell–Boeing files are written of (``RUA`` of real
-        values, ``IUA`` of integers: all entries, whatever the symmetry) is refused.
+        A name as in `read_file`. Harwell–Boeing files are written with all entries even if the matrix is symmetric,
+        so their type is ``RUA`` for real values and ``IUA`` for integers. The suffix of another type is refused.
     A : sparse array or matrix, shape (M, N)
-        Entries that are stored twice are added up.
+        Duplicate entries are added.
     name : str, optional
-        Of the variable in a ``.mat`` file, ``A`` by default: a letter, then letters, digits and underscores, at most
-        63 characters.
+        The name of the variable in a ``.mat`` file, by default ``A``: a letter, followed by letters, digits and
+        underscores, at most 63 characters in all.
 
     Raises
     ------
     FileFormatError
-        Where the kind of file is unknown, or cannot hold such a matrix or a variable of that name.
+        If the kind of file is unknown, or cannot hold such a matrix or a variable of this name.
     OSError
 
     Examples

@@ -1,4 +1,9 @@
-"""MATLAB's ``.mat`` files of version 5 to 7."""
+"""MATLAB's ``.mat`` files of versions 5 to 7.
+
+A file is a sequence of *elements*. An element is a tag (a type and a number of bytes), followed by these bytes. The
+element of a variable consists of further elements: flags, sizes, a name, and numbers or other variables. SciPy's reader
+allocates as much memory as the tags say, so all of them are checked first.
+"""
 
 from __future__ import annotations
 
@@ -22,55 +27,58 @@ __all__ = ["DEFAULT_NAME", "read", "write"]
 
 DEFAULT_NAME = "A"
 
-# What MATLAB takes for the name of a variable; SciPy leaves some others out with a warning, and writes the rest.
+# The valid names of a variable in MATLAB. SciPy omits variables with some other names, with a warning, and writes the
+# rest.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
-# Name, shape and class.
+# The name, the shape and the class of a variable.
 _Variable = tuple[str, tuple[int, ...], str]
 
-# Classes that a matrix can be of.
+# The classes of matrices of numbers.
 _NUMBERS = ("sparse", "logical", "double", "single", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)))
-# Of version 5: bytes of the header, which end with the byte order; types of elements; classes that hold variables.
+# In files of version 5: the bytes of the header, the last two of which are the byte order; the types of the element of
+# a variable, plain and compressed; the classes of variables that contain variables, of sparse and of full matrices.
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
 _CONTAINERS = (1, 2, 3, 16, 17)  # cell, structure, object, function, opaque
 _SPARSE_CLASS, _FULL_CLASSES = 5, range(6, 16)
-# Bytes of a number, by the type of an element of numbers or text.
+# The bytes of one number, by the type of the element.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4, 6: 4, 7: 4, 9: 8, 12: 8, 13: 8, 16: 1, 17: 2, 18: 4}
-# Bytes of the sizes of a variable: SciPy takes 32 dimensions.
-_MOST_SIZES_BYTES = 4 * 32
-# Bytes of a file that are read at once, so that at most 17 MB are decompressed at once.
+# Largest number of bytes for the sizes of a variable: SciPy reads up to 32 dimensions.
+_MAX_SIZES_BYTES = 4 * 32
+# Bytes of the file that are read at once. At most 17 MB are then decompressed at once.
 _PIECE = 1 << 14
-# The first part of the version, of files that SciPy's reader for version 5 takes.
+# The major version that SciPy returns for files that its reader for version 5 reads.
 _VERSION_5 = 1
 
 
 def read(path: Path, name: str | None) -> sp.csr_array:
-    """Read a variable, sparse or full: the one asked for, else the only one.
+    """Read a sparse or full matrix: the variable with this name, or else the only matrix in the file.
 
-    `name` may be a field of a structure: ``Problem.A`` in the SuiteSparse collection, which is found without it too.
+    `name` may also be a field of a structure, such as ``Problem.A`` in the files of the SuiteSparse collection. There,
+    it can also be omitted.
     """
     with path.open("rb") as file:
         version, _ = scipy.io.matlab.matfile_version(file)
         if version != _VERSION_5:
-            which = "7.3, which is HDF5" if version > _VERSION_5 else "4"
-            raise ValueError(f"MATLAB files of version 5 to 7 are read, this one is of {which}: save it with '-v7'")
+            number = "7.3, which is HDF5" if version > _VERSION_5 else "4"
+            raise ValueError(f"MATLAB files of version 5 to 7 are read, this one is of {number}: save it with '-v7'")
         num_bytes = path.stat().st_size
         _check_file(file, num_bytes)
         file.seek(0)
-        wanted = _chosen(path.name, [(n, shape, kind) for n, shape, kind in scipy.io.whosmat(file)], name)
-        variable, *fields = wanted.split(".")
+        path_to_matrix = _choose(path.name, [(n, shape, kind) for n, shape, kind in scipy.io.whosmat(file)], name)
+        variable, *fields = path_to_matrix.split(".")
         file.seek(0)
-        found: Any = scipy.io.loadmat(file, variable_names=[variable], spmatrix=False)[variable]
+        matrix: Any = scipy.io.loadmat(file, variable_names=[variable], spmatrix=False)[variable]
         for field in fields:
-            found = found[field].item()
-        if not (isinstance(found, np.ndarray) or sp.issparse(found)):  # (SciPy's "Read error: …")
-            raise ValueError(f"{wanted}: {found!s:.200}")
-        return as_csr(found, num_bytes)
+            matrix = matrix[field].item()
+        if not (isinstance(matrix, np.ndarray) or sp.issparse(matrix)):  # SciPy returns "Read error: …" as a string.
+            raise ValueError(f"{path_to_matrix}: {matrix!s:.200}")
+        return as_csr(matrix, num_bytes)
 
 
 def _check_file(file: IO[bytes], num_bytes: int) -> None:
-    """Refuse elements of a size or a type that cannot be: SciPy allocates by the one and follows the other."""
+    """Raise ValueError if an element has an impossible size or type, both of which SciPy would trust."""
     file.seek(_HEADER_BYTES - 2)
     order = "<" if file.read(2) == b"IM" else ">"
     while file.tell() < num_bytes:
@@ -94,7 +102,7 @@ def _check_variable(stream: _Stream, kind: int, count: int, order: str) -> None:
 
 
 def _check_matrix(stream: _Stream, count: int, order: str) -> None:
-    """Check what a variable consists of: flags, sizes, a name, and then numbers, or variables in a container."""
+    """Check the elements of a variable: flags, sizes, a name, and then numbers, or variables in a container."""
     allowed, matlab_class = set(_ITEM_BYTES), 0
     sizes: tuple[int, ...] = ()
     for place, (kind, size) in enumerate(_elements(stream, stream.position + count, order)):
@@ -103,7 +111,7 @@ def _check_matrix(stream: _Stream, count: int, order: str) -> None:
             allowed |= {_MATRIX} if matlab_class in _CONTAINERS else set()
         if kind not in allowed:
             raise ValueError(f"an element of a variable is of type {kind}, there are {sorted(allowed)}")
-        if place == 1 and size <= _MOST_SIZES_BYTES:
+        if place == 1 and size <= _MAX_SIZES_BYTES:
             sizes = struct.unpack(f"{order}{size // 4}i", stream.read(size // 4 * 4))
         if kind == _MATRIX:
             _check_matrix(stream, size, order)
@@ -112,7 +120,7 @@ def _check_matrix(stream: _Stream, count: int, order: str) -> None:
 
 
 def _fits(matlab_class: int, place: int, sizes: tuple[int, ...], count: int) -> bool:
-    """Tell whether an element may have that many numbers: a full matrix's parts, and a sparse one's pointers."""
+    """Return whether a full matrix may have `count` values, or a sparse matrix `count` column pointers."""
     if matlab_class in _FULL_CLASSES and place in (3, 4):
         return count == math.prod(sizes)
     if matlab_class == _SPARSE_CLASS and place == 4:
@@ -121,17 +129,17 @@ def _fits(matlab_class: int, place: int, sizes: tuple[int, ...], count: int) -> 
 
 
 def _elements(stream: _Stream, end: int, order: str) -> Iterator[tuple[int, int]]:
-    """Give the type and the number of bytes of each element, whose bytes come next in the stream."""
+    """Yield the type and the number of bytes of each element. Its bytes come next in the stream."""
     begin = stream.position
     while stream.position < end and not stream.is_at_end():
         (kind,) = struct.unpack(f"{order}I", stream.read(4))
-        if kind >> 16:  # a small one is all in its tag
-            kind, count, most = kind & 0xFFFF, kind >> 16, 4
+        if kind >> 16:  # A small element is stored within its tag.
+            kind, count, available = kind & 0xFFFF, kind >> 16, 4
         else:
             (count,) = struct.unpack(f"{order}I", stream.read(4))
-            most = end - stream.position
-        if count > most:
-            raise ValueError(f"an element says that it has {count:,} bytes, {most:,} are left")
+            available = end - stream.position
+        if count > available:
+            raise ValueError(f"an element says that it has {count:,} bytes, {available:,} are left")
         last = stream.position + count
         yield kind, count
         padded = begin + -(-(last - begin) // 8) * 8
@@ -140,7 +148,7 @@ def _elements(stream: _Stream, end: int, order: str) -> Iterator[tuple[int, int]
 
 
 class _Stream:
-    """Bytes in their order, of which only a piece is in memory at any time.
+    """A sequential stream of bytes, of which only one piece is in memory at a time.
 
     Parameters
     ----------
@@ -149,14 +157,14 @@ class _Stream:
     Attributes
     ----------
     position : int
-        Bytes that have been read or skipped.
+        Number of bytes that have been read or skipped.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._piece, self.position = pieces, memoryview(b""), 0
 
     def is_at_end(self) -> bool:
-        """Tell whether no byte is left."""
+        """Return whether no byte is left."""
         while not self._piece:
             piece = next(self._pieces, None)
             if piece is None:
@@ -165,15 +173,15 @@ class _Stream:
         return False
 
     def read(self, count: int) -> bytes:
-        """Give the next bytes; ValueError where there are fewer."""
-        return b"".join(self._taken(count, may_end=False))
+        """Return the next `count` bytes. Raise ValueError if there are fewer."""
+        return b"".join(self._parts(count, may_end=False))
 
     def skip(self, count: int, *, may_end: bool = False) -> None:
-        """Go past the next bytes; ValueError where there are fewer, unless the stream `may_end` there."""
-        for _ in self._taken(count, may_end):
+        """Skip the next `count` bytes. Raise ValueError if there are fewer, unless the stream `may_end` there."""
+        for _ in self._parts(count, may_end):
             pass
 
-    def _taken(self, count: int, may_end: bool) -> Iterator[memoryview]:
+    def _parts(self, count: int, may_end: bool) -> Iterator[memoryview]:
         while count:
             if self.is_at_end():
                 if may_end:
@@ -195,7 +203,7 @@ def _pieces(file: IO[bytes], count: int) -> Iterator[bytes]:
 
 
 def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompress a piece at a time."""
+    """Decompress one piece at a time."""
     inflate = zlib.decompressobj()
     for piece in pieces:
         yield inflate.decompress(piece)
@@ -204,11 +212,14 @@ def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
     raise ValueError("its compressed bytes end early")
 
 
-def _chosen(file: str, variables: list[_Variable], name: str | None) -> str:
-    """Give the name of what is to be read; the file is sound where there is none, so the error is of the choice."""
+def _choose(file: str, variables: list[_Variable], name: str | None) -> str:
+    """Return the name of the matrix to read, with the names of fields after dots.
+
+    An error is a FileFormatError already, because the file is valid, and `reading` must not call it malformed.
+    """
     if name is not None:
         if name.partition(".")[0] not in [n for n, _, _ in variables]:
-            raise FileFormatError(f"{file} holds no {name}: it holds {_listed(variables)}")
+            raise FileFormatError(f"{file} holds no {name}: it holds {_describe(variables)}")
         return name
     matrices = [variable for variable in variables if variable[2] in _NUMBERS and len(variable[1]) == 2]
     sparse = [variable for variable in matrices if variable[2] == "sparse"]
@@ -216,14 +227,14 @@ def _chosen(file: str, variables: list[_Variable], name: str | None) -> str:
         if len(candidates) == 1:
             return candidates[0][0]
     if matrices:
-        raise FileFormatError(f"{file} holds several matrices, {_listed(matrices)}: choose one with name= (--name)")
+        raise FileFormatError(f"{file} holds several matrices, {_describe(matrices)}: choose one with name= (--name)")
     if ("Problem", (1, 1), "struct") in variables:
         return "Problem.A"
-    raise FileFormatError(f"{file} holds no matrix: it holds {_listed(variables)}; write it with scipy.io.savemat")
+    raise FileFormatError(f"{file} holds no matrix: it holds {_describe(variables)}; write it with scipy.io.savemat")
 
 
-def _listed(variables: list[_Variable]) -> str:
-    """Name variables with their shapes, and what they are where that is no matrix of numbers."""
+def _describe(variables: list[_Variable]) -> str:
+    """Return the names of variables with their shapes, and with their classes if these are not numbers."""
     return ", ".join(
         f"{name} ({'×'.join(map(str, shape))}{'' if kind in _NUMBERS else f' {kind}'})"
         for name, shape, kind in variables
@@ -231,7 +242,7 @@ def _listed(variables: list[_Variable]) -> str:
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
-    """Write a variable, compressed; MATLAB's sparse matrices are double, complex or logical."""
+    """Write a compressed variable. The dtype must be exactly representable in MATLAB as double, complex or logical."""
     name = DEFAULT_NAME if name is None else name
     if not _NAME.fullmatch(name):
         raise ValueError(

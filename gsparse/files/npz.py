@@ -1,4 +1,4 @@
-"""SciPy's ``.npz``: an archive of the arrays of CSR, CSC, BSR, DIA or COO."""
+"""SciPy's ``.npz`` files: archives of the arrays of CSR, CSC, BSR, DIA or COO."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
 __all__ = ["WRITER", "array_header", "headers", "read", "write"]
 
-# What else writes such files.
+# Another function that writes such files, for error messages.
 WRITER = "scipy.sparse.save_npz"
 
-# Bytes of an empty member, compressed or not.
+# Bytes that a member of the archive may have in addition to what its compressed size allows.
 _MEMBER_BYTES = 64
 _HEADERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -27,7 +27,7 @@ _HEADERS: dict[tuple[int, int], Any] = {
 
 
 class Header(NamedTuple):
-    """What an array says of itself."""
+    """The shape and dtype of an array, from its header."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -35,17 +35,18 @@ class Header(NamedTuple):
 
 def read(path: Path, name: str | None) -> sp.csr_array:
     """Load a matrix of any of SciPy's formats."""
-    with path.open("rb") as file:  # which NumPy leaves open where it is no archive
+    # The file is opened here, because NumPy would leave a file open that is not an archive.
+    with path.open("rb") as file:
         with zipfile.ZipFile(file) as archive:
             members = headers(archive)
-        if "format" not in members:  # (numpy.savez's, and sound)
-            found = ", ".join(members) or "nothing"
+        if "format" not in members:  # A valid archive, for example one of numpy.savez.
+            names = ", ".join(members) or "nothing"
             raise FileFormatError(
-                f"{path.name} does not contain a sparse matrix: it holds {found}; write it with {WRITER}"
+                f"{path.name} does not contain a sparse matrix: it holds {names}; write it with {WRITER}"
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            if "shape" in arrays:  # (formats other than CSR allocate by it)
+            if "shape" in arrays:  # SciPy allocates memory for this shape if the format is not CSR.
                 check_rows(tuple(int(n) for n in arrays["shape"].ravel()), path.stat().st_size)
         file.seek(0)
         return as_csr(sp.load_npz(file), path.stat().st_size)
@@ -57,17 +58,17 @@ def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
 
 
 def headers(archive: zipfile.ZipFile) -> dict[str, Header]:
-    """Give the header of each array, and refuse those that cannot be as large as they say.
+    """Return the header of each array. Raise ValueError if an array cannot be as large as its header says.
 
     Raises
     ------
     ValueError, zipfile.BadZipFile
     """
-    return {member.filename.removesuffix(".npy"): _checked(archive, member) for member in archive.infolist()}
+    return {member.filename.removesuffix(".npy"): _checked_header(archive, member) for member in archive.infolist()}
 
 
 def array_header(stream: IO[bytes], name: str) -> Header:
-    """Read an array's header; the first of its numbers come next in the stream.
+    """Read the header of an array. Its numbers come next in the stream.
 
     Raises
     ------
@@ -80,14 +81,14 @@ def array_header(stream: IO[bytes], name: str) -> Header:
     return Header(shape, dtype)
 
 
-def _checked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+def _checked_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{member.filename} is compressed in a way that NumPy does not write")
     if member.file_size > DEFLATE_RATIO * member.compress_size + _MEMBER_BYTES:
         raise ValueError(f"{member.filename} cannot hold {member.file_size:,} bytes in {member.compress_size:,}")
     with archive.open(member) as stream:
         header = array_header(stream, member.filename)
-        says = stream.tell() + math.prod(header.shape) * header.dtype.itemsize
-    if not header.dtype.hasobject and says != member.file_size:
-        raise ValueError(f"{member.filename} is {member.file_size:,} bytes long, its header makes it {says:,}")
+        expected = stream.tell() + math.prod(header.shape) * header.dtype.itemsize
+    if not header.dtype.hasobject and expected != member.file_size:
+        raise ValueError(f"{member.filename} is {member.file_size:,} bytes long, its header makes it {expected:,}")
     return header

@@ -1,4 +1,15 @@
-"""Frozen arrays of a matrix in each storage format, how many bytes they hold, and the registry of the formats."""
+"""The storage formats: the frozen arrays of a matrix in each of them, and the registry from which one is chosen.
+
+Read the files in this order:
+
+1. `row_stats`: statistics of the row lengths, and `launch`: how a kernel is launched. Both are plain data.
+2. `entries`: how columns and values are encoded.
+3. `costs`: the model that predicts the time of a product.
+4. `registry`: what a storage format has to provide.
+5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_pattern`.
+
+`levels` is no storage format: it groups the rows of a triangular matrix for a parallel solve.
+"""
 
 from gsparse.formats.blocked_ellpack import BLOCKED_ELLPACK, BlockedEllpack, Slices
 from gsparse.formats.csr import (

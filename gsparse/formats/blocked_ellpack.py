@@ -1,9 +1,9 @@
-"""Blocked ELLPACK (sliced ELLPACK, SELL-C-σ): ELLPACK within slices of one warp's rows, long rows kept apart."""
+"""Blocked ELLPACK (sliced ELLPACK, SELL-C-σ): ELLPACK within slices of one warp's rows; long rows are separate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,38 +13,49 @@ from gsparse.formats.costs import MICROSECOND, KernelModel, num_chunks, num_roun
 from gsparse.formats.csr import Csr, LongRows
 from gsparse.formats.entries import Columns, Values
 from gsparse.formats.launch import Launch
-from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat, describe_positions
+from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["BLOCKED_ELLPACK", "BlockedEllpack", "Slices", "fits_slices"]
+__all__ = ["BLOCKED_ELLPACK", "BlockedEllpack", "SliceStats", "Slices", "fits_slices"]
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Where each entry of a matrix is stored.
+    """The position at which each entry of a matrix is stored.
 
-    Slice s holds the rows ``rows[s * slice_size : (s + 1) * slice_size]``, or without `rows` those very numbers, padded
-    to the longest of them. Entry j of the row at place l of slice s is at position
-    ``slice_offsets[s] + j * slice_size + l``; the last slice is stored whole even where rows end within it. After the
-    last slice come the long rows, each from the beginning of a run on, one entry after the other.
+    Slice s holds `slice_size` rows, which are padded to the length of the longest of them. These are the rows
+    ``rows[s * slice_size : (s + 1) * slice_size]``. If `rows` is None, they are the rows with the numbers
+    ``s * slice_size : (s + 1) * slice_size``. Entry j of the l-th row of slice s has the position
+    ``slice_offsets[s] + j * slice_size + l``::
+
+        a slice of 4 rows (.. is padding)      positions in memory
+
+        l = 0   a0 a1 a2                       a0 b0 c0 d0 | a1 b1 .. d1 | a2 .. .. d2
+        l = 1   b0 b1 ..                       j = 0         j = 1         j = 2
+        l = 2   c0 .. ..
+        l = 3   d0 d1 d2
+
+    The last slice is stored whole, even if the matrix ends within it. The long rows follow the last slice. Each starts
+    at the beginning of a run (`Columns`), and its entries are stored one after the other.
 
     Attributes
     ----------
     num_rows : int
     slice_size : int
-        C, the rows of a slice: the lanes of a warp.
+        C, the number of rows in a slice: the lanes of a warp.
     sorting_scope : int
-        σ, the rows among which rows of like length were gathered; 1 where rows keep their order.
+        σ, the number of consecutive rows within which rows were sorted by length; 1 if rows keep their order.
     slice_offsets : array of int64, shape (num_slices + 1,)
-        Where each slice begins. int64 always: padding can pass 2**31 where nnz does not.
+        The first position of each slice. Always int64, because padding can exceed 2**31 even if nnz does not.
     rows : array of int32 or int64, shape (num_slices * slice_size,), optional
-        The row at each place; -1 where none is: past the last row, or a long row's.
+        The row in each place of the slices, or -1 for an empty place: one after the last row, or one of a long row.
     long_rows : LongRows or None
     long_length : int
-        Rows with more entries than this are kept apart.
+        Rows with more entries than this are long rows.
     num_places : int
-        Positions of the slices; long rows begin there.
+        Number of positions in the slices, which is the position where the long rows begin.
     num_positions : int
+        Number of all positions, those of the long rows included.
     """
 
     num_rows: int
@@ -118,11 +129,28 @@ class BlockedEllpack:
         return self.values.dtype
 
 
+class SliceStats(NamedTuple):
+    """Sizes of the slices of a matrix, which remain known after the slices have been freed.
+
+    Attributes
+    ----------
+    num_positions : int
+    nbytes : int
+        Bytes of the arrays that say where rows are stored.
+    is_in_order : bool
+        Whether rows keep their order.
+    """
+
+    num_positions: int
+    nbytes: int
+    is_in_order: bool
+
+
 # ------------------------------------------------------------------------------------------------------- the format
 
 
 class SlicesStructure(Protocol):
-    """What blocked ELLPACK asks of the row pointers and columns of a matrix."""
+    """What blocked ELLPACK needs to know about the row pointers and columns of a matrix."""
 
     csr: Csr
     device: Device
@@ -134,7 +162,7 @@ class SlicesStructure(Protocol):
     @property
     def slices(self) -> Slices: ...
     @property
-    def slice_facts(self) -> tuple[int, int, bool]: ...
+    def slice_stats(self) -> SliceStats: ...
     @property
     def slice_columns(self) -> Columns: ...
     @property
@@ -144,19 +172,22 @@ class SlicesStructure(Protocol):
 
 
 def fits_slices(stats: RowStats) -> bool:
-    """Tell whether slices can hold a matrix: sorted rows are numbered in int32, others by int32 entries of a row."""
+    """Return whether slices can hold a matrix.
+
+    Sorting numbers the rows in int32. Without sorting, only the entries of one row are counted in int32.
+    """
     return stats.num_rows <= MAX_INT32 or stats.max_length <= MAX_INT32
 
 
-def _describe(matrix: Preparation[SlicesStructure], examination: Examination) -> Storage:
+def _describe(matrix: Preparation[SlicesStructure], level: AnalysisLevel) -> Storage:
     structure = matrix.structure
     lanes = structure.device.lanes
     positions, offsets = structure.rows.blocked_stored, 8 * (structure.pitch // lanes + 1)
     columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
-    if examination:
-        positions, offsets, _ = structure.slice_facts
+    if level:
+        positions, offsets, _ = structure.slice_stats
         columns = structure.slice_column_dtype if matrix.compress else columns
-    values = matrix.values if examination else matrix.plain_values
+    values = matrix.values if level else matrix.plain_values
     return describe_positions(columns, values, positions, offsets, lanes)
 
 
@@ -168,7 +199,7 @@ def _build(matrix: Preparation[SlicesStructure]) -> BlockedEllpack:
 
 
 def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms. Long rows are kept apart where fewer positions are stored than slices of all rows have."""
+    """Count the terms. Long rows are separate if fewer positions are stored than slices of all rows would have."""
     limit = long_length if storage.num_stored < stats.blocked_stored else stats.max_length
     chunks = num_chunks(stats.num_long, stats.long_entries) if limit < stats.max_length else 0.0
     return {

@@ -1,15 +1,15 @@
-"""The predicted time of one product: a sum of terms, each a measured constant times a count.
+"""The model of the time of one product: a sum of terms, each of which is a measured constant times a count.
 
-The constants of each format stand in the format's own file, one `KernelModel` for each kind of device. They were
+The constants of each format are in the format's own file, one `KernelModel` for each kind of device. They were
 measured as follows.
 
 GPU
     Fitted by non-negative least squares of relative errors, with the largest weights near the best format, to the times
     of every format on the 50 matrices of ``python -m gsparse bench --all``, in float64 and float32 together, on one
-    NVIDIA H200. What the gathers from x cost beyond that is the same for all formats. It was a term of each matrix in
-    the fit, and is no term here. `chunk` of csr_vector and blocked_ellpack and `fixed` of csr_vector are set by hand,
-    for R-MAT and bfly_G. With any one matrix left out of the fit, the choice was within 5 % of the best candidate on 89
-    of 100.
+    NVIDIA H200. The additional cost of the gathers from x is the same for all formats. The fit had a term for it for
+    each matrix, but the model has none. `chunk` of csr_vector and blocked_ellpack and `fixed` of csr_vector are set by
+    hand, for R-MAT and bfly_G. In cross-validation, leaving one matrix out of the fit at a time, the chosen format was
+    within 5 % of the best candidate in 89 of 100 cases.
 CPU
     Fitted in the same way to two cores of an AMD EPYC (Zen 4), float64: 7-point 100³, 27-point 64³, banded, R-MAT 18,
     G3_circuit, cnr-2000, USA-road-FLA, armadillo13k_elast_P1. `run` and `run_entry` are set by hand, for two patterns
@@ -33,45 +33,48 @@ __all__ = [
 ]
 
 MICROSECOND = 1e-6
-# Entries that a thread loads at once (`KernelModel.step` was fitted with this number).
+# Number of entries that a thread loads at once. `KernelModel.step` was fitted with this number.
 LOADS_PER_ROUND = 4
-# Entries of a chunk of a long row.
+# Number of entries in a chunk of a long row.
 _CHUNK_ENTRIES = 256
-# Entries above which `csr_scalar` keeps a row apart on a GPU.
+# Rows with more entries than this are long rows of `csr_scalar` on a GPU.
 SCALAR_LENGTH = 16
 
 
 @dataclass(frozen=True)
 class KernelModel:
-    """The constants of one kernel: seconds for each unit of a term. A product takes the sum of all terms.
+    """The constants of one kernel. The predicted time of a product is the sum of these constants times their counts.
+
+    All constants are in seconds, except `setup`.
 
     Attributes
     ----------
     fixed : float
-        A product, however small the matrix is.
+        Time of a product of an empty matrix.
     byte : float
-        A byte moved.
+        Time per byte moved.
     stream : float
-        An additional cost of a byte that does not stay in the cache between products (`MachineModel.cache`).
+        Additional time per byte that does not stay in the cache between products (`MachineModel.cache`).
     position : float
-        A stored position, padding included: the instructions, and the gather from x.
+        Time per stored position, padding included: the instructions, and the gather from x.
     row : float
-        A row.
+        Time per row.
     step : float
-        A round of loads on the longest path of one thread, when nothing hides it.
+        Time per round of loads in the longest row of a single thread, whose latency nothing hides.
     stride : float
-        An entry, multiplied by the length of its row: the cost of uncoalesced reads by neighbouring threads.
+        Time per entry, multiplied by the length of its row: the cost of uncoalesced reads by neighbouring threads.
     chunk : float
-        A chunk of a row that is kept apart.
+        Time per chunk of a long row.
     sorted : float
-        A row of a matrix whose rows are sorted: its number is looked up, and its result is written out of order.
+        Time per row of a matrix whose rows are sorted: the row number is looked up, and the result is written out of
+        order.
     coded, narrow : float
-        A position whose value is looked up in a table; a position whose column is stored relative to a base.
+        Time per position whose value is looked up in a table, and per position whose column is relative to a base.
     run, run_entry : float
-        A row whose pattern differs from that of the row before it, and an entry of such a row. The rows that follow
+        Time per row whose pattern differs from that of the row before it, and per entry of such a row. Rows that follow
         with the same pattern share this cost.
     setup : float
-        The conversion from CSR, as a number of products.
+        Time of the conversion from CSR, as a number of products.
     """
 
     fixed: float
@@ -91,19 +94,20 @@ class KernelModel:
 
 
 def num_rounds(stats: RowStats, limit: float | None = None, threads: float = 1.0) -> float:
-    """Return the rounds of loads of the longest row, or of a row of `limit` entries where longer ones are kept apart.
+    """Return the number of rounds of loads that the longest row takes.
 
     Parameters
     ----------
     stats : RowStats
     limit : float, optional
+        Rows with more entries than this are long rows, which are not counted.
     threads : float
-        Threads that share a row.
+        Number of threads that share a row.
     """
     longest = stats.max_length
     return (longest if limit is None else min(longest, limit)) / threads / LOADS_PER_ROUND
 
 
 def num_chunks(rows: float, entries: float) -> float:
-    """Return the number of chunks, about, of long rows with these entries together."""
+    """Estimate the number of chunks of long rows, from the number of these rows and of all their entries."""
     return rows + entries / _CHUNK_ENTRIES

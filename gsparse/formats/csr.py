@@ -1,4 +1,4 @@
-"""Compressed sparse rows: the arrays every other format is built from, and what CSR kernels read of them."""
+"""Compressed sparse rows (CSR): the arrays from which every other format is built, and what CSR kernels read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats.costs import LOADS_PER_ROUND, MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds
 from gsparse.formats.entries import Columns, Values
 from gsparse.formats.launch import Launch
-from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat, describe_positions
+from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats, share_above
 
 __all__ = [
@@ -28,32 +28,38 @@ __all__ = [
     "Tiles",
 ]
 
-# Entries for each thread above which `csr_vector` keeps a row apart on a GPU, and entries above which `csr_adaptive`
-# does.
+# Lengths above which a row is a long row on a GPU: for `csr_vector` the entries per thread, for `csr_adaptive` the
+# entries of the row.
 _VECTOR_LENGTH = 8
 _ADAPTIVE_LENGTH = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Csr:
-    """CSR arrays on one device, checked where they entered and trusted from there on.
+    """CSR arrays on one device. They were checked when they entered the package, and are trusted from then on.
 
     Attributes
     ----------
     shape : (int, int)
-        Rows and columns.
+        Number of rows and of columns.
     indptr : array of int32 or int64, shape (num_rows + 1,)
-        Row i owns entries ``indptr[i]:indptr[i + 1]``.
+        Row i has the entries ``indptr[i]:indptr[i + 1]``.
     indices : array of indptr's dtype, shape (nnz,)
-        Column of each entry; any order within a row, duplicates allowed (they add up).
+        The column of each entry, in any order within a row. Duplicates are allowed: their values are added.
     data : array, shape (nnz,)
-        Value of each entry.
+        The value of each entry.
+    is_canonical : bool
+        Whether columns are known to rise within each row. False if nobody has looked.
+    longest : int, optional
+        The number of entries of the longest row. None if nobody has looked.
     """
 
     shape: tuple[int, int]
     indptr: Array
     indices: Array
     data: Array
+    is_canonical: bool = False
+    longest: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -76,27 +82,41 @@ class Csr:
     def dtype(self) -> Any:
         return self.data.dtype
 
+    def diagonal_size(self, offset: int) -> int:
+        """Return the number of elements on a diagonal, where column minus row is `offset`."""
+        return max(min(self.num_rows - max(-offset, 0), self.num_cols - max(offset, 0)), 0)
+
     def with_data(self, data: Array) -> Csr:
-        """Give the same structure with other values."""
-        return replace(self, data=data)
+        """Return the same structure with other values."""
+        return Csr(self.shape, self.indptr, self.indices, data, self.is_canonical, self.longest)
+
+    def with_index_dtype(self, dtype: Any) -> Csr:
+        """Return the same matrix with index arrays of another dtype; itself if they have it already."""
+        if self.indices.dtype == dtype:
+            return self
+        return replace(self, indptr=self.indptr.astype(dtype), indices=self.indices.astype(dtype))
 
 
 @dataclass(frozen=True, eq=False)
 class LongRows:
-    """Rows of their own: each is cut into chunks, a warp a chunk, and whoever comes last adds the chunks up in order.
+    """Long rows, which are computed separately from the other rows.
+
+    Each long row is cut into chunks, and one warp computes the sum of one chunk. The warp that finishes last adds the
+    sums of the chunks in order, so that the result does not depend on which warp that is.
 
     Attributes
     ----------
     rows : array of int32 or int64, shape (num_long,)
     begins, ends : arrays of int64, shape (num_long,)
-        Positions of each row's entries.
+        The entries of row ``rows[i]`` have the positions ``begins[i]:ends[i]``.
     first_chunk : array of int32, shape (num_long + 1,)
-        The chunks of each row: as many as its entries need at `chunk_size` a chunk.
+        Row ``rows[i]`` has the chunks ``first_chunk[i]:first_chunk[i + 1]``.
     chunk_rows : array of int32, shape (num_chunks,)
-        Place in `rows` of each chunk's row.
+        Chunk c belongs to row ``rows[chunk_rows[c]]``.
     chunk_size : int
+        Number of entries in a chunk.
     long_length : int
-        What is longer is here.
+        Rows with more entries than this are long rows.
     """
 
     rows: Array
@@ -128,7 +148,8 @@ class RowBlocks:
     Attributes
     ----------
     first_rows : array of int32 or int64, shape (num_blocks + 1,)
-        Block b has rows ``first_rows[b]:first_rows[b + 1]``. A long row has a block to itself, which skips it.
+        Block b has the rows ``first_rows[b]:first_rows[b + 1]``. A long row is the only row of its block, and the
+        kernel skips such a block.
     long_rows : LongRows or None
         Rows too long for a block.
     """
@@ -148,13 +169,15 @@ class Tiles:
     Attributes
     ----------
     first_rows : array of int32 or int64, shape (num_tiles + 1,)
-        Row ends before each tile: tile t begins with row ``first_rows[t]`` at entry ``t * size - first_rows[t]``.
+        Number of row ends before each tile: tile t begins in row ``first_rows[t]`` at entry
+        ``t * size - first_rows[t]``.
     size : int
-        Entries plus row ends of a tile.
+        Number of entries plus row ends in a tile.
     split_rows : array of int32 or int64, shape (num_split,)
-        Rows that go on past the end of a tile.
+        Rows that continue past the end of a tile.
     first_carry : array of int32, shape (num_split + 1,)
-        Tiles whose last, unfinished sum belongs to each split row: ``carry_tiles[first_carry[i]:first_carry[i + 1]]``.
+        Row ``split_rows[i]`` continues past the ends of the tiles
+        ``carry_tiles[first_carry[i]:first_carry[i + 1]]``, whose last sums are parts of the sum of this row.
     carry_tiles : array of int32
     """
 
@@ -176,7 +199,7 @@ class Tiles:
 
 @dataclass(frozen=True, eq=False)
 class CsrEntries:
-    """What the CSR kernels read: row pointers, and columns and values in CSR's order, as they are or encoded.
+    """What the CSR kernels read: the row pointers, and the columns and values in CSR's order, plain or encoded.
 
     Attributes
     ----------
@@ -186,7 +209,7 @@ class CsrEntries:
     columns : Columns
     values : Values
     schedule : LongRows, RowBlocks, Tiles or None
-        How the work is shared: rows kept apart for `csr_scalar` and `csr_vector` (None where there are none), blocks of
+        How threads share the work: the long rows for `csr_scalar` and `csr_vector` (None if there are none), blocks of
         rows for `csr_adaptive`, tiles for `csr_split`.
     """
 
@@ -224,7 +247,7 @@ class CsrEntries:
 
 
 class CsrStructure(Protocol):
-    """What the schedules of CSR ask of the row pointers and columns of a matrix."""
+    """What the schedules of CSR need to know about the row pointers and columns of a matrix."""
 
     csr: Csr
     device: Device
@@ -248,19 +271,19 @@ class CsrStructure(Protocol):
     def csr_long_rows(self, limit: int) -> LongRows | None: ...
 
 
-def _describe(matrix: Preparation[CsrStructure], examination: Examination) -> Storage:
+def _describe(matrix: Preparation[CsrStructure], level: AnalysisLevel) -> Storage:
     structure = matrix.structure
     columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
-    if examination and matrix.compress:
+    if level and matrix.compress:
         columns = structure.csr_column_dtype
-    values = matrix.values if examination else matrix.plain_values
+    values = matrix.values if level else matrix.plain_values
     pointers = int(structure.csr.indptr.nbytes)
     return describe_positions(columns, values, structure.rows.nnz, pointers, structure.device.lanes)
 
 
-def _describe_with_blocks(matrix: Preparation[CsrStructure], examination: Examination) -> Storage:
-    """Add the first row of each block or tile, about."""
-    stats, plain = matrix.structure.rows, _describe(matrix, examination)
+def _describe_with_blocks(matrix: Preparation[CsrStructure], level: AnalysisLevel) -> Storage:
+    """Describe CSR with an estimate of the bytes of `first_rows`, which each block or tile reads."""
+    stats, plain = matrix.structure.rows, _describe(matrix, level)
     blocks = -(-(stats.nnz + stats.num_rows) // matrix.structure.block_work)
     return replace(plain, nbytes=plain.nbytes + 4 * blocks)
 
@@ -268,7 +291,7 @@ def _describe_with_blocks(matrix: Preparation[CsrStructure], examination: Examin
 def _build(
     schedule_of: Callable[[CsrStructure], LongRows | RowBlocks | Tiles | None],
 ) -> Callable[[Preparation[CsrStructure]], CsrEntries]:
-    """Return the function that builds a schedule of CSR."""
+    """Return the function that builds CSR with a schedule."""
 
     def build(matrix: Preparation[CsrStructure]) -> CsrEntries:
         structure, csr, schedule = matrix.structure, matrix.structure.csr, schedule_of(matrix.structure)
@@ -279,7 +302,7 @@ def _build(
 
 
 def _terms(stats: RowStats, limit: float, threads: float) -> dict[str, float]:
-    """Count the terms of a kernel whose threads share rows up to `limit`, and which cuts longer rows into chunks."""
+    """Count the terms of a kernel whose threads share rows of up to `limit` entries and which chunks longer rows."""
     rows, entries = share_above(stats, limit) if stats.nnz else (0.0, 0.0)
     chunks = num_chunks(rows * (stats.num_rows - stats.num_empty), entries * stats.nnz)
     return {"step": num_rounds(stats, limit, threads), "chunk": chunks}
@@ -300,7 +323,7 @@ def _adaptive_terms(stats: RowStats, storage: Storage, launch: Launch, long_leng
 
 
 def _split_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    return {"step": 0.0}  # (all threads have equal shares)
+    return {"step": 0.0}  # All threads have equal shares, so no row takes longer than the others.
 
 
 def _fits_any(stats: RowStats) -> bool:

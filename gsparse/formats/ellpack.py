@@ -1,4 +1,4 @@
-"""ELLPACK: every row padded to the longest, stored column-major."""
+"""ELLPACK: every row is padded to the length of the longest one, and stored column-major."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.blocked_ellpack import fits_slices
+from gsparse.formats.blocked_ellpack import SliceStats, fits_slices
 from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Columns, Values
-from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat, describe_positions
+from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 
 __all__ = ["ELLPACK", "Ellpack"]
 
-# Number of positions up to which the columns are laid out for the description alone, however much of them is padding.
-_MAX_EXAMINED = 2**16
+# Up to this number of positions, columns are laid out only to find their dtype, even if most positions are padding.
+_MAX_ANALYZED_POSITIONS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class Ellpack:
     """ELLPACK arrays on one device.
 
-    Entry j of row i is at position ``j * pitch + i``, so the threads of a warp, a row each, read side by side.
-    Positions without an entry have the padding code for a column (`gsparse.formats.entries`).
+    Entry j of row i has the position ``j * pitch + i``, so the threads of a warp, each of which has one row, read
+    neighbouring elements. Positions without an entry have the padding code as their column (`padding_code`).
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Ellpack:
     width : int
         Length of the longest row.
     pitch : int
-        Rows, rounded up to whole runs (warps).
+        Number of rows, rounded up to a multiple of the lanes of a warp.
     columns : Columns
     values : Values
     """
@@ -75,7 +75,7 @@ class Ellpack:
 
 
 class EllpackStructure(Protocol):
-    """What ELLPACK asks of the row pointers and columns of a matrix."""
+    """What ELLPACK needs to know about the row pointers and columns of a matrix."""
 
     csr: Csr
     device: Device
@@ -89,11 +89,11 @@ class EllpackStructure(Protocol):
     @property
     def ellpack_column_dtype(self) -> np.dtype[Any]: ...
     @property
-    def slice_facts(self) -> tuple[int, int, bool]: ...
+    def slice_stats(self) -> SliceStats: ...
     @property
     def slice_column_dtype(self) -> np.dtype[Any]: ...
     def plain_ellpack_columns(self) -> Array: ...
-    def ellpack(self, items: Array, padding: Any) -> Array: ...
+    def lay_out_ellpack(self, items: Array, padding: Any) -> Array: ...
 
 
 def _fits(stats: RowStats) -> bool:
@@ -101,26 +101,30 @@ def _fits(stats: RowStats) -> bool:
 
 
 def _encodes_columns(matrix: Preparation[EllpackStructure]) -> bool:
-    """Tell whether columns are encoded. Where padding prevails they are not: laying it out may take all memory."""
+    """Return whether columns are encoded. If most positions are padding they are not, to save the memory for it."""
     rows, positions = matrix.structure.rows, matrix.structure.rows.max_length * matrix.structure.pitch
-    return matrix.compress and positions <= max(_MAX_EXAMINED, MAX_PADDING * rows.nnz)
+    return matrix.compress and positions <= max(_MAX_ANALYZED_POSITIONS, MAX_PADDING * rows.nnz)
 
 
-def _column_dtype(matrix: Preparation[EllpackStructure], examination: Examination) -> np.dtype[Any]:
-    """Return the dtype of the columns. Where formats are compared, that of slices in natural order is taken for it."""
+def _column_dtype(matrix: Preparation[EllpackStructure], level: AnalysisLevel) -> np.dtype[Any]:
+    """Return the dtype of the columns.
+
+    When several formats are compared, columns are not laid out for ELLPACK. Its dtype is then estimated by that of
+    slices in natural order, which blocked ELLPACK needs anyway.
+    """
     structure = matrix.structure
-    if examination is Examination.FULL and _encodes_columns(matrix):
+    if level is AnalysisLevel.FULL and _encodes_columns(matrix):
         return structure.ellpack_column_dtype
-    if examination is Examination.SHARED and fits_slices(structure.rows) and structure.slice_facts[2]:
+    if level is AnalysisLevel.SHARED and fits_slices(structure.rows) and structure.slice_stats.is_in_order:
         return structure.slice_column_dtype
     plain: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
     return plain
 
 
-def _describe(matrix: Preparation[EllpackStructure], examination: Examination) -> Storage:
+def _describe(matrix: Preparation[EllpackStructure], level: AnalysisLevel) -> Storage:
     structure = matrix.structure
-    columns = _column_dtype(matrix, examination if matrix.compress else Examination.NONE)
-    values = matrix.values if examination else matrix.plain_values
+    columns = _column_dtype(matrix, level if matrix.compress else AnalysisLevel.NONE)
+    values = matrix.values if level else matrix.plain_values
     positions = structure.rows.max_length * structure.pitch
     return describe_positions(columns, values, positions, 0, structure.device.lanes)
 
@@ -128,7 +132,7 @@ def _describe(matrix: Preparation[EllpackStructure], examination: Examination) -
 def _build(matrix: Preparation[EllpackStructure]) -> Ellpack:
     structure, csr = matrix.structure, matrix.structure.csr
     columns = structure.ellpack_columns if _encodes_columns(matrix) else Columns(structure.plain_ellpack_columns())
-    values = matrix.values.rearranged(lambda codes: structure.ellpack(codes, 0))
+    values = matrix.values.rearranged(lambda codes: structure.lay_out_ellpack(codes, 0))
     return Ellpack(csr.shape, csr.nnz, structure.rows.max_length, structure.pitch, columns, values)
 
 

@@ -1,8 +1,8 @@
-"""How the columns and values of stored entries are written down: as they are, or in fewer bytes without loss.
+"""How the columns and values of stored entries are encoded: plain, or in fewer bytes without loss.
 
-A format puts its entries into *positions* 0, 1, 2 …: in CSR's order, column-major, slice by slice. Columns and values
-are arrays over these positions, each encoded on its own, and every kernel reads them through the same two accessors
-(`kernels/gpu/src/entries.cuh`, `kernels.cpu.entries`).
+A format arranges its entries in *positions* 0, 1, 2 …: in CSR's order, column-major, or slice by slice. Columns and
+values are arrays over these positions, and each of the two is encoded independently. Every kernel reads them through
+the same two accessors (`kernels/gpu/src/entries.cuh`, `kernels.cpu.entries`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Columns", "Values", "dtype_name", "padding_code"]
 
 
 def padding_code(dtype: Any) -> int:
-    """Give the code that marks a position without an entry: -1, or the largest number of an unsigned type.
+    """Return the code that marks a position without an entry: -1, or the largest number of an unsigned dtype.
 
     Examples
     --------
@@ -33,21 +33,21 @@ def padding_code(dtype: Any) -> int:
 
 @cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. NumPy takes microseconds to write it, so it is remembered."""
+    """Return the name of a dtype. It is cached because NumPy takes microseconds to make it."""
     return str(dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Column of each position.
+    """The column of each position.
 
-    The column of position k is ``codes[k]``, or with bases ``bases[k // run] + codes[k]``, where a run is as many
-    consecutive positions as a warp has lanes. A position that pads has `padding_code` and is skipped: no product ever
-    multiplies by padding, so an inf or NaN in x cannot come through it.
+    The column of position k is ``codes[k]``, or with bases ``bases[k // run] + codes[k]``. A run has as many
+    consecutive positions as a warp has lanes. A position without an entry has the `padding_code`, and kernels skip it:
+    no product multiplies x by padding, so an inf or NaN in x does not spread through padding.
 
     Attributes
     ----------
-    codes : array of int32 or int64, or with bases of uint8 or uint16
+    codes : array of int32 or int64, or (with bases) of uint8 or uint16
     bases : array of int32, shape (num_runs,), optional
     """
 
@@ -61,17 +61,18 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Value of each position.
+    """The value of each position, in one of three encodings.
 
-    Plain: ``codes[k]``, of a dtype that widens to the compute dtype. Dictionary: ``table[codes[k]]``. All equal:
-    ``table[0]``, and nothing is stored a position.
+    - Plain: the value of position k is ``codes[k]``, whose dtype is widened to the compute dtype.
+    - Dictionary: the value is ``table[codes[k]]``.
+    - All equal: every value is ``table[0]``, and `codes` is None.
 
     Attributes
     ----------
     codes : array, optional
-        Values, or uint8 or uint16 places in the table; None where all values are equal.
+        The values themselves, or indices into the table, of uint8 or uint16.
     table : array of the compute dtype, optional
-        Distinct values; None for plain values.
+        The distinct values; None for plain values.
     """
 
     codes: Array | None
@@ -83,7 +84,7 @@ class Values:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype in which a value is stored, or of the table it is looked up in."""
+        """Dtype of the plain values or of the table."""
         return np.dtype((self.codes if self.table is None else self.table).dtype)  # type: ignore[union-attr]
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""How kernels are launched for a storage format: plain data that the plan chooses and the backends read."""
+"""The launch parameters of a kernel: plain data that the plan chooses and the backends read."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ __all__ = [
     "PanelLaunch",
 ]
 
-# Launch shapes that may be asked for.
+# Numbers of threads per block that the user can choose.
 THREADS_PER_BLOCK = (128, 256, 512)
-# The default. An H200 runs 128 up to 3 % faster on stencils and 14 % slower on banded matrices, and 512 1 to 3 % slower
-# (python -m gsparse bench --threads-per-block 128,256,512); AMD's lab notes advise 256 too.
+# On an H200, 128 threads are up to 3 % faster than this default on stencils and 14 % slower on banded matrices, and 512
+# threads are 1 to 3 % slower (python -m gsparse bench --threads-per-block 128,256,512). AMD's lab notes recommend 256
+# too.
 DEFAULT_THREADS_PER_BLOCK = 256
 
-# Bytes of X that a GPU thread reads for an entry at most, in products with dense columns.
+# Largest number of bytes of X that a GPU thread reads for one entry, in products with dense columns.
 LANE_BYTES = 32
 
-# A chunk of a long row has a whole block where a warp would have no more threads a column than these, else a warp.
+# If a warp has at most this number of threads for each column, a whole block computes a chunk of a long row. Otherwise
+# one warp does.
 FEW_PLACES = 2
 
-# As `long_length`: no row is long.
+# The value of `long_length` with which no row is a long row.
 NO_LIMIT = 2**62
 
 
@@ -38,10 +40,10 @@ class Launch:
     Attributes
     ----------
     threads_per_block : {128, 256, 512}
-        GPU threads a block; the CPU backend has no use for it.
+        Threads in a GPU block. The CPU backend ignores it.
     threads_per_row : int
-        For `csr_vector`: threads (CPU: independent partial sums) that share a row, a power of two from 2 to the
-        device's lanes per warp.
+        For `csr_vector`: the number of threads (on a CPU: of independent partial sums) that share a row, a power of two
+        from 2 to the lanes of a warp.
     """
 
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
@@ -50,16 +52,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a product with k dense columns can make of X's memory.
+    """The memory layout of X in a product with k dense columns, as far as the launch depends on it.
 
     Attributes
     ----------
     num_columns : int
-        k.
+        The number k.
     pack : int
-        Elements of a row that one load reads together: 1, or 2 or 4 where they are side by side and aligned.
+        Number of elements of a row that one load can read: 2 or 4 if they are contiguous and aligned, otherwise 1.
     by_columns : bool
-        Whether neighbours in memory belong to one column (column-major) instead of one row.
+        Whether X is column-major, so that neighbours in memory belong to the same column.
     """
 
     num_columns: int
@@ -69,20 +71,21 @@ class Panel:
 
 @dataclass(frozen=True)
 class PanelLaunch:
-    """How a product with k dense columns is shared out on a GPU; lanes are powers of two.
+    """How the lanes of a GPU share a product with k dense columns. Numbers of lanes are powers of two.
 
     Attributes
     ----------
     columns_per_load : int
-        Neighbouring columns that one access takes: `Panel.pack`.
+        Number of neighbouring columns that one load reads: `Panel.pack`.
     loads : {1, 2, 4}
-        Accesses of a lane for an entry, `LANE_BYTES` at most.
+        Number of loads of a lane for one entry. Together they read at most `LANE_BYTES`.
     column_lanes : int
-        Lanes that own neighbouring columns.
+        Number of lanes among which the columns of a tile are divided.
     entry_lanes : int
-        Lanes that take turns at the entries of a row; times `column_lanes` a warp at most.
+        Number of lanes among which the entries of a row are divided. `column_lanes` times `entry_lanes` is at most the
+        size of a warp.
     long_length : {16, 32, 64, 128, 256, 512, 1024}
-        Longer rows are cut into chunks, which warps or blocks take.
+        Rows with more entries than this are cut into chunks, and a warp or a block computes each chunk.
     """
 
     columns_per_load: int
@@ -93,5 +96,5 @@ class PanelLaunch:
 
     @property
     def tile(self) -> int:
-        """Columns that a group of lanes owns."""
+        """Number of columns that `column_lanes` lanes compute together."""
         return self.column_lanes * self.loads * self.columns_per_load

@@ -1,4 +1,4 @@
-"""Levels of a triangular matrix: rows that wait for none of each other."""
+"""Levels of a triangular matrix: sets of rows that a triangular solve can compute in parallel."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Levels"]
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Rows by level: those of one level depend on rows of earlier levels only.
+    """The rows grouped by level. Rows of one level depend on rows of earlier levels only.
 
     Attributes
     ----------
     order : array of int32 or int64, shape (num_rows,)
-        Rows, level by level, on the device of the matrix.
+        The rows, level by level, on the device of the matrix.
     bounds : ndarray of int64, shape (num_levels + 1,)
-        Level l has the rows ``order[bounds[l]:bounds[l + 1]]``; on the host.
+        Level l has the rows ``order[bounds[l]:bounds[l + 1]]``. The bounds are on the host.
     """
 
     order: Array
@@ -34,7 +34,10 @@ class Levels:
         return int(self.bounds.size) - 1
 
     def runs(self, narrow: int) -> list[tuple[int, int]]:
-        """Give ranges of levels to be done in one go: each wide level alone, consecutive ones up to `narrow` rows."""
+        """Return the ranges of levels that one launch computes.
+
+        Consecutive levels of at most `narrow` rows form one range. Each level with more rows is a range of its own.
+        """
         is_narrow = np.diff(self.bounds) <= narrow
         starts = np.ones(self.num_levels, bool)
         starts[1:] = ~(is_narrow[1:] & is_narrow[:-1])

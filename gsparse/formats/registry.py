@@ -1,7 +1,8 @@
-"""The storage formats, by name: each is one object, which registers itself once.
+"""The registry of storage formats: each format is one object, and is registered once under its name.
 
-Everything that lists formats, chooses one or finds one by its name looks here: the plan, the preparation of a matrix
-for products, the constructor of `gsparse.GpuSparseMatrix`. A format may also be registered from outside the package.
+All code that lists formats, chooses one or finds one by its name uses this registry: the plan, the preparation of a
+matrix for products, and the constructor of `gsparse.GpuSparseMatrix`. Code outside the package can also register a
+format.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gsparse.formats.row_stats import RowStats
 
 __all__ = [
     "REGISTRY",
-    "Examination",
+    "AnalysisLevel",
     "Preparation",
     "Storage",
     "StorageFormat",
@@ -38,12 +39,12 @@ __all__ = [
 S_co = TypeVar("S_co", covariant=True)
 
 
-class Examination(IntEnum):
-    """How closely a matrix is looked at when a format is described."""
+class AnalysisLevel(IntEnum):
+    """How much of a matrix is analyzed in order to describe how a format would store it."""
 
     NONE = 0  # Describe the format from the row statistics alone.
-    SHARED = 1  # Several formats are compared: look at what they have in common.
-    FULL = 2  # Only this format is wanted: look at everything that it would store.
+    SHARED = 1  # Several formats are compared: analyze only what they share, such as the values.
+    FULL = 2  # Only this format is wanted: analyze everything that it would store.
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,14 @@ class Storage:
     Attributes
     ----------
     columns, values : str
-        For the table: "int32", "uint16", "float64", "uint8 of 5", "all equal" …
+        The encodings, for the table of a plan: "int32", "uint16", "float64", "uint8 of 5", "all equal" …
     num_stored : int
-        Positions, padding included.
+        Number of positions, padding included.
     nbytes : int
         Bytes of the matrix that one product reads.
     runs : (int, int)
-        Of row patterns on a CPU: how many rows have another pattern than the row before, and the entries of these rows.
+        Only for row patterns on a CPU: the number of rows whose pattern differs from that of the row before, and the
+        number of entries of these rows.
     """
 
     columns: str
@@ -72,13 +74,13 @@ class Storage:
 class Preparation(Protocol[S_co]):
     """A matrix that is being prepared for products, as the functions of a format see it.
 
-    Each format's file declares what it asks of `structure` besides. `gsparse.products.storage.Entries` is the
-    implementation.
+    The file of each format declares which attributes of `structure` it needs. `gsparse.products.storage.Entries`
+    implements this protocol.
     """
 
     @property
     def structure(self) -> S_co:
-        """The row pointers and columns, and what is derived from them alone."""
+        """The row pointers and columns, and everything that is derived from them alone."""
         ...
 
     @property
@@ -93,7 +95,7 @@ class Preparation(Protocol[S_co]):
 
     @property
     def plain_values(self) -> Values:
-        """The values in CSR's order, as they are."""
+        """The values in CSR's order, not compressed."""
         ...
 
 
@@ -107,7 +109,7 @@ def _one_thread_per_row(stats: RowStats, storage: Storage, launch: Launch, long_
 
 @dataclass(frozen=True)
 class StorageFormat:
-    """A storage format: what it is called, which matrices it fits, its bytes and predicted cost, and how it is built.
+    """A storage format: its name, the matrices that it fits, its bytes and predicted time, and how it is built.
 
     Attributes
     ----------
@@ -118,29 +120,31 @@ class StorageFormat:
     fits : callable
         ``fits(row_stats)`` returns whether the format can store rows of these lengths.
     requirement : str
-        What a matrix must fulfil, for the message of a refusal: "<name> does not fit this matrix: <requirement>".
+        What the format requires of a matrix, for the error message "<name> does not fit this matrix: <requirement>".
     describe : callable
-        ``describe(preparation, examination)`` returns the `Storage`, or None where the format is not offered.
+        ``describe(preparation, level)`` returns the `Storage`, or None if the format is not a candidate for this
+        matrix. `level` is an `AnalysisLevel`.
     build : callable
         ``build(preparation)`` returns the frozen arrays. Synchronizes.
     costs : mapping of str to KernelModel
-        The constants of a product, by the kind of device ("cpu", "gpu"). The format is offered on these kinds.
+        The constants of a product, by the kind of device ("cpu", "gpu"). The format is a candidate on these kinds only.
     schedule : str, optional
-        How threads share the work, for a layout that has several ways: "scalar", "vector", "adaptive", "split".
+        How threads share the work, for a layout with several schedules: "scalar", "vector", "adaptive", "split".
     terms : callable, optional
         ``terms(row_stats, storage, launch, long_length)`` returns the counts of the terms `step`, `chunk` and `sorted`
         of `KernelModel`. `long_length` is that of the `MachineModel`. By default, one thread multiplies one row.
     accepts : callable, optional
-        ``accepts(structure)`` returns whether the columns allow the format too. By default they do. May synchronize.
+        ``accepts(structure)`` returns whether the columns allow the format too. By default they do. It may synchronize.
     pieces : tuple of str, optional
-        Names of the attributes of the structure that hold its arrays. Other formats' pieces are dropped when a matrix
-        has been built.
+        Names of the attributes of the structure that hold the arrays of this format. When a matrix has been built, the
+        pieces of the other formats are dropped.
     reads_csr : bool, optional
         Whether products read CSR's own arrays, so that nothing is converted and little memory is needed.
     only_compressed : bool, optional
-        Whether `compress=False` keeps "auto" from choosing the format, because sharing is all that the layout is for.
+        Whether "auto" never chooses the format with `compress=False`, because the layout has no other purpose than
+        compression.
     kernels : mapping of str to callable, optional
-        Kernels by the kind of device, for a format whose kernels are not those of `gsparse.kernels` with its name.
+        Kernels by the kind of device, for a format whose kernels are not part of `gsparse.kernels`.
         ``kernels[kind](device, stored, dtype, launch)`` returns ``multiply(x, y, alpha, beta, conjugate)``, which
         `gsparse.kernels.contract` describes.
     """
@@ -149,7 +153,7 @@ class StorageFormat:
     layout: str
     fits: Callable[[RowStats], bool]
     requirement: str
-    describe: Callable[[Any, Examination], Storage | None]
+    describe: Callable[[Any, AnalysisLevel], Storage | None]
     build: Callable[[Any], Any]
     costs: Mapping[str, KernelModel]
     schedule: str | None = None
@@ -161,24 +165,24 @@ class StorageFormat:
     kernels: Mapping[str, Callable[..., Callable[..., None]]] = field(default_factory=lambda: MappingProxyType({}))
 
     def refusal(self) -> FormatError:
-        """Return the error for a matrix that the format does not fit."""
+        """Return the error for a matrix that the format cannot store."""
         return FormatError(f"{self.name} does not fit this matrix: {self.requirement}")
 
 
-# Every format by its name, in the order of registration: plans list candidates in this order, and the earlier of two
-# equally good ones is chosen.
+# Every format by its name, in the order of registration. Plans list candidates in this order, and choose the earlier of
+# two that are predicted to be equally fast.
 REGISTRY: dict[str, StorageFormat] = {}
 
 
 def register(format: StorageFormat) -> StorageFormat:
-    """Add a format, so that it can be asked for by its name and "auto" considers it.
+    """Add a format, so that users can choose it by its name and "auto" considers it.
 
     Matrices that were planned before keep their plans.
 
     Raises
     ------
     ValueError
-        Where there is a format of this name already, or the name means a choice of formats.
+        If a format or a layout has this name already, or the name is "auto".
     """
     if format.name == "auto" or format.name in REGISTRY or names_of(layout=format.name):
         raise ValueError(f"there is a format or a layout {format.name!r} already: give this format another name")
@@ -187,7 +191,7 @@ def register(format: StorageFormat) -> StorageFormat:
 
 
 def unregister(name: str) -> None:
-    """Remove a format. Matrices that are built in it keep multiplying."""
+    """Remove a format. Matrices that have been built in it still multiply."""
     del REGISTRY[name]
 
 
@@ -196,8 +200,8 @@ def find_format(name: str) -> StorageFormat:
     return REGISTRY[name]
 
 
-def names_of(**facts: Any) -> tuple[str, ...]:
-    """Return the names of all formats, in order, or of those with the given attributes alone.
+def names_of(**attributes: Any) -> tuple[str, ...]:
+    """Return the names of the formats whose attributes have these values, in the order of registration.
 
     Examples
     --------
@@ -206,41 +210,44 @@ def names_of(**facts: Any) -> tuple[str, ...]:
     ('csr_scalar', 'csr_vector', 'csr_adaptive', 'csr_split')
     """
     return tuple(
-        name for name, format in REGISTRY.items() if all(getattr(format, fact) == facts[fact] for fact in facts)
+        name
+        for name, format in REGISTRY.items()
+        if all(getattr(format, attribute) == value for attribute, value in attributes.items())
     )
 
 
 def choices(request: str) -> tuple[StorageFormat, ...]:
-    """Return the formats among which a request leaves the choice.
+    """Return the formats that a request allows.
 
     Parameters
     ----------
     request : str
-        The name of a format, which leaves this one; that of a layout, which leaves its schedules; or "auto".
+        The name of a format, which allows this one only; the name of a layout, which allows all of its schedules; or
+        "auto", which allows every format.
 
     Raises
     ------
     FormatError
-        Where there is no such format; the message lists those that there are.
+        If there is no format or layout of this name. The message lists the valid names.
     """
     if isinstance(request, str):
         if request in REGISTRY:
             return (REGISTRY[request],)
-        found = tuple(format for format in REGISTRY.values() if request in ("auto", format.layout))
-        if found:
-            return found
+        formats = tuple(format for format in REGISTRY.values() if request in ("auto", format.layout))
+        if formats:
+            return formats
     raise FormatError(
         f"unknown format {request!r}: use one of auto, {', '.join(REGISTRY)}, or with schedule= {_scheduled_layouts()}"
     )
 
 
 def name_of(format: str, schedule: str | None) -> str:
-    """Return the name of a format from its layout and schedule: "csr" and "vector" are "csr_vector".
+    """Return the name of the format with this layout and schedule: "csr" and "vector" make "csr_vector".
 
     Raises
     ------
     FormatError
-        Where the layout has no such schedule; the message lists those that there are.
+        If the layout has no such schedule. The message lists its schedules.
 
     Examples
     --------
@@ -248,36 +255,36 @@ def name_of(format: str, schedule: str | None) -> str:
     >>> name_of("csr", "vector"), name_of("csr", None), name_of("csr_vector", "vector")
     ('csr_vector', 'csr', 'csr_vector')
     """
-    named = choices(format)
+    allowed = choices(format)
     if schedule is None:
         return format
-    names = {each.schedule: each.name for each in named if each.schedule is not None and format != "auto"}
-    if schedule in names:
+    names = {each.schedule: each.name for each in allowed if each.schedule is not None and format != "auto"}
+    if isinstance(schedule, str) and schedule in names:
         return names[schedule]
     remedy = f"use {' or '.join(map(repr, names))}" if names else f"leave it out, or use format={_scheduled_layouts()}"
     raise FormatError(f"format={format!r} has no schedule {schedule!r}: {remedy}")
 
 
 def _scheduled_layouts() -> str:
-    """Return the names of the layouts that have schedules, for a message."""
+    """Return the names of the layouts that have several schedules, for a message."""
     return " or ".join(dict.fromkeys(repr(each.layout) for each in REGISTRY.values() if each.schedule is not None))
 
 
 def describe_positions(columns: np.dtype[Any], values: Values, positions: int, other_bytes: int, run: int) -> Storage:
-    """Describe entries that are stored as a column and a value at each position.
+    """Return the `Storage` of a format that stores a column and a value at each position.
 
     Parameters
     ----------
     columns : dtype
         An unsigned dtype means that columns are stored relative to a base of each run.
     values : Values
-        In any order: their number of bytes for each position counts.
+        The values in any order. Only their number of bytes per position is used.
     positions : int
-        Padding included.
+        Number of positions, padding included.
     other_bytes : int
-        Bytes that say where rows are.
+        Bytes of the arrays that say where rows are stored.
     run : int
-        Positions that share a base.
+        Number of positions that share a base.
     """
     bases = 4 * -(-positions // run) if columns.kind == "u" else 0
     nbytes = other_bytes + positions * columns.itemsize + bases + values.nbytes_at(positions)

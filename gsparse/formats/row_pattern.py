@@ -1,4 +1,4 @@
-"""Row patterns: rows that share their column offsets, and perhaps their values, stored once; a code a row."""
+"""Row patterns: distinct rows (their column offsets, and perhaps their values) are stored once, and a code per row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gsparse.formats.blocked_ellpack import Slices
 from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Values
-from gsparse.formats.registry import Examination, Preparation, Storage, StorageFormat
+from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["MAX_PATTERNS", "ROW_PATTERN", "PatternFacts", "Patterns", "RowPattern"]
+__all__ = ["MAX_PATTERNS", "ROW_PATTERN", "PatternStats", "Patterns", "RowPattern"]
 
-# Largest number of distinct row patterns that pays: their table has to stay in the first-level cache.
+# Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
 # Number of rows whose codes are sampled to find the most common one.
 _SAMPLE = 4096
@@ -29,9 +29,10 @@ _SAMPLE = 4096
 class RowPattern:
     """Row patterns on one device.
 
-    Row i follows pattern ``p = codes[i]``: its entries have the columns ``i + offsets[k]`` for k from
-    ``pattern_indptr[p]`` to ``pattern_indptr[p + 1]``. Their values are ``pattern_values[k]`` where rows share these
-    too (constant stencils), else in `values` at the positions of `slices` (natural order, no long rows, no columns).
+    Row i has the pattern ``p = codes[i]``: its entries have the columns ``i + offsets[k]`` for k in
+    ``pattern_indptr[p]:pattern_indptr[p + 1]``. If rows of one pattern also share their values (as in a constant
+    stencil), these are ``pattern_values[k]``. Otherwise each row has its own, in `values` at the positions of `slices`,
+    which have rows in natural order and no long rows.
 
     Attributes
     ----------
@@ -45,7 +46,7 @@ class RowPattern:
     slices : Slices, optional
     values : Values, optional
     common : int
-        The pattern that many rows follow, if any do.
+        The most common pattern in a sample of rows, if `pattern_values` are stored.
     """
 
     shape: tuple[int, int]
@@ -94,11 +95,12 @@ class Patterns:
     codes : array of uint8 or uint16, shape (num_rows,)
     representatives : array of int64, shape (num_patterns,)
     indptr : array of int32, shape (num_patterns + 1,)
-        Where each pattern begins among the entries of all patterns.
+        The first entry of each pattern among the entries of all patterns.
     num_entries : int
+        Number of entries of all patterns.
     runs : (int, int)
-        How many rows have another pattern than the row before, and the entries of these rows. On a CPU, which
-        multiplies the rows of a run together. A GPU has a thread for each row.
+        The number of rows whose pattern differs from that of the row before, and the number of entries of these rows.
+        Only a CPU, which multiplies the rows of a run together, needs them: on a GPU each row has a thread.
     """
 
     codes: Array
@@ -112,12 +114,12 @@ class Patterns:
         return int(self.representatives.size)
 
     def nbytes(self, itemsize: int = 0) -> int:
-        """Bytes of codes, row pointers, offsets, and values of this size."""
+        """Return the bytes of the codes, row pointers and offsets, and of values of `itemsize` bytes each."""
         return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.num_entries * (4 + itemsize)
 
 
-class PatternFacts(NamedTuple):
-    """The number of distinct rows, the bytes that store them, and their runs, as in `Patterns`."""
+class PatternStats(NamedTuple):
+    """Sizes of `Patterns`, which remain known after the patterns have been freed."""
 
     num_patterns: int
     nbytes: int
@@ -128,7 +130,7 @@ class PatternFacts(NamedTuple):
 
 
 class PatternStructure(Protocol):
-    """What row patterns ask of the row pointers and columns of a matrix."""
+    """What row patterns need to know about the row pointers and columns of a matrix."""
 
     csr: Csr
     device: Device
@@ -140,29 +142,29 @@ class PatternStructure(Protocol):
     @property
     def patterns(self) -> Patterns | None: ...
     @property
-    def pattern_facts(self) -> PatternFacts | None: ...
+    def pattern_stats(self) -> PatternStats | None: ...
     @property
     def natural_slices(self) -> Slices: ...
     def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array: ...
 
 
 class PatternPreparation(Preparation[PatternStructure], Protocol):
-    """What row patterns ask of a matrix with values."""
+    """What row patterns need to know about a matrix with values."""
 
     compute: np.dtype[Any]
 
     @property
     def patterns(self) -> Patterns | None:
-        """Rows by their offsets and values, where that takes less than values at the positions of slices."""
+        """The distinct rows by offsets and values, or None if values of each row's own take less memory."""
         ...
 
     @property
     def bytes_with_own_values(self) -> int:
-        """Bytes of patterns of offsets, with values at the positions of slices."""
+        """Bytes of the patterns of offsets, and of values at the positions of slices."""
         ...
 
     def pattern_entries(self, patterns: Patterns, with_values: bool) -> tuple[Array, Array | None]:
-        """Return the offsets of all patterns, one after the other, and where asked for their values."""
+        """Return the offsets of all patterns, one pattern after the other, and their values if `with_values`."""
         ...
 
 
@@ -171,21 +173,21 @@ def _fits(stats: RowStats) -> bool:
 
 
 def _accepts(structure: PatternStructure) -> bool:
-    return structure.pattern_facts is not None
+    return structure.pattern_stats is not None
 
 
-def _describe(matrix: PatternPreparation, examination: Examination) -> Storage | None:
+def _describe(matrix: PatternPreparation, level: AnalysisLevel) -> Storage | None:
     structure = matrix.structure
-    is_offered = examination is Examination.FULL or (examination and structure.rows_repeat)
-    if not is_offered or structure.pattern_facts is None:
+    is_candidate = level is AnalysisLevel.FULL or (level and structure.rows_repeat)
+    if not is_candidate or structure.pattern_stats is None:
         return None
     if matrix.patterns is not None:
         rows = f"{matrix.patterns.num_patterns} rows"
         nbytes = matrix.patterns.nbytes(matrix.compute.itemsize)
         return Storage(rows, rows, structure.rows.nnz, nbytes, matrix.patterns.runs)
-    rows, values = f"{structure.pattern_facts.num_patterns} rows", matrix.values.describe()
+    rows, values = f"{structure.pattern_stats.num_patterns} rows", matrix.values.describe()
     positions, nbytes = structure.rows.blocked_stored, matrix.bytes_with_own_values
-    return Storage(rows, values, positions, nbytes, structure.pattern_facts.runs)
+    return Storage(rows, values, positions, nbytes, structure.pattern_stats.runs)
 
 
 def _build(matrix: PatternPreparation) -> RowPattern:
@@ -207,7 +209,7 @@ def _build(matrix: PatternPreparation) -> RowPattern:
 
 
 def _most_common(device: Device, codes: Array) -> int:
-    """Return the code that most rows of a sample have. Synchronizes."""
+    """Return the most common code in a sample of the rows. Synchronizes."""
     step = max(1, codes.size // _SAMPLE)
     return int(np.bincount(device.download(codes[::step])).argmax()) if codes.size else 0  # synchronizes
 

@@ -10,8 +10,8 @@ __all__ = ["MAX_INT32", "MAX_PADDING", "RowStats", "share_above"]
 # The largest number of int32. Some formats number rows, columns or the entries of one row in int32.
 MAX_INT32 = 2**31 - 1
 
-# Stored positions over entries. Up to this ratio, rows stay in their slices as they are. Above it, long rows are kept
-# apart from the slices, and rows that still pad more than this without them are sorted by length.
+# The ratio of stored positions to entries. Up to this ratio, slices hold the rows in natural order. Above it, long rows
+# are stored separately from the slices. If the remaining rows still exceed this ratio, they are sorted by length.
 MAX_PADDING = 1.25
 
 
@@ -23,15 +23,15 @@ class RowStats:
     ----------
     num_rows, num_cols, nnz : int
     min_length, max_length : int
-        Entries of the shortest and of the longest row.
+        Number of entries in the shortest and in the longest row.
     mean_length, std_length : float
         Mean and standard deviation of the row lengths.
     num_empty : int
-        Rows without entries.
+        Number of rows without entries.
     blocked_stored : int
-        Positions of slices in natural order, padding included.
+        Number of positions in slices of all rows in natural order, padding included.
     split_stored : int
-        The same without long rows.
+        Number of positions in such slices if long rows are not stored in them.
     num_long, long_entries : int
         Number of long rows, and of their entries.
     """
@@ -51,37 +51,40 @@ class RowStats:
 
     @property
     def typical_length(self) -> float:
-        """The length for which threads are assigned: the mean of rows with entries, and more where lengths scatter."""
+        """The length for which threads are assigned: the mean length of non-empty rows plus the standard deviation.
+
+        At most twice the mean, however much the lengths vary.
+        """
         mean = self.nnz / max(self.num_rows - self.num_empty, 1)
         return mean + min(self.std_length, mean)
 
     @property
     def wants_sorting(self) -> bool:
-        """Whether slices pad so much, even without long rows, that rows are sorted first."""
-        most = MAX_PADDING * self.nnz
-        return self.blocked_stored > most and self.split_stored + self.long_entries > most
+        """Whether slices have so much padding, even without long rows, that rows are sorted by length first."""
+        limit = MAX_PADDING * self.nnz
+        return self.blocked_stored > limit and self.split_stored + self.long_entries > limit
 
     @property
     def efficiency(self) -> float:
-        """The share of lanes at work when each lane of a warp owns a row: η."""
+        """The fraction of lanes that do useful work (η) when each lane of a warp computes one row."""
         return self.nnz / self.blocked_stored if self.blocked_stored else 1.0
 
 
 def share_above(stats: RowStats, length: float) -> tuple[float, float]:
-    """Estimate the shares of rows with entries, and of entries, in rows longer than `length`.
+    """Estimate the fraction of the non-empty rows that are longer than `length`, and the fraction of entries in them.
 
-    The lengths are taken to be distributed log-normally.
+    The estimate assumes that the row lengths have a log-normal distribution.
     """
     if stats.max_length <= length:
         return 0.0, 0.0
     rows = stats.num_rows - stats.num_empty
     mean = stats.nnz / rows
-    square = (stats.std_length**2 + stats.mean_length**2) * stats.num_rows / rows
-    deviation = sqrt(log(max(square / mean**2, 1 + 1e-6)))
-    place = log(mean / length) / deviation
-    return _normal(place - deviation / 2), _normal(place + deviation / 2)
+    mean_square = (stats.std_length**2 + stats.mean_length**2) * stats.num_rows / rows
+    deviation = sqrt(log(max(mean_square / mean**2, 1 + 1e-6)))
+    score = log(mean / length) / deviation
+    return _normal(score - deviation / 2), _normal(score + deviation / 2)
 
 
 def _normal(x: float) -> float:
-    """Return the share of the standard normal distribution below x."""
+    """Return the cumulative distribution function of the standard normal distribution."""
     return (1 + erf(x / sqrt(2))) / 2

@@ -15,7 +15,7 @@ def kernels_of(device: Device) -> Kernels:
     return _cpu_kernels() if device.is_host else _gpu_kernels()
 
 
-# Imported when they are first used: numba alone takes longer to import than all of gsparse.
+# The backends are imported at the first use, because numba alone takes longer to import than all of gsparse.
 @cache
 def _cpu_kernels() -> Kernels:
     from gsparse.kernels import cpu

@@ -1,27 +1,29 @@
 """The contract of Krylov bases: `kernels_of(device).Arnoldi`, implemented by each backend.
 
-Arnoldi's process for an operator B, every vector made orthogonal twice, with two passes over the basis an iteration:
-the second subtraction is delayed into the next iteration's first, and the vector's norm follows from Pythagoras. At the
-beginning of iteration j the vectors v₀ to vⱼ₋₁ are finished. w has been made orthogonal to them once, s = Vᴴw is what
-is left of them in it, and ‖w - V·s‖ is the cell `norm`. The caller lets u = B·w. Then
+Arnoldi's process for an operator B orthogonalizes every vector twice, with two passes over the basis per iteration: the
+second orthogonalization is delayed until the next iteration, where it shares a pass with the first one of the next
+vector, and the norm follows from Pythagoras' theorem. At the beginning of iteration j the vectors v₀ to vⱼ₋₁ are
+finished. w has been orthogonalized against them once, s = Vᴴw is the remaining projection, and ‖w - V·s‖ is in the cell
+`norm`. The caller computes u = B·w. Then
 
     project          p = Vᴴu, wᴴu (and so vⱼᴴu)                              reads V, w, u: j + 2 vectors
     orthogonalize    vⱼ = (w - V·s) / norm;  w = (u - [V vⱼ]·p) / norm;
                      s = [V vⱼ]ᴴw, wᴴw                                       reads V, w, u; writes vⱼ, w: j + 4
 
 Column j of the Hessenberg matrix is p/norm - H·s/norm + s, because B·vⱼ = (u - B·V·s) / norm and B·V = V·H. It is
-brought to triangular form at once: Q collects the rotations, R = Q·H, so Q·H·s is R·s and H is never stored. The last
-entry of Q·e₁·norm is the residual of the least-squares problem. None of this is needed by the next two passes but s
-and the norm: a backend may leave it to them, to do it meanwhile, and so know an iteration later that a cycle is over.
+made triangular at once: Q is the product of the rotations and R = Q·H, so Q·H·s is R·s and H is never stored. The last
+entry of Q·e₁·norm is the residual of the least-squares problem. Of all this, the next two passes need only s and the
+norm. A backend may therefore compute the rest during these passes, and learns one iteration later that a cycle ends.
 
-With `flexible`, u = A·z for any z (a preconditioner that changes, applied to w). Then z/norm belongs to vⱼ instead
-of B·vⱼ being what counts, nothing is to be corrected, and the solution is combined of the vectors z.
+With `flexible`, u = A·z for any vector z, for instance w after a preconditioner that changes between iterations. The
+vector of the solution that corresponds to vⱼ is then z/norm, the column is p/norm + s without a correction by H·s, and
+the solution is a combination of the vectors z.
 
 References
 ----------
 D. Bielich, J. Langou, S. Thomas, K. Świrydowicz, I. Yamazaki, E. Boman, "Low-synch Gram–Schmidt with delayed
-reorthogonalization for Krylov solvers", Parallel Computing 112, 2022. Their DCGS2 gets s out of the same pass as p;
-here it comes with the pass that makes w, so that the residual is known an iteration earlier.
+reorthogonalization for Krylov solvers", Parallel Computing 112, 2022. Their DCGS2 computes s in the same pass as p.
+Here the pass that computes w also computes s, so that the residual is known one iteration earlier.
 """
 
 from __future__ import annotations
@@ -39,32 +41,34 @@ from gsparse.kernels.steps import StepState
 __all__ = ["ARNOLDI_CELLS", "Arnoldi"]
 
 # The cells that these passes share with the steps of a program:
-#   cycle_end         0 while the cycle runs. Set when an iteration is settled: 1 the residual is small enough,
-#                     2 breakdown (B adds nothing new), 3 as many iterations as are allowed. Passes then do nothing.
-#   norm              of the vector begun with; set by whoever sets w
-#   residual          of the least-squares problem; set with `cycle_end`, when it is recorded and `iteration` counted
-#   inner_tolerance   the residual that is small enough
-#   limit             the number of iterations that are allowed
+#   cycle_end         0 while the cycle runs; set when an iteration is settled: 1 if the residual is small enough,
+#                     2 at a breakdown (B·w is in the span of the basis), 3 at the iteration limit. If it is not 0,
+#                     passes do nothing.
+#   norm              norm of the first vector of a cycle; set by the step that sets w
+#   residual          residual of the least-squares problem; set together with `cycle_end`, when it is also recorded in
+#                     the history and `iteration` is incremented
+#   inner_tolerance   the cycle ends at a residual of this size or less
+#   limit             the maximal number of iterations
 ARNOLDI_CELLS = ("cycle_end", "norm", "residual", "inner_tolerance", "limit")
 
 
 class Arnoldi(ABC):
-    """A basis, and the small problem that belongs to it, for each right-hand side.
+    """A basis and its least-squares problem, for each right-hand side.
 
-    Nothing waits or allocates in what the methods bind; all of it does nothing once `stop` is set.
+    The calls that the methods return neither wait nor allocate, and do nothing once `stop` is set.
 
     Parameters
     ----------
     device : Device
-    state : State
-        Of a program that has `ARNOLDI_CELLS`. Its `reduce` adds sums up over all ranks that share the vectors: once an
-        iteration where the backend settles late.
+    state : StepState
+        State of a program that has `ARNOLDI_CELLS`. Its `reduce` adds up sums over all ranks that share the vectors:
+        once per iteration if the backend settles late.
     w, u : array, shape (columns * n,)
         See the module's docstring.
     restart : int
-        Vectors at most.
+        Maximal number of vectors.
     dtype : dtype
-        What the basis is stored in: that of w, or half of it.
+        Dtype in which the basis is stored: that of w, or the same kind with half the precision.
     flexible : bool
 
     Attributes
@@ -72,7 +76,7 @@ class Arnoldi(ABC):
     vectors : array, shape (restart, columns, n)
         The basis.
     preconditioned : array, shape (restart, columns * n)
-        The vectors z, of the dtype of w; without any unless `flexible`.
+        The vectors z, of the dtype of w; empty unless `flexible`.
     """
 
     def __init__(
@@ -89,25 +93,26 @@ class Arnoldi(ABC):
         self.device, self.state, self.w, self.u = device, state, w, u
         self.restart, self.flexible, self.reduce = restart, flexible, state.reduce
         self.columns, self.size = state.columns, w.size // state.columns
-        self.vectors = device.xp.zeros((restart, self.columns, self.size), dtype)  # (passes may read ahead of `stop`)
+        # Zeros, because passes may read vectors before they test `stop`.
+        self.vectors = device.xp.zeros((restart, self.columns, self.size), dtype)
         self.preconditioned = device.empty((restart if flexible else 0, w.size), w.dtype)
         self.places = tuple(state.program.cells[name] for name in ARNOLDI_CELLS)
         self.epsilon = float(np.finfo(w.dtype).eps)
 
     @abstractmethod
     def project(self, j: int) -> Call:
-        """Bind the products of the basis and w with u, in iteration j of a cycle."""
+        """Bind the inner products of the basis and of w with u, in iteration j of a cycle."""
 
     @abstractmethod
     def orthogonalize(self, j: int) -> Call:
-        """Bind what finishes vⱼ and makes the next w."""
+        """Bind the pass that finishes vⱼ and computes the next w."""
 
     @abstractmethod
     def settle(self, j: int) -> Call:
-        """Bind what decides after iteration j whether the cycle goes on.
+        """Bind the decision after iteration j whether the cycle goes on.
 
-        Once a later pass of the cycle, or `combine`, has been called, that is done: only who has to know earlier calls
-        it.
+        Every later pass of the cycle and `combine` decide it as well: only a caller that must know it earlier calls
+        this.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Bound work: what a solver's loop is made of."""
+"""Calls without arguments, of which a solver's loop consists: kernels that are bound to their arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Call = Callable[[], None]
 
 
 def queue(calls: Sequence[Call], times: int = 1) -> None:
-    """Call all of them, several times over."""
+    """Make all calls in order, `times` times."""
     for _ in range(times):
         for call in calls:
             call()

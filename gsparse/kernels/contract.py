@@ -11,8 +11,10 @@ Common to all kernels
 - Index arrays are int32 or int64, one dtype for `indptr` and `indices`.
 - A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
-The contracts of two larger pieces have files of their own: the language of solver steps (`gsparse.kernels.steps`) and
-Arnoldi's process (`gsparse.kernels.basis`).
+The contracts of larger pieces have files of their own: sparse algebra (`gsparse.kernels.algebra`), relaxation
+(`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), the language of solver steps
+(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
+(`gsparse.kernels.decomposition`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr, Levels, LongRows, RowBlocks, RowPattern, Slices, Tiles
 from gsparse.formats.launch import Launch, Panel, PanelLaunch
+from gsparse.kernels.aggregation import AggregationKernels
+from gsparse.kernels.algebra import AlgebraKernels, EntryKernels
 from gsparse.kernels.basis import Arnoldi
 from gsparse.kernels.calls import Call
+from gsparse.kernels.decomposition import Decomposition
+from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.steps import Program, Step, StepState
 
 __all__ = [
@@ -366,6 +372,11 @@ class SolverKernels(Protocol):
         """The backend's implementation of `gsparse.kernels.basis.Arnoldi`."""
         ...
 
+    @property
+    def Decomposition(self) -> type[Decomposition]:
+        """The backend's implementation of `gsparse.kernels.decomposition.Decomposition`."""
+        ...
+
     def bind_step(
         self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
     ) -> Call:
@@ -432,6 +443,11 @@ class Constants(Protocol):
         ...
 
     @property
+    def FIRST_FORMAT(self) -> str:
+        """A format without set-up that is fast enough for a few products of any matrix; "auto" if there is none."""
+        ...
+
+    @property
     def SPMM_READS_LESS(self) -> bool:
         """Whether products with several columns also read row patterns and values in half the precision."""
         ...
@@ -447,5 +463,17 @@ class Constants(Protocol):
         ...
 
 
-class Kernels(ProductKernels, SetUpKernels, TriangularKernels, ExchangeKernels, SolverKernels, Constants, Protocol):
+class Kernels(
+    ProductKernels,
+    AlgebraKernels,
+    EntryKernels,
+    SetUpKernels,
+    TriangularKernels,
+    RelaxationKernels,
+    AggregationKernels,
+    ExchangeKernels,
+    SolverKernels,
+    Constants,
+    Protocol,
+):
     """All that a backend implements."""

@@ -1,7 +1,7 @@
 """The language of solver steps: what one fused pass over vectors does, written once for every backend.
 
-A Krylov method is a handful of passes over vectors of one length. Each computes a few scalars, walks over all elements
-once, adds some products of them up, and computes a few scalars more:
+A Krylov method consists of a few passes over vectors of one length. Each pass computes some scalars, reads all elements
+once, sums some products of them, and computes some more scalars:
 
 >>> from gsparse.kernels.steps import Step
 >>> Step("update", before="alpha = rho / pq", each="x += alpha * p; r -= alpha * q", sums="rr = abs2(r)",
@@ -12,10 +12,10 @@ The text is Python: assignments, ``+ - * /``, comparisons, ``and or not``, ``a i
 `sqrt`, `abs2`, `conj`, `real`, `isnan`. Comparisons and `sqrt` look at real parts. `gsparse.kernels.gpu.steps` turns it
 into CUDA C++, `gsparse.kernels.cpu.steps` into numba.
 
-Scalars live in *cells* on the device, in double precision (complex where the vectors are): nothing comes to the host
-in between. Two are always there: a pass does nothing once `stop` is not 0, and ``record(value)`` writes the history at
-`iteration`. A pass that no element may miss had to wait for its last block before it sets `stop`: it may set a cell
-`verdict` instead, which means the same to the host, and which the next pass makes `stop`.
+Scalars are stored in *cells* on the device, in double precision (complex if the vectors are), and none is copied to the
+host between passes. Two cells always exist: a pass does nothing once `stop` is not 0, and ``record(value)`` writes to
+the history at `iteration`. A pass that must process all elements could set `stop` only after its last block has begun.
+It may set a cell `verdict` instead, which means the same to the host, and which the next pass copies to `stop`.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _EXPRESSIONS = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """``target = value``; without a target, a call of `record`."""
+    """``target = value``, or a call of `record` if the target is empty."""
 
     target: str
     value: ast.expr
 
 
 def parse(text: str) -> tuple[Assignment, ...]:
-    """Parse statements, one a line or with semicolons between.
+    """Parse statements, separated by lines or semicolons.
 
     Raises
     ------
     SyntaxError
-        Where the text is not of this language.
+        If the text is not in this language.
     """
-    found = []
+    assignments = []
     for node in ast.parse("\n".join(line.strip() for line in text.strip().splitlines())).body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             target, value = node.targets[0].id, node.value
@@ -73,12 +73,12 @@ def parse(text: str) -> tuple[Assignment, ...]:
         for part in ast.walk(value):
             if not _is_known(part) or (_called(part) == "record" and (target or part is not value)):
                 raise SyntaxError(f"not of the language of steps: {ast.unparse(part)}")
-        found.append(Assignment(target, value))
-    return tuple(found)
+        assignments.append(Assignment(target, value))
+    return tuple(assignments)
 
 
 def _called(node: ast.AST) -> str:
-    """Give the name of the function that an expression calls."""
+    """Return the name of the function that an expression calls, or an empty string."""
     return getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
 
 
@@ -94,32 +94,33 @@ def _is_known(node: ast.AST) -> bool:
 
 
 def names_in(value: ast.expr) -> Iterator[str]:
-    """Give the names of vectors and scalars that an expression reads."""
+    """Yield the names of the vectors and scalars that an expression reads."""
     called = {id(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
     return (node.id for node in ast.walk(value) if isinstance(node, ast.Name) and id(node) not in called)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One pass.
+    """One pass over all elements.
 
     Parameters
     ----------
     name : str
     before : str
-        Scalars that all elements use; forgotten after the pass.
+        Assignments of scalars that all elements use; they are not stored in cells.
     each : str
-        What is done to each element; vectors keep what is assigned to them, other names are the element's own.
+        Assignments for each element; those to vectors are stored, other names are temporary.
     sums : str
-        ``name = term``: terms of all elements, added up in double precision.
+        ``name = term``: the terms of all elements are summed in double precision.
     after : str
-        Scalars, computed once from these sums and kept. The pass must not read one of them before.
+        Assignments of scalars, computed once from these sums and stored in cells. The pass must not read one of them
+        earlier.
     loose : bool
-        Whether elements of this pass may stay as they were where its own `after` sets `stop`: then that need not wait
-        for the last of them.
+        Whether elements of this pass may be left unchanged if its own `after` sets `stop`. `after` then need not wait
+        for the last element.
     backward : bool
-        Whether to walk from the last element to the first: what the pass or product before it touched last is then
-        still in the cache. Sums come out the same every time, but in another order.
+        Whether to proceed from the last element to the first, so that the elements that the previous pass or product
+        accessed last are still in the cache. The sums are reproducible, but in another order.
     """
 
     name: str
@@ -134,37 +135,40 @@ class Step:
     def sections(self) -> dict[str, tuple[Assignment, ...]]:
         return {name: parse(getattr(self, name)) for name in ("before", "each", "sums", "after")}
 
-    @cache  # noqa: B019  (programs are few and stay)
+    @cache  # noqa: B019  (there are few programs, and they are never freed)
     def targets(self, section: str) -> tuple[str, ...]:
-        """Give what a section assigns, each name once."""
+        """Return the names that a section assigns, each name once."""
         return tuple(dict.fromkeys(a.target for a in self.sections[section] if a.target))
 
-    @cache  # noqa: B019  (programs are few and stay)
+    @cache  # noqa: B019  (there are few programs, and they are never freed)
     def reads(self, *sections: str) -> tuple[str, ...]:
-        """Give what sections read before they assign it, each name once."""
+        """Return the names that sections read before they assign them, each name once."""
         known: set[str] = set()
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for assignment in chain.from_iterable(self.sections[section] for section in sections):
-            found.update(dict.fromkeys(name for name in names_in(assignment.value) if name not in known))
+            names.update(dict.fromkeys(name for name in names_in(assignment.value) if name not in known))
             known.add(assignment.target)
-        return tuple(found)
+        return tuple(names)
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The steps of one method: what is compiled together and shares scalars.
+    """The steps of one method, which are compiled together and share scalars.
 
     Parameters
     ----------
     name : str
     vectors : str
-        Names of vectors, with spaces between.
+        Names of vectors, separated by spaces.
     steps : tuple of Step
+    exported : tuple of str, optional
+        Sums that not only steps read, but other kernels, for example `gsparse.kernels.decomposition`.
     """
 
     name: str
     vectors: str
     steps: tuple[Step, ...] = field(default=())
+    exported: tuple[str, ...] = ()
 
     @cached_property
     def vector_names(self) -> tuple[str, ...]:
@@ -172,7 +176,7 @@ class Program:
 
     @cached_property
     def pending(self) -> frozenset[str]:
-        """Sums that other steps read and no step assigns: a backend may leave it to those to add them up."""
+        """Sums that other steps or kernels read and no step assigns: a backend may leave adding them up to those."""
         sums = {name for step in self.steps for name in step.targets("sums")}
         assigned = {name for step in self.steps for name in step.targets("after")}
         return frozenset(
@@ -180,26 +184,27 @@ class Program:
             for step in self.steps
             for name in step.reads("before", "each", "sums", "after")
             if name in sums - assigned and name not in step.targets("sums")
-        )
+        ) | {*self.exported}
 
     @cached_property
     def cells(self) -> dict[str, int]:
-        """Place of each scalar that is kept or comes from outside."""
-        found = dict.fromkeys(SYSTEM_CELLS)
+        """The index of the cell of each scalar that a step stores or that the caller sets."""
+        names = dict.fromkeys(SYSTEM_CELLS)
         for step in self.steps:
-            found.update(dict.fromkeys(step.targets("after")))
-            found.update(dict.fromkeys(self.cells_read(step, "before", "each", "sums", "after")))
-        return {name: place for place, name in enumerate(found)}
+            names.update(dict.fromkeys(step.targets("after")))
+            names.update(dict.fromkeys(self.cells_read(step, "before", "each", "sums", "after")))
+        names.update(dict.fromkeys(self.exported))
+        return {name: place for place, name in enumerate(names)}
 
-    @cache  # noqa: B019  (programs are few and stay)
+    @cache  # noqa: B019  (there are few programs, and they are never freed)
     def cells_read(self, step: Step, *sections: str) -> tuple[str, ...]:
-        """Give the scalars that these sections of a step take from cells."""
+        """Return the scalars that these sections of a step read from cells."""
         own = {*self.vector_names, *step.targets("sums")} if "after" in sections else {*self.vector_names}
         return tuple(name for name in step.reads(*sections) if name not in own)
 
-    @cache  # noqa: B019  (programs are few and stay)
+    @cache  # noqa: B019  (there are few programs, and they are never freed)
     def vectors_of(self, step: Step) -> tuple[str, ...]:
-        """Give the vectors a step reads or writes, in the program's order."""
+        """Return the vectors that a step reads or writes, in the order of the program."""
         used = {*step.reads("before", "each", "sums"), *step.targets("each")}
         return tuple(name for name in self.vector_names if name in used)
 
@@ -216,19 +221,19 @@ class Program:
 
 
 class StepState(Protocol):
-    """What steps ask of the scalars of a running program.
+    """The scalars of a running program, as steps use them.
 
     Attributes
     ----------
     program : Program
     dtype : dtype
-        Of the vectors.
+        Dtype of the vectors.
     columns : int
-        Right-hand sides. All vectors hold them one after the other.
+        Number of right-hand sides. Each vector holds those of all right-hand sides one after the other.
     capacity : int
-        Residuals in the ring of recent ones, for each right-hand side.
+        Number of residuals in the ring buffer of recent residuals, for each right-hand side.
     pending : dict
-        Partial sums by name, in whatever form the backend leaves them for the steps that add them up.
+        Partial sums by name, in a form that only the backend knows, for the steps that add them up.
     """
 
     program: Program
@@ -239,7 +244,7 @@ class StepState(Protocol):
 
     @property
     def cells(self) -> Array:
-        """The scalars, those of one right-hand side next to each other, in double precision."""
+        """The scalars in double precision; those of one right-hand side are contiguous."""
         ...
 
     @property
@@ -249,5 +254,5 @@ class StepState(Protocol):
 
     @property
     def reduce(self) -> Callable[[Array], None] | None:
-        """Adds sums up over all ranks, in place; None where there is one rank."""
+        """A function that adds up sums over all ranks, in place, or None if there is one rank."""
         ...

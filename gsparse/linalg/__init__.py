@@ -1,7 +1,15 @@
-"""Krylov solvers whose vectors stay on the device, with SciPy's signatures, and preconditioners for them."""
+"""Krylov solvers whose vectors stay on the device, with SciPy's signatures, preconditioners for them, and norms."""
 
 from gsparse.linalg.accelerated import AcceleratedOperator
+from gsparse.linalg.automatic.solver import solve
+from gsparse.linalg.eigen.eigs import eigs
+from gsparse.linalg.eigen.eigsh import eigsh
 from gsparse.linalg.eigen.lobpcg import lobpcg
+from gsparse.linalg.eigen.problem import EigenResult
+from gsparse.linalg.eigen.svds import svds
+from gsparse.linalg.functions.expm_multiply import expm_multiply
+from gsparse.linalg.functions.onenormest import onenormest
+from gsparse.linalg.functions.spectral_radius import spectral_radius
 from gsparse.linalg.krylov.bicgstab import bicgstab
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.chebyshev import chebyshev
@@ -10,14 +18,21 @@ from gsparse.linalg.krylov.lsmr import lsmr
 from gsparse.linalg.krylov.lsqr import lsqr
 from gsparse.linalg.krylov.minres import minres
 from gsparse.linalg.multigrid.amg import amg
+from gsparse.linalg.multigrid.near_nullspace import rigid_body_modes
+from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
+from gsparse.linalg.norms import norm
 from gsparse.linalg.preconditioners.diagonal import block_jacobi, jacobi
+from gsparse.linalg.preconditioners.gauss_seidel import gauss_seidel, sor
 from gsparse.linalg.preconditioners.ilu import ic0, ilu0
 from gsparse.linalg.preconditioners.isai import isai
 from gsparse.linalg.preconditioners.polynomial import chebyshev_polynomial
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.result import SolveAttempt, SolveResult
 
 __all__ = [
     "AcceleratedOperator",
+    "EigenResult",
+    "SmoothedAggregation",
+    "SolveAttempt",
     "SolveResult",
     "amg",
     "bicgstab",
@@ -25,7 +40,11 @@ __all__ = [
     "cg",
     "chebyshev",
     "chebyshev_polynomial",
+    "eigs",
+    "eigsh",
+    "expm_multiply",
     "fgmres",
+    "gauss_seidel",
     "gmres",
     "ic0",
     "ilu0",
@@ -35,4 +54,11 @@ __all__ = [
     "lsmr",
     "lsqr",
     "minres",
+    "norm",
+    "onenormest",
+    "rigid_body_modes",
+    "solve",
+    "sor",
+    "spectral_radius",
+    "svds",
 ]

@@ -1,4 +1,4 @@
-"""SciPy's own solvers at the speed of the device: an operator whose preconditioner is a whole solve."""
+"""SciPy's own solvers at the speed of the device: an operator whose preconditioner is a complete solve."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 __all__ = ["AcceleratedOperator"]
 
-# Tight enough that SciPy's own tolerance is met in one to three of its steps, within reach on ill-conditioned problems.
+# Default rtol by the size of a real number in bytes. It is tight enough that SciPy's own tolerance is met in one to
+# three of its iterations, and loose enough to be reached on ill-conditioned problems.
 _RTOL = {4: 1e-5, 8: 1e-10}
 
-# Methods that "auto" tries, each where the one before has not converged, with bounds on iterations so that the next one
-# has its turn: whatever has not converged by then hardly will.
+# Methods that "auto" tries in this order until one converges. Iterations are bounded, so that the next method is tried:
+# a solve that has not converged by then is unlikely to converge at all.
 _MAXITER = {"maxiter": 20_000}
 _GMRES = {"restart": 50, "maxiter": 400}
 _DEFINITE = (("cg", _MAXITER), ("gmres", _GMRES))
@@ -35,53 +36,53 @@ _METHODS = ("cg", "minres", "bicgstab", "gmres", "fgmres")
 
 
 class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
-    """A matrix for SciPy's own solvers, which then run at the speed of the device; `A.accelerated()` gives it.
+    """A matrix for SciPy's own solvers, which then run at the speed of the device. `A.accelerated()` returns it.
 
-    SciPy's vectors stay on the host, so its iterations cost far more than products do. But where a solver gets no `M`,
-    it takes `A.psolve` for the preconditioner, and the one of this operator is a whole solve on the device: `cg`,
+    SciPy's vectors stay on the host, so its iterations cost far more than the products. But a SciPy solver that gets no
+    `M` uses `A.psolve` as the preconditioner, and for this operator that is a complete solve on the device: `cg`,
     `cgs`, `bicg`, `bicgstab`, `gmres`, `lgmres`, `gcrotmk`, `tfqmr`, `minres` and `qmr` of `scipy.sparse.linalg` end
     after one to three of their iterations.
 
     Parameters
     ----------
     matrix : GpuSparseMatrix or a view of one, shape (N, N)
-        What is solved with, on its device.
+        The matrix; solves run on its device.
     method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
-        Of `gsparse.linalg`, or what is called like one of these. "auto" takes `cg` for a Hermitian matrix with a
-        positive diagonal, `minres` for another Hermitian one and `bicgstab` for the rest; where that does not
-        converge, `gmres`.
+        A solver of `gsparse.linalg`, or a function with the same arguments. "auto" selects `cg` for a Hermitian matrix
+        with a positive diagonal, `minres` for any other Hermitian matrix and `bicgstab` for the rest. If the selected
+        solver does not converge, `gmres` is tried.
     M : operator, optional
         Preconditioner for `method`.
     rtol : float, optional
-        What `method` gets: the residual of a solve on the device, by its right-hand side. 1e-10 by default, 1e-5 in
-        single precision.
+        Tolerance of `method`: the norm of the residual relative to the norm of the right-hand side. 1e-10 by default,
+        1e-5 in single precision.
     **options
         Other arguments of `method`.
 
     Attributes
     ----------
     last : SolveResult or None
-        How the last solve on the device went.
+        The result of the last solve on the device.
 
     Raises
     ------
     ShapeError
-        Where the matrix is not square.
+        If the matrix is not square.
     ValueError
-        Where the method is none.
+        If there is no such method.
 
     Warns
     -----
     RuntimeWarning
-        Where a solve on the device does not converge; SciPy goes on from there.
+        If a solve on the device does not converge. SciPy then continues from its result.
 
     Notes
     -----
-    A callback sees SciPy's iterations, not those on the device: one to three calls, the first already with a solution
-    as good as `rtol` makes it; `bicgstab` ends within its first iteration and calls none. An inexact solve is no linear
-    operator, strictly; at the default `rtol` no SciPy solver notices, but `tfqmr` does not see what a solve lacks, and
-    its residual can be some ten times `rtol`. SciPy's `minres` takes positive definite preconditioners only, so it
-    raises for an indefinite matrix: use `gmres` there.
+    A callback is called for SciPy's iterations, not for those on the device: one to three times, the first time already
+    with a solution of the accuracy `rtol`. `bicgstab` ends within its first iteration and does not call it. Strictly,
+    an inexact solve is not a linear operator. At the default `rtol` this does not affect SciPy's solvers, except that
+    `tfqmr` does not notice the remaining error of a solve, and its residual can be about ten times `rtol`. SciPy's
+    `minres` accepts only positive definite preconditioners and raises for an indefinite matrix: use `gmres` for it.
 
     Examples
     --------
@@ -110,14 +111,14 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         self.matrix, self.M = matrix, M
         self.last: SolveResult | None = None
         self.rtol = _RTOL[8 if dtype.name in ("float64", "complex128") else 4] if rtol is None else rtol
-        self._is_hermitian, is_positive = _structure(matrix)
+        self._is_hermitian, is_positive = _symmetry(matrix)
         if method == "auto":
-            chosen = (_DEFINITE if is_positive else _HERMITIAN) if self._is_hermitian else _GENERAL
-            self._methods = [(_named(name), {**bounds, **options}) for name, bounds in chosen]
+            candidates = (_DEFINITE if is_positive else _HERMITIAN) if self._is_hermitian else _GENERAL
+            self._methods = [(_find_solver(name), {**bounds, **options}) for name, bounds in candidates]
         else:
-            self._methods = [(_named(method) if isinstance(method, str) else method, options)]
+            self._methods = [(_find_solver(method) if isinstance(method, str) else method, options)]
 
-    # ------------------------------------------------- what SciPy asks of an operator
+    # ---------------------------------------------------- SciPy's LinearOperator interface
 
     def _matvec(self, x: Array) -> Array:
         return self.matrix.matvec(x)
@@ -131,7 +132,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
     def _rmatmat(self, X: Array) -> Array:
         return self.matrix.rmatmat(X)
 
-    # ------------------------------------------- what they take as the preconditioner
+    # ------------------------------------------- what SciPy's solvers use as preconditioner
 
     def psolve(self, b: npt.NDArray[Any], which: str = "left") -> npt.NDArray[Any]:
         """Solve A·x = b on the device.
@@ -141,7 +142,7 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         b : ndarray, shape (N,) or (N, 1)
             On the host.
         which : {"left", "right"}
-            `qmr` asks for two factors; the right one is the identity.
+            `qmr` uses two factors of the preconditioner; the right one is the identity.
 
         Returns
         -------
@@ -171,40 +172,43 @@ class AcceleratedOperator(LinearOperator):  # type: ignore[misc]
         device = self.matrix.device
         with device.active(), device.memory_guard():
             right = device.upload(b.reshape(-1).astype(np.result_type(b.dtype, self.dtype), copy=False))
-            # SciPy comes with residuals of any size: solvers get length 1, far from underflow.
+            # SciPy's residuals may be of any size. They are scaled to norm 1, so that the solver does not underflow.
             norm = float(device.xp.linalg.norm(right))  # synchronizes
             if norm == 0 or not np.isfinite(norm):
                 return np.full_like(b, norm, dtype=right.dtype)
-            x = self._solved(right / norm, adjoint).x * norm
+            x = self._try_methods(right / norm, adjoint).x * norm
             return device.download_vector(x).reshape(b.shape)
 
-    def _solved(self, right: Array, adjoint: bool) -> SolveResult:
-        """Solve for a right-hand side of the device by the first method that can, else the best; others go."""
+    def _try_methods(self, right: Array, adjoint: bool) -> SolveResult:
+        """Solve for a right-hand side on the device, by the methods in turn until one converges.
+
+        Later solves use only that method, or the one that has reached the smallest residual.
+        """
         A = self.matrix.H if adjoint else self.matrix
         M = self.M if self.M is None or not adjoint else _Adjoint(as_operator(self.M, self.matrix.device, "M"))
-        tried = []
+        attempts = []
         for method, options in self._methods:
-            found: SolveResult = method(A, right, rtol=self.rtol, M=M, full_output=True, **options)
-            seen = found.residuals[np.isfinite(found.residuals)]
-            tried.append((found.info != 0, float(seen[-1]) if seen.size else np.inf, found, (method, options)))
-            if found.info == 0:
+            result: SolveResult = method(A, right, rtol=self.rtol, M=M, full_output=True, **options)
+            finite = result.residuals[np.isfinite(result.residuals)]
+            attempts.append((result.info != 0, float(finite[-1]) if finite.size else np.inf, result, (method, options)))
+            if result.info == 0:
                 break
-        is_inexact, _, self.last, chosen = min(tried, key=lambda attempt: attempt[:2])
-        self._methods = [chosen]
+        is_inexact, _, self.last, best_method = min(attempts, key=lambda attempt: attempt[:2])
+        self._methods = [best_method]
         if is_inexact:
-            why = f"{self.last.reason}. {self.last.advice}"
-            text = f"the solve on the device was inexact, SciPy's goes on from there: {why}"
+            cause = f"{self.last.reason}. {self.last.advice}"
+            text = f"the solve on the device was inexact, and SciPy's solver continues from it: {cause}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return self.last
 
 
-def _named(method: str) -> Callable[..., Any]:
+def _find_solver(method: str) -> Callable[..., Any]:
     if method not in _METHODS:
         raise ValueError(f"method must be auto, a function or one of {', '.join(_METHODS)}, got {method!r}")
     return find_method(method, "solver").function
 
 
-def _structure(matrix: DeviceMatrix) -> tuple[bool, bool]:
+def _symmetry(matrix: DeviceMatrix) -> tuple[bool, bool]:
     """Tell whether a matrix is Hermitian, and whether its diagonal is positive too. Synchronizes."""
     with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
         return square.is_hermitian(), bool((square.diagonal.real > 0).all())

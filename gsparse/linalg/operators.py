@@ -1,4 +1,4 @@
-"""What solvers multiply by: anything with a shape and a product, as a call ``apply(x, y)`` that writes y."""
+"""Operators: anything with a shape and a product, which solvers use as a call ``apply(x, y)`` that writes y."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
@@ -19,37 +20,45 @@ from gsparse.errors import DeviceError, ShapeError
 from gsparse.linalg.registry import names_of
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
-__all__ = ["Apply", "Operator", "Ranks", "as_operator", "device_for"]
+__all__ = ["Apply", "Operator", "RankGroup", "as_operator", "device_for"]
 
-# ``apply(x, y)``: y becomes the product; both are flat, one column after the other.
+# ``apply(x, y)`` writes the product into y. Both are flat arrays, one column after the other.
 Apply = Callable[[Array, Array], None]
 
 
-class Ranks(Protocol):
-    """What a solver needs of the ranks that share its vectors. All call the same in the same order."""
+class RankGroup(Protocol):
+    """What solvers need of the ranks that share their vectors. All ranks make the same calls in the same order."""
 
     def allreduce(self, values: Array) -> None:
-        """Add an array of the device up over all ranks, in place and in the stream's order: the same bits on each."""
+        """Add a device array up over all ranks, in place and in stream order. Every rank gets the same bits."""
+        ...
+
+    def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values of the first rank, on all ranks. Synchronizes."""
         ...
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for what has been queued; raise where another rank is lost."""
+        """Wait until queued work is done; raise if another rank is lost meanwhile."""
         ...
 
-    def look(self, iteration: Any) -> None:
-        """See an `Iteration` as it is now, whenever the host has looked at its scalars; raise where it is to end."""
+    def observe(self, iteration: Any) -> None:
+        """Inspect a running solve, which calls this whenever the host has read its scalars; raise to end the solve.
+
+        `iteration` is a `SolveLoop`, or the loop of `lobpcg`.
+        """
         ...
 
 
 class Operator(ABC):
-    """A linear map between resident vectors. Preconditioners are operators; SciPy takes them as `M` too.
+    """A linear map between vectors on a device. Preconditioners are operators; SciPy accepts them as `M` too.
 
     Attributes
     ----------
     shape : (int, int)
     dtype : dtype
     is_resident : bool
-        Whether a product stays on the device, neither waits nor allocates, and so can be part of a CUDA graph.
+        Whether a product runs entirely on the device without waiting or allocating, so that it can be part of a CUDA
+        graph.
     """
 
     shape: tuple[int, int]
@@ -57,31 +66,36 @@ class Operator(ABC):
     is_resident: bool = True
 
     @property
-    def ranks(self) -> Ranks | None:
-        """Those that have the other rows, where this is one rank's part of an operator; vectors are parts then too."""
+    def ranks(self) -> RankGroup | None:
+        """The ranks that share the operator, if this is one rank's part of it; vectors are then parts too."""
         return None
 
     @property
     def whole_shape(self) -> tuple[int, int]:
-        """The shape of what this is one rank's rows of; else its own."""
+        """The shape of the whole operator, if this is one rank's part of it; otherwise `shape`."""
         return self.shape
+
+    @property
+    def first_index(self) -> int:
+        """The number of elements of vectors on the ranks before this one."""
+        return 0
 
     @abstractmethod
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
-        """Make ready for products of `columns` vectors of `dtype`, and give the call that computes them."""
+        """Prepare for products with `columns` vectors of `dtype`, and return the call that computes them."""
 
     def matvec(self, x: Array) -> Array:
-        """Multiply by a vector: what SciPy and CuPy ask of an operator.
+        """Multiply by a vector, as SciPy and CuPy require of an operator.
 
         Parameters
         ----------
         x : array_like, shape (N,) or (N, 1)
-            Of the host (synchronizes) or of the device (queued on the current stream).
+            On the host (the call synchronizes) or on the device (the product is queued on the current stream).
 
         Returns
         -------
         array, shape (M,) or (M, 1)
-            Where `x` is.
+            On the host or on the device, as `x`.
 
         Raises
         ------
@@ -100,7 +114,7 @@ class Operator(ABC):
         Returns
         -------
         array, shape (N,) or (N, 1)
-            Where `x` is.
+            On the host or on the device, as `x`.
 
         Raises
         ------
@@ -109,7 +123,7 @@ class Operator(ABC):
         return self._product(x, adjoint=True)
 
     def matmat(self, X: Array) -> Array:
-        """Multiply by several vectors at once: what SciPy's block solvers ask of an operator.
+        """Multiply by several vectors at once, as SciPy's block solvers require of an operator.
 
         Parameters
         ----------
@@ -119,7 +133,7 @@ class Operator(ABC):
         Returns
         -------
         array, shape (M, k)
-            Where `X` is.
+            On the host or on the device, as `X`.
 
         Raises
         ------
@@ -138,7 +152,7 @@ class Operator(ABC):
         Returns
         -------
         array, shape (N, k)
-            Where `X` is.
+            On the host or on the device, as `X`.
 
         Raises
         ------
@@ -151,7 +165,7 @@ class Operator(ABC):
 
     def _product(self, x: Array, *, adjoint: bool) -> Array:
         vector = parse_dense(x)
-        device = vector.home or self.home()
+        device = vector.gpu or self.home()
         dtype = np.dtype(np.result_type(vector.dtype, self.dtype, np.float32))
         rows, size = self.shape[::-1] if adjoint else self.shape
         if vector.ndim not in (1, 2) or vector.shape[0] != size:
@@ -162,28 +176,30 @@ class Operator(ABC):
             if not columns:
                 product = device.empty((0, rows), dtype)
             else:
-                product = self._computed(device, vector.flat(device, dtype, columns), columns, adjoint)
-            product = vector.moved_back(device, product)
+                product = self._compute(device, vector.flat(device, dtype, columns), columns, adjoint)
+            product = vector.copy_back(device, product)
         return vector.returned(product.reshape(*other_axes, rows).T)
 
-    def _computed(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
-        """Give the product with vectors on the device, one after the other, as a new one."""
+    def _compute(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+        """Return the product with flat columns on the device, as a new array."""
         y = device.empty(columns * self.shape[1 if adjoint else 0], x.dtype)
         self.bind(device, x.dtype, columns, adjoint=adjoint)(x, y)
         return y
 
     def home(self) -> Device:
-        """Give the device that products of host vectors run on."""
+        """Return the device on which products with host vectors run."""
         return get_device()
 
 
 class _BoundProduct:
-    """A product of a matrix as `Apply`, counted; where its kernel can, it leaves partial sums of conj(x)·y too.
+    """The product of a matrix as an `Apply`, which counts its calls.
+
+    If ``dots`` is passed, the kernel also writes partial sums of conj(x)·y into it.
 
     Attributes
     ----------
     num_dots : int
-        How many; 0 where it cannot.
+        Number of partial sums that the kernel writes; 0 if it cannot compute them.
     """
 
     def __init__(self, multiply: Any, scalars: tuple[Any, Any], conjugate: bool, stats: Stats) -> None:
@@ -218,12 +234,13 @@ class MatrixOperator(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        """Make ready for ``y = alpha·A·x + beta·y``."""
+        """Prepare for products ``y = alpha·A·x + beta·y``."""
         if device is not self.matrix.device:
             raise DeviceError(
                 f"the matrix lives on {self.matrix.device.name}, the vectors on {device.name}: bring one to the other"
             )
-        operand, conjugate = self.matrix.operand(transpose=adjoint, adjoint=adjoint)
+        operand, conjugate = self.matrix._prepared(transpose=adjoint, adjoint=adjoint)
+        operand.plan_for_many_products()
         storage = storage_dtype(self.dtype, dtype)
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
@@ -239,7 +256,7 @@ class MatrixOperator(Operator):
 
 
 class DenseOperator(Operator):
-    """A dense array, multiplied by the array module (which cannot be captured: CuPy refuses cuBLAS there)."""
+    """A dense array, multiplied by the array module. It is not resident: CuPy refuses cuBLAS during graph capture."""
 
     is_resident = False
 
@@ -262,7 +279,7 @@ class DenseOperator(Operator):
 
 
 class ForeignOperator(Operator):
-    """Anything with `matvec`: SciPy's LinearOperator (host vectors) or CuPy's (device vectors)."""
+    """Any object with `matvec`: SciPy's LinearOperator (on host vectors) or CuPy's (on device vectors)."""
 
     is_resident = False
 
@@ -276,31 +293,31 @@ class ForeignOperator(Operator):
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         name = "rmatvec" if adjoint else "matvec"
         product = getattr(self.operator, name)
-        direct = self.takes_device_arrays or device.is_host
+        is_direct = self.takes_device_arrays or device.is_host
 
         def apply(x: Array, y: Array) -> None:
             for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
-                found = product(source if direct else device.download(source))
-                target[...] = (found if direct else device.upload(np.asarray(found).astype(dtype))).reshape(-1)
+                result = product(source if is_direct else device.download(source))
+                target[...] = (result if is_direct else device.upload(np.asarray(result).astype(dtype))).reshape(-1)
 
         return apply
 
 
 def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
-    """Give the operator for whatever a caller has: our matrices, SciPy's and CuPy's, dense arrays, LinearOperators.
+    """Return an operator for what a caller passed.
 
     Parameters
     ----------
-    A : object
+    A : Operator, GpuSparseMatrix or a view of one, sparse or dense array of SciPy or CuPy, or LinearOperator
     device : Device
-        Where a matrix of the host goes.
+        The device to which a host matrix is copied.
     name : str
-        What the caller calls it.
+        The name of the argument, for the error message.
 
     Raises
     ------
     TypeError
-        Where it has no product.
+        If A has no product.
     """
     if isinstance(A, Operator):
         return A
@@ -312,41 +329,44 @@ def as_operator(A: Any, device: Device, name: str = "A") -> Operator:
         return ForeignOperator(A)
     array = A if device_of(A) is not None else np.asarray(A)
     if array.ndim != 2 or array.dtype.kind not in "biufc":
-        raise TypeError(_no_operator(A, array, name))
+        raise TypeError(_not_an_operator(A, array, name))
     return DenseOperator(array if array.dtype.kind in "fc" else array.astype(np.float64))
 
 
-def _no_operator(given: Any, array: Array, name: str) -> str:
-    """Say what is required instead of what came; for a preconditioner's name, or what makes one, how to make it."""
-    came = type(given).__name__
+def _not_an_operator(argument: Any, array: Array, name: str) -> str:
+    """Return the error message for an argument that is no operator.
+
+    If `M` is the name of a preconditioner, or the function that makes one, the message shows the call.
+    """
+    description = type(argument).__name__
     if array.ndim:
-        came += f" of {array.dtype} with shape {array.shape}"
+        description += f" of {array.dtype} with shape {array.shape}"
     module = "gsparse.linalg"
-    function = given if isinstance(given, str) else getattr(given, "__name__", "")
+    function = argument if isinstance(argument, str) else getattr(argument, "__name__", "")
     if name == "M" and not array.ndim:
-        is_ours = callable(given) and getattr(given, "__module__", "").startswith(module)
+        is_ours = callable(argument) and getattr(argument, "__module__", "").startswith(module)
         is_known = is_ours or function in names_of("preconditioner")
         remedy = f": M={module}.{function if is_known else 'jacobi'}(A)"
     else:
         remedy = ": one has a shape and matvec"
-    return f"{name} must be a matrix or operator, got {came}{remedy}"
+    return f"{name} must be a matrix or operator, got {description}{remedy}"
 
 
 def device_for(*parts: Any) -> Device:
-    """Give the device to solve on: that of the matrix, else of the vectors, else the default."""
+    """Return the device of the first argument that is on one; otherwise the default device."""
     for part in parts:
         if isinstance(part, DeviceMatrix):
             return part.device
         if isinstance(part, Operator):
             return part.home()
-        found = None if part is None else device_of(part)
-        if found is not None:  # on GPUs only
-            return found
+        device = None if part is None else device_of(part)
+        if device is not None:  # only GPU arrays have a device
+            return device
     return get_device()
 
 
 def solve_dtype(*parts: Any) -> np.dtype[Any]:
-    """Give the floating dtype that a solve with these computes in, as SciPy chooses it."""
-    kinds = [np.dtype(part.dtype) for part in parts if part is not None and getattr(part, "dtype", None) is not None]
-    dtype = np.dtype(np.result_type(*kinds)) if kinds else np.dtype(np.float64)
+    """Return the floating-point dtype in which a solve with these operands computes, as SciPy chooses it."""
+    dtypes = [np.dtype(part.dtype) for part in parts if part is not None and getattr(part, "dtype", None) is not None]
+    dtype = np.dtype(np.result_type(*dtypes)) if dtypes else np.dtype(np.float64)
     return dtype if dtype in COMPUTE_DTYPES and dtype.kind in "fc" else np.dtype(np.result_type(dtype, np.float64))

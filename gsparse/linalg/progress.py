@@ -1,4 +1,4 @@
-"""What happens beside a solve: the caller's callback, and a progress bar."""
+"""The caller's callback and the progress bar of a solve."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import Any, cast
 
 from gsparse.linalg.result import largest
 
-__all__ = ["Watch", "bars"]
+__all__ = ["ConvergenceMonitor", "bars"]
 
 
-class Watch:
-    """Sees the scalars whenever the host looks at them.
+class ConvergenceMonitor:
+    """Calls the caller's callback and updates the progress bar whenever the host has read the scalars of a solve.
 
     Parameters
     ----------
     callback : callable, optional
-        Called after each iteration with what `argument` makes of the solve.
+        Called after each iteration with the value of `argument`.
     argument : callable, optional
-        ``argument(iteration, snapshot)``; the solution as the caller would get it, by default.
+        ``argument(loop, snapshot)`` computes the argument of `callback`. By default this is the current solution, in
+        the form that the caller gets.
     progress : bool
-        Whether to show a bar (tqdm): iterations and the residual.
+        Whether to show a progress bar (tqdm) with the number of iterations and the residual.
     bounded : bool
-        Whether the caller said how many iterations there may be; if not, iterations are counted without an end.
+        Whether the caller passed a maximum number of iterations. If not, the bar has no end.
 
     Raises
     ------
     ModuleNotFoundError
-        Where there is to be a bar and no tqdm.
+        If `progress` is true and tqdm is not installed.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class Watch:
 
     @property
     def every_iteration(self) -> bool:
-        """Whether the host has to look after each iteration."""
+        """Whether the host has to read the scalars after each iteration."""
         return self.callback is not None
 
     @contextmanager
     def showing(self, maxiter: int) -> Iterator[None]:
-        """Show the bar, where there is to be one, while the solve is within this block."""
+        """Show the progress bar within this block, if the caller wants one."""
         if self._make_bar is None:
             yield
             return
@@ -57,19 +58,26 @@ class Watch:
             yield
         self._bar = None
 
-    def step(self, snapshot: Any, iteration: Any) -> None:
-        """See the state after one or several iterations."""
+    def update(self, snapshot: Any, loop: Any) -> None:
+        """Update the progress bar and call the callback, after one or several iterations.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The scalars of the solve.
+        loop : SolveLoop
+            The solve.
+        """
         if self._bar is not None:
-            residual = largest(iteration.residuals[-1:])
-            self._bar.set_postfix_str(f"{iteration.norm} {residual:.2e}", refresh=False)
+            residual = largest(loop.residuals[-1:])
+            self._bar.set_postfix_str(f"{loop.norm} {residual:.2e}", refresh=False)
             self._bar.update(int(snapshot.iterations.max()) - self._bar.n)
         if self.callback is not None:
-            given = self._argument(iteration, snapshot) if self._argument else iteration.solution()
-            self.callback(given)
+            self.callback(self._argument(loop, snapshot) if self._argument else loop.solution())
 
 
 def bars() -> Callable[..., Any]:
-    """Give tqdm, or say how to get it."""
+    """Return tqdm's progress bar, or raise an error that says how to install it."""
     try:
         from tqdm.auto import tqdm
     except ModuleNotFoundError as error:

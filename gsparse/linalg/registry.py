@@ -1,6 +1,6 @@
-"""The functions of `gsparse.linalg`, by name: each solver and each preconditioner registers itself once.
+"""The methods of `gsparse.linalg` by name: each solver and each preconditioner registers itself once.
 
-Whatever has to list them or find one by name (distributed matrices, the command line, `accelerated`) looks here.
+Distributed matrices, the command line and `accelerated` use this registry to list methods or to find one by its name.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Method:
-    """A function of `gsparse.linalg` whose first argument is a matrix.
+    """A numerical method of `gsparse.linalg`: a function whose first argument is a matrix.
 
     Attributes
     ----------
     name : str
     kind : {"solver", "preconditioner", "eigensolver"}
     function : callable
-        As users call it.
+        The function that users call.
     signature : Signature
-        Of the arguments that it accepts.
+        The arguments that the function accepts.
     least_squares : bool
-        Whether a solver takes rectangular matrices and no preconditioner.
+        Whether a solver accepts rectangular matrices, and no preconditioner.
     relative_to_matrix : bool
-        Whether a solver stops, as SciPy's does, by the residual relative to the norms of A and x, not to that of b.
+        Whether a solver, like SciPy's, compares the residual with the norms of A and x instead of the norm of b.
     vectors : tuple of int
-        Positions of distributed vectors in the tuple that a call returns, where it returns no `SolveResult`.
+        Positions of the distributed vectors in the tuple that a call returns if it does not return a `SolveResult`.
     """
 
     name: str
@@ -47,54 +47,54 @@ class Method:
     vectors: tuple[int, ...] = ()
 
 
-# Every registered function by its name, in the order in which `gsparse.linalg` imports them.
+# Every registered method by its name, in the order in which `gsparse.linalg` imports them.
 METHODS: dict[str, Method] = {}
 
 
-def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **facts: Any) -> Callable[[F], F]:
+def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attributes: Any) -> Callable[[F], F]:
     """Return a decorator that registers a function of `gsparse.linalg`.
 
-    A matrix that lives elsewhere may have a method ``__gsparse_call__(name, args, kwargs)``, which then runs instead.
-    Where that returns NotImplemented, the function itself is called.
+    A matrix of another class, such as `DistributedMatrix`, may define ``__gsparse_call__(name, args, kwargs)``. It is
+    then called instead of the function. If it returns NotImplemented, the function itself is called.
 
     Parameters
     ----------
     kind : {"solver", "preconditioner", "eigensolver"}
     accepts : callable, optional
-        A function with the same arguments, for one that passes its options on.
-    **facts
+        The function whose arguments are accepted, if the registered function passes its options on to it.
+    **attributes
         Other attributes of `Method`.
     """
 
     def decorate(function: F) -> F:
         @wraps(function)
         def call(A: Any, *args: Any, **kwargs: Any) -> Any:
-            elsewhere = getattr(A, "__gsparse_call__", None)
-            result = NotImplemented if elsewhere is None else elsewhere(function.__name__, args, kwargs)
+            override = getattr(A, "__gsparse_call__", None)
+            result = NotImplemented if override is None else override(function.__name__, args, kwargs)
             return function(A, *args, **kwargs) if result is NotImplemented else result
 
-        METHODS[function.__name__] = Method(function.__name__, kind, call, signature(accepts or function), **facts)
+        METHODS[function.__name__] = Method(function.__name__, kind, call, signature(accepts or function), **attributes)
         return cast(F, call)
 
     return decorate
 
 
 def find_method(name: str, kind: Kind) -> Method:
-    """Return a registered function by its name.
+    """Return a registered method by its name.
 
     Raises
     ------
     ValueError
-        Where there is none of this name and kind; the message lists those that there are.
+        If there is no method of this name and kind. The message lists those that exist.
     """
-    found = METHODS.get(name)
-    if found is None or found.kind != kind:
+    method = METHODS.get(name)
+    if method is None or method.kind != kind:
         raise ValueError(f"there is no {kind} {name!r} in gsparse.linalg: use one of {', '.join(names_of(kind))}")
-    return found
+    return method
 
 
-def names_of(kind: Kind, **facts: Any) -> tuple[str, ...]:
-    """Return the names of all registered functions of a kind, those with the given attributes alone.
+def names_of(kind: Kind, **attributes: Any) -> tuple[str, ...]:
+    """Return the names of all registered methods of a kind that have the given attributes.
 
     Examples
     --------
@@ -106,5 +106,5 @@ def names_of(kind: Kind, **facts: Any) -> tuple[str, ...]:
     return tuple(
         method.name
         for method in METHODS.values()
-        if method.kind == kind and all(getattr(method, name) == value for name, value in facts.items())
+        if method.kind == kind and all(getattr(method, name) == value for name, value in attributes.items())
     )

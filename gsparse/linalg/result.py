@@ -1,4 +1,4 @@
-"""What a solve gives: the solution, how it went, and what to try where it did not go well."""
+"""The result of a solve: the solution, its history, and advice if it did not converge."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveResult", "largest", "more_iterations"]
+__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveAttempt", "SolveResult", "largest", "more_iterations"]
 
-# What the cell `stop` says; methods may have further reasons (`SolveResult.reasons`).
+# Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
 
 _REASONS = {
@@ -25,27 +25,68 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
+class SolveAttempt:
+    """One method that `solve` has tried.
+
+    Attributes
+    ----------
+    method : str
+        The solver and its preconditioner, such as "cg with amg".
+    why : str
+        What spoke for it.
+    outcome : str
+        "converged", or what happened instead.
+    iterations : int
+    relative_residual : float
+        The largest of norm(b - A·x) / norm(b) over all right-hand sides, for the best solution so far.
+    seconds : float
+        Time for the preconditioner and the iterations.
+    """
+
+    method: str
+    why: str
+    outcome: str
+    iterations: int
+    relative_residual: float
+    seconds: float
+
+    def __str__(self) -> str:
+        steps = f", {self.iterations} iterations" if self.iterations else ""
+        end = f"{steps}, {self.seconds:.3g} s, residual {self.relative_residual:.1e}"
+        return f"{self.method} ({self.why}): {self.outcome}{end}"
+
+
+@dataclass(frozen=True)
 class SolveResult:
-    """A finished solve; unpacks as ``x, info``.
+    """The result of a solve; unpacks as ``x, info``.
 
     Attributes
     ----------
     x : array
-        NumPy or CuPy, as the right-hand side was.
+        The solution: NumPy or CuPy, as the right-hand side.
     info : int
-        As SciPy's: 0 where it converged, the number of iterations where it did not, negative where it broke down.
+        As in SciPy: 0 if the solve converged, the number of iterations if it did not, negative after a breakdown.
     iterations : int
-        Of the slowest right-hand side.
+        Number of iterations of the slowest right-hand side.
     residuals : ndarray, shape (iterations + 1,) or (iterations + 1, k)
-        The norm that the method watches, before the first iteration and after each; NaN once a right-hand side is done.
+        The norm that the method monitors, before the first iteration and after each one. NaN after a right-hand side
+        has stopped.
     reason : str
-        Why it stopped.
+        Why the solve stopped.
     advice : str
-        What to try next; empty where it converged.
+        What to try next; empty if the solve converged.
     seconds : float
-        From the call to the solution, set-up included.
+        Time from the call to the solution, including set-up.
     norm : str
-        What `residuals` are: "residual" is the norm of r = b - A·x; with a preconditioner, some methods watch another.
+        Which norm `residuals` contains: "residual" is the norm of r = b - A·x. With a preconditioner, some methods
+        monitor another norm.
+    method, why : str
+        The solver and preconditioner that `solve` has chosen, such as "cg with amg", and what spoke for them; empty for
+        a solver that the caller has chosen.
+    attempts : tuple of SolveAttempt
+        All methods that `solve` has tried; `method` is the last one.
+    relative_residual : float, or ndarray of shape (k,)
+        norm(b - A·x) / norm(b) of the x that `solve` returns, computed with a product; NaN for other solvers.
     """
 
     x: Array
@@ -56,6 +97,10 @@ class SolveResult:
     advice: str
     seconds: float
     norm: str = "residual"
+    method: str = ""
+    why: str = ""
+    attempts: tuple[SolveAttempt, ...] = ()
+    relative_residual: float | npt.NDArray[np.float64] = float("nan")
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
@@ -64,37 +109,43 @@ class SolveResult:
         text = f"{self.reason} after {self.iterations} iterations, {self.seconds:.3g} s"
         if self.residuals.size:
             text += f"; {self.norm} {largest(self.residuals[0]):.3e} → {largest(_last(self.residuals)):.3e}"
-        return f"{text}\n{self.advice}" if self.advice else text
+        tried = [f"tried {attempt}" for attempt in self.attempts]
+        if tried:
+            text += f"; norm(b - A·x) / norm(b) = {largest(self.relative_residual):.1e}"
+        return "\n".join([text, *tried, *([self.advice] if self.advice else [])])
 
     def log(self) -> str:
-        """Give the residual of each iteration, a line each, and the summary.
+        """Return a text with the residual of each iteration, one per line, and a summary.
 
         Returns
         -------
         str
-            Of several right-hand sides the largest residual.
+            For several right-hand sides, each line contains the largest residual.
         """
         lines = [f"{i:7d}  {largest(residual):.6e}" for i, residual in enumerate(self.residuals)]
         return "\n".join([*lines, str(self)])
 
 
 def _last(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give the last residual of each right-hand side; NaN where it has none."""
+    """Return the last residual of each right-hand side, NaN if it has none."""
     columns = residuals.reshape(len(residuals), -1)
     return np.array([[np.nan, *column[~np.isnan(column)]][-1] for column in columns.T])
 
 
 def largest(residuals: npt.ArrayLike) -> float:
-    """Give the largest of residuals that are numbers; NaN where none is, as of a right-hand side with a NaN."""
+    """Return the largest residual, ignoring NaN; NaN if all of them are NaN."""
     return float(np.fmax.reduce(np.asarray(residuals), axis=None, initial=np.nan))
 
 
 def more_iterations(which: str, preconditioners: str, has_one: bool) -> str:
-    """Return the advice for a solve that reached its limit: `which` to allow more of, and what to try for M."""
+    """Return the advice for a solve that reached its limit.
+
+    It is to allow more of `which`, or to use one of the `preconditioners`, or another one if the solve `has_one`.
+    """
     other = "try another preconditioner" if has_one else f"give a preconditioner: M=gsparse.linalg.{preconditioners}"
     return f"Allow more {which}, or {other}."
 
 
 def describe(stop: int, extra: dict[int, str]) -> str:
-    """Say what a stop code means."""
+    """Return the meaning of a stop code; `extra` are the codes of one method."""
     return extra.get(stop, _REASONS.get(stop, f"stopped with code {stop}"))

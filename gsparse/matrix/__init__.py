@@ -1,1 +1,1 @@
-"""`GpuSparseMatrix` and its views: SciPy's surface, and the arrays that the host may borrow."""
+"""`GpuSparseMatrix`, the matrix flavour, and their views: SciPy's surface, and arrays that the host may borrow."""

@@ -1,8 +1,8 @@
 """Files of AnnData objects that hold our matrices.
 
-anndata looks a writer up by the exact class of what it writes, so it does not find the one of `scipy.sparse.csr_array`
+anndata looks for a writer by the exact class of an object, so that it does not find the one of `scipy.sparse.csr_array`
 for a subclass. Its registry of writers is not public yet (`anndata.experimental.write_dispatched` is, but takes a
-callback at each call): where it is no longer found, anndata refuses the matrix as before.
+callback at each call): if a later anndata has no such registry, it refuses the matrix, as it does without this module.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+from gsparse.matrix.host_operations import counted_twin
 
 __all__ = ["offer_writers"]
 
@@ -34,7 +36,7 @@ def _register(cls: Any) -> None:
         return
 
     def write(group: Any, key: str, matrix: Any, *, _writer: Any, **options: Any) -> None:
-        _writer.write_elem(group, key, matrix.host_twin("anndata's writer"), **options)
+        _writer.write_elem(group, key, counted_twin(matrix, "anndata's writer"), **options)
 
     for group in groups:
         register(group, cls, spec)(write)

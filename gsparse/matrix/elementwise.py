@@ -1,245 +1,358 @@
-"""Element-wise work: where the structure stays, values are mapped on the device and the plan is kept."""
+"""Element-wise operations: the structure stays, the values are mapped on the device, and the plan remains valid."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-import scipy.sparse as sp
 
 from gsparse.device.dtypes import HOST_ONLY, Array
-from gsparse.matrix.arrays import Mirrors
-from gsparse.matrix.host_operations import HostedOperations
-from gsparse.matrix.loans import Mirror
+from gsparse.device.select import device_of
+from gsparse.errors import DeviceError, DtypeError, MatrixProductWarning, ShapeError
+from gsparse.matrix.arrays import frames_to_the_caller
+from gsparse.matrix.dense_operands import check_home, divide_by_dense, divide_by_sparse, is_scalar, multiply_dense
+from gsparse.matrix.host_operations import run_on_host
+from gsparse.matrix.matrix_like import MatrixLike, method
+from gsparse.matrix.reductions import lines_of
+from gsparse.matrix.sparse_operations import is_sparse, matrix_of, multiply_entries, with_values
+from gsparse.sparse.assembly import canonical_in_own_dtype
 from gsparse.sparse.construction import check_dtype
 
-__all__ = ["ElementwiseOperations", "is_scalar"]
+__all__ = ["METHODS", "VALUE_FUNCTIONS", "is_scalar", "scale"]
 
-# Functions that map 0 to 0, so that they act on the stored values alone: SciPy's, NumPy's and CuPy's common names.
+Matrix = TypeVar("Matrix", bound=MatrixLike)
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+
+
+class ValueMap(NamedTuple):
+    """A function of the stored values that maps 0 to 0, so that the structure stays.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(xp, values, *args)`` returns a new array; `xp` is the array module of the device.
+    host : (str, ...)
+        SciPy's method and its arguments for values of extended precision. By default the method that is mapped.
+    linear : bool
+        Whether the function of a sum is the sum of the function's values.
+    sums_after : bool
+        Whether repeated entries are added up after they were mapped, and not before.
+    hermitian : bool
+        Whether the function of a conjugate is the conjugate of the function's value, everywhere: a Hermitian matrix
+        then stays one.
+    doc : str, optional
+        The method's docstring.
+    """
+
+    function: Callable[..., Array]
+    host: tuple[Any, ...] = ()
+    linear: bool = False
+    sums_after: bool = False
+    hermitian: bool = False
+    doc: str | None = None
+
+
+# SciPy's, NumPy's and CuPy's common names of functions that map 0 to 0.
 VALUE_FUNCTIONS = (
     *("sin", "tan", "arcsin", "arctan", "sinh", "tanh", "arcsinh", "arctanh", "rint", "sign", "expm1", "log1p"),
     *("deg2rad", "rad2deg", "floor", "ceil", "trunc", "sqrt"),
 )
 
-MAPPED_DOC = """Map the stored values with `numpy.{}`, on the device.
+_FUNCTION_DOC = """Map the stored values with `numpy.{}`, on the device.
 
         Returns
         -------
         GpuSparseMatrix
-            Of the same structure, with values of the dtype that NumPy's function gives.
+            Of the same structure, with values of the dtype that NumPy's function returns.
         """
 
-# NumPy's functions as the methods that serve them: (forward, reflected).
-UFUNC_METHODS = {
-    "add": ("__add__", "__radd__"),
-    "subtract": ("__sub__", "__rsub__"),
-    "multiply": ("__mul__", "__rmul__"),
-    "divide": ("__truediv__", "__rtruediv__"),
-    "matmul": ("__matmul__", "__rmatmul__"),
-    "power": ("__pow__", "__rpow__"),
-    "maximum": ("maximum", "maximum"),
-    "minimum": ("minimum", "minimum"),
-    "equal": ("__eq__", "__eq__"),
-    "not_equal": ("__ne__", "__ne__"),
-    "less": ("__lt__", "__gt__"),
-    "less_equal": ("__le__", "__ge__"),
-    "greater": ("__gt__", "__lt__"),
-    "greater_equal": ("__ge__", "__le__"),
-    "square": ("_square",),
-    "negative": ("__neg__",),
-    "absolute": ("__abs__",),
-    "conjugate": ("conjugate",),
-    "positive": ("copy",),
-    **{name: (name,) for name in VALUE_FUNCTIONS},
+
+def _of_module(name: str) -> Callable[..., Array]:
+    return lambda xp, values: getattr(xp, name)(values)
+
+
+# Methods without parameters, by name.
+VALUE_MAPS = {
+    "__abs__": ValueMap(lambda xp, values: xp.abs(values), hermitian=True),
+    "_imag": ValueMap(lambda xp, values: xp.array(values.imag), linear=True),
+    "_square": ValueMap(lambda xp, values: values * values, ("power", 2), hermitian=True),
+    **{name: ValueMap(_of_module(name), doc=_FUNCTION_DOC.format(name)) for name in VALUE_FUNCTIONS},
 }
 
-
-def is_scalar(value: object) -> bool:
-    """Tell whether SciPy treats a value as a scalar."""
-    return np.isscalar(value) or (isinstance(value, np.ndarray) and value.ndim == 0)
-
-
-class ElementwiseOperations(HostedOperations):
-    """Mixin: operators and functions that act on stored values one by one."""
-
-    def _map_values(
-        self,
-        name: str,
-        function: Callable[[Any, Array], Array],
-        *args: Any,
-        linear: bool = False,
-        hermitian: bool = False,
-    ) -> Any:
-        """Give a matrix of the same structure with mapped values.
-
-        Parameters
-        ----------
-        name : str
-            SciPy's method, with `args`, for where the device cannot: extended precision, or repeated entries, which
-            have to be added up before a function that is not linear.
-        function : callable
-            Of the array module and the values; gives a new array.
-        linear : bool
-            Whether the function of a sum is the sum of the function's values.
-        hermitian : bool
-            Whether the function of a conjugate is the conjugate of the function's value, everywhere: a Hermitian matrix
-            then stays one.
-        """
-        device, mirrors = self.device, self._mirrors
-        if self.dtype.char in HOST_ONLY:
-            return self._on_host(name, *args)
-        operand = self.current_operand()
-        if not (linear or operand.is_canonical):
-            return self._on_host(name, *args)
-        values = mirrors["data"].resident()
-        with device.active(), device.memory_guard():
-            values = function(device.xp, device.xp.conjugate(values) if mirrors["data"].conjugated else values)
-        # Equal values stay equal; but conjugates, times a complex number, do not stay conjugates.
-        return self._with_values(values, symmetries=(True, "hermitian") if hermitian else (True,))
-
-    def _with_values(self, values: Array, *, symmetries: tuple[bool | str, ...] = ()) -> Any:
-        """Give a matrix of the same structure over these device values.
-
-        Parameters
-        ----------
-        values : array
-        symmetries : tuple
-            The symmetries that these values still have where this matrix was declared to have them.
-        """
-        device, operand, mirrors, request = self.device, self.current_operand(), self._mirrors, self._request
-        if request.symmetric and request.symmetric not in symmetries:
-            request = replace(request, symmetric=None)
-        new = {n: Mirror(device, on_device=values) if n == "data" else mirror.share() for n, mirror in mirrors.items()}
-        matrix = self._with_mirrors(type(self), Mirrors(new, operand.with_data(values, request)), self.shape)
-        matrix._request = request
-        return matrix
-
-    def _scaled(self, factor: Any) -> Any:
-        factor = factor[()] if isinstance(factor, np.ndarray) else factor  # (CuPy takes no arrays of NumPy's)
-        is_real = not np.iscomplexobj(factor)
-        return self._map_values("__mul__", lambda xp, values: values * factor, factor, linear=True, hermitian=is_real)
-
-    def multiply(self, other: Any) -> Any:
-        """Multiply element by element, by a scalar on the device, by an array on the host.
-
-        Parameters
-        ----------
-        other : scalar, array_like or sparse array
-            Of a shape that broadcasts to this matrix's.
-
-        Returns
-        -------
-        GpuSparseMatrix
-            On the same device; by a scalar with the same structure and plan.
-        """
-        return self._scaled(other) if is_scalar(other) else self._on_host("multiply", other)
-
-    def __mul__(self, other: Any) -> Any:
-        if not is_scalar(other):
-            self._warn_of_operator("A * x", "write A @ x for the product, A.multiply(x) for the elementwise one")
-        return self.multiply(other)
-
-    def __rmul__(self, other: Any) -> Any:
-        if not is_scalar(other):
-            self._warn_of_operator("x * A", "write x @ A for the product, A.multiply(x) for the elementwise one")
-        return self.multiply(other)
-
-    def __pow__(self, other: Any) -> Any:
-        self._warn_of_operator("A ** n", "write A @ A for the product, A.power(n) for the elementwise one")
-        return self._on_host("__pow__", other)
-
-    def __truediv__(self, other: Any) -> Any:
-        if not is_scalar(other):
-            return self._on_host("__truediv__", other)
-        # SciPy's rule: divide in float64 wherever that holds the values, float32 ones too.
-        wide = self.astype(np.float64, copy=False) if np.can_cast(self.dtype, np.float64) else self
-        return wide._scaled(1.0 / other)
-
-    def __neg__(self) -> Any:
-        if self.dtype.kind == "b":
-            raise NotImplementedError("negating a boolean sparse array is not supported: use astype(int) first")
-        return self._map_values("__neg__", lambda xp, values: -values, linear=True, hermitian=True)
-
-    def __abs__(self) -> Any:
-        return self._map_values("__abs__", lambda xp, values: xp.abs(values), hermitian=True)
-
-    def __round__(self, ndigits: int = 0) -> Any:
-        return self._map_values("__round__", lambda xp, values: xp.around(values, ndigits), ndigits, hermitian=True)
-
-    def _square(self) -> Any:
-        return self._map_values("power", lambda xp, values: values * values, 2, hermitian=True)
-
-    def _real(self) -> Any:
-        if self.dtype.kind != "c":
-            return self.copy()
-        return self._map_values(
-            "_real", lambda xp, values: xp.ascontiguousarray(values.real), linear=True, hermitian=True
-        )
-
-    def _imag(self) -> Any:
-        return self._map_values("_imag", lambda xp, values: xp.array(values.imag), linear=True)
-
-    def astype(self, dtype: Any, casting: Any = "unsafe", copy: bool = True) -> Any:
-        """Cast the values, on the device; the structure stays. Repeated entries are added up first, as SciPy does.
-
-        Parameters
-        ----------
-        dtype : dtype
-            Of the result's values.
-        casting : {"no", "equiv", "safe", "same_kind", "unsafe"}
-            What may be lost, as for NumPy's `astype`.
-        copy : bool
-            Whether a matrix that has this dtype already comes back as a copy.
-
-        Returns
-        -------
-        GpuSparseMatrix
-            On the same device.
-
-        Raises
-        ------
-        TypeError
-            Where `casting` does not allow it.
-        """
-        dtype = np.dtype(dtype)
-        if dtype == self.dtype:
-            return self.copy() if copy else self
-        check_dtype(dtype)
-        if not np.can_cast(self.dtype, dtype, casting):
-            raise TypeError(f"cannot cast {self.dtype} to {dtype} under the rule {casting!r}")
-        if dtype.char in HOST_ONLY:
-            return self._on_host("astype", dtype)
-        return self._map_values("astype", lambda xp, values: values.astype(dtype), dtype, hermitian=True)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-        """Serve NumPy's functions: ``np.sin(A)``, ``ndarray @ A``, ``np.float64(2) * A``, ``ndarray += A``."""
-        names = UFUNC_METHODS.get(ufunc.__name__)
-        if method != "__call__" or names is None or options.keys() - {"axes"}:  # (`y @= A` comes with axes)
-            raise TypeError(f"unsupported operand type(s) for numpy.{ufunc.__name__} ({method}): {type(self).__name__}")
-        mine = inputs[0] if isinstance(inputs[0], ElementwiseOperations) else inputs[-1]
-        reflected = mine is not inputs[0]
-        operator = getattr(mine, names[-1 if reflected else 0], None)
-        if operator is None:
-            return NotImplemented
-        result = operator(*(inputs[:-1] if reflected else inputs[1:]))
-        if out is None or result is NotImplemented or sp.issparse(result) or result.shape != out[0].shape:
-            return result  # (in place, `dense *= A` gives a sparse result and `y @= A` another shape, as in SciPy)
-        if not np.can_cast(result.dtype, out[0].dtype, "same_kind"):
-            return result  # (and `integers += A` floats)
-        out[0][...] = result
-        return out[0]
+_NEGATE = ValueMap(lambda xp, values: -values, ("__neg__",), linear=True, hermitian=True)
+_REAL = ValueMap(lambda xp, values: xp.ascontiguousarray(values.real), ("_real",), linear=True, hermitian=True)
+_ROUND = ValueMap(lambda xp, values, digits: xp.around(values, digits), ("__round__",), hermitian=True)
+_CAST = ValueMap(lambda xp, values, dtype: values.astype(dtype), ("astype",), sums_after=True, hermitian=True)
+_POWER = ValueMap(lambda xp, values, n, dtype: _raised(values.astype(dtype, copy=False), n), ("power",))
+# A Hermitian matrix times a complex number is not Hermitian.
+_SCALE = ValueMap(lambda xp, values, factor: values * factor, ("__mul__",), linear=True)
+_SCALE_BY_REAL = _SCALE._replace(hermitian=True)
 
 
-def _mapped(name: str) -> Callable[[ElementwiseOperations], Any]:
-    def method(self: ElementwiseOperations) -> Any:
-        return self._map_values(name, lambda xp, values: getattr(xp, name)(values))
+def _mapped(name: str, value_map: ValueMap) -> Callable[..., Any]:
+    """Return the method of one row of `VALUE_MAPS`."""
+    value_map = value_map._replace(host=value_map.host or (name,))
 
-    method.__name__ = name
-    method.__doc__ = MAPPED_DOC.format(name)
+    def method(self: MatrixLike) -> Any:
+        return _map_values(self, value_map)
+
+    method.__doc__ = value_map.doc
     return method
 
 
-for _name in VALUE_FUNCTIONS:
-    setattr(ElementwiseOperations, _name, _mapped(_name))
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+def _map_values(matrix: MatrixLike, value_map: ValueMap, *args: Any) -> Any:
+    """Return a matrix of the same structure with mapped values."""
+    device, arrays = matrix.device, matrix._arrays
+    if matrix.dtype.char in HOST_ONLY:
+        return run_on_host(matrix, *value_map.host, *args)
+    if not args and not device.is_host:
+        value_map.function(np, np.empty(0, matrix.dtype))  # NumPy's errors: CuPy knows more dtypes
+    prepared = arrays.current(matrix._stored_shape)
+    if not (value_map.linear or prepared.is_canonical):
+        csr, _ = lines_of(matrix, None, summed=not value_map.sums_after)
+        with device.active(), device.memory_guard():
+            csr = csr.with_data(value_map.function(device.xp, csr.data, *args))
+            check_dtype(csr.dtype)
+            csr = canonical_in_own_dtype(device, csr) if value_map.sums_after else csr
+        return matrix_of(matrix, csr, matrix.shape, type(matrix))
+    values = arrays.data.resident()
+    with device.active(), device.memory_guard():
+        values = device.xp.conjugate(values) if arrays.data.conjugated else values
+        values = value_map.function(device.xp, values, *args)
+    check_dtype(values.dtype)
+    # Equal values stay equal. Conjugates stay conjugates only under the functions that say so.
+    return with_values(matrix, values, (True, "hermitian") if value_map.hermitian else (True,))
+
+
+@method
+def with_data(self: Matrix, data: Any) -> Matrix:
+    """Return a matrix of the same structure with other values.
+
+    What depends on the structure alone (statistics, where entries are stored, encoded columns, row patterns) is not
+    computed again.
+
+    Parameters
+    ----------
+    data : array_like, shape (nnz,)
+        NumPy, or CuPy on this matrix's GPU, in the order of `data`. A device array is used as it is and must not be
+        written afterwards.
+
+    Returns
+    -------
+    GpuSparseMatrix
+        On the same device, with the dtype of `data`.
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError
+
+    Examples
+    --------
+    >>> import gsparse, scipy.sparse
+    >>> A = gsparse.GpuSparseMatrix(scipy.sparse.diags_array([2.0, 3.0]), device="cpu")
+    >>> A.with_data([5.0, 7.0]) @ [1.0, 1.0]
+    array([5., 7.])
+    """
+    home = device_of(data)
+    if home is not None and home is not self.device:  # on GPUs only
+        raise DeviceError(f"the matrix lives on {self.device.name}, the values on {home.name}: bring one to the other")
+    values = np.array(data) if home is None else data
+    nnz = self.nnz
+    if values.shape != (nnz,):
+        raise ShapeError(f"a matrix with {nnz} stored entries takes as many values, got shape {values.shape}")
+    check_dtype(values.dtype)
+    if HOST_ONLY.find(self.dtype.char) >= 0 or values.dtype.char in HOST_ONLY:
+        raise DtypeError(f"{values.dtype} has no device arithmetic: use astype(float)")
+    return cast(Matrix, with_values(self, values if home is not None else self.device.upload(values)))
+
+
+@method
+def astype(self: MatrixLike, dtype: Any, casting: Any = "unsafe", copy: bool = True) -> Any:
+    """Cast the values, on the device; the structure stays. Repeated entries are added up first, as SciPy does.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the result's values.
+    casting : {"no", "equiv", "safe", "same_kind", "unsafe"}
+        What may be lost, as for NumPy's `astype`.
+    copy : bool
+        Whether a matrix that has this dtype already comes back as a copy.
+
+    Returns
+    -------
+    GpuSparseMatrix
+        On the same device.
+
+    Raises
+    ------
+    TypeError
+        Where `casting` does not allow it.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == self.dtype:
+        return self.copy() if copy else self
+    check_dtype(dtype)
+    if not np.can_cast(self.dtype, dtype, casting):
+        raise TypeError(f"cannot cast {self.dtype} to {dtype} under the rule {casting!r}")
+    if dtype.char in HOST_ONLY:
+        return run_on_host(self, "astype", dtype)
+    return _map_values(self, _CAST, dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------- operators
+
+
+def scale(matrix: MatrixLike, factor: Any) -> Any:
+    """Multiply all values by a scalar."""
+    factor = factor[()] if isinstance(factor, np.ndarray) else factor  # CuPy takes no arrays of NumPy.
+    check_home(matrix, factor)
+    return _map_values(matrix, _SCALE if np.iscomplexobj(factor) else _SCALE_BY_REAL, factor)
+
+
+@method
+def multiply(self: MatrixLike, other: Any) -> Any:
+    """Multiply element by element, on the device.
+
+    Parameters
+    ----------
+    other : scalar, array_like or sparse array
+        Of a shape that broadcasts to this matrix's: a row (N,) or (1, N) scales columns, a column (M, 1) scales rows.
+        NumPy, or CuPy on this matrix's GPU.
+
+    Returns
+    -------
+    GpuSparseMatrix
+        On the same device; by a scalar or a dense array with the same structure, which keeps what was prepared for it.
+        A single row or column is repeated if `other` has more. With a matrix of one element the result is dense.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match.
+    DeviceError
+        If `other` lives on another GPU.
+    """
+    if is_scalar(other):
+        return scale(self, other)
+    return multiply_entries(self, other) if is_sparse(other) else multiply_dense(self, other)
+
+
+def _times(self: Any, other: Any) -> Any:
+    """Return A * other."""
+    if not is_scalar(other):
+        _warn_of_operator(self, "A * x", "write A @ x for the product, A.multiply(x) for the elementwise one")
+    return self.multiply(other)
+
+
+def _times_reflected(self: Any, other: Any) -> Any:
+    """Return other * A."""
+    if not is_scalar(other):
+        _warn_of_operator(self, "x * A", "write x @ A for the product, A.multiply(x) for the elementwise one")
+    return self.multiply(other)
+
+
+def _to_the_power(self: MatrixLike, other: Any) -> Any:
+    """Return A ** other."""
+    _warn_of_operator(self, "A ** n", "write A @ A for the product, A.power(n) for the elementwise one")
+    return _power(self, other)
+
+
+def _power(self: MatrixLike, n: Any, dtype: Any = None) -> Any:
+    """Raise the stored values to a power that is not 0, on the device. Repeated entries are added up first.
+
+    Parameters
+    ----------
+    n : scalar
+        Not 0, for which all entries of the result would be 1.
+    dtype : dtype, optional
+        To which the values are cast first.
+
+    Returns
+    -------
+    GpuSparseMatrix
+        Of the same structure.
+
+    Raises
+    ------
+    NotImplementedError
+        If `n` is 0 or no scalar.
+    ValueError
+        If integers are raised to a negative integer.
+    """
+    if not is_scalar(n):
+        raise NotImplementedError(f"input is not scalar: {n!r}")
+    if not n:
+        raise NotImplementedError("zero power is not supported: its entries are all 1, as those of numpy.ones(A.shape)")
+    if dtype is not None and np.dtype(dtype).char in HOST_ONLY:
+        return run_on_host(self, "power", n, dtype)
+    n = n[()] if isinstance(n, np.ndarray) else n
+    return _map_values(self, _POWER, n, self.dtype if dtype is None else np.dtype(dtype))
+
+
+def _raised(values: Array, n: Any) -> Array:
+    """Return values to a power, with the errors and the dtype that NumPy gives: CuPy raises no errors."""
+    power = np.ones(1, values.dtype) ** (n if device_of(n) is None else n.get()[()])
+    return (values**n).astype(power.dtype, copy=False)
+
+
+def _divide(self: MatrixLike, other: Any) -> Any:
+    """Return A / other."""
+    if not is_scalar(other):
+        if is_sparse(other):
+            return divide_by_sparse(self, other)
+        return divide_by_dense(self, other)
+    # SciPy divides in float64 wherever it can hold the values, float32 ones too.
+    wide = astype(self, np.float64, copy=False) if np.can_cast(self.dtype, np.float64) else self
+    return scale(wide, 1.0 / other)
+
+
+def _negate(self: MatrixLike) -> Any:
+    """Return -A."""
+    if self.dtype.kind == "b":
+        raise NotImplementedError("negating a boolean sparse array is not supported: use astype(int) first")
+    return _map_values(self, _NEGATE)
+
+
+def _round_values(self: MatrixLike, ndigits: int = 0) -> Any:
+    """Return round(A, ndigits)."""
+    return _map_values(self, _ROUND, ndigits)
+
+
+def _real_part(self: MatrixLike) -> Any:
+    """Return the real parts, for SciPy's `real`."""
+    return self.copy() if self.dtype.kind != "c" else _map_values(self, _REAL)
+
+
+def _warn_of_operator(matrix: MatrixLike, operator: str, remedy: str) -> None:
+    """Warn, once for each matrix, of an operator that is elementwise here and was a matrix product of its source."""
+    if matrix._came_from_spmatrix:
+        matrix._came_from_spmatrix = False
+        warnings.warn(
+            f"{operator} is elementwise: this matrix is a sparse array, but it was made from a sparse matrix, of "
+            f"which {operator} is a matrix product; {remedy}",
+            MatrixProductWarning,
+            stacklevel=frames_to_the_caller(),
+        )
+
+
+# Methods that `device_matrix.py` installs. `astype`, `multiply` and `with_data` stand in its class instead, where type
+# checkers see their signatures.
+METHODS: dict[str, Callable[..., Any]] = {
+    **{name: _mapped(name, value_map) for name, value_map in VALUE_MAPS.items()},
+    "__mul__": _times,
+    "__rmul__": _times_reflected,
+    "__pow__": _to_the_power,
+    "power": _power,
+    "__truediv__": _divide,
+    "__neg__": _negate,
+    "__round__": _round_values,
+    "_real": _real_part,
+}

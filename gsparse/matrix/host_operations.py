@@ -1,13 +1,16 @@
-"""What SciPy computes on the host: indexing, reductions, conversions, comparisons, sparse with sparse.
+"""Operations that SciPy computes on the host.
 
-An operation on the host works on a *twin*: a plain SciPy array over read-only views of the host arrays. It cannot
-write to them, so the device copy stays true and no loan is made. Results come back as the matrix's own class, on its
-device; their arrays move there when first multiplied by.
+An operation on the host reads a *twin*: a plain SciPy array over read-only views of the host arrays. Nothing can write
+to the twin, so that the device copy stays true and no array counts as on loan. Results come back as matrices of the
+same class and device; their arrays move there when they are first multiplied. A write on the host borrows the arrays of
+the matrix itself.
+
+`HOST_OPERATIONS` is the list of these operations, which the documentation prints (`docs/conf.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,191 +19,173 @@ import scipy.sparse as sp
 
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError
-from gsparse.matrix.arrays import DeviceArrays, Mirrors
-from gsparse.matrix.loans import Mirror
+from gsparse.matrix.arrays import MatrixArrays
+from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 
-__all__ = ["HostedOperations"]
+__all__ = [
+    "FROZEN",
+    "HOST_OPERATIONS",
+    "METHODS",
+    "brought_back",
+    "counted_twin",
+    "multiply_sparse_on_host",
+    "run_on_host",
+    "twin_of",
+    "write_on_host",
+]
 
-# Methods of SciPy's that read a matrix and give something new: run on the twin.
-READING_METHODS = (
-    *("sum", "mean", "trace", "diagonal", "max", "min", "nanmax", "nanmin", "argmax", "argmin", "count_nonzero"),
-    *("nonzero", "toarray", "todense", "todia", "todok", "tolil", "__getitem__", "__bool__"),
-    *("__add__", "__radd__", "__sub__", "__rsub__", "__rtruediv__", "power", "maximum", "minimum"),
-    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "reshape", "sorted_indices", "_broadcast_to"),
-)
+# What still runs on the host: the operation, and when.
+HOST_OPERATIONS = {
+    "``tolil``, ``todok``": "always: SciPy makes the lists and dictionaries of these formats",
+    "``A[i, j] = v`` and other writes": "while somebody holds ``A.data``, ``A.indices`` or ``A.indptr``: the host copy "
+    "rules then",
+    "everything": "for ``longdouble`` values, which no device computes in",
+    "``data``, ``indices``, ``indptr``": "always: they are the host arrays; those of the device are ``device_data``, "
+    "``device_indices`` and ``device_indptr``",
+    "``scipy.sparse.linalg``, ``csgraph`` and other code of SciPy": "where it reads these arrays",
+    "Writing with anndata": "always: files are written from the host",
+}
 
-
-# SciPy's methods that write to the arrays of a matrix.
-WRITING_METHODS = (
-    *("__setitem__", "setdiag", "eliminate_zeros", "sum_duplicates", "sort_indices", "prune", "resize"),
-    *("__imul__", "__itruediv__"),
-)
-
-
-class HostedOperations(DeviceArrays):
-    """Mixin: what a device matrix leaves to SciPy."""
-
-    # -------------------------------------------------------------------- twin
-
-    def host_twin(self, operation: str) -> Any:
-        """Give a plain SciPy array with this matrix's contents, for an operation that only reads. Synchronizes.
-
-        Where columns are unsorted or repeated, the twin gets arrays of its own: SciPy's reductions sort in place.
-        """
-        self.stats.left_device(operation)
-        return self._twin()
-
-    def _twin(self) -> Any:
-        """Give the twin without a word: for what only shows the matrix, no operation at all. Synchronizes."""
-        mirrors = self._mirrors
-        hosts = tuple(mirrors[name].read() for name in ("data", "indices", "indptr"))
-        # Nothing lent since: nothing written.
-        key = (self.format, self.shape, *((mirror, mirror.loans) for mirror in mirrors.values()))
-        lent = any(mirror.lent for mirror in mirrors.values())
-        found = mirrors.twin
-        if found is not None and not lent and key == found[0]:
-            return found[1]
-        twin = self._scipy_base(hosts, shape=self.shape, maxprint=self.maxprint)
-        if not twin.has_canonical_format:
-            twin = self._scipy_base(tuple(map(np.array, hosts)), shape=self.shape, maxprint=self.maxprint)
-        mirrors.twin = None if lent else (key, twin)
-        return twin
-
-    def __str__(self) -> str:
-        return str(self._twin())
-
-    def _on_host(self, name: str, *args: Any, **options: Any) -> Any:
-        """Run SciPy's method on the twin and bring a sparse result of this format home."""
-        twin = self.host_twin(name)
-        result = getattr(twin, name)(*(self._plain(name, a) for a in args), **options)
-        return self if result is twin else self._like(result)
-
-    def _plain(self, name: str, other: Any) -> Any:
-        if isinstance(other, HostedOperations):
-            return other.host_twin(name)
-        if device_of(other) is not None:
-            raise DeviceError(f"{name} of a sparse matrix and a device array is computed on the host: pass other.get()")
-        return other
-
-    def _like(self, result: Any) -> Any:
-        """Make a SciPy array of this format a matrix on this device; its arrays move there when first multiplied by."""
-        if not (sp.issparse(result) and result.format == self.format):
-            return result
-        mirrors = {
-            name: Mirror(self.device, host=np.require(getattr(result, name), requirements="W"))
-            for name in ("indptr", "indices", "data")
-        }
-        new = self._with_mirrors(type(self), Mirrors(mirrors), result.shape)
-        # (A slice or a sum is not what this matrix was said to be.)
-        new._request = replace(self._request, symmetric=None)
-        return new
-
-    def _getnnz(self, axis: int | None = None) -> Any:
-        if axis is not None:
-            return self._on_host("_getnnz", axis=axis)
-        # While SciPy changes the arrays one after the other, the row pointers alone say what is valid.
-        lent = any(mirror.lent for mirror in self._mirrors.values())
-        return int(self._mirrors["indptr"].read()[-1]) if lent else self.current_operand().csr.nnz
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self.host_twin("__iter__"):
-            yield self._like(row)
-
-    def tocsr(self, copy: bool = False) -> Any:
-        """Give this matrix in CSR.
-
-        Parameters
-        ----------
-        copy : bool
-            Whether a matrix that is in CSR already comes back as a copy.
-
-        Returns
-        -------
-        GpuSparseMatrix or scipy.sparse.csr_array
-            The matrix itself; of a transposed view a plain SciPy array, made on the host.
-        """
-        return self._to_format("csr", copy)
-
-    def tocsc(self, copy: bool = False) -> Any:
-        """Give this matrix in CSC.
-
-        Parameters
-        ----------
-        copy : bool
-            Whether a transposed view, which is in CSC already, comes back as a copy.
-
-        Returns
-        -------
-        scipy.sparse.csc_array
-            A plain SciPy array, made on the host; a transposed view itself.
-        """
-        return self._to_format("csc", copy)
-
-    def _to_format(self, format: str, copy: bool) -> Any:
-        if self.format == format:
-            return self.copy() if copy else self
-        return self._on_host(f"to{format}", copy=True)
-
-    def tocoo(self, copy: bool = True) -> Any:
-        """Give this matrix in COO, made on the host.
-
-        Parameters
-        ----------
-        copy : bool
-            As SciPy's; the arrays are copies in any case.
-
-        Returns
-        -------
-        scipy.sparse.coo_array
-            A plain SciPy array.
-        """
-        return self._on_host("tocoo", copy=True)
-
-    def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = True) -> Any:
-        """Give this matrix in BSR, made on the host.
-
-        Parameters
-        ----------
-        blocksize : (int, int), optional
-            Rows and columns of a block, of which M and N are multiples; chosen by SciPy by default.
-        copy : bool
-            As SciPy's; the arrays are copies in any case.
-
-        Returns
-        -------
-        scipy.sparse.bsr_array
-            A plain SciPy array.
-        """
-        return self._on_host("tobsr", blocksize=blocksize, copy=True)
+# What a write to a frozen matrix raises as a ValueError.
+FROZEN = "this matrix is frozen: write to a copy()"
+# Words of the errors that NumPy and SciPy's compiled code raise for an array that is read-only.
+_READ_ONLY_WORDS = ("read-only", "not writ", "writeable", "frozen")
 
 
-def _hosted(name: str) -> Callable[..., Any]:
-    def method(self: HostedOperations, *args: Any, **options: Any) -> Any:
-        return self._on_host(name, *args, **options)
-
-    scipys = getattr(sp.csr_array, name, None)
-    method.__name__, method.__doc__ = name, getattr(scipys, "__doc__", None)
-    return method
+# --------------------------------------------------------------------------------------------------------------- twin
 
 
-def _writing(name: str) -> Callable[..., Any]:
-    def method(self: HostedOperations, *args: Any, **options: Any) -> Any:
-        try:
-            return getattr(super(HostedOperations, self), name)(*args, **options)
-        except ValueError as error:
-            is_frozen = any(mirror.frozen for mirror in self._mirrors.values())
-            if not (is_frozen and any(word in str(error) for word in _OF_READ_ONLY)):
-                raise
-            raise ValueError("this matrix is frozen: write to a copy()") from error
+def counted_twin(matrix: MatrixLike, operation: str) -> Any:
+    """Return a plain SciPy array of the same contents, for an operation that only reads. Synchronizes.
 
-    method.__name__, method.__doc__ = name, getattr(sp.csr_array, name).__doc__
-    return method
+    Raises
+    ------
+    HostFallbackError
+        Inside `gsparse.strict()`.
+    """
+    matrix.stats.left_device(operation)
+    return twin_of(matrix)
 
 
-# What NumPy and SciPy's compiled code say of an array that may not be written.
-_OF_READ_ONLY = ("read-only", "not writ", "writeable", "frozen")
+def twin_of(matrix: MatrixLike) -> Any:
+    """Return the twin without counting it, for what only shows the matrix. Synchronizes.
 
-for _name in READING_METHODS:
-    setattr(HostedOperations, _name, _hosted(_name))
-for _name in WRITING_METHODS:
-    setattr(HostedOperations, _name, _writing(_name))
+    If columns are unsorted or repeated, the twin gets arrays of its own, because SciPy's reductions sort in place.
+    """
+    arrays = matrix._arrays
+    hosts = arrays.read()
+    # As long as nothing was lent or replaced, nothing was written.
+    key = (matrix.format, matrix.shape, *((pair, pair.loans) for pair in arrays))
+    lent = bool(arrays.lent_names)
+    remembered = arrays.twin
+    if remembered is not None and not lent and key == remembered[0]:
+        return remembered[1]
+    twin = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
+    if not twin.has_canonical_format:
+        twin = matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
+    arrays.twin = None if lent else (key, twin)
+    return twin
+
+
+def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
+    """Run SciPy's method `name` on the twin, and return a sparse result of this format as a matrix on the device."""
+    twin = counted_twin(matrix, name)
+    result = getattr(twin, name)(*(_as_plain(name, argument) for argument in args), **options)
+    return matrix if result is twin else brought_back(matrix, result)
+
+
+def multiply_sparse_on_host(matrix: MatrixLike, other: Any, *, reflected: bool = False) -> Any:
+    """Multiply by a sparse matrix: matrix·other, or other·matrix if `reflected`."""
+    name = "sparse @ sparse"
+    twin, other = counted_twin(matrix, name), _as_plain(name, other)
+    return brought_back(matrix, other @ twin if reflected else twin @ other)
+
+
+def _as_plain(name: str, other: Any) -> Any:
+    """Return an operand as SciPy takes it."""
+    if is_device_matrix(other):
+        return counted_twin(other, name)
+    if device_of(other) is not None:
+        raise DeviceError(f"{name} of a sparse matrix and a device array is computed on the host: pass other.get()")
+    return other
+
+
+def brought_back(matrix: MatrixLike, result: Any) -> Any:
+    """Make a SciPy array of this format a matrix on this device; its arrays move there when it is first multiplied."""
+    if not (sp.issparse(result) and result.format == matrix.format):
+        return result
+    hosts = (np.require(array, requirements="W") for array in (result.indptr, result.indices, result.data))
+    # A declared symmetry holds for the matrix itself, not for its slices and sums.
+    options = replace(matrix._arrays.options, symmetric=None)
+    return matrix._with_arrays(MatrixArrays.of_host(matrix.device, options, *hosts), result.shape)
+
+
+# ------------------------------------------------------------------------------------------------------------- writes
+
+
+def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
+    """Run SciPy's method `name` on the matrix itself, whose host arrays it borrows.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is frozen.
+    """
+    try:
+        result = getattr(matrix._scipy_base, name)(matrix, *map(_downloaded, args), **options)
+        matrix._arrays.declared.clear()  # by SciPy's code, for its own use
+        return result
+    except ValueError as error:
+        if not (matrix._arrays.is_frozen and any(word in str(error) for word in _READ_ONLY_WORDS)):
+            raise
+        raise ValueError(FROZEN) from error
+
+
+def _downloaded(argument: Any) -> Any:
+    """Return an argument, or the parts of a key, with arrays of a GPU on the host."""
+    if isinstance(argument, tuple):
+        return tuple(map(_downloaded, argument))
+    return argument if device_of(argument) is None else argument.get()
+
+
+# ------------------------------------------------------------------------------------------------------------ methods
+
+
+def _as_text(self: MatrixLike) -> str:
+    """Return the entries that ``print(A)`` shows."""
+    return str(twin_of(self))
+
+
+def _to_lists(self: MatrixLike, copy: bool = False) -> Any:
+    """Return this matrix in LIL, which SciPy makes on the host. Synchronizes.
+
+    Parameters
+    ----------
+    copy : bool
+        As SciPy's; the values are copies in any case.
+
+    Returns
+    -------
+    scipy.sparse.lil_array
+        A plain SciPy array.
+    """
+    return run_on_host(self, "tolil", copy)
+
+
+def _to_dictionary(self: MatrixLike, copy: bool = False) -> Any:
+    """Return this matrix in DOK, which SciPy makes on the host. Synchronizes.
+
+    Parameters
+    ----------
+    copy : bool
+        As SciPy's; the values are copies in any case.
+
+    Returns
+    -------
+    scipy.sparse.dok_array
+        A plain SciPy array.
+    """
+    return run_on_host(self, "todok", copy)
+
+
+METHODS: dict[str, Callable[..., Any]] = {"__str__": _as_text, "tolil": _to_lists, "todok": _to_dictionary}

@@ -1,12 +1,14 @@
-"""One array of a matrix, on the device and on loan to the host: which side rules, and when a copy is due.
+"""One array of a matrix with a copy on the device and a copy on the host: which of them is valid, and when to copy.
 
-The device side is never written in place: a changed array is a new array, so matrices may share device arrays and
-tell by identity whether what they built from one is still true.
+The device copy is never written in place: a changed array is a new array. Matrices may therefore share device arrays,
+and identity tells whether what was built from an array is still valid.
 
-The host side is made when asked for and handed out as it is. From then on it may be written through any reference or
-view, which nobody can watch; but references can be counted, also weak ones. While anything besides the mirror holds the
-host array (or the array it is a view of), or holds a weak reference to it, the host rules and every product brings it
-to the device again. When the last reference is gone, one copy follows and the device rules.
+The host copy is made when it is first asked for, and is lent as it is. From then on it may be written through any
+reference or view. Nothing can watch such writes, but references can be counted, also weak ones:
+
+    somebody refers to the host copy, or to the array     the host copy is valid; every product uploads it again
+    that it is a view of, strongly or weakly
+    the last of these references is gone                  one more upload; then the device copy is valid
 """
 
 from __future__ import annotations
@@ -22,31 +24,34 @@ from gsparse.device.base import Device, alias_of
 from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.device.locks import make_lock
 
-__all__ = ["Mirror", "held_elsewhere"]
+__all__ = ["ArrayPair", "held_elsewhere"]
 
 
-class Mirror:
+class ArrayPair:
     """One array with a device side and a host side.
 
     Parameters
     ----------
     device : Device
     host : ndarray, optional
-        Adopted, not copied: it counts as on loan for as long as somebody else holds it.
+        Adopted without a copy: it counts as on loan for as long as anybody else refers to it.
     on_device : array, optional
-        Kept as it is and never written.
+        Adopted without a copy, and never written.
     conjugated : bool
         Whether the array stands for its complex conjugate: products conjugate as they read, and the conjugate is only
-        formed when the host asks for it.
+        computed when the host asks for it.
 
     Attributes
     ----------
     on_device : array or None
-        The device side, as it was brought there last.
+        The device copy, as it was uploaded last.
     lent : bool
-        Whether the host side may differ from the device side.
+        Whether the host copy may differ from the device copy.
     was_lent : bool
-        Whether the host side was ever on loan: what was declared of the array before may no longer be true.
+        Whether the host copy was ever on loan, or the array replaced by another one: what the user declared of it may
+        no longer be true.
+    loans : int
+        How often the host copy was lent, or the array replaced by another one.
     """
 
     def __init__(
@@ -73,16 +78,16 @@ class Mirror:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, counted once though both sides may have a copy."""
+        """Bytes of the array, counted once even if there are two copies."""
         return int((self._host if self.on_device is None else self.on_device).nbytes)  # type: ignore[union-attr]
 
     @property
     def on_loan(self) -> bool:
-        """Whether somebody holds the host side now."""
+        """Whether anybody refers to the host copy now."""
         return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 
     def lend(self) -> npt.NDArray[Any]:
-        """Hand out the host array: the same one each time, until a copy of it is the truth no longer. Synchronizes."""
+        """Return the writable host copy, the same array each time for as long as it is valid. Synchronizes."""
         with self._lock:
             if self.frozen:
                 return self.read()
@@ -92,7 +97,7 @@ class Mirror:
             return host
 
     def read(self) -> npt.NDArray[Any]:
-        """Give the host array's memory read-only, for our own use: it does not count as a loan. Synchronizes."""
+        """Return a read-only array over the host copy, for our own use: it does not count as a loan. Synchronizes."""
         with self._lock:
             host = self._host_side()
             if self._reading is None or _memory(self._reading) is not host:
@@ -101,54 +106,74 @@ class Mirror:
             return self._reading
 
     def resident(self) -> Array:
-        """Give the device array, brought up to date where the host ruled."""
+        """Return the device copy, after an upload if the host copy may differ."""
         if not self.lent:
             return self.on_device
         with self._lock:
             if self.lent and self._host is not None:
-                # Asked first and uploaded then: once nobody holds the array, nobody can write to it.
+                # References are counted before the upload: if there are none then, nobody can write after it either.
                 on_loan = not self.frozen and held_elsewhere(self._host, self._own_references())
                 host = _native(self._host)
                 self.on_device = self.device.upload(np.conjugate(host) if self.conjugated else host)
                 self.lent = on_loan
             return self.on_device
 
-    def settle(self) -> None:
-        """Make the device rule, whoever holds the host array: what enters is copied unless it is ours alone."""
+    def make_device_current(self) -> None:
+        """Upload the host copy and end its loan; memory that the caller still refers to is copied first."""
         with self._lock:
             if self._host is None:
                 return
             own = _native(self._host)
             if self.device.is_host and own is self._host:
-                ours = self._own_references() + 1  # `own` itself
+                ours = self._own_references() + 1  # The local name `own` is one of them.
                 own = own.copy() if held_elsewhere(self._host, ours) else own
-            # On the CPU the two sides are one memory, and lending it costs nothing.
+            # On the CPU both copies are the same memory, and lending it costs nothing.
             self._host = own if self.device.is_host else None
             self.on_device = self.device.upload(own)
             self.lent = self.was_lent = False
 
-    def share(self, *, flip: bool = False) -> Mirror:
-        """Give a mirror of its own over the same device array; writing to either host side leaves the other alone.
+    def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
+        """Have another array of the device from now on, which nobody may write to. No host copy may be on loan.
+
+        Parameters
+        ----------
+        array : array
+        keeps_declarations : bool
+            Whether the matrix is still what the user declared it to be.
+        """
+        with self._lock:
+            self.on_device, self.conjugated = array, False
+            self._host = self._reading = None
+            self.lent = False
+            self.was_lent = self.was_lent or not keeps_declarations
+            self.loans += 1
+
+    def share(self, *, flip: bool = False) -> ArrayPair:
+        """Return another pair over the same device array; a write to either host copy leaves the other unchanged.
 
         Parameters
         ----------
         flip : bool
-            Whether the new one stands for the conjugate of this one.
+            Whether the new pair stands for the conjugate of this one.
         """
         with self._lock:
             if self.dtype.char in HOST_ONLY:
                 host = np.array(self._host_side())
-                return Mirror(self.device, host=np.conjugate(host) if flip else host)
+                return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
             array = self.resident()
             if self.on_loan:
                 with self.device.active(), self.device.memory_guard():
                     array = self.device.xp.array(array)
             elif self.device.is_host:
-                self._host = self._reading = None  # there the two sides are one: the next loan of either is a copy
-        return Mirror(self.device, on_device=array, conjugated=self.conjugated != flip)
+                # It is the memory of the device copy: from now on, the next loan of either pair is a copy.
+                self._host = self._reading = None
+        return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
 
     def is_host(self, array: Any) -> bool:
-        """Tell whether `array` is what was lent, as it is after ``A.data *= 2``; or, of a frozen one, all of a view."""
+        """Tell whether `array` is the host copy that was lent, which ``A.data *= 2`` assigns.
+
+        A frozen pair lends views; any view of the whole host copy is the same then.
+        """
         if not self.frozen:
             return array is self._host and array is not None
         lent = self._reading
@@ -157,14 +182,14 @@ class Mirror:
         return array.ctypes.data == lent.ctypes.data
 
     def freeze(self) -> None:
-        """Hand out read-only arrays from now on; whoever holds a writable one is cut off."""
+        """Lend read-only arrays from now on; a writable array that is still on loan no longer belongs to the matrix."""
         with self._lock:
             if self.on_loan:
                 self._host = np.array(self._host)
             self.frozen = True
 
     def drop_host(self) -> None:
-        """Forget a host copy that nobody holds."""
+        """Drop a host copy that nobody refers to."""
         with self._lock:
             if self.on_device is not None and not self.on_loan:
                 self.resident()
@@ -179,13 +204,13 @@ class Mirror:
         return self._host
 
     def _own_references(self) -> int:
-        """Our own references to the host array: this mirror's, its reading's, and on the CPU the device side's."""
+        """Count our own references to the host copy: by the pair, the read-only view, on the CPU the device copy."""
         aliases = (self._reading, self.on_device)
         return 1 + sum(isinstance(alias, np.ndarray) and _memory(alias) is self._host for alias in aliases)
 
 
 def _memory(alias: npt.NDArray[Any]) -> Any:
-    """Give the host array that an array is an alias of (`gsparse.device.alias_of`), if it is."""
+    """Return the host array that an array is an alias of (`gsparse.device.base.alias_of`); None for any other array."""
     return getattr(alias.base, "owner", None)
 
 
@@ -194,28 +219,28 @@ def _native(host: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
-    """Tell whether anybody but us holds an array or the array whose memory it shows.
+    """Tell whether anybody else refers to an array, or to the array whose memory it shows.
 
-    NumPy makes every view refer to the array that owns the memory, so counting references to that one is enough. A live
-    weak reference counts as well: it can become a reference at any time.
+    NumPy makes every view refer to the array that owns the memory: counting the references to that one is enough. A
+    live weak reference counts as well, because it can become a reference at any time.
 
     Parameters
     ----------
     array : ndarray
     own : int
-        References to it that are ours, the caller's local names not counted.
+        Our references to it, without the caller's local names.
     """
     while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES and not getweakrefcount(array):
         base = array.base
         if base is not None and not isinstance(base, np.ndarray):
-            return True  # memory of something that is no array: nobody knows who writes to it
+            return True  # The owner of the memory is no array: who writes to it cannot be known.
         array, own = base, 1
         del base
     return array is not None
 
 
 def _call_references() -> int:
-    """Count the references that calling and counting add on this interpreter."""
+    """Count the references that a call and the counting itself add on this interpreter."""
 
     class Holder:
         array = np.empty(1)

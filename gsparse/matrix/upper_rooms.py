@@ -1,4 +1,4 @@
-"""Functions of upper rooms that are methods of the matrix too: `distribute`, `accelerated`, and the notebook's table.
+"""Methods of the matrix that upper rooms serve: `distribute`, `accelerated`, and the notebook's table.
 
 The matrix imports none of these rooms. The package's face (`gsparse/__init__.py`), which stands above all of them,
 enters a function for each name when the package is imported.
@@ -7,8 +7,63 @@ enters a function for each name when the package is imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-__all__ = ["UPPER_ROOMS"]
+from scipy.sparse.linalg import LinearOperator
+
+from gsparse.matrix.matrix_like import MatrixLike, method
+
+__all__ = ["UPPER_ROOMS", "accelerated", "distribute"]
 
 UPPER_ROOMS: dict[str, Callable[..., Any]] = {}
+
+
+@method
+def distribute(self: MatrixLike, **options: Any) -> Any:
+    """Spread this matrix over the workers of a dask cluster.
+
+    Parameters
+    ----------
+    **options
+        Of `gsparse.distributed.distribute`.
+
+    Returns
+    -------
+    gsparse.distributed.DistributedMatrix
+        A block of rows for each worker.
+    """
+    return UPPER_ROOMS["distribute"](self, **options)
+
+
+@method
+def accelerated(
+    self: MatrixLike,
+    method: str | Callable[..., Any] = "auto",
+    M: Any = None,
+    rtol: float | None = None,
+    **options: Any,
+) -> LinearOperator:
+    """Return an operator with which SciPy's own solvers run, unmodified, at the speed of the device.
+
+    Parameters
+    ----------
+    method : {"auto", "cg", "minres", "bicgstab", "gmres"} or callable, optional
+        What runs on the device, out of `gsparse.linalg`.
+    M : operator, optional
+        Preconditioner for `method`.
+    rtol : float, optional
+        The residual of a solve on the device, relative to its right-hand side.
+    **options
+        Other arguments of `method`.
+
+    Returns
+    -------
+    gsparse.linalg.AcceleratedOperator
+        Its page describes how it works.
+
+    Raises
+    ------
+    ShapeError
+        Where the matrix is not square.
+    """
+    return cast(LinearOperator, UPPER_ROOMS["accelerated"](self, method, M, rtol, **options))

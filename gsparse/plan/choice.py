@@ -1,7 +1,8 @@
 """The choice of a format: row statistics → candidates with bytes and predicted time → one choice with its reason.
 
-Pure: nothing here touches a device. The statistics are measured by `gsparse.products.storage`. The constants of the
-prediction are those of each format (`gsparse.formats.registry`) and of the machine (`gsparse.plan.cost_model`).
+`gsparse.products.structure` measures the statistics, and `gsparse.products.storage` describes the candidates. The
+constants of the prediction are those of each format (`gsparse.formats.registry`) and of the device
+(`gsparse.plan.cost_model`).
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ __all__ = [
     "Candidate",
     "Plan",
     "check_request",
+    "choose_fastest",
     "make_plan",
     "rank",
-    "settle",
     "threads_per_row",
 ]
 
-# csr_vector: number of entries that a thread should have at least (an H200 is fastest with 4 to 8), and number of
-# threads that fill a device.
+# csr_vector: the number of entries per thread (an H200 is fastest with 4 to 8), and the number of threads that fill a
+# device.
 _ENTRIES_PER_THREAD = 6.0
-_FILL = 2**17
+_DEVICE_THREADS = 2**17
 
-# Number of products that a matrix is expected to serve, over which the time of a conversion is spread.
+# Number of products that a matrix is expected to compute, over which the time of a conversion is spread.
 EXPECTED_PRODUCTS = 1000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One format that could serve.
+    """One format in which the matrix could be stored.
 
     Attributes
     ----------
     format : str
     storage : Storage
     nbytes : int
-        Bytes one product moves: the stored matrix once, x once, y once.
+        Bytes that one product moves: the stored matrix, x and y, each once.
     padding_ratio : float
-        Stored over true entries.
+        Number of stored positions divided by the number of entries.
     seconds : float
         Predicted time of one product.
     setup_seconds : float
         Predicted time of the conversion from CSR.
     launch : Launch
     measured : float or None
-        Time of one product, in seconds, where it was timed (`tune=`).
+        Measured time of one product in seconds, if it was timed (`tune=`).
     """
 
     format: str
@@ -69,13 +70,13 @@ class Candidate:
 
     @property
     def num_stored(self) -> int:
-        """Positions stored, padding included."""
+        """Number of stored positions, padding included."""
         return self.storage.num_stored
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The chosen format, why, and what else was looked at; prints as a table.
+    """The chosen format, the reason for the choice, and all candidates. `print` shows them as a table.
 
     Attributes
     ----------
@@ -108,10 +109,10 @@ class Plan:
         is_measured = any(c.measured is not None for c in self.candidates)
         lines = [
             f"{self.format} on {self.device}: {self.reason}",
-            f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; a row {stats.min_length} to "
+            f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; per row {stats.min_length} to "
             f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
             f"η {stats.efficiency:.2f}",
-            f"{'':2}{'format':<16}{'columns':>9}{'values':>16}{'MB a product':>14}{'padding':>9}{'predicted µs':>14}"
+            f"{'':2}{'format':<16}{'columns':>9}{'values':>16}{'MB per product':>16}{'padding':>9}{'predicted µs':>14}"
             f"{'measured µs' if is_measured else '':>13}".rstrip(),
         ]
         for c in self.candidates:
@@ -119,17 +120,17 @@ class Plan:
             megabytes, predicted = c.nbytes / 1e6, c.seconds * 1e6
             measured = "" if c.measured is None else f"{c.measured * 1e6:.1f}"
             lines.append(
-                f"{mark:2}{c.format:<16}{c.storage.columns:>9}{c.storage.values:>16}{megabytes:>14.3f}"
+                f"{mark:2}{c.format:<16}{c.storage.columns:>9}{c.storage.values:>16}{megabytes:>16.3f}"
                 f"{c.padding_ratio:>9.2f}{predicted:>14.1f}{measured:>13}".rstrip()
             )
         return "\n".join(lines)
 
 
-def threads_per_row(length: float, lanes: int, num_rows: int = _FILL) -> int:
+def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) -> int:
     """Return the number of threads that share a row: a power of two from 2 to the lanes of a warp.
 
-    Each thread has about six entries, all of which it loads at once. Where rows are few, there are as many threads as
-    it takes to fill the device, up to one for each entry.
+    Each thread has about six entries, and loads all of them at once. If the matrix has few rows, a row has as many
+    threads as are needed to fill the device, but at most one for each entry.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def threads_per_row(length: float, lanes: int, num_rows: int = _FILL) -> int:
     >>> threads_per_row(60.0, 32, num_rows=5000)
     16
     """
-    entries = max(length / _ENTRIES_PER_THREAD, min(length, _FILL / max(num_rows, 1)))
+    entries = max(length / _ENTRIES_PER_THREAD, min(length, _DEVICE_THREADS / max(num_rows, 1)))
     return min(max(2, 1 << int(entries).bit_length() >> 1), lanes)
 
 
@@ -160,51 +161,52 @@ def make_plan(
     ----------
     stats : RowStats
     storages : mapping of format to Storage
-        The formats that fit the matrix.
+        The formats in which the matrix can be stored.
     device : str
         Name of the device, for the table.
     lanes : int
-        Threads of a warp there.
+        Number of threads in a warp of the device.
     model : MachineModel
     value_bytes : int
         Size of an element of x and y.
     format : str
-        The name of a format, or of a layout, whose schedules the model chooses among; "auto" leaves every choice to it.
+        The name of a format; the name of a layout, of which the model chooses the schedule; or "auto", with which the
+        model chooses among all formats.
     threads_per_block : {128, 256, 512}
     expected_products : int
-        How many products pay for a conversion.
+        Number of products over which the time of a conversion is spread.
 
     Raises
     ------
     FormatError
-        Where the name is unknown, or the format asked for does not fit.
+        If the name is unknown, or the matrix cannot be stored in the format.
     """
     check_request(format, threads_per_block)
-    wanted = [each.name for each in choices(format)]
+    allowed = [each.name for each in choices(format)]
     launch = Launch(threads_per_block, threads_per_row(stats.typical_length, lanes, stats.num_rows))
     candidates = tuple(_candidate(n, s, stats, model, value_bytes, launch) for n, s in storages.items())
-    ranked = rank([c for c in candidates if c.format in wanted], expected_products)
+    ranked = rank([c for c in candidates if c.format in allowed], expected_products)
     if not ranked:
-        raise find_format(wanted[0]).refusal()
+        raise find_format(allowed[0]).refusal()
     if len(ranked) == 1:
         return Plan(ranked[0].format, "asked for", stats, candidates, device)
     return Plan(ranked[0].format, _reason(ranked[0], ranked[1], expected_products), stats, candidates, device)
 
 
 def rank(candidates: Iterable[Candidate], expected_products: int) -> list[Candidate]:
-    """Sort candidates by predicted time, their share of the set-up included, the best first."""
+    """Sort candidates by the predicted time of a product, including its share of the set-up time; the best first."""
     return sorted(candidates, key=lambda c: c.seconds + c.setup_seconds / expected_products)
 
 
-def settle(plan: Plan, measured: Mapping[str, float], source: str) -> Plan:
-    """Give the plan that measured times decide.
+def choose_fastest(plan: Plan, measured: Mapping[str, float], source: str) -> Plan:
+    """Return a plan that chooses the format with the shortest measured time.
 
     Parameters
     ----------
     plan : Plan
     measured : mapping of format to seconds
     source : str
-        Where the times come from, for the reason.
+        Where the times come from, for the reason: "measured" or "measured before".
     """
     candidates = tuple(replace(c, measured=measured.get(c.format)) for c in plan.candidates)
     best = min(measured, key=lambda name: measured[name])
@@ -216,7 +218,7 @@ def settle(plan: Plan, measured: Mapping[str, float], source: str) -> Plan:
 
 
 def check_request(format: str, threads_per_block: int) -> None:
-    """Refuse a format or launch shape that does not exist, saying which do."""
+    """Raise a FormatError for an unknown format or number of threads. The message lists the valid ones."""
     choices(format)
     if threads_per_block not in THREADS_PER_BLOCK:
         raise FormatError(f"threads_per_block must be one of {THREADS_PER_BLOCK}, got {threads_per_block!r}")
@@ -225,7 +227,7 @@ def check_request(format: str, threads_per_block: int) -> None:
 def _terms(
     name: str, storage: Storage, nbytes: int, stats: RowStats, model: MachineModel, launch: Launch
 ) -> dict[str, float]:
-    """Return how often each term of `KernelModel` occurs in one product."""
+    """Return the count of each term of `KernelModel` in one product."""
     positions, (resident, streamed) = storage.num_stored, model.cache
     common = {
         "fixed": 1,
@@ -258,6 +260,6 @@ def _candidate(
 
 def _reason(best: Candidate, next_best: Candidate, expected_products: int) -> str:
     return (
-        f"{best.nbytes / 1e6:.3f} MB and {best.seconds * 1e6:.1f} µs predicted a product, {next_best.format} "
-        f"{next_best.seconds * 1e6:.1f} µs, over {expected_products} products with their set-up"
+        f"{best.nbytes / 1e6:.3f} MB and {best.seconds * 1e6:.1f} µs predicted per product, {next_best.format} "
+        f"{next_best.seconds * 1e6:.1f} µs; ranked over {expected_products} products and the set-up"
     )

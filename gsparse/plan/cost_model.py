@@ -1,6 +1,6 @@
-"""The constants of a class of device that do not depend on the storage format.
+"""The constants of a kind of device that do not depend on the storage format.
 
-Those of each format stand in the format's own file (`gsparse.formats.costs` says how they were measured).
+The constants of each format are in the format's own file. `gsparse.formats.costs` says how they were measured.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ __all__ = ["CPU_MODEL", "GPU_MODEL", "MACHINE_MODELS", "MachineModel"]
 
 @dataclass(frozen=True)
 class MachineModel:
-    """The constants of one class of device; the ratios between kernels matter more than the absolute times.
+    """The constants of one kind of device.
 
     Attributes
     ----------
     kind : str
-        The kind of device, by which `StorageFormat.costs` has the constants of each kernel.
+        The kind of device, which is the key of `StorageFormat.costs`.
     long_length : int
-        Number of entries above which slices keep a row apart.
+        Rows with more entries than this are not stored in slices.
     cache : (float, float)
-        Bytes of a product up to which all of them stay in the last-level cache, and from which on none does.
-    examination : float
-        Products multiplied by entries, from which on it pays to look for a way to read less. Small matrices gain
-        little, because their products are bound by the launch.
+        Up to the first number of bytes, everything that a product reads stays in the last-level cache until the next
+        product. From the second number on, nothing does.
+    min_analysis_work : float
+        Expected products multiplied by entries, from which on the plan analyzes the matrix in order to store it in
+        fewer bytes. A small matrix gains little, because the launch takes most of the time of its products.
     """
 
     kind: str
     long_length: int
     cache: tuple[float, float]
-    examination: float
+    min_analysis_work: float
 
 
 GPU_MODEL = MachineModel(
     kind="gpu",
     long_length=64,
     cache=(30e6, 55e6),
-    examination=2.5e8,  # The examination takes 0.5 ms, and a product with 500 000 entries gains 0.2 µs.
+    min_analysis_work=2.5e8,  # The analysis takes 0.5 ms, and a product with 500 000 entries gains 0.2 µs.
 )
-CPU_MODEL = MachineModel(kind="cpu", long_length=128, cache=(30e6, 60e6), examination=6.5e7)
+CPU_MODEL = MachineModel(kind="cpu", long_length=128, cache=(30e6, 60e6), min_analysis_work=6.5e7)
 
-# By the kind of device.
+# The models by the kind of device.
 MACHINE_MODELS = {"cpu": CPU_MODEL, "gpu": GPU_MODEL}

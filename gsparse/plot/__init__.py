@@ -1,6 +1,7 @@
-"""Pictures of matrices, solves and what was measured; each function draws into matplotlib Axes and gives them back."""
+"""Pictures of matrices, solves and benchmark results. Each function draws into matplotlib Axes and returns them."""
 
 from gsparse.plot.axes import PlotError
+from gsparse.plot.multigrid import hierarchy
 from gsparse.plot.notebook import html
 from gsparse.plot.runs import save_figures, setup_by_format, thread_scaling, times_by_format
 from gsparse.plot.solves import convergence
@@ -13,6 +14,7 @@ __all__ = [
     "convergence",
     "density",
     "distribution",
+    "hierarchy",
     "html",
     "roofline",
     "row_lengths",

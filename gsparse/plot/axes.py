@@ -1,4 +1,4 @@
-"""matplotlib, imported when a picture is drawn; Axes and figures to draw into."""
+"""The Axes and figures to draw into. matplotlib is imported only when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["PlotError", "axes_of", "matplotlib_module", "new_figure"]
 
 
 class PlotError(GsparseError, ImportError):
-    """The package matplotlib, which draws, is not installed."""
+    """A picture needs matplotlib, which is not installed."""
 
 
 def axes_of(ax: Any) -> Any:
-    """Give the Axes asked for, else those of a new figure, which a notebook shows."""
+    """Return `ax`, or the Axes of a new pyplot figure if `ax` is None. A notebook displays such a figure."""
     if ax is not None:
         return ax
     return matplotlib_module("pyplot").subplots(layout="constrained")[1]
 
 
 def new_figure(inches: tuple[float, float]) -> Any:
-    """Make a figure that no window belongs to, so that it is drawn without a display."""
+    """Return a figure without a window, which can be drawn on a machine without a display."""
     return matplotlib_module("figure").Figure(figsize=inches, layout="constrained")
 
 
 def matplotlib_module(name: str) -> Any:
-    """Import a part of matplotlib.
+    """Import a submodule of matplotlib.
 
     Raises
     ------
     PlotError
-        Naming what installs it.
+        If matplotlib is not installed. The message names the command that installs it.
     """
     try:
         return import_module(f"matplotlib.{name}")

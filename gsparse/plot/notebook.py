@@ -1,4 +1,4 @@
-"""A matrix in a notebook: what it is like, its plan, and a thumbnail of its pattern."""
+"""What a notebook displays of a matrix: statistics, the plan, and a thumbnail of the sparsity pattern."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from gsparse.plot.structure import sparsity
 
 __all__ = ["html"]
 
-# A thumbnail: inches a side, cells a side, dots an inch, and entries that are looked at for it.
-_BESIDE = "display: flex; gap: 1em; align-items: flex-start"
-_INCHES, _CELLS, _DOTS, _MOST = 1.8, 96, 90, 5_000_000
+# CSS that places the thumbnail beside the table.
+_SIDE_BY_SIDE = "display: flex; gap: 1em; align-items: flex-start"
+# The thumbnail: inches per side, cells per side, dots per inch, and the most entries that are counted for it.
+_INCHES, _CELLS, _DPI, _MAX_ENTRIES = 1.8, 96, 90, 5_000_000
 
 
 def html(A: Any) -> str:
-    """Give what a notebook shows of a matrix.
+    """Return the HTML that a notebook displays for a matrix.
 
     Parameters
     ----------
     A : GpuSparseMatrix or a view of one
-        Its plan is made where that has not been done yet.
+        Its plan is made if it has none yet.
 
     Returns
     -------
     str
-        HTML; the thumbnail is a PNG within it, and left out where matplotlib is not installed.
+        HTML with a table, the plan, and the thumbnail as an embedded PNG. Without matplotlib there is no thumbnail.
 
     Examples
     --------
@@ -52,12 +53,12 @@ def html(A: Any) -> str:
     lengths = (
         f"{stats.min_length:,} to {stats.max_length:,}, mean {stats.mean_length:.2f}, {stats.num_empty:,} rows empty"
     )
-    # (the plan is that of the arrays, which a transposed view reads by columns)
-    rows |= {"entries a column" if A.format == "csc" else "entries a row": lengths}
+    # A transposed view has the plan of the underlying CSR arrays, whose rows are the view's columns.
+    rows |= {"entries per column" if A.format == "csc" else "entries per row": lengths}
     rows |= {"format": f"{plan.format}: {plan.reason}"}
     table = _table(type(A).__name__, rows)
     details = f"<details><summary>plan</summary><pre>{escape(str(plan))}</pre></details>"
-    return f'<div style="{_BESIDE}">{_thumbnail(A)}<div>{table}{details}</div></div>'
+    return f'<div style="{_SIDE_BY_SIDE}">{_thumbnail(A)}<div>{table}{details}</div></div>'
 
 
 def _table(caption: str, rows: dict[str, str]) -> str:
@@ -66,16 +67,16 @@ def _table(caption: str, rows: dict[str, str]) -> str:
 
 
 def _thumbnail(A: Any) -> str:
-    """Give a picture of the pattern as an element of HTML; nothing where matplotlib is not installed."""
+    """Return the picture of the pattern as an HTML element, or an empty string if matplotlib is not installed."""
     if min(A.shape) == 0:
         return ""
     try:
         figure = new_figure((_INCHES, _INCHES))
     except PlotError:
         return ""
-    ax = sparsity(A, figure.subplots(), cells=_CELLS, most=_MOST)
+    ax = sparsity(A, figure.subplots(), cells=_CELLS, most=_MAX_ENTRIES)
     ax.set(xlabel="", ylabel="")
     file = BytesIO()
-    figure.savefig(file, format="png", dpi=_DOTS)
+    figure.savefig(file, format="png", dpi=_DPI)
     picture = base64.b64encode(file.getvalue()).decode()
-    return f'<img alt="where entries are" src="data:image/png;base64,{picture}">'
+    return f'<img alt="sparsity pattern" src="data:image/png;base64,{picture}">'

@@ -1,4 +1,4 @@
-"""What a run of `gsparse.bench` has measured."""
+"""Pictures of the records of a `gsparse.bench` run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gsparse.writing import replacing
 
 __all__ = ["save_figures", "setup_by_format", "thread_scaling", "times_by_format"]
 
-# A page of its own for each figure of a run.
+# Width and height of a figure that shows times or set-up, in inches.
 PAGE_INCHES = (12.0, 6.0)
 
-# Of the ways of multiplying, in turn; with ten colours no two of seventy look the same.
+# Markers of the series, used in turn. With matplotlib's ten colours, seventy series look different.
 MARKS = "osD^vP*"
 
-# Small pictures in a row of a sheet, inches a picture, and dots an inch.
+# A sheet of small pictures: pictures per row, inches per picture, and dots per inch.
 SHEET_COLUMNS = 6
 SHEET_INCHES = 2.6
-DOTS = 130
+DPI = 130
 
 
-class Measured(Protocol):
-    """What the pictures of a run need to know of its records (`gsparse.bench.Record`)."""
+class RecordLike(Protocol):
+    """The attributes of a `gsparse.bench.Record` that the pictures use."""
 
     @property
     def matrix(self) -> str: ...
@@ -52,20 +52,22 @@ class Measured(Protocol):
     def reference(self) -> str: ...
 
 
-def times_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
-    """Draw each format's time over the vendor's best, matrix by matrix: below 1 is faster. One alone has bars.
+def times_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
+    """Draw each format's time relative to the vendor's best time. Values below 1 are faster.
+
+    Several matrices are ordered by size and have a mark per format; a single matrix has a bar per format.
 
     Parameters
     ----------
     records : iterable of gsparse.bench.Record
-        Of one type, or what else has the same attributes.
+        Records of one dtype, or other objects with the same attributes.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
 
     Returns
     -------
     matplotlib Axes
-        `ax` where it was given.
+        The Axes that were drawn into.
 
     Examples
     --------
@@ -76,25 +78,27 @@ def times_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
     >>> times_by_format([record], Figure().subplots()).get_xlabel()
     'time over best, m'
     """
-    found = list(records)
-    reference = next((r.reference for r in found if r.reference), "the reference")
-    return _by_matrix(found, ax, lambda r: None if not r.speedup else 1 / r.speedup, f"time over {reference}")
+    rows = list(records)
+    reference = next((r.reference for r in rows if r.reference), "the reference")
+    return _draw_by_matrix(rows, ax, lambda r: None if not r.speedup else 1 / r.speedup, f"time over {reference}")
 
 
-def setup_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
-    """Draw each format's set-up in products of its own, matrix by matrix. One alone has bars.
+def setup_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
+    """Draw the set-up time of each format, in units of the time of one product in that format.
+
+    Several matrices are ordered by size and have a mark per format; a single matrix has a bar per format.
 
     Parameters
     ----------
     records : iterable of gsparse.bench.Record
-        Of one type, or what else has the same attributes.
+        Records of one dtype, or other objects with the same attributes.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
 
     Returns
     -------
     matplotlib Axes
-        `ax` where it was given.
+        The Axes that were drawn into.
 
     Examples
     --------
@@ -105,23 +109,25 @@ def setup_by_format(records: Iterable[Measured], ax: Any = None) -> Any:
     >>> setup_by_format([record], Figure().subplots()).get_xlabel()
     'set-up in products, m'
     """
-    return _by_matrix(list(records), ax, lambda r: r.setup_products, "set-up in products")
+    return _draw_by_matrix(list(records), ax, lambda r: r.setup_products, "set-up in products")
 
 
-def thread_scaling(records: Iterable[Measured], ax: Any = None) -> Any:
-    """Draw the CPU's times over nonzeros, a line a library and count of threads.
+def thread_scaling(records: Iterable[RecordLike], ax: Any = None) -> Any:
+    """Draw the time of a product on the CPU against the number of nonzeros.
+
+    There is a line for each library and each number of threads.
 
     Parameters
     ----------
     records : iterable of gsparse.bench.Record
-        Of one type.
+        Records of one dtype.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
 
     Returns
     -------
     matplotlib Axes
-        `ax` where it was given.
+        The Axes that were drawn into.
 
     Examples
     --------
@@ -147,30 +153,31 @@ def thread_scaling(records: Iterable[Measured], ax: Any = None) -> Any:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("nonzeros")
-    ax.set_ylabel("µs a product")
+    ax.set_ylabel("µs per product")
     if lines:
         ax.legend(fontsize="x-small")
     return ax
 
 
 def save_figures(
-    folder: Path, records: Sequence[Measured], matrices: Sequence[tuple[str, Callable[[], Any]]]
+    folder: Path, records: Sequence[RecordLike], matrices: Sequence[tuple[str, Callable[[], Any]]]
 ) -> Iterator[Path]:
-    """Draw a run's figures into a folder, and give their paths one by one.
+    """Draw the figures of a run into a folder, and yield the path of each.
 
     Parameters
     ----------
     folder : Path
-        Made where it is not there.
+        The folder, which is made if it does not exist.
     records : sequence of gsparse.bench.Record
-        What was measured: a page a dtype.
+        The records of the run. Each dtype has figures of its own.
     matrices : sequence of (name, callable)
-        The names of matrices whose patterns and row lengths are drawn, and what makes each when its turn comes.
+        The matrices whose patterns and row lengths are drawn: their names, and functions that make them. Each function
+        is called once, when its matrix is drawn.
 
     Yields
     ------
     Path
-        A PNG that has been written.
+        A PNG file that has been written.
 
     Examples
     --------
@@ -194,7 +201,7 @@ def save_figures(
         yield from _save_sheets(folder, matrices)
 
 
-def _save(path: Path, draw: Callable[[Any, Any], Any], records: Sequence[Measured], title: str) -> Path:
+def _save(path: Path, draw: Callable[[Any, Any], Any], records: Sequence[RecordLike], title: str) -> Path:
     figure = new_figure(PAGE_INCHES)
     draw(records, figure.subplots()).set_title(title)
     return _write(figure, path)
@@ -202,75 +209,82 @@ def _save(path: Path, draw: Callable[[Any, Any], Any], records: Sequence[Measure
 
 def _write(figure: Any, path: Path) -> Path:
     with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=DOTS)
+        figure.savefig(file, format="png", dpi=DPI)
     return path
 
 
 def _save_sheets(folder: Path, matrices: Sequence[tuple[str, Callable[[], Any]]]) -> Iterator[Path]:
-    """Draw the patterns of all matrices on one sheet and their row lengths on another, making each matrix once."""
-    across = min(SHEET_COLUMNS, len(matrices))
-    down = -(-len(matrices) // across)
-    sheets = {name: new_figure((across * SHEET_INCHES, down * SHEET_INCHES)) for name in ("sparsity", "row_lengths")}
-    axes = {name: sheet.subplots(down, across, squeeze=False).ravel() for name, sheet in sheets.items()}
-    for place, (title, make) in enumerate(matrices):
+    """Draw the patterns of all matrices on one sheet and their row lengths on another. Make each matrix once."""
+    num_cols = min(SHEET_COLUMNS, len(matrices))
+    num_rows = -(-len(matrices) // num_cols)
+    size = (num_cols * SHEET_INCHES, num_rows * SHEET_INCHES)
+    sheets = {name: new_figure(size) for name in ("sparsity", "row_lengths")}
+    axes = {name: sheet.subplots(num_rows, num_cols, squeeze=False).ravel() for name, sheet in sheets.items()}
+    for index, (title, make) in enumerate(matrices):
         A = make()
         for name, draw in (("sparsity", sparsity), ("row_lengths", row_lengths)):
-            draw(A, axes[name][place]).set_title(title, fontsize="small")
+            draw(A, axes[name][index]).set_title(title, fontsize="small")
     for name, sheet in sheets.items():
         for ax in axes[name][len(matrices) :]:
             ax.set_axis_off()
         yield _write(sheet, folder / f"{name}.png")
 
 
-def _by_matrix(records: Sequence[Measured], ax: Any, value: Callable[[Measured], float | None], label: str) -> Any:
+def _draw_by_matrix(
+    records: Sequence[RecordLike], ax: Any, value_of: Callable[[RecordLike], float | None], label: str
+) -> Any:
+    """Draw a value of each record: as bars for a single matrix, as marks over the matrices for several."""
     ax = axes_of(ax)
     names = {r.matrix for r in records}
     if len(names) == 1:
-        known = [(r, found) for r in records if (found := value(r)) is not None and found > 0]
-        _draw_bars(known, ax)
+        rows = [(r, value) for r in records if (value := value_of(r)) is not None and value > 0]
+        _draw_bars(rows, ax)
         ax.set_xlabel(f"{label}, {names.pop()}")
     else:
-        _draw_marks(records, ax, value)
+        _draw_marks(records, ax, value_of)
         ax.set_ylabel(label)
     return ax
 
 
-def _draw_bars(known: Sequence[tuple[Measured, float]], ax: Any) -> None:
-    """Draw a bar from 1 for each way of multiplying, the first on top, and beside each other those of its threads."""
-    places = {what: place for place, what in enumerate(dict.fromkeys(r.what for r, _ in known))}
-    counts = list(dict.fromkeys(r.threads for r, _ in known))
-    height = 0.8 / max(1, len(counts))
-    for number, threads in enumerate(counts):
-        part = [(places[r.what], found) for r, found in known if r.threads == threads]
-        middles = [place - 0.4 + (number + 0.5) * height for place, _ in part]
-        values = np.array([found for _, found in part])
-        bars = ax.barh(middles, values - 1, height, left=1.0, color=f"C{number}", label=f"{threads} thread(s)")
-        ax.bar_label(bars, [f"{found:.3g}" for found in values], padding=2, fontsize="xx-small")
+def _draw_bars(rows: Sequence[tuple[RecordLike, float]], ax: Any) -> None:
+    """Draw a group of bars for each way of multiplying, with a bar for each thread count.
+
+    Bars begin at 1. The first group is at the top.
+    """
+    positions = {what: position for position, what in enumerate(dict.fromkeys(r.what for r, _ in rows))}
+    thread_counts = list(dict.fromkeys(r.threads for r, _ in rows))
+    height = 0.8 / max(1, len(thread_counts))
+    for number, threads in enumerate(thread_counts):
+        series = [(positions[r.what], value) for r, value in rows if r.threads == threads]
+        centres = [position - 0.4 + (number + 0.5) * height for position, _ in series]
+        values = np.array([value for _, value in series])
+        bars = ax.barh(centres, values - 1, height, left=1.0, color=f"C{number}", label=f"{threads} thread(s)")
+        ax.bar_label(bars, [f"{value:.3g}" for value in values], padding=2, fontsize="xx-small")
     ax.axvline(1.0, color="gray", linewidth=0.8)
     ax.set_xscale("log")
-    ax.margins(x=0.1)  # (of the numbers beside the bars)
-    ax.set_yticks(range(len(places)), list(places), fontsize="x-small")
+    ax.margins(x=0.1)  # Leaves room for the numbers beside the bars.
+    ax.set_yticks(range(len(positions)), list(positions), fontsize="x-small")
     ax.invert_yaxis()
-    if any(counts):
+    if any(thread_counts):
         ax.legend(fontsize="x-small")
 
 
-def _draw_marks(records: Sequence[Measured], ax: Any, value: Callable[[Measured], float | None]) -> None:
-    """Draw a mark for each matrix and way of multiplying, matrices by size; geometric means stand in the legend."""
+def _draw_marks(records: Sequence[RecordLike], ax: Any, value_of: Callable[[RecordLike], float | None]) -> None:
+    """Draw a mark for each matrix and way of multiplying, matrices ordered by size. The legend has geometric means."""
     sizes = {r.matrix: r.nnz for r in records}
-    places = {name: place for place, name in enumerate(sorted(sizes, key=lambda name: sizes[name]))}
+    positions = {name: position for position, name in enumerate(sorted(sizes, key=lambda name: sizes[name]))}
     series: dict[str, list[tuple[int, float]]] = {}
     for record in records:
-        found = value(record)
-        if found is not None and found > 0:
+        value = value_of(record)
+        if value is not None and value > 0:
             name = record.what if record.threads is None else f"{record.what}, {record.threads} thread(s)"
-            series.setdefault(name, []).append((places[record.matrix], found))
+            series.setdefault(name, []).append((positions[record.matrix], value))
     for number, (name, points) in enumerate(series.items()):
         x, y = zip(*points, strict=True)
         mean = math.exp(float(np.mean(np.log(y))))
         ax.plot(x, y, MARKS[number % len(MARKS)], color=f"C{number % 10}", markersize=5, label=f"{name}: {mean:.2f}")
     ax.axhline(1.0, color="gray", linewidth=0.8)
-    ax.set_xticks(range(len(places)), list(places), rotation=90, fontsize="x-small")
+    ax.set_xticks(range(len(positions)), list(positions), rotation=90, fontsize="x-small")
     ax.set_yscale("log")
     if series:
         ax.legend(

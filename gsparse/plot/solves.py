@@ -1,4 +1,4 @@
-"""How solves went."""
+"""Pictures of the convergence of solves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gsparse.plot.axes import axes_of
 __all__ = ["convergence"]
 
 
-class Solved(Protocol):
-    """What the picture needs to know of a solve (`gsparse.linalg.SolveResult`)."""
+class SolveResultLike(Protocol):
+    """The attributes of a `gsparse.linalg.SolveResult` that the picture uses."""
 
     @property
     def residuals(self) -> npt.NDArray[np.float64]: ...
@@ -26,31 +26,33 @@ class Solved(Protocol):
     def info(self) -> int: ...
 
 
-def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
-    """Draw the residual of each iteration over the first one, a line a solve and right-hand side.
+def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: Any = None) -> Any:
+    """Draw the residual of each iteration relative to the first one.
 
-    A line ends with a dot where the solve has converged, with a cross where it has not.
+    There is a line for each solve and right-hand side. A line ends with a dot if the solve converged, and with a cross
+    if it did not.
 
     Parameters
     ----------
     results : SolveResult or dict of str to SolveResult
-        What solvers of `gsparse.linalg` give with ``full_output=True``; several are drawn over each other.
+        The results that solvers of `gsparse.linalg` return with ``full_output=True``. A dict names several of them,
+        which are drawn into the same Axes.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
 
     Returns
     -------
     matplotlib Axes
-        The vertical axis is logarithmic; the legend says how each solve ended.
+        The Axes that were drawn into. The vertical axis is logarithmic, and the legend says how each solve ended.
 
     Raises
     ------
     TypeError
-        Where something else is given, such as the pair ``(x, info)``.
+        If a result is something else, such as the pair ``(x, info)``.
     ValueError
-        Where `results` is empty.
+        If `results` is empty.
     PlotError
-        Where matplotlib is not installed.
+        If matplotlib is not installed.
 
     Examples
     --------
@@ -59,9 +61,9 @@ def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
     >>> from gsparse.linalg import cg, jacobi
     >>> from gsparse.plot import convergence
     >>> S = scipy.sparse.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(50, 50))
-    >>> found = cg(S, numpy.ones(50), full_output=True)
-    >>> ax = convergence({"cg": found}, Figure().subplots())
-    >>> ax.get_legend().get_texts()[0].get_text() == f"cg: converged, {found.iterations} iterations"
+    >>> result = cg(S, numpy.ones(50), full_output=True)
+    >>> ax = convergence({"cg": result}, Figure().subplots())
+    >>> ax.get_legend().get_texts()[0].get_text() == f"cg: converged, {result.iterations} iterations"
     True
     """
     named = results if isinstance(results, Mapping) else {"": results}
@@ -73,7 +75,7 @@ def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
             last = np.flatnonzero(np.isfinite(column))[-1:].tolist()
             mark = "o" if result.info == 0 else "x"
             ax.plot(column, color=f"C{number}", linewidth=1.2, marker=mark, markevery=last, label=label)
-            label = "_"  # (one line in the legend for all right-hand sides)
+            label = "_"  # Only the first right-hand side has a line in the legend.
     ax.set_yscale("log")
     ax.set_xlim(left=0)
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -86,14 +88,14 @@ def convergence(results: Solved | Mapping[str, Solved], ax: Any = None) -> Any:
 
 def _require_solves(named: Mapping[str, Any]) -> None:
     if not named:
-        raise ValueError("convergence needs a SolveResult at least, got none")
+        raise ValueError("convergence needs a SolveResult, got an empty dict")
     for result in named.values():
         if not hasattr(result, "residuals"):
             raise TypeError(f"pass the SolveResult of full_output=True, got {type(result).__name__}")
 
 
 def _relative(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give columns over their first element; what is 0, which a logarithm has no place for, as missing."""
+    """Divide each column by its first element. Replace zeros, which a logarithmic axis cannot show, by NaN."""
     columns = np.asarray(residuals, float).reshape(len(residuals), -1)
     first = np.where(columns[:1] > 0, columns[:1], 1.0)
     return np.where(columns > 0, columns, np.nan) / first

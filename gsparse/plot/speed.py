@@ -1,4 +1,4 @@
-"""How fast products of a matrix are, or could be."""
+"""The roofline picture: the speed of each format's product, and the limit that memory bandwidth sets."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from gsparse.plot.axes import axes_of
 
 __all__ = ["copy_bandwidth", "roofline"]
 
-# Bytes of an array that no cache holds, which is copied to learn how fast memory is.
+# Bytes of the array that is copied to measure the bandwidth of memory: more than caches hold.
 _COPIED_BYTES = 1 << 27
 
-# Of formats, in turn.
+# Markers of the formats, used in turn.
 _MARKS = "osD^vPX*"
 
-# Operations of a multiply-add, by whether numbers are complex.
+# Floating-point operations of one multiply-add, by whether the numbers are complex.
 _FLOPS = {False: 2, True: 8}
 
-# How far axes reach beyond the points.
+# Factor by which the horizontal axis extends beyond the outermost points.
 _MARGIN = 1.6
 
 
 def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
-    """Draw each format's product under the roof that memory sets: operations a second over operations a byte.
+    """Draw a roofline: operations per second of each format's product against its operations per byte [1]_.
 
-    A format further right reads less; one further below the roof loses time to something else than reading. Above it is
-    what a cache holds. Hollow marks are predicted, filled ones measured (with ``tune=True``, after the first product),
-    the ring is around the chosen.
+    The line is the limit that memory bandwidth sets. A format further right reads fewer bytes. A format further below
+    the line loses time to something other than reading memory. A mark above the line means that data come from a cache.
+    Hollow marks are predicted times and filled marks measured ones (with ``tune=True``, after the first product). A
+    ring marks the chosen format.
 
     Parameters
     ----------
     A : GpuSparseMatrix
-        Its plan is drawn, which is made where there is none yet.
+        The matrix whose plan is drawn. The plan is made if there is none yet.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
     bandwidth : float, optional
-        Bytes a second that memory moves; a large copy on A's device is timed where left out. Synchronizes then.
+        Bandwidth of the memory in bytes per second. By default a large copy on A's device is timed, which synchronizes
+        the device.
 
     Returns
     -------
     matplotlib Axes
-        Both axes are logarithmic.
+        The Axes that were drawn into. Both axes are logarithmic.
 
     Raises
     ------
     TypeError
-        Where A is another library's matrix, which has no plan.
+        If A is a matrix of another library, which has no plan.
     PlotError
-        Where matplotlib is not installed.
+        If matplotlib is not installed.
 
     References
     ----------
@@ -76,43 +78,46 @@ def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
     plan = A.plan
     flops = _FLOPS[A.dtype.kind == "c"] * max(plan.stats.nnz, 1)
     roof = copy_bandwidth(A.device) if bandwidth is None else bandwidth
-    reach = [flops / c.nbytes for c in plan.candidates if c.nbytes]
-    span = np.array([min(reach, default=1) / _MARGIN, max(reach, default=1) * _MARGIN])
+    intensities = [flops / c.nbytes for c in plan.candidates if c.nbytes]
+    span = np.array([min(intensities, default=1) / _MARGIN, max(intensities, default=1) * _MARGIN])
     ax.plot(span, span * roof / 1e9, color="gray", linewidth=1, label=f"memory: {roof / 1e9:.3g} GB/s")
     for number, candidate in enumerate(plan.candidates):
         _draw(ax, candidate, flops, number, chosen=candidate.format == plan.format)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(span)
-    for axis in (ax.xaxis, ax.yaxis):  # (decades are few here)
+    for axis in (ax.xaxis, ax.yaxis):  # The axes span few decades, so minor ticks need labels too.
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("{x:g}")
     ax.tick_params(which="both", labelsize="x-small")
     ax.grid(alpha=0.3, linewidth=0.5, which="both")
-    ax.set_xlabel("operations a byte", fontsize="small")
-    ax.set_ylabel(f"billion operations a second, {plan.device}", fontsize="small")
+    ax.set_xlabel("operations per byte", fontsize="small")
+    ax.set_ylabel(f"billion operations per second, {plan.device}", fontsize="small")
     note = "hollow: predicted\nfilled: measured\nabove the line: from a cache"
     ax.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1), title=note, title_fontsize="x-small")
     return ax
 
 
 def _draw(ax: Any, candidate: Candidate, flops: int, number: int, *, chosen: bool) -> None:
-    """Draw a format's marks: predicted hollow, measured filled, with a ring around the chosen one's last."""
+    """Draw a format's predicted mark hollow and its measured one filled. Ring the last one of the chosen format."""
     intensity = flops / max(candidate.nbytes, 1)
     times = {"predicted": candidate.seconds, "measured": candidate.measured}
-    look = {"marker": _MARKS[number % len(_MARKS)], "color": f"C{number}", "linestyle": "none", "markersize": 7}
-    known = {kind: flops / seconds / 1e9 for kind, seconds in times.items() if seconds}
+    style = {"marker": _MARKS[number % len(_MARKS)], "color": f"C{number}", "linestyle": "none", "markersize": 7}
+    rates = {kind: flops / seconds / 1e9 for kind, seconds in times.items() if seconds}
     label = f"{candidate.format}{' (chosen)' if chosen else ''}"
-    for kind, rate in known.items():
-        ax.plot(intensity, rate, fillstyle="none" if kind == "predicted" else "full", label=label, **look)
+    for kind, rate in rates.items():
+        ax.plot(intensity, rate, fillstyle="none" if kind == "predicted" else "full", label=label, **style)
         label = "_"
     if chosen:
-        rate = list(known.values())[-1]
+        rate = list(rates.values())[-1]
         ax.plot(intensity, rate, marker="o", color="black", fillstyle="none", markersize=15, linestyle="none")
 
 
 def copy_bandwidth(device: Device) -> float:
-    """Time a copy that no cache holds, by all threads on a CPU; give bytes a second, read and written. Synchronizes."""
+    """Return the bandwidth of a copy too large for caches, in bytes read and written per second. Synchronizes.
+
+    On a CPU all threads copy.
+    """
     with device.active(), device.memory_guard():
         source, target = device.xp.zeros(_COPIED_BYTES, np.uint8), device.xp.ones(_COPIED_BYTES, np.uint8)
         if device.kind == "gpu":

@@ -1,4 +1,4 @@
-"""Where a matrix has its entries, and how many a row."""
+"""Pictures of the sparsity pattern and of the row lengths of a matrix."""
 
 from __future__ import annotations
 
@@ -13,45 +13,49 @@ from gsparse.plot.axes import axes_of, matplotlib_module
 
 __all__ = ["CELLS", "density", "lengths_of", "row_lengths", "sparsity"]
 
-# Cells a side of a sparsity picture: as many as a figure has points to show them with.
+# Default number of cells per side of a sparsity picture, which is about the resolution of a figure.
 CELLS = 256
 
-# Entries counted at a time, which bounds the memory beside the matrix's own.
+# Entries counted at a time, which bounds the memory needed in addition to the matrix.
 CHUNK_ENTRIES = 10_000_000
 
-# Rows up to this length are shown on a linear axis, of one bar a length: where all lengths lie within a decade or so,
-# a logarithmic one has room for a label or two. On that, lengths below the second have bars of their own.
-LONGEST_LINEAR, LONGEST_ALONE = 40, 16
+# If no row is longer than this, the axis of row lengths is linear with one bar per length. If all lengths lie within
+# about one decade, a logarithmic axis would have room for only one or two labels.
+LONGEST_LINEAR = 40
+# On the logarithmic axis, lengths below this have a bar each, and longer rows share bars.
+LONGEST_ALONE = 16
 
-# Labels of that axis: a small picture of a sheet has room for as many.
-MOST_LABELS = 9
+# Number of labels for which the linear axis of a small picture has room.
+MAX_LABELS = 9
 
 
 def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = None) -> Any:
-    """Draw where a matrix has entries: as many as there are in each cell of a grid, so that any size can be seen.
+    """Draw the sparsity pattern of a matrix as the number of entries in each cell of a grid.
+
+    The size of the picture does not depend on the size of the matrix.
 
     Parameters
     ----------
     A : sparse array or matrix, or a dense array
-        SciPy's, or a GpuSparseMatrix; a vector is a row.
+        A matrix of SciPy or a GpuSparseMatrix. A vector is drawn as a row.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
     cells : int
-        Cells a side, at most.
+        Largest number of cells per side.
     most : int, optional
-        Entries to look at, see `density`; all where left out.
+        Approximate number of entries to count, see `density`. All are counted by default.
 
     Returns
     -------
     matplotlib Axes
-        `ax` where it was given.
+        The Axes that were drawn into.
 
     Raises
     ------
     PlotError
-        Where matplotlib is not installed.
+        If matplotlib is not installed.
     TypeError
-        Where `A` is no matrix.
+        If `A` is not a matrix.
 
     Examples
     --------
@@ -75,21 +79,22 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
 
 
 def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
-    """Count the entries in each cell of a grid over a matrix, at most `cells` a side.
+    """Count the entries of a matrix in each cell of a grid.
 
     Parameters
     ----------
     A : sparse array or matrix, or a dense array, shape (M, N)
-        SciPy's, or a GpuSparseMatrix, whose arrays are copied to the host; a vector is a row.
+        A matrix of SciPy or a GpuSparseMatrix, whose arrays are copied to the host. A vector counts as a row.
     cells : int
-        Cells a side, at most.
+        Largest number of cells per side.
     most : int, optional
-        Entries to look at, about: of each row of cells the first ones, whose counts stand for the others.
+        Approximate number of entries to count. Of each row of cells only the first entries are counted, and their
+        counts are scaled up. All are counted by default.
 
     Returns
     -------
     ndarray of int64, shape (min(M, cells), min(N, cells)), at least (1, 1)
-        Entries of each cell, estimated where `most` left some out.
+        Number of entries in each cell. It is an estimate if `most` is less than the number of entries.
 
     Examples
     --------
@@ -104,36 +109,37 @@ def density(A: Any, cells: int = CELLS, most: int | None = None) -> Any:
     if _is_by_columns(A):
         return np.ascontiguousarray(density(A.T, cells, most).T)
     num_rows, num_cols = A.shape
-    down, across = max(1, min(cells, num_rows)), max(1, min(cells, num_cols))
-    counts = np.zeros((down, across), np.int64)
-    indptr, part = _structure(A)
-    edges = indptr[-(-np.arange(down + 1) * num_rows // down)].astype(np.int64)
-    for band, (begin, end) in enumerate(itertools.pairwise(edges)):
-        enough = end if most is None else min(end, begin + max(1, most // down))
-        for start in range(begin, enough, CHUNK_ENTRIES):
-            columns = part(start, min(start + CHUNK_ENTRIES, enough)).astype(np.int64)
-            counts[band] += np.bincount(columns * across // num_cols, minlength=across)
-        if enough < end:
-            counts[band] = counts[band] * (end - begin) // (enough - begin)
+    grid_rows, grid_cols = max(1, min(cells, num_rows)), max(1, min(cells, num_cols))
+    counts = np.zeros((grid_rows, grid_cols), np.int64)
+    indptr, read_columns = _structure(A)
+    edges = indptr[-(-np.arange(grid_rows + 1) * num_rows // grid_rows)].astype(np.int64)
+    for grid_row, (begin, end) in enumerate(itertools.pairwise(edges)):
+        limit = end if most is None else min(end, begin + max(1, most // grid_rows))
+        for start in range(begin, limit, CHUNK_ENTRIES):
+            columns = read_columns(start, min(start + CHUNK_ENTRIES, limit)).astype(np.int64)
+            counts[grid_row] += np.bincount(columns * grid_cols // num_cols, minlength=grid_cols)
+        if limit < end:
+            counts[grid_row] = counts[grid_row] * (end - begin) // (limit - begin)
     return counts
 
 
 def row_lengths(A: Any, ax: Any = None) -> Any:
-    """Draw how many rows have how many entries; the vertical axis is logarithmic, empty rows stand leftmost, in gray.
+    """Draw a histogram of the row lengths of a matrix.
 
-    The horizontal axis is linear where no row has more than 40 entries, a bar a length, else logarithmic.
+    The vertical axis is logarithmic, and the bar of the empty rows is the leftmost, in gray. The horizontal axis is
+    linear with one bar per length if no row has more than 40 entries, and logarithmic otherwise.
 
     Parameters
     ----------
     A : sparse array or matrix, or a dense array
-        SciPy's, or a GpuSparseMatrix; a vector is a row.
+        A matrix of SciPy or a GpuSparseMatrix. A vector counts as a row.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
 
     Returns
     -------
     matplotlib Axes
-        `ax` where it was given.
+        The Axes that were drawn into.
 
     Examples
     --------
@@ -149,28 +155,28 @@ def row_lengths(A: Any, ax: Any = None) -> Any:
     counts, _ = np.histogram(lengths, edges)
     ticker = matplotlib_module("ticker")
     if longest <= LONGEST_LINEAR:
-        ax.xaxis.set_major_locator(ticker.MaxNLocator(MOST_LABELS, integer=True))
+        ax.xaxis.set_major_locator(ticker.MaxNLocator(MAX_LABELS, integer=True))
     else:
         ax.set_xscale("log")
-        edges[0] = 0.5  # (0 has no place)
-    # (an outline of their own keeps bars visible that are narrower than a dot)
+        edges[0] = 0.5  # A logarithmic axis cannot show 0.
+    # The outline keeps bars visible that are narrower than a pixel.
     ax.bar(
         edges[:-1], counts, width=np.diff(edges), align="edge", color="tab:blue", edgecolor="tab:blue", linewidth=0.8
     )
-    ax.set_ylim(0.5, 2 * max(10, int(counts.max(initial=1))))  # (two decades have their labels)
+    ax.set_ylim(0.5, 2 * max(10, int(counts.max(initial=1))))  # Includes 1 and 10, so that the axis has two labels.
     ax.set_yscale("log")
     ax.yaxis.set_minor_formatter(ticker.NullFormatter())
     if counts[0]:
         empty = ax.patches[0]
         empty.set_color("tab:gray")
         ax.annotate("empty", (empty.get_center()[0], counts[0]), ha="center", va="bottom", fontsize="x-small")
-    ax.set_xlabel("entries a row", fontsize="small")
+    ax.set_xlabel("entries per row", fontsize="small")
     ax.set_ylabel("rows", fontsize="small")
     return ax
 
 
 def _edges_of_lengths(longest: int) -> Any:
-    """Give the edges of bars, the first of which is that of empty rows; long rows share bars of like width."""
+    """Return the edges of the bars. The first bar is that of empty rows; bars of long rows have equal widths in log."""
     if longest <= LONGEST_LINEAR:
         return np.arange(longest + 2) - 0.5
     shared = np.geomspace(LONGEST_ALONE, longest + 1, 48).round()
@@ -178,16 +184,16 @@ def _edges_of_lengths(longest: int) -> Any:
 
 
 def lengths_of(A: Any) -> Any:
-    """Count the entries of each row, on the host."""
+    """Return the number of entries of each row as a host array."""
     A = _matrix(A)
     if _is_by_columns(A):
-        indptr, part = _structure(A.T)
-        return np.bincount(part(0, int(indptr[-1])), minlength=A.shape[0])
+        indptr, read_columns = _structure(A.T)
+        return np.bincount(read_columns(0, int(indptr[-1])), minlength=A.shape[0])
     return np.diff(_structure(A)[0])
 
 
 def _matrix(A: Any) -> Any:
-    """Give what has two dimensions and a format of SciPy's, or say what is needed."""
+    """Return a sparse matrix with two dimensions, or raise a TypeError that says what is needed."""
     if isinstance(A, np.ndarray) and A.ndim in (1, 2) and A.dtype.kind in "biufc":
         return sp.csr_array(np.atleast_2d(A))
     if not sp.issparse(A):
@@ -201,7 +207,10 @@ def _is_by_columns(A: Any) -> bool:
 
 
 def _structure(A: Any) -> tuple[Any, Callable[[int, int], Any]]:
-    """Give a matrix's row pointers on the host, and what gives columns, without a loan of arrays that are gsparse's."""
+    """Return the row pointers on the host, and a function that reads a range of column indices.
+
+    A GpuSparseMatrix is read through its device arrays: access to `A.indices` would lend its host arrays.
+    """
     if hasattr(A, "device_indptr"):
         return A.device.download(A.device_indptr), lambda begin, end: A.device.download(A.device_indices[begin:end])
     csr = A.tocsr()

@@ -1,4 +1,4 @@
-"""What each worker has of a distributed matrix."""
+"""The picture of how a distributed matrix is divided among its workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["distribution"]
 
 
 @runtime_checkable
-class Spread(Protocol):
-    """What the picture of a distributed matrix needs to know of it (`gsparse.distributed.DistributedMatrix`)."""
+class PartitionedMatrix(Protocol):
+    """The attributes of a `gsparse.distributed.DistributedMatrix` that the picture uses."""
 
     @property
     def nnz_per_worker(self) -> Sequence[int]: ...
@@ -24,28 +24,29 @@ class Spread(Protocol):
     def row_bounds(self) -> Sequence[int]: ...
 
 
-def distribution(A: Spread, ax: Any = None) -> Any:
-    """Draw what each worker has of a distributed matrix: its entries, and beside them its rows with the ghosts on top.
+def distribution(A: PartitionedMatrix, ax: Any = None) -> Any:
+    """Draw the entries, rows and ghost entries of each worker of a distributed matrix.
 
-    Entries are what it multiplies, ghosts the numbers that it waits for in every product: many of them beside few rows
-    mean that workers talk more than they compute. Entries are on the left axis, rows and ghosts on the right one.
+    The entries are the work of a product. The ghosts are the values of x that a worker receives from others in each
+    product: if they are many compared with its rows, workers spend more time on communication than on computation.
+    Entries use the left axis; rows, with the ghosts stacked on top, use the right one.
 
     Parameters
     ----------
     A : gsparse.distributed.DistributedMatrix
-        Or what else has its `nnz_per_worker`, `ghosts_per_worker` and `row_bounds`.
+        The matrix, or an object with the same `nnz_per_worker`, `ghosts_per_worker` and `row_bounds`.
     ax : matplotlib Axes, optional
-        A new figure's where left out.
+        Where to draw. A new figure is made by default.
 
     Returns
     -------
     matplotlib Axes
-        That of the entries; the legend is on it, and says how uneven they are.
+        The Axes of the entries, with the legend, which says how unevenly the entries are divided.
 
     Raises
     ------
     TypeError
-        Where the matrix is not distributed.
+        If the matrix is not distributed.
 
     Examples
     --------
@@ -53,14 +54,14 @@ def distribution(A: Spread, ax: Any = None) -> Any:
     >>> from matplotlib.figure import Figure
     >>> A = SimpleNamespace(nnz_per_worker=[9, 7], ghosts_per_worker=[1, 2], row_bounds=(0, 3, 6))
     >>> [text.get_text() for text in distribution(A, Figure().subplots()).get_legend().get_texts()]
-    ['entries (most: 1.12 times the mean)', 'rows', 'ghosts (in all 0.50 a row)']
+    ['entries (most: 1.12 times the mean)', 'rows', 'ghosts (0.50 per row)']
     """
-    if not isinstance(A, Spread):
+    if not isinstance(A, PartitionedMatrix):
         raise TypeError(f"a distributed matrix is needed, got {type(A).__name__}: gsparse.distributed.distribute(A)")
     ax = axes_of(ax)
     entries, ghosts, rows = np.array(A.nnz_per_worker), np.array(A.ghosts_per_worker), np.diff(A.row_bounds)
     unevenness = entries.max() / max(entries.mean(), 1)
-    a_row = ghosts.sum() / max(rows.sum(), 1)
+    ghosts_per_row = ghosts.sum() / max(rows.sum(), 1)
     right = ax.twinx()
     ranks, width = np.arange(entries.size), 0.4
     bars = [
@@ -78,7 +79,7 @@ def distribution(A: Spread, ax: Any = None) -> Any:
             width,
             bottom=rows,
             color="tab:orange",
-            label=f"ghosts (in all {a_row:.2f} a row)",
+            label=f"ghosts ({ghosts_per_row:.2f} per row)",
         ),
     ]
     right.set_ylabel("rows, and ghosts on top", fontsize="small")

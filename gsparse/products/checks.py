@@ -1,4 +1,4 @@
-"""What CSR arrays from outside must fulfil, checked where they enter."""
+"""The checks of CSR arrays from outside the package, made once where the arrays enter."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["check_structure", "common_index_dtype", "refuse_arrays", "with_value
 
 
 def refuse_arrays(device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> NoReturn:
-    """Raise the error for arrays that describe no matrix, which are checked once more, step by step. Synchronizes."""
+    """Raise the error for arrays that do not describe a matrix, after finding the reason step by step. Synchronizes."""
     used = max(int(indptr[-1]), 0) if indptr.size else 0  # synchronizes
     check_structure(device, with_values(Csr(shape, indptr, indices[:used], data[:used]), data))
-    raise AssertionError("arrays were refused that describe a matrix")
+    raise AssertionError("the survey refused arrays that describe a matrix")
 
 
 def with_values(csr: Csr, data: Array) -> Csr:
-    """Return a structure with these values, as many as it has entries."""
+    """Return a structure with these values, of which surplus ones at the end are cut off."""
     if csr.indices.ndim != 1 or data.ndim != 1 or data.size < csr.nnz:
         raise StructureError(
-            f"data and indices must be vectors of one length, got {data.shape}, {csr.indices.shape}: bind both"
+            f"data and indices must be vectors of one length, got {data.shape}, {csr.indices.shape}: assign both"
         )
-    return csr.with_data(data[: csr.nnz])
+    return csr.with_data(data if data.size == csr.nnz else data[: csr.nnz])
 
 
 def common_index_dtype(indptr: Array, indices: Array) -> tuple[Array, Array]:
-    """Return row pointers and columns in the narrower of int32 and int64 that holds both, copied only where needed."""
+    """Return row pointers and columns in int32 if both dtypes fit into it, else in int64. Copies only if necessary."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.dtype.kind not in "iu":
             raise StructureError(f"{name} must hold integers, got {array.dtype}: convert it with astype(numpy.int32)")
@@ -41,7 +41,7 @@ def common_index_dtype(indptr: Array, indices: Array) -> tuple[Array, Array]:
 
 
 def check_structure(device: Device, csr: Csr) -> None:
-    """Refuse arrays that are no CSR matrix, saying what is required and what came. Synchronizes."""
+    """Raise a StructureError if the arrays are no valid CSR matrix. Synchronizes."""
     xp, indptr, indices = device.xp, csr.indptr, csr.indices
     if indptr.shape != (csr.num_rows + 1,):
         raise StructureError(f"indptr must have num_rows + 1 = {csr.num_rows + 1} elements, got shape {indptr.shape}")

@@ -1,4 +1,4 @@
-"""Dictionaries: few distinct keys among many, found on the device, and a code for each."""
+"""Dictionaries: the distinct keys among many, found on the device, and for each key a code that stands for it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["Dictionary", "code_dtype", "find_dictionary"]
 
 
 def code_dtype(size: int) -> np.dtype[Any]:
-    """Give the dtype that holds the places of a table of this size."""
+    """Return the dtype of the codes for a table of this size."""
     return np.dtype(np.uint8 if size <= 256 else np.uint16)
 
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """Keys by their place in a table.
+    """The distinct keys among many, in a table. The code of a key is its index in the table.
 
     Attributes
     ----------
     device : Device
     keys : array on the device
     table : array of the keys' dtype on the device
-        Distinct keys, rising.
+        The distinct keys, in increasing order.
     places : ndarray of int64
-        Where each of these stands among the keys.
+        For each key of the table, an index at which it stands in `keys`; on the host.
     """
 
     device: Device
@@ -46,17 +46,17 @@ class Dictionary:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of table and codes."""
+        """Bytes of the table and of the codes."""
         return int(self.table.nbytes) + int(self.keys.size) * code_dtype(self.size).itemsize
 
     @cached_property
     def codes(self) -> Array:
-        """The place of each key in the table, of uint8 or uint16 on the device."""
+        """The code of each key, of uint8 or uint16 on the device."""
         return kernels_of(self.device).encode_keys(self.device, self.keys, self.table, code_dtype(self.size))
 
 
 def find_dictionary(device: Device, keys: Array, limit: int) -> Dictionary | None:
-    """Find the distinct ones of some keys; None where these are more than `limit`. Synchronizes.
+    """Return the dictionary of some keys, or None if more than `limit` of them are distinct. Synchronizes.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def find_dictionary(device: Device, keys: Array, limit: int) -> Dictionary | Non
     limit : int
         At most 4096.
     """
-    found = kernels_of(device).distinct_keys(device, keys, limit)
-    if found is None:
+    distinct = kernels_of(device).distinct_keys(device, keys, limit)
+    if distinct is None:
         return None
-    table, places = found
+    table, places = distinct
     return Dictionary(device, keys, device.upload(table), places)

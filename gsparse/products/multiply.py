@@ -1,12 +1,11 @@
-"""Products: check → plan → launch → result.
+"""Products: check the arguments → prepare the matrix → launch the kernel → return the result.
 
-`spmv` and `spmm` take a `gsparse.GpuSparseMatrix` or a transposed or conjugated view of one. NumPy in gives NumPy out,
-CuPy in gives CuPy out on the caller's current stream, and so for libraries of `gsparse.device.interchange`.
+`spmv` and `spmm` take a `gsparse.GpuSparseMatrix` or a transposed or conjugated view of one. The result is an array of
+the same library as x (NumPy, CuPy, or one of `gsparse.device.interchange`), on the caller's current stream.
 """
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
@@ -18,16 +17,16 @@ from gsparse.device.base import Device
 from gsparse.device.counters import TOTAL, Stats
 from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array, compute_dtype, storage_dtype
-from gsparse.device.interchange import taken
-from gsparse.device.select import device_of
-from gsparse.errors import DeviceError, DtypeError, ShapeError
-from gsparse.products.prepared import Operand
+from gsparse.device.interchange import as_own_array
+from gsparse.errors import DtypeError
+from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
+from gsparse.products.prepared import ColumnsProduct, PreparedMatrix, Product
 
 __all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "result_dtype", "spmm", "spmv"]
 
 
 class Multiplicand(Protocol):
-    """What a product asks of a matrix."""
+    """What a product needs to know about a matrix."""
 
     shape: tuple[int, ...]
     device: Device
@@ -36,12 +35,12 @@ class Multiplicand(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
-    def operand(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[Operand, bool]:
-        """Give the operand to multiply by, and whether its values are to be conjugated."""
+    def _prepared(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[PreparedMatrix, bool]:
+        """Return the prepared matrix to multiply by, and whether the product must conjugate its values."""
         ...
 
-    def host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
-        """Multiply through SciPy, where no kernel computes in the result's dtype."""
+    def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
+        """Multiply with SciPy, for result dtypes in which no kernel computes."""
         ...
 
 
@@ -53,25 +52,26 @@ def spmv(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N,)
-        NumPy, or CuPy on A's GPU; or an array of PyTorch, JAX or Numba, taken where it lies, which gives one of the
-        same library. A vector that is not contiguous, or of another dtype than the product is computed in, is copied
-        first.
+        An array of NumPy, or of CuPy on A's GPU. An array of PyTorch, JAX or Numba is read in place, and the result is
+        an array of the same library. A vector that is not contiguous, or whose dtype is not the compute dtype, is
+        copied first.
     alpha, beta : scalar, optional
-        Where beta is 0, `out` is never read: NaN in it does not survive.
+        If beta is 0, `out` is never read, so a NaN in it has no effect.
     out : array, shape (M,), optional
-        Contiguous, of the result's dtype, not overlapping `x`; NumPy or CuPy as `x` is. With device arrays and a
-        result dtype that kernels compute in (floating and complex ones, int64), nothing is allocated.
+        A contiguous array of the same library as `x` and of the result's dtype, which does not overlap `x`. If the
+        arrays are on the device and kernels compute in the result dtype (floating and complex ones, int64), nothing is
+        allocated.
 
     Returns
     -------
     array, shape (M,)
-        `out` where it was given. The dtype is NumPy's promotion of A, x, alpha and beta. For device vectors the call
-        returns when the kernel is in the stream's queue; for host vectors it waits for the result.
+        `out` if it was passed. The dtype is NumPy's promotion of A, x, alpha and beta. For a device vector, the call
+        returns when the kernel is in the stream's queue. For a host vector, it waits for the result.
 
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
-        Each says what is required and what came.
+        Each message says what is required and what was received.
 
     Examples
     --------
@@ -92,16 +92,16 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     A : GpuSparseMatrix
         Of shape (M, N), or a transposed or conjugated view of one.
     x : array_like, shape (N, k)
-        NumPy, CuPy or as for `spmv`, row- or column-major; neither is copied on the device.
+        An array as for `spmv`. On the device, neither a row-major nor a column-major array is copied.
     alpha, beta : scalar, optional
         As for `spmv`.
     out : array, shape (M, k), optional
-        Of the result's dtype, of any strides, not overlapping `x`.
+        An array of the result's dtype, with any strides, which does not overlap `x`.
 
     Returns
     -------
     array, shape (M, k)
-        Row-major unless `out` was given. Synchronisation as for `spmv`.
+        `out` if it was passed, else a row-major array. Synchronization is as for `spmv`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
 
 @dataclass(frozen=True)
 class _Types:
-    """The dtypes of one product: what the caller gets, what kernels compute in, how matrix values are read."""
+    """The dtypes of one product: of the result, of the computation (None on the host), and of the matrix values."""
 
     result: np.dtype[Any]
     compute: np.dtype[Any] | None
@@ -148,103 +148,149 @@ def multiply(
     ndim: int | None = None,
 ) -> Array:
     """Compute alpha·op(A)·x + beta·out for a vector or several columns; op is A, its transpose or its adjoint."""
-    _check_matrix(A)
-    vector, target, device = _parse_vector(x), taken(out), A.device
+    check_matrix(A)
+    vector, target, device = _parse_vector(x), None if out is None else as_own_array(out), A.device
     plain = type(alpha) is type(beta) is int and alpha == 1 and beta == 0
     if not plain:
-        _check_scalars(alpha=alpha, beta=beta)
-    _check_home(device, vector)
+        check_scalars(alpha=alpha, beta=beta)
+    check_device(device, vector)
     x = vector.array
-    _check_x(A, x, transpose or adjoint, ndim)
+    check_x(A, x, transpose or adjoint, ndim)
     types = _types_of_plain_product(A.dtype, x.dtype) if plain else _Types.of(A.dtype, x.dtype, alpha, beta)
     if out is not None or not plain:
         rows = A.shape[1] if transpose or adjoint else A.shape[0]
-        _check_out(device, x, target, (rows, *x.shape[1:]), types.result, beta)
+        check_out(device, x, target, (rows, *x.shape[1:]), types.result, beta)
     if types.compute is None:
-        product = alpha * A.host_product(x, transpose=transpose, adjoint=adjoint)
-        product = _deliver(product if _is_zero(beta) else product + beta * target, target)
+        product = alpha * A._host_product(x, transpose=transpose, adjoint=adjoint)
+        product = _copy_to_out(product if is_zero(beta) else product + beta * target, target)
     else:
-        operand, conjugate = A.operand(transpose=transpose, adjoint=adjoint)
+        prepared, conjugate = A._prepared(transpose=transpose, adjoint=adjoint)
         with device.active(), device.memory_guard():
-            product = _run(operand, conjugate, types, x, alpha, beta, target)
+            product = _run(prepared, conjugate, types, x, None if plain else (alpha, beta), target)
         A.stats.products += 1
         TOTAL.products += 1
     return vector.returned(product) if out is None else out
 
 
-def multiply_quickly(A: Any, x: Array, out: Array | None = None) -> Array | None:
-    """Compute A·x where nothing has to be made, brought or cast first: a product this matrix has computed before.
+def multiply_quickly(
+    prepared: PreparedMatrix, x: Array, out: Array | None, conjugate: bool, stats: Stats
+) -> Array | None:
+    """Compute A·x on the shortest path, if the product is bound and x can be read as it is.
+
+    That is the case from the second product of a matrix on, for contiguous vectors of its device and dtype.
+
+    Parameters
+    ----------
+    prepared : PreparedMatrix
+        Of the matrix as it is now.
+    conjugate : bool
+        Whether the values stand for their conjugates.
+    stats : Stats
+        Counts the product.
 
     Returns
     -------
     array or None
-        None where `multiply` has to look closer.
+        None if `multiply` has to check and convert the arguments.
     """
-    operand = A.resident_operand()
-    if operand is None or operand.own_product is None:
+    product = prepared.plain_product
+    if product is None:
         return None
-    device, csr, product = operand.device, operand.csr, operand.own_product
-    if not device.takes(x, out, csr.shape, csr.data.dtype):
+    device, csr = prepared.device, prepared.csr
+    shape, dtype = csr.shape, csr.data.dtype
+    if not device.can_read_vectors(x, out, shape, dtype):
         return None
     if out is None:
-        out = device.try_empty((csr.shape[0],), csr.data.dtype)
+        out = device.try_empty((shape[0],), dtype)
         if out is None:
             return None
-    product.multiply(x, out, *product.scalars, False)
-    A.stats.products += 1
+    alpha, beta = product.scalars
+    product.multiply(x, out, alpha, beta, conjugate)
+    stats.products += 1
     TOTAL.products += 1
     return out
 
 
-def multiply_columns_quickly(A: Any, X: Array) -> Array | None:
-    """Compute A·X in the same case for dense columns.
+def multiply_columns_quickly(prepared: PreparedMatrix, X: Array, conjugate: bool, stats: Stats) -> Array | None:
+    """Compute A·X with dense columns on the shortest path, like `multiply_quickly`.
 
     Returns
     -------
     array or None
-        None where `multiply` has to look closer.
+        None if `multiply` has to check and convert the arguments.
     """
-    operand = A.resident_operand()
-    if operand is None or operand.own_columns is None:
+    device, csr, product = prepared.device, prepared.csr, prepared.plain_columns
+    shape, dtype = csr.shape, csr.data.dtype
+    if not device.can_read_columns(X, shape[1], dtype):
         return None
-    device, csr, product = operand.device, operand.csr, operand.own_columns
-    if not device.takes_columns(X, csr.shape[1], csr.data.dtype):
+    if X.shape[1] == 1:
+        y = multiply_quickly(prepared, X.reshape(-1), None, conjugate, stats)
+        return None if y is None else y.reshape(-1, 1)
+    if product is None:
         return None
-    Y = device.try_empty((csr.shape[0], X.shape[1]), csr.data.dtype)
+    Y = device.try_empty((shape[0], X.shape[1]), dtype)
     if Y is None:
         return None
-    product.multiply(X, Y, *product.scalars, False)
-    A.stats.products += 1
+    alpha, beta = product.scalars
+    product.multiply(X, Y, alpha, beta, conjugate)
+    stats.products += 1
     TOTAL.products += 1
     return Y
 
 
-def _run(operand: Operand, conjugate: bool, types: _Types, x: Array, alpha: Any, beta: Any, out: Array | None) -> Array:
-    device, compute = operand.device, cast(np.dtype[Any], types.compute)
+def _run(
+    prepared: PreparedMatrix,
+    conjugate: bool,
+    types: _Types,
+    x: Array,
+    factors: tuple[Any, Any] | None,
+    out: Array | None,
+) -> Array:
+    """Bring x to the device, launch the kernel, and deliver the result.
+
+    Parameters
+    ----------
+    factors : (scalar, scalar) or None
+        alpha and beta; None for the plain product, whose factors are ready in the dtype of the kernels.
+    """
+    device, compute = prepared.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
     device_x = _compute_array(device, x, compute)
-    direct = out is not None and out.dtype == compute and device.owns(out) and not _is_on_loan_of(operand, out)
-    y: Array = out if direct else device.empty((operand.csr.num_rows, *x.shape[1:]), compute)
-    read_y = not _is_zero(beta)
-    if read_y and not direct:
+    direct = out is not None and out.dtype == compute and device.owns(out) and not _is_on_loan_of(prepared, out)
+    y: Array = out if direct else device.empty((prepared.csr.num_rows, *x.shape[1:]), compute)
+    if factors is not None and not direct and not is_zero(factors[1]):
         y[...] = _compute_array(device, out, compute)
-    scalars = _kernel_scalar(alpha, types), _kernel_scalar(beta, types)
     if x.ndim == 1:
-        operand.product(types.storage, compute).multiply(device_x, y, *scalars, conjugate)
+        _launch(prepared.product(types.storage, compute), device_x, y, factors, types, conjugate)
     elif x.shape[1] == 1 and device_x.flags.c_contiguous and y.flags.c_contiguous:
         vectors = device_x.reshape(-1), y.reshape(-1)
-        operand.product(types.storage, compute).multiply(*vectors, *scalars, conjugate)
+        _launch(prepared.product(types.storage, compute), *vectors, factors, types, conjugate)
     else:
-        operand.columns(types.storage, compute).multiply(device_x, y, *scalars, conjugate)
+        _launch(prepared.columns(types.storage, compute), device_x, y, factors, types, conjugate)
     if y is out:
         return out
     if compute != types.result:
-        y = y.astype(types.result)  # (to bool: whether it is not 0; to a narrower integer: modulo its size)
-    return _deliver(device.download_vector(y) if on_host else y, out)
+        y = y.astype(types.result)  # As NumPy casts: to bool, all but 0 is True; narrower integers wrap around.
+    return _copy_to_out(device.download_vector(y) if on_host else y, out)
+
+
+def _launch(
+    product: Product | ColumnsProduct,
+    x: Array,
+    y: Array,
+    factors: tuple[Any, Any] | None,
+    types: _Types,
+    conjugate: bool,
+) -> None:
+    if factors is None:
+        alpha, beta = product.scalars
+    else:
+        alpha, beta = _kernel_scalar(factors[0], types), _kernel_scalar(factors[1], types)
+    product.multiply(x, y, alpha, beta, conjugate)
 
 
 def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, beta: Any = 0) -> np.dtype[Any]:
-    """Give the dtype of a product, SciPy's and NumPy's promotion; half precision is computed and given as float32.
+    """Return the dtype of a product by the promotion rules of NumPy, with float32 in place of float16.
 
     Examples
     --------
@@ -252,7 +298,8 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
     >>> result_dtype(np.dtype("int8"), np.dtype("float32"))
     dtype('float32')
     """
-    scalars = [s for s in (alpha, beta) if not (type(s) is int and s in (0, 1))]  # 1 and 0 promote nothing, not bool
+    # The integers 0 and 1 are left out, because they would promote booleans.
+    scalars = [s for s in (alpha, beta) if not (type(s) is int and s in (0, 1))]
     try:
         dtype = np.result_type(matrix, vector, *scalars)
     except TypeError:
@@ -263,90 +310,32 @@ def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, b
         )
     if dtype.kind in "iu":
         for scalar in scalars:
-            dtype.type(scalar)  # NumPy's own OverflowError where it does not fit
+            dtype.type(scalar)  # Raises NumPy's OverflowError if the scalar does not fit.
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def _parse_vector(x: Any) -> DenseInput:
+    if type(x) is DenseInput:
+        return x
     if sp.issparse(x):
         raise TypeError(f"x must be dense, got a sparse {type(x).__name__}: use A @ x, or x.toarray()")
     return parse_dense(x)
 
 
-def _check_home(device: Device, x: DenseInput) -> None:
-    """Refuse a vector of another GPU."""
-    if x.home is not None and x.home is not device:
-        raise DeviceError(f"the matrix lives on {device.name}, the vector on {x.home.name}: bring one to the other")
-
-
-def _check_matrix(A: Multiplicand) -> None:
-    if not hasattr(A, "operand"):
-        raise TypeError(f"A must be a GpuSparseMatrix or a view of one, got {type(A).__name__}: use GpuSparseMatrix(A)")
-    if len(A.shape) != 2:
-        raise ShapeError(f"A must have two dimensions, got shape {A.shape}: use A.reshape(1, -1)")
-
-
-def _check_x(A: Multiplicand, x: Array, transposed: bool, ndim: int | None) -> None:
-    wanted = A.shape[0] if transposed else A.shape[1]
-    if x.ndim not in ((1, 2) if ndim is None else (ndim,)) or x.shape[0] != wanted:
-        shape = {1: f"({wanted},)", 2: f"({wanted}, k)", None: f"({wanted},) or ({wanted}, k)"}[ndim]
-        raise ShapeError(f"dimension mismatch: A of shape {A.shape} takes x of shape {shape}, got {x.shape}")
-
-
-def _check_out(
-    device: Device, x: Array, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], beta: Any
-) -> None:
-    if out is None:
-        if not _is_zero(beta):
-            raise ShapeError("beta scales what out holds: give out=, or leave beta at 0")
-        return
-    if type(out) is not type(x) and not (isinstance(out, np.ndarray) and isinstance(x, np.ndarray)):
-        raise DeviceError(f"out must be an array of the kind x is, {type(x)}, got {type(out)}")
-    if device_of(out) is not device_of(x):  # on GPUs only
-        raise DeviceError(f"out must live where x does, on {device.name}")
-    if out.shape != shape:
-        raise ShapeError(f"out must have shape {shape}, got {out.shape}")
-    if out.dtype != dtype:
-        raise DtypeError(f"out must have the product's dtype {dtype}, got {out.dtype}")
-    if out.ndim == 1 and not out.flags.c_contiguous:
-        raise ShapeError(f"out must be contiguous, got strides {out.strides}: use a temporary and copy")
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out is read-only: give a writable array")
-    if _overlap(device.xp if device.owns(x) else np, x, out):
-        raise ValueError("x and out overlap: a product cannot be computed in place, give another out")
-
-
-def _overlap(xp: Any, x: Array, out: Array) -> bool:
-    """Tell whether two arrays share an element; columns of one array may lie between each other's."""
-    return bool(xp.may_share_memory(x, out) and (x.ndim == 1 or xp.shares_memory(x, out)))
-
-
-def _is_on_loan_of(operand: Operand, out: Array) -> bool:
-    """Tell whether `out` is one of the matrix's own arrays on loan, which a kernel would read while it writes."""
-    on_loan = operand.request.expected_products == 1
-    return on_loan and any(operand.device.xp.may_share_memory(out, array) for array in operand.source)
-
-
-def _check_scalars(**scalars: Any) -> None:
-    for name, scalar in scalars.items():
-        if getattr(scalar, "ndim", 0):
-            raise ShapeError(f"{name} must be a scalar, got an array: multiply by it outside the product")
-        if not isinstance(scalar, numbers.Number | np.generic) and getattr(scalar, "ndim", None) != 0:
-            raise DtypeError(f"{name} must be a number, got {type(scalar).__name__}")
+def _is_on_loan_of(prepared: PreparedMatrix, out: Array) -> bool:
+    """Return whether `out` is one of the matrix's own arrays on loan, which a kernel would read while it writes."""
+    on_loan = prepared.options.expected_products == 1
+    return on_loan and any(prepared.device.xp.may_share_memory(out, array) for array in prepared.source)
 
 
 def _kernel_scalar(scalar: Any, types: _Types) -> Any:
-    """Give a factor in the compute dtype; to integers by way of the result's, so that uint64 wraps."""
+    """Return a factor in the compute dtype. The cast goes through the result dtype, so that uint64 wraps around."""
     compute = cast(np.dtype[Any], types.compute)
     return compute.type(scalar) if compute == types.result else types.result.type(scalar).astype(compute)
 
 
-def _is_zero(scalar: Any) -> bool:
-    return bool(scalar == 0)
-
-
 def _compute_array(device: Device, x: Array, compute: np.dtype[Any]) -> Array:
-    """Bring x to the device in the compute dtype: vectors contiguous, columns in whichever order they are."""
+    """Return x on the device in the compute dtype. Vectors become contiguous; columns keep their order."""
     if device.owns(x):
         x = x if x.dtype == compute else x.astype(compute)
         return device.xp.ascontiguousarray(x) if x.ndim == 1 else x
@@ -356,7 +345,7 @@ def _compute_array(device: Device, x: Array, compute: np.dtype[Any]) -> Array:
     return device.upload(x)
 
 
-def _deliver(product: Array, out: Array | None) -> Array:
+def _copy_to_out(product: Array, out: Array | None) -> Array:
     if out is None:
         return product
     out[...] = product

@@ -1,15 +1,16 @@
-"""A matrix made ready for products: checked CSR on a device, its plans, and what was built from it.
+"""A matrix that is prepared for products: checked CSR arrays on a device, its plans, and the formats built from it.
 
-An operand's arrays never change. A matrix whose arrays changed has another operand; where only the values did, the new
-one keeps the structure: statistics, slices, encoded columns.
+The arrays of a `PreparedMatrix` never change. A matrix whose arrays have changed gets a new `PreparedMatrix`. If only
+the values have changed, the new one shares the `Structure` of the old one: statistics, slices, encoded columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -18,95 +19,107 @@ from gsparse.device.dtypes import Array
 from gsparse.device.locks import make_lock
 from gsparse.errors import FormatError
 from gsparse.formats import Csr, RowPattern, Stored
-from gsparse.formats.launch import Panel
+from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import Storage, choices, find_format, names_of
 from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import Plan, make_plan, settle
+from gsparse.plan.choice import Plan, choose_fastest, make_plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 from gsparse.plan.cost_model import MACHINE_MODELS, MachineModel
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
-from gsparse.products.request import Request
-from gsparse.products.storage import Entries, halved
+from gsparse.products.options import MatrixOptions
+from gsparse.products.storage import Entries, halve_precision
 from gsparse.products.structure import Structure
-from gsparse.products.tuning import LazyTuner, key_of, recall, remember, worth_timing
+from gsparse.products.tuning import FirstProducts, LazyTuner, formats_to_time, key_of, recall, remember
 
-__all__ = ["Operand", "Product", "make_operand"]
+__all__ = ["ColumnsProduct", "PreparedMatrix", "Product", "prepare_matrix"]
 
-# Products from which on looking for something better, or timing candidates, can pay.
-_EXAMINE_PRODUCTS = 50
+# Number of expected products from which on analyzing the matrix, or timing candidates, can pay.
+_MIN_ANALYSIS_PRODUCTS = 50
+
+
+@lru_cache
+def _without_setup(options: MatrixOptions) -> MatrixOptions:
+    """Return the options for the first products of a result. They are kept, because most results have the same."""
+    return replace(options, expected_products=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """What one kind of product needs.
+    """The bound kernel for vectors of one dtype, with the arrays that it reads.
 
     Attributes
     ----------
     multiply : callable
-        ``multiply(x, y, alpha, beta, conjugate)``, see `gsparse.kernels`.
+        ``multiply(x, y, alpha, beta, conjugate)``, as `gsparse.kernels.contract` describes it.
+    format : str
+        The name of the format.
     stored : Stored
-    plan : Plan
+        Its arrays.
     scalars : (scalar, scalar)
-        One and zero: alpha and beta of a plain product.
+        One and zero in the compute dtype: alpha and beta of ``A @ x``.
     """
 
     multiply: Any
+    format: str
     stored: Stored
-    plan: Plan
     scalars: tuple[Any, Any]
 
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 class ColumnsProduct(NamedTuple):
-    """The same for several dense columns."""
+    """The bound kernel for several dense columns of one dtype, as in `Product`."""
 
     multiply: Any
     stored: Csr | RowPattern
     scalars: tuple[Any, Any]
 
 
-# The dtype in which values are read, and that in which products compute.
+# The dtype in which a product reads the values, and the dtype in which it computes.
 Types = tuple[np.dtype[Any], np.dtype[Any]]
 
 
 @dataclass(eq=False)
-class Operand:
-    """CSR arrays on a device and everything derived from them, each made when first needed.
+class PreparedMatrix:
+    """CSR arrays on a device and everything that is derived from them, each part made when it is first needed.
 
     Parameters
     ----------
     device : Device
     csr : Csr
-        Checked.
-    request : Request
+        The checked arrays.
+    options : MatrixOptions
     structure : Structure
-        Of these row pointers and columns; shared by operands that differ in values only.
+        The structure of these row pointers and columns. Prepared matrices that differ in their values only share it.
     source : (array, array, array)
-        indptr, indices and data as they came: whoever still has these very arrays has this operand.
-    own_product : Product, optional
-        That of vectors of the matrix's own dtype, once it is built.
-    own_columns : ColumnsProduct, optional
-        That of several columns of it.
+        The indptr, indices and data from which this object was made. If a matrix still has these very arrays, this
+        object is still valid for it.
+    plain_product : Product, optional
+        The product with vectors of the matrix's own dtype, after it has been built.
+    plain_columns : ColumnsProduct, optional
+        The product with several columns of this dtype, after it has been built.
+    later_options : MatrixOptions, optional
+        The options for the time after the first products. Until then, `options` ask for a format without set-up.
     """
 
     device: Device
     csr: Csr
-    request: Request
+    options: MatrixOptions
     structure: Structure
     source: tuple[Array, Array, Array]
-    own_product: Product | None = field(default=None, repr=False)
-    own_columns: ColumnsProduct | None = field(default=None, repr=False)
+    plain_product: Product | None = field(default=None, repr=False)
+    plain_columns: ColumnsProduct | None = field(default=None, repr=False)
+    later_options: MatrixOptions | None = None
     _products: dict[Types, Product] = field(default_factory=dict, repr=False)
     _entries: dict[Types, Entries] = field(default_factory=dict, repr=False)
     _plans: dict[Types, Plan] = field(default_factory=dict, repr=False)
     _columns: dict[Types, ColumnsProduct] = field(default_factory=dict, repr=False)
-    _transposed: tuple[Operand, bool] | None = field(default=None, repr=False)
-    # False once memory did not last to look at formats that are laid out anew.
-    _has_room: bool = field(default=True, repr=False)
+    _transposed: tuple[PreparedMatrix, bool] | None = field(default=None, repr=False)
+    # Whether memory has sufficed so far. If not, only formats that read CSR's own arrays are candidates.
+    _has_memory: bool = field(default=True, repr=False)
     _lock: Any = field(default_factory=make_lock, repr=False)
 
     @property
@@ -115,39 +128,39 @@ class Operand:
         return self.structure.rows
 
     def plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
-        """Choose the format for values read as `storage` by products in `compute`. Synchronizes the first time."""
-        found = self._plans.get((storage, compute))
-        if found is None:
+        """Return the plan for values read as `storage` by products in `compute`. Synchronizes the first time."""
+        plan = self._plans.get((storage, compute))
+        if plan is None:
             with self._lock, self.device.active():
-                found = self._plans.get((storage, compute))
-                if found is None:
-                    found = self._as_memory_lasts(partial(self._make_plan, storage, compute))
-                    self._plans[storage, compute] = found
-        return found
+                plan = self._plans.get((storage, compute))
+                if plan is None:
+                    plan = self._retry_with_csr(partial(self._make_plan, storage, compute))
+                    self._plans[storage, compute] = plan
+        return plan
 
-    def _as_memory_lasts(self, make: Callable[[], _Made]) -> _Made:
-        """Do what may look at every format; where memory does not last for that, once more with CSR alone."""
+    def _retry_with_csr(self, make: Callable[[], _Result]) -> _Result:
+        """Call a function that may try every format. If memory does not suffice, call it again with CSR alone."""
         try:
             with self.device.memory_guard():
                 return make()
         except MemoryError:
-            if self._format != "auto" or not self._has_room:
+            if self._format != "auto" or not self._has_memory:
                 raise
-        # (What the attempt held went with its error.)
-        self._has_room = False
+        # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
+        self._has_memory = False
         self._plans.clear()
         self._entries.clear()
-        self.structure.keep(find_format(names_of(reads_csr=True)[0]).pieces)
+        self.structure.drop_pieces_except(find_format(names_of(reads_csr=True)[0]).pieces)
         with self.device.memory_guard():
             return make()
 
     def refusal(self) -> FormatError | None:
-        """Return why the format that was asked for does not fit the matrix; None where it does. Synchronizes."""
-        if self.request.format == "auto":
+        """Return the error for a requested format that cannot store the matrix, or None. Synchronizes."""
+        if self.options.format == "auto":
             return None
-        usable = [format for format in choices(self.request.format) if self.device.kind in format.costs]
+        usable = [format for format in choices(self.options.format) if self.device.kind in format.costs]
         if not usable:
-            name, kind = self.request.format, self.device.kind
+            name, kind = self.options.format, self.device.kind
             return FormatError(f"{name} has no kernel for this kind of device ({kind}): leave the choice to 'auto'")
         with self._lock, self.device.active(), self.device.memory_guard():
             fits = any(format.fits(self.stats) and format.accepts(self.structure) for format in usable)
@@ -155,16 +168,23 @@ class Operand:
 
     @cached_property
     def _format(self) -> str:
-        """The format that was asked for, or "auto" where the matrix does not fit it. Synchronizes.
+        """The requested format, or "auto" if it cannot store the matrix. Synchronizes.
 
-        The constructor of a matrix has refused a format that does not fit. Results of operations, which inherit the
-        request, are left to "auto" instead.
+        The constructor of a matrix refuses a requested format that cannot store it. The result of an operation inherits
+        the request, and falls back to "auto" instead.
         """
-        return self.request.format if self.refusal() is None else "auto"
+        return self.options.format if self.refusal() is None else "auto"
+
+    @property
+    def _request(self) -> str:
+        """The requested format. The first products of a result use one that needs no set-up. May synchronize."""
+        first = "auto" if self.later_options is None else kernels_of(self.device).FIRST_FORMAT
+        return self._format if first == "auto" else first
 
     def _make_plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
-        request, examined = self.request, [format.name for format in choices(self._format)]
-        storages = self._storages(examined, self._entries_of(storage, compute))
+        options, request = self.options, self._request
+        allowed = [format.name for format in choices(request)]
+        storages = self._storages(allowed, self._entries_of(storage, compute))
         plan = make_plan(
             self.stats,
             storages,
@@ -172,29 +192,36 @@ class Operand:
             lanes=self.device.lanes,
             model=self._model,
             value_bytes=compute.itemsize,
-            format=self._format,
-            threads_per_block=request.threads_per_block,
-            expected_products=request.expected_products,
+            format=request,
+            threads_per_block=options.threads_per_block,
+            expected_products=options.expected_products,
         )
-        if not self._has_room:
-            plan = replace(plan, reason=f"{plan.reason}; memory did not last for other formats")
+        if not self._has_memory:
+            plan = replace(plan, reason=f"{plan.reason}; memory did not suffice for other formats")
+        if self.later_options is not None:
+            first = plan.reason if request == "auto" else "it needs no set-up"
+            plan = replace(
+                plan,
+                reason=f"{first}; the matrix is the result of an operation, so formats that need a set-up are "
+                f"considered after {_MIN_ANALYSIS_PRODUCTS} products, or when a solver begins",
+            )
         if self._is_to_be_timed:
-            when = "in the first products" if request.tune == "lazy" else "at the first product"
-            plan = replace(plan, reason=f"{plan.reason}; will be timed {when} (unless such a matrix was before)")
+            when = "in the first products" if options.tune == "lazy" else "at the first product"
+            plan = replace(plan, reason=f"{plan.reason}; will be timed {when} (unless its times are stored)")
         return plan
 
-    def _storages(self, wanted: list[str], entries: Entries) -> dict[str, Storage]:
-        """Describe the formats for a plan, and look closely at those that may be chosen. Synchronizes."""
+    def _storages(self, allowed: list[str], entries: Entries) -> dict[str, Storage]:
+        """Describe how each candidate for a plan would store the matrix. Synchronizes."""
         if not self._leaves_choice:
-            return entries.storages(wanted)
-        if not self.request.compress:
-            wanted = [name for name in wanted if not find_format(name).only_compressed]
-        storages = entries.storages(wanted if self._is_worth_examining else ())
+            return entries.storages(allowed)
+        if not self.options.compress:
+            allowed = [name for name in allowed if not find_format(name).only_compressed]
+        storages = entries.storages(allowed if self._is_worth_analyzing else ())
         in_place = names_of(reads_csr=True)
         return {
             name: storage
             for name, storage in storages.items()
-            if name in wanted and (self._has_room or name in in_place)
+            if name in allowed and (self._has_memory or name in in_place)
         }
 
     @property
@@ -203,79 +230,87 @@ class Operand:
 
     @property
     def _is_to_be_timed(self) -> bool:
-        request = self.request
-        return bool(request.tune) and self._leaves_choice and request.expected_products >= _EXAMINE_PRODUCTS
+        options = self.options
+        return bool(options.tune) and self._leaves_choice and options.expected_products >= _MIN_ANALYSIS_PRODUCTS
 
     @property
     def _model(self) -> MachineModel:
         return MACHINE_MODELS[self.device.kind]
 
     @property
-    def _is_worth_examining(self) -> bool:
-        products = self.request.expected_products
-        return self._has_room and products >= _EXAMINE_PRODUCTS and products * self.csr.nnz >= self._model.examination
+    def _is_worth_analyzing(self) -> bool:
+        products = self.options.expected_products
+        work = products * self.csr.nnz
+        return self._has_memory and products >= _MIN_ANALYSIS_PRODUCTS and work >= self._model.min_analysis_work
 
     def _entries_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
-        found = self._entries.get((storage, compute))
-        if found is None:
-            compress = self.request.compress and (not self._leaves_choice or self._is_worth_examining)
-            found = Entries(self.structure, self.values_as(storage), compute, compress)
-            self._entries[storage, compute] = found
-        return found
+        entries = self._entries.get((storage, compute))
+        if entries is None:
+            compress = self.options.compress and (not self._leaves_choice or self._is_worth_analyzing)
+            entries = Entries(self.structure, self.values_as(storage), compute, compress)
+            self._entries[storage, compute] = entries
+        return entries
 
     def values_as(self, storage: np.dtype[Any]) -> Csr:
-        """Give the CSR arrays with values of dtype `storage`."""
+        """Return the CSR arrays with values of dtype `storage`."""
         if self.csr.dtype == storage:
             return self.csr
         with self.device.memory_guard():
             return self.csr.with_data(self.csr.data.astype(storage))
 
     def product(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        """Give what products need, converted on the device when first asked for."""
-        found = self._products.get((storage, compute))
-        if found is None:
+        """Return the product for these dtypes. The first call builds it on the device, and synchronizes."""
+        product = self._products.get((storage, compute))
+        if product is None:
             with self._lock, self.device.active():
-                found = self._products.get((storage, compute))
-                if found is None:
-                    found = self._as_memory_lasts(partial(self._build, storage, compute))
-                    self._keep(found, storage, compute)
-        return found
+                product = self._products.get((storage, compute))
+                if product is None:
+                    product = self._retry_with_csr(partial(self._build, storage, compute))
+                    self._set_product(product, storage, compute)
+        return product
 
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        plan = self.plan(storage, compute)
-        if self._is_to_be_timed:
-            found = self._tuned(plan, storage, compute)
+        if self.later_options is not None and self._request != "auto":  # The rows need not be examined.
+            launch = Launch(self.options.threads_per_block)
+            product = self._product_of(self._request, launch, storage, compute)
         else:
-            found = self._product_of(plan, storage, compute)
-        del self._entries[storage, compute]  # what the chosen format does not need goes
-        self.structure.keep(find_format(found.plan.format).pieces)
-        # What was built on this stream may be read on any other from now on.
+            product = self._planned_product(self.plan(storage, compute), storage, compute)
+        if self.later_options is not None:
+            first = FirstProducts(product.multiply, _MIN_ANALYSIS_PRODUCTS, WeakMethod(self.plan_for_many_products))
+            product = replace(product, multiply=first)
+        # Free what the chosen format does not need.
+        del self._entries[storage, compute]
+        self.structure.drop_pieces_except(find_format(product.format).pieces)
+        # From now on, kernels on any stream may read the arrays that were built on this stream.
         self.device.synchronize()  # synchronizes
-        return found
+        return product
 
-    def _product_of(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        stored = self._entries_of(storage, compute).stored(plan.format)
-        own = find_format(plan.format).kernels.get(self.device.kind)
-        bind = kernels_of(self.device).SPMV[plan.format] if own is None else own
-        multiply = bind(self.device, stored, compute, plan.launch)
-        return Product(multiply, stored, plan, (compute.type(1), compute.type(0)))
+    def _product_of(self, format: str, launch: Launch, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        stored = self._entries_of(storage, compute).stored(format)
+        own_kernel = find_format(format).kernels.get(self.device.kind)
+        bind = kernels_of(self.device).SPMV[format] if own_kernel is None else own_kernel
+        multiply = bind(self.device, stored, compute, launch)
+        return Product(multiply, format, stored, (compute.type(1), compute.type(0)))
 
-    def _tuned(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        """Let remembered times decide, else measure: now, or in the first products."""
+    def _planned_product(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        """Build the product that a plan chooses, or that times decide on: remembered, measured now, or by and by."""
+        if not self._is_to_be_timed:
+            return self._product_of(plan.format, plan.launch, storage, compute)
         key = key_of(self.device, plan, (storage, compute))
         times = recall(key, [c.format for c in plan.candidates])
         if times is not None:
-            plan = self._plans[storage, compute] = settle(plan, times, "measured before")
-            return self._product_of(plan, storage, compute)
-        names = worth_timing(plan, self.request.expected_products)
-        products = {name: self._product_of(replace(plan, format=name), storage, compute) for name in names}
+            plan = self._plans[storage, compute] = choose_fastest(plan, times, "measured before")
+            return self._product_of(plan.format, plan.launch, storage, compute)
+        names = formats_to_time(plan, self.options.expected_products)
+        launches = {c.format: c.launch for c in plan.candidates}
+        products = {name: self._product_of(name, launches[name], storage, compute) for name in names}
 
         def decide(times: dict[str, float]) -> None:
             remember(key, times)
-            settled = self._plans[storage, compute] = settle(plan, times, "measured")
-            self._keep(replace(products[settled.format], plan=settled), storage, compute)
+            final_plan = self._plans[storage, compute] = choose_fastest(plan, times, "measured")
+            self._set_product(products[final_plan.format], storage, compute)
 
-        if self.request.tune == "lazy":
+        if self.options.tune == "lazy":
             multiply = LazyTuner(self.device, {n: p.multiply for n, p in products.items()}, decide)
             return replace(products[names[0]], multiply=multiply)
         x, y = (self.device.xp.ones(n, compute) for n in self.csr.shape[::-1])
@@ -283,48 +318,51 @@ class Operand:
         decide({n: self.device.seconds_of(partial(p.multiply, x, y, *scalars)) for n, p in products.items()})
         return self._products[storage, compute]
 
-    def _keep(self, product: Product, storage: np.dtype[Any], compute: np.dtype[Any]) -> None:
+    def _set_product(self, product: Product, storage: np.dtype[Any], compute: np.dtype[Any]) -> None:
         self._products[storage, compute] = product
         if storage == compute == self.csr.dtype:
-            self.own_product = product
+            self.plain_product = product
 
     def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
-        """Give what products with several columns need, made when first asked for."""
-        found = self._columns.get((storage, compute))
-        if found is None:
+        """Return the product with several columns for these dtypes. The first call builds it, and synchronizes."""
+        product = self._columns.get((storage, compute))
+        if product is None:
             with self._lock, self.device.active():
-                found = self._as_memory_lasts(partial(self._build_columns, storage, compute))
-                self._columns[storage, compute] = found
+                product = self._retry_with_csr(partial(self._build_columns, storage, compute))
+                self._columns[storage, compute] = product
                 if storage == compute == self.csr.dtype:
-                    self.own_columns = found
-        return found
+                    self.plain_columns = product
+        return product
 
     def _build_columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
         stored, survey = self.columns_stored(storage, compute), self.structure.survey
-        # (Does not hold this operand, which holds the product.)
+        # `choose` must not refer to this object, which refers to the product: that would be a reference cycle.
         choose = partial(launch_for, self.stats, **self._panel_options(stored, compute))
         multiply = kernels_of(self.device).csr_spmm(self.device, stored, compute, choose, survey)
-        self.device.synchronize()  # synchronizes: read on any stream from now on, as in `_build`
+        self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
         return ColumnsProduct(multiply, stored, (compute.type(1), compute.type(0)))
 
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern:
-        """Give what products with several columns read: CSR, or rows that share all entries once. Synchronizes."""
-        reads_less = kernels_of(self.device).SPMM_READS_LESS and self.request.compress
-        if reads_less and self._is_worth_examining and self.plan(storage, compute).format == ROW_PATTERN.name:
+        """Return what products with several columns read: CSR, or row patterns that share values. Synchronizes."""
+        reads_less = kernels_of(self.device).SPMM_READS_LESS and self.options.compress
+        if reads_less and self._is_worth_analyzing and self.plan(storage, compute).format == ROW_PATTERN.name:
             stored = self.product(storage, compute).stored
             if isinstance(stored, RowPattern) and stored.pattern_values is not None:
                 return stored
-        csr = self.columns_csr(storage, compute)
-        # (Asked again: there may have been no memory for patterns.)
-        return csr.with_data(halved(self.device, csr.data)) if reads_less and self._is_worth_examining else csr
+        csr = self._columns_csr(storage, compute)
+        # `_is_worth_analyzing` may have changed, if memory did not suffice for the patterns.
+        return csr.with_data(halve_precision(self.device, csr.data)) if reads_less and self._is_worth_analyzing else csr
 
-    def columns_csr(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr:
-        """Give the CSR arrays that products with several columns may read."""
-        # Real values are made complex once: they have few kernels to themselves, and X takes as many bytes.
+    def _columns_csr(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr:
+        """Return the CSR arrays for products with several columns. If X is complex, their values are complex too.
+
+        Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
+        of X.
+        """
         return self.values_as(np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
 
     def columns_plan(self, panel: Panel, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsPlan:
-        """Choose how an X like this is multiplied on a GPU. Synchronizes the first time."""
+        """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
         stored = self.columns(storage, compute).stored
         return plan_columns(self.stats, panel, **self._panel_options(stored, compute))
 
@@ -336,11 +374,11 @@ class Operand:
             "num_patterns": stored.num_patterns if isinstance(stored, RowPattern) else 0,
         }
 
-    def transposed(self) -> tuple[Operand, bool]:
-        """Give the operand of the transposed matrix, and whether its values stand for their conjugates.
+    def transposed(self) -> tuple[PreparedMatrix, bool]:
+        """Return the prepared transposed matrix, and whether products must conjugate its values.
 
-        A matrix that equals its transpose, or its conjugate transpose, is its own; any other has a transposed copy,
-        made on the device when first asked for and kept.
+        For a symmetric or Hermitian matrix this is the object itself. For any other matrix, the first call makes a
+        transposed copy on the device, which is kept.
         """
         if self._transposed is None:
             with self._lock, self.device.active(), self.device.memory_guard():
@@ -348,48 +386,85 @@ class Operand:
                     self._transposed = self._transpose()
         return self._transposed
 
-    def _transpose(self) -> tuple[Operand, bool]:
-        symmetry = self.request.symmetric
+    def _transpose(self) -> tuple[PreparedMatrix, bool]:
+        symmetry = self.options.symmetric
         if symmetry is None and self.csr.shape[0] == self.csr.shape[1] and self.is_canonical:
             is_symmetric = partial(kernels_of(self.device).is_symmetric, self.device, self.csr)
             symmetry = is_symmetric(False) or (self.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
         if symmetry:
             return self, symmetry == "hermitian"
         csr = kernels_of(self.device).csr_transpose(self.device, self.csr)
+        if self.later_options is not None:
+            return PreparedMatrix.of_result(self.device, csr, self.later_options), False
         source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(self.device, csr)
-        return Operand(self.device, csr, self.request, structure, source), False
+        return PreparedMatrix(self.device, csr, self.options, structure, source), False
 
-    def with_data(self, data: Array, request: Request | None = None) -> Operand:
-        """Give the operand of the same structure with other values (or another request); the structure is shared."""
+    def with_data(self, data: Array, options: MatrixOptions | None = None) -> PreparedMatrix:
+        """Return a prepared matrix that shares the structure and has other values (and options, if they are passed)."""
         csr, source = with_values(self.csr, data), (*self.source[:2], data)
-        return Operand(self.device, csr, request or self.request, self.structure, source)
+        if self.later_options is not None:
+            return PreparedMatrix.of_result(self.device, csr, options or self.later_options, self.structure, source)
+        return PreparedMatrix(self.device, csr, options or self.options, self.structure, source)
+
+    @classmethod
+    def of_result(
+        cls,
+        device: Device,
+        csr: Csr,
+        options: MatrixOptions,
+        structure: Structure | None = None,
+        source: tuple[Array, Array, Array] | None = None,
+    ) -> PreparedMatrix:
+        """Prepare the result of an operation, which is often multiplied only a few times, if at all.
+
+        Nothing is examined before the first product. The first products use a format without set-up, unless the options
+        name a format, ask for measurements, or expect few products anyway.
+        """
+        structure = structure or Structure.of(device, csr)
+        source = source or (csr.indptr, csr.indices, csr.data)
+        if options.format != "auto" or options.tune or options.expected_products < _MIN_ANALYSIS_PRODUCTS:
+            return cls(device, csr, options, structure, source)
+        return cls(device, csr, _without_setup(options), structure, source, later_options=options)
+
+    def plan_for_many_products(self) -> None:
+        """Choose the format again, with the options for the time after the first products, at the next product."""
+        if self.later_options is None:
+            return
+        with self._lock:
+            if self.later_options is not None:
+                self.options, self.later_options = self.later_options, None
+                self._forget()
+
+    def _forget(self) -> None:
+        caches: tuple[dict[Any, Any], ...] = (self._products, self._entries, self._plans, self._columns)
+        for cache in caches:
+            cache.clear()
+        self.plain_product = self.plain_columns = None
 
     def release(self) -> None:
-        """Drop what was built; it is made again when next needed."""
+        """Free everything that was built from the CSR arrays. It is made again when it is next needed."""
         with self._lock:
-            kept: tuple[dict[Any, Any], ...] = (self._products, self._entries, self._plans, self._columns)
-            for pieces in kept:
-                pieces.clear()
-            self.own_product = self.own_columns = self._transposed = None
-            self.structure.keep(())
-            self._has_room = True
+            self._forget()
+            self._transposed = None
+            self.structure.drop_pieces_except(())
+            self._has_memory = True
 
     @property
     def is_canonical(self) -> bool:
-        """Whether columns rise strictly within every row: sorted, no duplicates. Synchronizes."""
+        """Whether the columns of every row are sorted and without duplicates. Synchronizes."""
         with self.device.active(), self.device.memory_guard():
-            return not self.structure.survey.num_unsorted
+            return self.csr.is_canonical or not self.structure.survey.num_unsorted
 
 
-def make_operand(
-    device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array, request: Request
-) -> Operand:
-    """Check CSR arrays on their device, once, and give their operand. Synchronizes.
+def prepare_matrix(
+    device: Device, shape: tuple[int, int], indptr: Array, indices: Array, data: Array, options: MatrixOptions
+) -> PreparedMatrix:
+    """Check CSR arrays on their device, once, and return the prepared matrix. Synchronizes.
 
     Raises
     ------
     StructureError
-        Where the arrays do not describe a matrix of this shape.
+        If the arrays do not describe a matrix of this shape.
     """
     with device.active(), device.memory_guard():
         source = (indptr, indices, data)
@@ -399,6 +474,7 @@ def make_operand(
         survey = kernels_of(device).survey(device, indptr, indices, bool(kernels_of(device).CSR_CODES))  # synchronizes
         if not survey.describes(shape[1], min(indices.size, data.size)):
             refuse_arrays(device, shape, indptr, indices, data)
-        # As in SciPy, arrays may have room for more entries than the row pointers speak of.
-        csr = Csr(shape, indptr, indices[: survey.last], data[: survey.last])
-        return Operand(device, csr, request, Structure.of(device, csr, survey), source)
+        # As in SciPy, the arrays may be longer than the last row pointer says.
+        indices, data = indices[: survey.last], data[: survey.last]
+        csr = Csr(shape, indptr, indices, data, not survey.num_unsorted, survey.max_length)
+        return PreparedMatrix(device, csr, options, Structure.of(device, csr, survey), source)

@@ -1,12 +1,12 @@
-"""Choosing by the clock: the best few candidates are timed, and the verdict is remembered on disk.
+"""The choice of a format by measured times: the best few candidates are timed, and the times are stored on disk.
 
-A verdict holds for the same device, versions, types and features of a matrix: whoever builds such a matrix again is not
-timed again.
+Stored times are valid for the same device, versions, dtypes and features of a matrix. A matrix for which they are valid
+is not timed again.
 
 References
 ----------
-Two measured candidates match or beat a trained selector, without its tail of bad choices: published for 2,843 matrices
-on MI250X and V100 (Ginkgo's runs).
+Timing two candidates matches or beats a trained selector, and avoids the few very bad choices of such a selector. This
+was published for 2,843 matrices on MI250X and V100 (Ginkgo's runs).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import closing
 from math import inf
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -28,44 +29,45 @@ from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan, rank
 
-__all__ = ["CANDIDATES", "LazyTuner", "cache_path", "forget", "key_of", "recall", "remember", "worth_timing"]
+__all__ = ["MAX_CANDIDATES", "LazyTuner", "cache_path", "forget", "formats_to_time", "key_of", "recall", "remember"]
 
-# Candidates that are timed at most, and how far behind the best prediction one may be.
-CANDIDATES = 4
-_WITHIN = 2.5
+# Largest number of candidates that are timed. A candidate is timed if its predicted time is at most _MAX_RATIO times
+# that of the best one.
+MAX_CANDIDATES = 4
+_MAX_RATIO = 2.5
 
-# Products of each candidate that `tune="lazy"` times.
+# Number of products of each candidate that `tune="lazy"` times.
 _ROUNDS = 3
 
 
-def worth_timing(plan: Plan, expected_products: int) -> list[str]:
-    """Give the two to four formats that may turn out best."""
+def formats_to_time(plan: Plan, expected_products: int) -> list[str]:
+    """Return the names of the two to four formats that may be the fastest."""
     ranked = rank(plan.candidates, expected_products)
-    close = [c.format for c in ranked if c.seconds <= _WITHIN * ranked[0].seconds]
-    return close[:CANDIDATES] if len(close) > 1 else [c.format for c in ranked[:2]]
+    close = [c.format for c in ranked if c.seconds <= _MAX_RATIO * ranked[0].seconds]
+    return close[:MAX_CANDIDATES] if len(close) > 1 else [c.format for c in ranked[:2]]
 
 
 def cache_path() -> Path:
-    """Give the file that verdicts are kept in."""
+    """Return the path of the database in which times are stored."""
     return cache_folder() / "verdicts.sqlite"
 
 
 def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:
-    """Name what a verdict depends on."""
+    """Return a hash of everything on which measured times depend."""
     features = [device.identity(), __version__, np.__version__, [str(t) for t in types], repr(plan.stats)]
     features += [[c.format, repr(c.storage), repr(c.launch)] for c in plan.candidates]
     return hashlib.sha256(json.dumps(features).encode()).hexdigest()
 
 
 def recall(key: str, formats: Collection[str]) -> dict[str, float] | None:
-    """Return the remembered times by format, or None where the cache holds none that can be used.
+    """Return the stored times by format, or None if no usable ones are stored.
 
     Parameters
     ----------
     key : str
-        Of `key_of`.
+        The result of `key_of`.
     formats : collection of str
-        The formats that can be chosen: times of any other were not written here.
+        The formats that can be chosen. An entry with the time of any other format is not usable.
     """
     path = cache_path()
     try:
@@ -81,7 +83,7 @@ def recall(key: str, formats: Collection[str]) -> dict[str, float] | None:
 
 
 def _parse_times(text: Any) -> dict[str, float]:
-    """Return times by format, or nothing where `text` is not what `remember` writes."""
+    """Return times by format, or an empty dictionary if `remember` cannot have written `text`."""
     try:
         times = {name: float(seconds) for name, seconds in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -90,7 +92,7 @@ def _parse_times(text: Any) -> dict[str, float]:
 
 
 def remember(key: str, times: dict[str, float]) -> None:
-    """Keep times by format; where no cache can be written, they are lost and measured again."""
+    """Store times by format. If the cache cannot be written, they are lost, and will be measured again."""
     path = cache_path()
     try:
         make_private(path.parent)
@@ -102,35 +104,61 @@ def remember(key: str, times: dict[str, float]) -> None:
 
 
 def forget() -> None:
-    """Drop all verdicts."""
+    """Delete all stored times."""
     cache_path().unlink(missing_ok=True)
 
 
+class FirstProducts:
+    """A product that counts its calls and says when there were many.
+
+    Parameters
+    ----------
+    multiply : callable
+    count : int
+        Number of calls that are many.
+    say_so : WeakMethod
+        Called before each call after that; the first one replaces this product. Weak, so that the matrix is freed as
+        soon as nobody refers to it.
+    """
+
+    def __init__(self, multiply: Callable[..., None], count: int, say_so: WeakMethod[Callable[[], None]]) -> None:
+        self._multiply, self._remaining, self._say_so = multiply, count, say_so
+
+    def __call__(self, *args: Any) -> None:
+        self._remaining -= 1
+        if self._remaining < 0 and (say_so := self._say_so()) is not None:
+            say_so()
+        self._multiply(*args)
+
+
 class LazyTuner:
-    """Takes the candidates in turn, one a product, until each has been timed a few times; never waits for any.
+    """A product that times its candidates: each call uses the next one, until all have been timed several times.
+
+    It never waits for the device, so a call may find that the times are not known yet.
 
     Parameters
     ----------
     device : Device
     candidates : dict of format to ``multiply(...)``
     decide : callable
-        Called once with the best time of each format, in seconds.
+        Called once with the shortest time of each format, in seconds.
     """
 
     def __init__(
         self, device: Device, candidates: dict[str, Callable[..., None]], decide: Callable[[dict[str, float]], None]
     ) -> None:
         self._device, self._candidates, self._decide = device, candidates, decide
-        self._turns = [name for _ in range(_ROUNDS + 1) for name in candidates]  # (the first of each only warms up)
-        self._expected = len(self._turns)
+        # The first product of each candidate warms up, and its time is not used.
+        self._remaining = [name for _ in range(_ROUNDS + 1) for name in candidates]
+        self._expected = len(self._remaining)
         self._times: list[tuple[str, Callable[[], float | None]]] = []
-        self._lock = make_lock()  # products may come from several threads
+        self._lock = make_lock()  # Several threads may call the product.
 
     def __call__(self, *args: Any) -> None:
-        """Compute one product by whichever candidate is next."""
+        """Compute one product with the next candidate. A product that a CUDA graph captures is not timed."""
         capturing = self._device.is_capturing()
         with self._lock:
-            name = self._turns.pop(0) if self._turns and not capturing else None
+            name = self._remaining.pop(0) if self._remaining and not capturing else None
         if name is not None:
             time = self._device.timed(lambda: self._candidates[name](*args))
             with self._lock:
@@ -141,12 +169,12 @@ class LazyTuner:
             self._finish()
 
     def _finish(self) -> None:
-        """Decide, once, when all times are known."""
+        """Call `decide`, once, when all times are known."""
         with self._lock:
             if len(self._times) < self._expected:
                 return
-            times = [(name, finished()) for name, finished in self._times[len(self._candidates) :]]
+            times = [(name, seconds_if_known()) for name, seconds_if_known in self._times[len(self._candidates) :]]
             if any(seconds is None for _, seconds in times):
                 return
-            self._expected = self._expected + 1  # never again
+            self._expected = self._expected + 1  # More times than there will ever be: no later call decides again.
         self._decide({name: min(t for n, t in times if n == name and t is not None) for name in self._candidates})

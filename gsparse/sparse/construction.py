@@ -1,11 +1,13 @@
-"""From what a caller has to CSR arrays on a device: the boundary where input is parsed."""
+"""Parse what a matrix is made from into CSR arrays, and refuse what is no matrix."""
 
 from __future__ import annotations
 
+from operator import index
 from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
@@ -13,12 +15,26 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.files import read_file
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.backends import kernels_of
 
-__all__ = ["check_source", "device_arrays", "device_of_source", "is_spmatrix", "read_file"]
+__all__ = [
+    "check_dtype",
+    "check_maxprint",
+    "check_shape",
+    "check_source",
+    "device_arrays",
+    "device_of_source",
+    "downloaded",
+    "is_spmatrix",
+    "parse_dtype",
+    "parse_host_source",
+    "read_file",
+]
 
 
 def check_source(source: Any) -> None:
-    """Refuse what is taken for a matrix by mistake: a file's name, nothing, a sparse tensor."""
+    """Refuse what users pass in place of a matrix by mistake: a file name, None, a sparse tensor."""
     if isinstance(source, str | PathLike):
         raise StructureError(f"a file name? use GpuSparseMatrix.from_file({fspath(source)!r})")
     if source is None:
@@ -33,24 +49,30 @@ def check_source(source: Any) -> None:
         )
 
 
+def check_maxprint(maxprint: Any) -> None:
+    """Refuse a `maxprint` with which SciPy would fail when it prints the matrix."""
+    if maxprint is not None and not (isinstance(maxprint, int | float | np.integer | np.floating) and maxprint >= 0):
+        raise ShapeError(f"maxprint must be a number of entries, at least 0, got {maxprint!r}")
+
+
 def device_of_source(source: Any) -> Device | None:
-    """Give the GPU that a constructor's argument lives on; None for anything of the host."""
+    """Return the GPU where a constructor's argument lives; None for anything on the host."""
     parts = source if isinstance(source, tuple) else (source,)
     for part in parts:
         for item in part if isinstance(part, tuple) else (part,):
-            found = device_of(item)
-            if found is not None:  # on GPUs only
-                return found
+            device = device_of(item)
+            if device is not None:  # on GPUs only
+                return device
     return None
 
 
 def is_spmatrix(source: Any) -> bool:
-    """Tell whether ``*`` is a matrix product of the source: of SciPy's `spmatrix`, and of CuPy's sparse matrices."""
+    """Tell whether ``*`` of the source is a matrix product: that of `spmatrix` and CuPy's sparse matrices is."""
     return isinstance(source, sp.spmatrix) or (hasattr(source, "tocsr") and device_of(source) is not None)
 
 
 def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: bool) -> tuple[Any, Array, Array, Array]:
-    """Give shape, indptr, indices and data from device arrays, without a host copy.
+    """Return shape, indptr, indices and data of a source on the device, without a copy on the host.
 
     Parameters
     ----------
@@ -66,7 +88,7 @@ def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: boo
         else:
             shape, source = _shape_of(source.shape if shape is None else shape), _from_dense(xp, source, shape)
     elif len(source) == 2:
-        shape, source = _from_coordinates(xp, source[0], source[1], shape)
+        shape, source = _from_coordinates(device, source[0], source[1], shape)
     elif len(source) != 3:
         raise ShapeError(f"device arrays are (data, (row, col)) or (data, indices, indptr), got {len(source)} parts")
     data, indices, indptr = (xp.asarray(part) for part in source)
@@ -93,22 +115,29 @@ def _from_dense(xp: Any, dense: Array, shape: Any) -> tuple[Array, Array, Array]
     return dense[rows, columns], _narrow(columns, dense.shape[1]), _row_pointers(xp, rows, dense.shape[0])
 
 
-def _from_coordinates(xp: Any, data: Array, coordinates: Any, shape: Any) -> tuple[Any, tuple[Array, Array, Array]]:
-    """Sort coordinates by row, stably; duplicates stay and add up in products."""
+def _from_coordinates(
+    device: Device, data: Array, coordinates: Any, shape: Any
+) -> tuple[Any, tuple[Array, Array, Array]]:
+    """Sort coordinates by row, in a stable way; repeated entries remain and add up in products. Synchronizes."""
+    xp, kernels = device.xp, kernels_of(device)
     row, column = (xp.asarray(part) for part in coordinates)
     data = xp.asarray(data)
     if not row.shape == column.shape == data.shape or data.ndim != 1:
         shapes = f"{row.shape}, {column.shape}, {data.shape}"
         raise StructureError(f"row, col and data must be vectors of one length, got {shapes}")
-    spans = [(int(part.min()), int(part.max())) if part.size else (0, -1) for part in (row, column)]  # synchronizes
-    shape = tuple(high + 1 for _, high in spans) if shape is None else _shape_of(shape)
-    for name, part, (low, high), size in zip(("row", "column"), (row, column), spans, shape, strict=True):
+    for name, part in (("row", row), ("column", column)):
         if part.dtype.kind not in "iu":
             raise StructureError(f"{name} indices must be integers, got {part.dtype}: use astype(numpy.int32)")
-        if low < 0 or high >= size:
-            raise StructureError(f"{name} indices must lie in 0 to {size - 1}, they span {low} to {high}")
-    order = xp.argsort(row, kind="stable")
-    return shape, (data[order], _narrow(column[order], shape[1]), _row_pointers(xp, row, shape[0]))
+    if shape is None:
+        shape = tuple(int(part.max()) + 1 if part.size else 0 for part in (row, column))  # synchronizes
+    shape = _shape_of(shape)
+    for name, part, size in zip(("row", "column"), (row, column), shape, strict=True):
+        if not kernels.are_in_range(device, part, size):  # synchronizes
+            span = f"{int(part.min())} to {int(part.max())}"  # synchronizes
+            raise StructureError(f"{name} indices must lie in 0 to {size - 1}, they span {span}")
+    dtype = np.int32 if max(*shape, int(data.size)) <= MAX_INT32 else np.int64
+    order, indptr = kernels.order_by_row(device, row.astype(dtype, copy=False), shape[0])
+    return shape, (data[order], column.astype(dtype, copy=False)[order], indptr)
 
 
 def _row_pointers(xp: Any, rows: Array, num_rows: int) -> Array:
@@ -121,18 +150,79 @@ def _narrow(indices: Array, bound: int) -> Array:
     return indices.astype(np.int32 if bound <= np.iinfo(np.int32).max else np.int64)
 
 
+def parse_host_source(
+    scipy_class: Any, source: Any, shape: Any, dtype: Any, copy: bool
+) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
+    """Parse what lives on the host as SciPy does.
+
+    Parameters
+    ----------
+    scipy_class : {csr_array, csc_array}
+    source, shape, dtype, copy
+        As the constructor of `scipy_class` takes them.
+
+    Returns
+    -------
+    dict, [ndarray, ndarray, ndarray]
+        The attributes that SciPy's constructor sets, and indptr, indices and data. Nothing that this function made
+        still refers to the arrays.
+    """
+    check_index_kinds(source)
+    try:
+        parsed = scipy_class(source, shape=shape, dtype=dtype, copy=copy)
+    except ValueError as error:
+        kind = DtypeError if "dtype" in str(error) else StructureError
+        raise kind(f"no matrix can be made of what came: {error}") from error
+    attributes = vars(parsed)
+    return attributes, [attributes.pop(name) for name in ("indptr", "indices", "data")]
+
+
+def downloaded(source: Any) -> Any:  # on GPUs only
+    """Return a constructor's argument with its device arrays on the host. Synchronizes."""
+    if isinstance(source, tuple):
+        return tuple(map(downloaded, source))
+    home = device_of(source)
+    if home is not None and home.owns(source):
+        return home.download(source)
+    return source.get() if hasattr(source, "get") else source
+
+
 def check_index_kinds(source: Any) -> None:
-    """Refuse indices that are no integers, which SciPy casts without a word."""
-    if not isinstance(source, tuple) or len(source) not in (2, 3):
-        return
-    parts = source[1] if len(source) == 2 else source[1:]
-    for part in parts if isinstance(parts, tuple | list) else ():
+    """Refuse indices that are no integers, which SciPy casts, or takes as they are."""
+    parts: Any = ()
+    if sp.issparse(source):
+        parts = [vars(source).get(name, ()) for name in ("indptr", "indices")]
+    elif isinstance(source, tuple) and len(source) in (2, 3):
+        parts = source[1] if len(source) == 2 else source[1:]
+    for part in parts if isinstance(parts, tuple | list) or np.ndim(parts) == 2 else ():
         array = np.asarray(part)
         if array.ndim == 1 and array.size and array.dtype.kind not in "iu":
             raise StructureError(f"indices must be integers, got {array.dtype}: convert them with astype(numpy.int32)")
 
 
+def parse_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Return the dtype that a constructor's argument names, checked; None for None."""
+    if dtype is None:
+        return None
+    try:
+        parsed: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise DtypeError(f"dtype must name a dtype of NumPy, such as 'float64', got {dtype!r}: {error}") from error
+    check_dtype(parsed)
+    return parsed
+
+
+def check_shape(shape: Any) -> None:
+    """Refuse a shape whose lengths are no integers; SciPy checks the rest."""
+    lengths = shape if isinstance(shape, tuple | list | np.ndarray) else (() if shape is None else (shape,))
+    try:
+        for length in lengths:
+            index(length)
+    except TypeError:
+        raise ShapeError(f"shape must be two integers, or one for a sparse vector, got {shape!r}") from None
+
+
 def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse values that no sparse array holds, as SciPy does: objects, strings, half precision."""
+    """Refuse dtypes that SciPy's sparse arrays do not support: objects, strings, half precision."""
     if dtype.kind not in "biufc" or dtype == np.float16:
         raise DtypeError(f"a sparse matrix does not support dtype {dtype}: convert with astype(float)")

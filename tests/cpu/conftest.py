@@ -1,4 +1,4 @@
-"""Matrices that hurt, and an exact product to compare with."""
+"""Matrices with difficult structures, and an exact product to compare with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gsparse.device import threads
 from gsparse.formats import Csr
 
-# Lengths of the rows, and columns. No number of rows is a multiple of 8, 32 or 64 except where it says so.
+# Row lengths and number of columns. The number of rows is a multiple of 8, 32 or 64 only if the name says so.
 STRUCTURES: dict[str, tuple[list[int], int]] = {
     "mixed": ([0, 3, 1, 0, 8, 9, 7, 2, 0, 0, 5, 15, 1] * 8 + [0], 40),
     "multiple_of_64": ([3, 4, 5, 0] * 32, 20),
@@ -29,7 +29,10 @@ STRUCTURES: dict[str, tuple[list[int], int]] = {
 def make_csr(
     lengths: list[int], num_cols: int, dtype: Any, index_dtype: Any = "int32", seed: int = 0, distinct: int = 0
 ) -> Csr:
-    """Give rows of these lengths, columns in any order and twice wherever chance has it; `distinct` values if not 0."""
+    """Return a matrix with random rows of these lengths. Columns are unsorted and repeated.
+
+    If `distinct` is not 0, the matrix has at most that many distinct values.
+    """
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(index_dtype)
     nnz = int(indptr[-1])
@@ -41,13 +44,13 @@ def make_csr(
 
 
 def make_stencil(num_rows: int, offsets: list[int], dtype: Any, *, varying: bool = False) -> Csr:
-    """Give the rows of a matrix that is constant along diagonals, or only their structure; columns within bounds."""
+    """Return a square matrix with these diagonals. The values of a diagonal are equal, or random if `varying`."""
     rows, columns, places = [], [], []
     for place, offset in enumerate(offsets):
-        kept = np.arange(max(0, -offset), min(num_rows, num_rows - offset))
-        rows.append(kept)
-        columns.append(kept + offset)
-        places.append(np.full(kept.size, place))
+        diagonal_rows = np.arange(max(0, -offset), min(num_rows, num_rows - offset))
+        rows.append(diagonal_rows)
+        columns.append(diagonal_rows + offset)
+        places.append(np.full(diagonal_rows.size, place))
     order = np.lexsort((np.concatenate(places), np.concatenate(rows)))
     sorted_rows = np.concatenate(rows)[order]
     rng = np.random.default_rng(3)
@@ -69,7 +72,7 @@ def random_values(rng: np.random.Generator, shape: Any, dtype: Any) -> Any:
 
 
 def exact_product(csr: Csr, x: Any, conjugate: bool = False) -> tuple[Any, Any]:
-    """Give A @ x in extended precision (integers modulo 2**64), and |A| @ |x|."""
+    """Return A @ x in extended precision (modulo 2**64 for integers), and |A| @ |x|."""
     wide = np.dtype({"f": np.longdouble, "c": np.clongdouble, "i": np.int64}[x.dtype.kind])
     rows = np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr))
     data = csr.data.conj() if conjugate else csr.data
@@ -84,7 +87,8 @@ def exact_product(csr: Csr, x: Any, conjugate: bool = False) -> tuple[Any, Any]:
 
 @pytest.fixture
 def assert_row_by_row() -> Callable[..., None]:
-    """Compare with an exact result: |computed - exact| <= c * eps * (|A| |x|) in each row, c twice its length."""
+    """Compare with an exact result: |computed - exact| <= c * eps * (|A| |x|) in each row, where c is about twice its
+    length."""
 
     def check(csr: Csr, computed: Any, exact: Any, bound: Any) -> None:
         if computed.dtype.kind == "i":
@@ -92,7 +96,7 @@ def assert_row_by_row() -> Callable[..., None]:
             return
         real = np.finfo(computed.dtype)
         length = np.diff(csr.indptr).astype(np.longdouble).reshape(-1, *[1] * (computed.ndim - 1)) + 4
-        # One rounding of a subnormal a term comes on top.
+        # Each term may also be rounded to a subnormal number.
         allowed = 2 * length * (real.eps * bound + real.smallest_subnormal)
         assert (np.abs(computed - exact) <= allowed).all()
 
@@ -108,7 +112,7 @@ def _restored_threads() -> Any:
 
 @pytest.fixture
 def cases() -> Any:
-    """Give the helpers above to test files, whichever way pytest imports them."""
+    """Return the helpers of this file, so that tests need not import conftest.py."""
 
     class Cases:
         structures = STRUCTURES

@@ -1,4 +1,4 @@
-"""Formats made by hand of the CPU backend's set-up primitives, in any encoding that a test asks for."""
+"""Matrices in every format and encoding, made directly with the functions of the CPU backend that build formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES = ("plain", "uint8", "uint16", "equal")
 
 
 def encode_values(data: Any, how: str, compute: Any) -> Values:
-    """Write values down; `how` says whether by table (then of few distinct values) or as one."""
+    """Encode values as `how` says: in a table (of few distinct values), or as one value."""
     if how == "plain":
         return Values(data)
     table = np.unique(data).astype(compute)
@@ -50,7 +50,7 @@ def encode_columns(columns: Any, how: str, num_cols: int) -> Columns:
 
 
 def make_long_rows(indptr: Any, limit: int, first: int | None) -> tuple[LongRows, int]:
-    """Gather rows longer than `limit`: in CSR's place, or copied from position `first` on; give the end too."""
+    """Return the rows longer than `limit`, in CSR or copied to position `first`, and the end of the copies."""
     lengths = np.diff(indptr).astype(np.int64)
     rows = np.flatnonzero(lengths > limit)
     begins = indptr[rows].astype(np.int64)
@@ -114,7 +114,7 @@ def make_entries(
 
 
 def make_row_blocks(csr: Csr, work: int) -> RowBlocks:
-    """Cut where a row is the first to begin in its share of `work`, and around rows longer than that."""
+    """Divide rows into blocks of about `work`; a row longer than that is a block of its own."""
     begins = csr.indptr.astype(np.int64) + np.arange(csr.num_rows + 1)
     cuts = np.searchsorted(begins, np.arange(0, csr.nnz + csr.num_rows + work, work))
     long_rows = np.flatnonzero(np.diff(csr.indptr) > work)
@@ -157,7 +157,7 @@ def make_patterns(csr: Csr, compute: Any, *, constant: bool, values: str = "plai
 
 
 def store(format: str, csr: Csr, compute: Any, columns: str = "plain", values: str = "plain") -> Any:
-    """Store a matrix in the way that a format's name stands for; "+" adds a variant."""
+    """Store a matrix in the format of a name; "+" in the name adds a variant."""
     match format:
         case "csr_scalar" | "csr_vector":
             return make_entries(csr, compute, columns, values)

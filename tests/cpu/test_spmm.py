@@ -9,6 +9,9 @@ from gsparse.formats.launch import Launch
 from gsparse.kernels import cpu
 from tests.cpu.stored import DEVICE, store
 
+# The quick choice leaves these tests out: tests/test_products.py and tests/test_columns.py run the same kernels.
+pytestmark = pytest.mark.whole
+
 LAYOUTS = {
     "row_major": np.empty,
     "column_major": lambda shape, dtype: np.empty(shape, dtype, order="F"),
@@ -64,7 +67,7 @@ def test_spmm_conjugates_scales_and_accumulates(num_columns: int, cases: Any, as
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_column_has_the_bits_of_a_product_with_it_alone(layout: str, cases: Any) -> None:
+def test_each_column_has_the_same_bits_as_a_product_with_that_column_alone(layout: str, cases: Any) -> None:
     csr = cases.make_csr([5, 0, 90, 12] * 30, 50, "float64", "int32")
     x = np.random.default_rng(1).standard_normal((50, 19))
     together = multiply(csr, x, layout)

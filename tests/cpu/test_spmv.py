@@ -13,6 +13,9 @@ from gsparse.formats.launch import Launch
 from gsparse.kernels import cpu
 from tests.cpu.stored import make_entries, make_row_blocks, make_tiles, store
 
+# The quick choice leaves these tests out: tests/test_products.py and tests/test_columns.py run the same kernels.
+pytestmark = pytest.mark.whole
+
 IN_ORDER = [
     "csr_scalar",
     "ellpack",
@@ -25,8 +28,9 @@ FORMATS = [*IN_ORDER, "csr_vector", "csr_adaptive", "csr_split"]
 PATTERNS = ["row_pattern", "row_pattern+values"]
 LAUNCH = Launch(threads_per_row=8)
 
-# Stored and compute dtype, indices, how columns and values are written down, and for which formats: any two of these
-# meet somewhere, but each takes a second to compile. All formats take all of them plain in float64.
+# The stored dtype, the compute dtype, the dtype of indices, the encodings of columns and values, and the formats with
+# which they are tested. A case takes a second to compile, so there are only as many as cover all pairs of choices. All
+# formats are tested with float64, without encoding.
 WRITTEN: list[tuple[str, str, str, str, str, list[str]]] = [
     ("float64", "float64", "int32", "plain", "plain", FORMATS),
     ("float64", "float64", "int64", "uint8", "equal", ["csr_scalar", "blocked_ellpack"]),
@@ -43,7 +47,7 @@ WRITTEN_EACH = [(format, *case) for *case, formats in WRITTEN for format in form
 
 
 def product(format: str, matrix: Any, x: Any, alpha: Any = 1, beta: Any = 0, y: Any = None, **options: Any) -> Any:
-    """Run a kernel on a `y` of NaN, unless one is given."""
+    """Run a kernel and return its output, which is full of NaN (or -7, for integers) before, unless `y` is given."""
     if y is None:
         y = np.full(matrix.num_rows, np.nan if x.dtype.kind != "i" else -7).astype(x.dtype)
     scalar = x.dtype.type
@@ -54,7 +58,7 @@ def product(format: str, matrix: Any, x: Any, alpha: Any = 1, beta: Any = 0, y: 
 
 
 @pytest.mark.parametrize(("format", "stored", "compute", "index", "columns", "values"), WRITTEN_EACH)
-def test_spmv_is_exact_row_by_row_however_entries_are_written(
+def test_spmv_is_exact_row_by_row_in_every_encoding(
     format: str, stored: str, compute: str, index: str, columns: str, values: str, cases: Any, assert_row_by_row: Any
 ) -> None:
     distinct = {"plain": 0, "equal": 1, "uint8": 200, "uint16": 300}[values]
@@ -148,12 +152,12 @@ def test_spmv_writes_empty_rows_and_reads_y_only_for_beta(format: str, cases: An
 
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("format", FORMATS + PATTERNS)
-def test_spmv_meets_inf_and_nan_as_scipy_does(format: str, special: float, cases: Any) -> None:
+def test_spmv_treats_inf_and_nan_as_scipy_does(format: str, special: float, cases: Any) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
     for name in ("mixed", "one_dense_row", "many_rows", "all_empty"):
         csr = cases.make_csr(*cases.structures[name], "float64")
         x = np.random.default_rng(1).standard_normal(csr.num_cols)
-        x[::97] = special  # x[0] too, which is read in the place of padding
+        x[::97] = special  # also in x[0], which kernels read for padding
         expected = scipy_sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape) @ x
         y = product(format, store(format, csr, "float64"), x)
         finite = np.isfinite(expected)
@@ -163,7 +167,7 @@ def test_spmv_meets_inf_and_nan_as_scipy_does(format: str, special: float, cases
 
 @pytest.mark.parametrize("columns", ["plain", "uint16"])
 @pytest.mark.parametrize("format", ["ellpack", "blocked_ellpack", "blocked_ellpack+long"])
-def test_padding_lets_nothing_of_x_through(format: str, columns: str, cases: Any) -> None:
+def test_padding_does_not_add_elements_of_x(format: str, columns: str, cases: Any) -> None:
     csr = cases.make_csr(*cases.structures["mixed"], "float64")
     csr.indices[csr.indices == 0] = 1
     x = np.ones(csr.num_cols)
@@ -172,7 +176,7 @@ def test_padding_lets_nothing_of_x_through(format: str, columns: str, cases: Any
 
 
 @pytest.mark.parametrize("format", IN_ORDER + PATTERNS)
-def test_rows_summed_in_order_have_scipys_bits(format: str, cases: Any) -> None:
+def test_rows_that_are_summed_in_order_have_the_same_bits_as_scipys(format: str, cases: Any) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
     for name in ("mixed", "multiple_of_64", "one_column", "one_row"):
         csr = cases.make_csr(*cases.structures[name], "float64")
@@ -209,7 +213,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(format: str, cases: Any) ->
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_tiles_and_blocks_of_any_size_share_out_every_row(size: int, cases: Any, assert_row_by_row: Any) -> None:
+def test_tiles_and_blocks_of_any_size_cover_every_row(size: int, cases: Any, assert_row_by_row: Any) -> None:
     for lengths, num_cols in cases.structures.values():
         csr = cases.make_csr(lengths[-150:], num_cols, "float64")
         x = np.random.default_rng(1).standard_normal(num_cols)
@@ -219,7 +223,7 @@ def test_tiles_and_blocks_of_any_size_share_out_every_row(size: int, cases: Any,
             assert_row_by_row(csr, product(format, matrix, x), *exact)
 
 
-def test_products_of_one_matrix_in_many_threads_do_not_meet(cases: Any) -> None:
+def test_products_of_one_matrix_in_many_threads_do_not_interfere(cases: Any) -> None:
     csr = cases.make_csr(*cases.structures["many_rows"], "float64")
     vectors = np.random.default_rng(1).standard_normal((40, csr.num_cols))
     for format in ("csr_split", "csr_adaptive", "blocked_ellpack+sorted+long"):
@@ -231,7 +235,7 @@ def test_products_of_one_matrix_in_many_threads_do_not_meet(cases: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["csr_scalar", "blocked_ellpack", "row_pattern"])
-def test_spmv_takes_read_only_arrays(format: str, cases: Any) -> None:
+def test_spmv_accepts_read_only_arrays(format: str, cases: Any) -> None:
     csr = cases.make_stencil(100, [-1, 0, 1], "float64")
     x = np.ones(csr.num_cols)
     expected = product(format, store(format, csr, "float64"), x)

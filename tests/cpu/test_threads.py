@@ -5,6 +5,7 @@ import shutil
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause
 from tests.support import SOURCE_ROOT, run_python
 
-# Large enough that 16 threads take parts.
+# Large enough that 16 threads share the work.
 LARGE_ROWS = 120_000
 
 NATIVE = pytest.mark.skipif(FUTEX is None, reason="needs Linux's futex")
@@ -63,7 +64,7 @@ def test_the_number_of_threads_changes_no_bit(large: Any) -> None:
 def test_every_row_has_exactly_one_owner(num_parts: int) -> None:
     from gsparse.kernels.cpu import rows
 
-    first_row = numba.njit(rows.first_row.py_func)  # (the compiled one is a piece: Python cannot call it)
+    first_row = numba.njit(rows.first_row.py_func)  # Python cannot call the compiled function
     for lengths in ([], [0, 0, 0], [9], [0, 0, 9], [9, 0, 0], [1, 0, 500, 0, 1, 1], [2] * 100):
         indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
         bounds = [first_row(part, num_parts, indptr) for part in range(num_parts + 1)]
@@ -122,7 +123,7 @@ def test_a_part_may_itself_multiply(large: Any) -> None:
     assert all(same)
 
 
-def test_a_part_may_itself_hand_out_parts() -> None:
+def test_a_part_may_itself_distribute_parts() -> None:
     threads.set_num_threads(3)
     seen = []
     cost = 10**9
@@ -135,7 +136,7 @@ def test_a_part_may_itself_hand_out_parts() -> None:
     assert sorted(seen) == sorted([*range(num_parts)] * num_parts)
 
 
-def test_an_error_in_a_part_reaches_the_caller_and_the_threads_live_on() -> None:
+def test_an_error_in_a_part_reaches_the_caller_and_the_threads_continue() -> None:
     threads.set_num_threads(2)
 
     def fail(part: int, num_parts: int) -> None:
@@ -155,13 +156,13 @@ def hold(part: int, num_parts: int, held: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [hold, lambda part, num_parts, held: None], ids=["compiled", "Python"])
-def test_arrays_are_let_go_of_after_a_product(function: Any) -> None:
+def test_arrays_are_released_after_a_product(function: Any) -> None:
     threads.set_num_threads(2)
     array = np.zeros(1000)
     before = sys.getrefcount(array)
     for _ in range(10):
         threads.run_parts(function, 10**9, array)
-    # A thread of the pool may be about to drop its last reference.
+    # A thread of the pool may not have dropped its last reference yet.
     for _ in range(1000):
         if sys.getrefcount(array) == before:
             break
@@ -195,7 +196,10 @@ def test_threads_end_when_fewer_are_allowed(name: str, function: Any) -> None:
 
 @compiled
 def meet(part: int, num_parts: int, words: int) -> None:
-    """Wait until two threads are in a part, half a second or so at most; word 0 counts them, word 1 those that met."""
+    """Wait until two threads run this function at the same time, for about half a second at most.
+
+    Word 0 counts the calls, and word 1 those calls that found another one.
+    """
     fetch_add(words, 1)
     for _ in range(10**7):
         if load(words) > 1:
@@ -207,10 +211,10 @@ def meet(part: int, num_parts: int, words: int) -> None:
 @NATIVE
 @pytest.mark.parametrize("num_threads", [2, 16])
 @pytest.mark.parametrize("idle", [0, 0.05], ids=["awake", "asleep"])
-def test_helpers_come_while_another_thread_keeps_the_gil(idle: float, num_threads: int) -> None:
+def test_helpers_start_while_another_thread_holds_the_gil(idle: float, num_threads: int) -> None:
     threads.set_num_threads(num_threads)
     words = np.zeros(2, np.int64)
-    threads.run_parts(meet, 10**9, words.ctypes.data)  # compiles, and starts the threads
+    threads.run_parts(meet, 10**9, words.ctypes.data)  # the first call compiles, and starts the threads
     threading.Event().wait(idle)
     words[:] = 0
 
@@ -222,7 +226,7 @@ def test_helpers_come_while_another_thread_keeps_the_gil(idle: float, num_thread
     keeper.start()
     interval = sys.getswitchinterval()
     try:
-        sys.setswitchinterval(5)  # from here on, who has the GIL gives it up after longer than a part waits
+        sys.setswitchinterval(5)  # longer than `meet` waits: the thread that holds the GIL keeps it meanwhile
         threads.run_parts(meet, 10**9, words.ctypes.data)
         met, words[1] = words[1], 1
     finally:
@@ -242,7 +246,7 @@ def test_idle_threads_cost_nothing(large: Any) -> None:
     assert time.process_time() - before < 0.1
 
 
-@compiled
+@partial(compiled, allocates=True)
 def allocate(part: int, num_parts: int, size: int, out: Any) -> None:
     out[part] = np.empty(size)[:1].size
 
@@ -258,7 +262,7 @@ def test_a_part_without_memory_is_an_error(num_threads: int) -> None:
     assert out.any()
 
 
-def test_kernels_run_where_native_threads_do_not_work(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_run_if_native_threads_do_not_work(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(1).standard_normal(5000)
     threads.set_num_threads(3)
     expected = large @ x
@@ -286,7 +290,7 @@ def test_kernels_run_where_native_threads_do_not_work(large: Any, monkeypatch: p
         ("2", TypeError, "must be an integer, got str"),
     ],
 )
-def test_a_bad_number_of_threads_is_an_error(bad: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_number_of_threads_is_an_error(bad: Any, error: type[Exception], message: str) -> None:
     before = threads.get_num_threads()
     with pytest.raises(error, match=message):
         threads.set_num_threads(bad)
@@ -314,7 +318,7 @@ def test_the_environment_sets_the_number_of_threads(
     assert threads._default_num_threads() == (expected or available)
 
 
-def test_a_bad_variable_of_ours_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_environment_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GSPARSE_NUM_THREADS", "many")
     with pytest.raises(ValueError, match="GSPARSE_NUM_THREADS must be an integer of at least 1, got 'many'"):
         threads._default_num_threads()
@@ -340,7 +344,7 @@ def test_threadpoolctl_limits_our_threads_and_restores_them() -> None:
 def test_a_forked_child_multiplies_after_its_parent_did() -> None:
     program = PRODUCT + (
         "import os, warnings\n"
-        "warnings.simplefilter('ignore')\n"  # Python 3.12 warns of every fork beside threads
+        "warnings.simplefilter('ignore')\n"  # since Python 3.12, a fork of a process with threads warns
         "threads.set_num_threads(3)\n"
         "ok = product()\n"
         "child = os.fork()\n"
@@ -353,7 +357,7 @@ def test_a_forked_child_multiplies_after_its_parent_did() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_child_forked_amid_products_of_other_threads_multiplies() -> None:
+def test_a_child_forked_during_products_of_other_threads_multiplies() -> None:
     program = PRODUCT + (
         "import os, threading, warnings\n"
         "warnings.simplefilter('ignore')\n"
@@ -382,18 +386,19 @@ def test_a_child_forked_amid_products_of_other_threads_multiplies() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "print(product())",  # helpers are awake
+        "print(product())",  # the helper threads are still awake when the process ends
         "print(product()); import time; time.sleep(0.1)",
         "import atexit; atexit.register(lambda: print(product()))",
         "import atexit; atexit.register(lambda: print(product())); product()",
         "import threading; threading.Thread(target=lambda: print(product())).start()",
     ],
 )
+@pytest.mark.few(2)
 def test_the_process_ends_cleanly(last: str, num_threads: int) -> None:
     assert run_python(f"{PRODUCT}threads.set_num_threads({num_threads})\n{last}\n") == "True"
 
 
-# A round ends also where the exception is lost: Python prints and drops one that is raised while it frees an object.
+# A round also ends if the exception is lost: an exception that is raised while Python frees an object is only printed.
 INTERRUPTION = """
 import itertools, os, random, signal, threading, warnings
 warnings.simplefilter("ignore")
@@ -413,7 +418,7 @@ signal.signal(signal.SIGINT, interrupt)
 """
 
 
-def test_an_interrupted_product_leaves_the_threads_in_order() -> None:
+def test_products_after_an_interrupted_one_are_right() -> None:
     program = (
         f"{PRODUCT}{INTERRUPTION}"
         "threads.set_num_threads(3)\n"
@@ -425,7 +430,7 @@ def test_an_interrupted_product_leaves_the_threads_in_order() -> None:
 
 
 @NATIVE
-def test_helpers_that_an_interruption_kept_from_starting_are_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_whose_start_was_interrupted_are_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
     threads.set_num_threads(1)
     threads.run_parts(hold, 10**9, np.zeros(1000))
     start, calls = threading.Thread.start, []
@@ -438,7 +443,7 @@ def test_helpers_that_an_interruption_kept_from_starting_are_started_later(monke
 
     monkeypatch.setattr(threading.Thread, "start", interrupted_once)
     threads.set_num_threads(5)
-    pool._pool.resize(0)  # the helpers of other tests leave
+    pool._pool.resize(0)  # ends the helpers of other tests
     wait_for_helpers(0)
     with pytest.raises(KeyboardInterrupt):
         threads.run_parts(hold, 10**9, np.zeros(1000))
@@ -459,6 +464,7 @@ def wait_for_helpers(number: int) -> None:
     ["threads.set_num_threads(2 + next(count) % 2); A @ x", "A.data[0] = next(count); A @ x"],
     ids=["other helpers", "other values"],
 )
+@pytest.mark.whole
 def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
     program = (
         f"{PRODUCT.replace('200_000', '60_000')}{INTERRUPTION}"
@@ -476,7 +482,7 @@ def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
     assert run_python(program) == "free"
 
 
-# What one thread calls, and what hands the same kernel's parts to several.
+# The function that a single thread calls, and the one that distributes the same kernel over several threads.
 COMPILED = pytest.mark.parametrize(
     ("num_threads", "code"),
     [(1, "spmv_csr._csr_scalar"), pytest.param(2, "spmv_csr._csr_scalar.hand_out.args[0]", marks=NATIVE)],
@@ -494,6 +500,7 @@ def count_cache_hits(num_threads: int, code: str) -> str:
 
 
 @COMPILED
+@pytest.mark.whole
 def test_a_second_process_finds_the_compiled_code(tmp_path: Path, num_threads: int, code: str) -> None:
     program = count_cache_hits(num_threads, code)
     assert run_python(program, NUMBA_CACHE_DIR=str(tmp_path)) == "True 0"
@@ -502,7 +509,7 @@ def test_a_second_process_finds_the_compiled_code(tmp_path: Path, num_threads: i
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A copy of the package, as if it were installed there."""
+    """Copy the package to a new folder, as an installation would, and return its path there."""
     package = tmp_path / "installed" / "gsparse"
     shutil.copytree(SOURCE_ROOT / "gsparse", package, ignore=shutil.ignore_patterns("__pycache__"))
     return package
@@ -514,7 +521,8 @@ def at_home(home: Path) -> dict[str, str]:
 
 
 @COMPILED
-def test_compiled_code_goes_to_the_users_cache_and_leaves_nothing_where_the_package_is(
+@pytest.mark.whole
+def test_compiled_code_is_stored_in_the_users_cache_and_not_beside_the_package(
     tmp_path: Path, installed: Path, num_threads: int, code: str
 ) -> None:
     program = count_cache_hits(num_threads, code)
@@ -522,25 +530,26 @@ def test_compiled_code_goes_to_the_users_cache_and_leaves_nothing_where_the_pack
     assert run_python(program, installed.parent, **variables) == "True 0"
     assert run_python(program, installed.parent, **variables) == "True 1"
     assert any((tmp_path / "home").rglob("*.nbi")) and not any(installed.rglob("*.nbi"))
-    # (numba itself looks only at the file of the function, not at those of what it calls)
+    # numba itself checks only the file of a function for changes, and not the files of the functions that it calls.
     with (installed / "kernels" / "cpu" / "intrinsics.py").open("a") as changed:
         changed.write("# changed\n")
     assert run_python(program, installed.parent, **variables) == "True 0"
 
 
-def test_compiled_code_stays_beside_the_source_where_the_users_cache_cannot_be_written(
+@pytest.mark.whole
+def test_compiled_code_is_stored_beside_the_source_if_the_users_cache_cannot_be_written(
     tmp_path: Path, installed: Path
 ) -> None:
     program = count_cache_hits(1, "spmv_csr._csr_scalar")
     variables = at_home(tmp_path / "home")
-    # A file in the place of the folder stops root too, which a mode would not.
+    # A file in place of the folder prevents writing even for root, which permissions would not.
     (tmp_path / "home" / "cache").touch()
     assert run_python(program, installed.parent, **variables) == "True 0"
     assert run_python(program, installed.parent, **variables) == "True 1"
     assert any(installed.rglob("*.nbi"))
 
 
-def test_other_libraries_code_is_kept_where_they_say() -> None:
+def test_the_cache_folder_of_other_libraries_is_not_changed() -> None:
     folder = "numba.config.CACHE_DIR"
     program = f"import numba; before = {folder}; import gsparse.kernels.cpu; print({folder} == before)"
     assert run_python(program) == "True"

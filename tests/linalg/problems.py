@@ -1,4 +1,4 @@
-"""Systems to solve, small enough for emulated devices, and what their solutions are held against."""
+"""Linear systems that are small enough for emulated devices, and measures of their solutions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.support import host, random_values
 
 
 def laplacian(n: int, dtype: Any = float) -> sp.csr_array:
-    """Give the 5-point Laplacian of an n×n grid; Hermitian and complex where the dtype is."""
+    """Return the 5-point Laplacian of an n×n grid; it is complex Hermitian if the dtype is complex."""
     dtype = np.dtype(dtype)
-    beside = -1 + 0.5j if dtype.kind == "c" else -1.0
-    line = sp.diags_array([beside, 2.0, np.conj(beside)], offsets=[-1, 0, 1], shape=(n, n), dtype=dtype)
+    off_diagonal = -1 + 0.5j if dtype.kind == "c" else -1.0
+    line = sp.diags_array([off_diagonal, 2.0, np.conj(off_diagonal)], offsets=[-1, 0, 1], shape=(n, n), dtype=dtype)
     eye = sp.eye_array(n, dtype=dtype)
     return sp.csr_array(sp.kron(line, eye) + sp.kron(eye, line), dtype=dtype)
 
 
 def convection(n: int, dtype: Any = float) -> sp.csr_array:
-    """Give an upwind convection-diffusion operator of an n×n grid: not symmetric."""
+    """Return a nonsymmetric upwind convection-diffusion operator on an n×n grid."""
     dtype = np.dtype(dtype)
     line = sp.diags_array([-1.5, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n), dtype=dtype)
     eye = sp.eye_array(n, dtype=dtype)
@@ -29,14 +29,14 @@ def convection(n: int, dtype: Any = float) -> sp.csr_array:
 
 
 def indefinite(n: int, dtype: Any = float) -> sp.csr_array:
-    """Give a Hermitian operator with eigenvalues of both signs, none near 0."""
+    """Return a Hermitian operator with eigenvalues of both signs, none near 0."""
     S = laplacian(n, dtype)
     signs = np.where(np.arange(n * n) % 2, 3, -6)
     return sp.csr_array(S + sp.diags_array(signs.astype(S.dtype)), dtype=S.dtype)
 
 
 def rectangular(rows: int, columns: int, dtype: Any = float) -> sp.csr_array:
-    """Give a sparse matrix of full rank, about ten entries a row or column."""
+    """Return a sparse matrix of full rank with about ten entries per row or column."""
     rng = np.random.default_rng(rows + columns)
     S = sp.random_array((rows, columns), density=min(1, 10 / min(rows, columns)), rng=rng, dtype=float).tocsr()
     S.data = random_values(rng, S.nnz, dtype)
@@ -49,7 +49,7 @@ def right_hand_side(S: Any, columns: int | None = None, seed: int = 0) -> Any:
 
 
 def residual(S: Any, x: Any, b: Any) -> Any:
-    """Give norm(b - S·x) / norm(b), of each column."""
+    """Return norm(b - S·x) / norm(b) of each column."""
     return np.linalg.norm(b - S @ host(x), axis=0) / np.linalg.norm(b, axis=0)
 
 

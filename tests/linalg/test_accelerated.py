@@ -33,7 +33,7 @@ def solve(name: str, A: Any, b: Any, **options: Any) -> tuple[Any, int]:
 
 
 def count_products(monkeypatch: pytest.MonkeyPatch, accelerated: Any) -> Counter[str]:
-    """Count what SciPy asks of the operator, by method; `A.stats` counts the products of the device's solver too."""
+    """Count SciPy's calls of the operator by method; `A.stats` would also count the products of the device's solver."""
     counts: Counter[str] = Counter()
     for name in ("_matvec", "_rmatvec", "_matmat", "_rmatmat"):
         multiply = getattr(accelerated, name)
@@ -51,7 +51,8 @@ def count_products(monkeypatch: pytest.MonkeyPatch, accelerated: Any) -> Counter
     ("problem", "name"),
     [("definite", name) for name in (*HERMITIAN, *GENERAL)] + [("general", name) for name in GENERAL],
 )
-def test_scipy_ends_after_a_few_products(
+@pytest.mark.few(4)
+def test_scipys_solvers_end_after_a_few_products(
     real_device: Device, problem: str, name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "minres" and dtype is complex:
@@ -60,7 +61,7 @@ def test_scipy_ends_after_a_few_products(
     b = right_hand_side(S)
     A = GpuSparseMatrix(S, device=real_device)
     A @ b
-    for rtol in (1e-5, 1e-7 if name == "tfqmr" else 1e-9):  # (tfqmr does not see what an inexact solve lacks)
+    for rtol in (1e-5, 1e-7 if name == "tfqmr" else 1e-9):  # tfqmr does not notice the errors of inexact solves
         count, accelerated = Count(), A.accelerated()
         products = count_products(monkeypatch, accelerated)
         x, info = solve(name, accelerated, b, rtol=rtol, callback=count)
@@ -73,7 +74,8 @@ def test_scipy_ends_after_a_few_products(
 
 
 @pytest.mark.parametrize("name", ["cg", "gmres", "qmr"])
-def test_every_device_accelerates(device: Device, name: str) -> None:
+@pytest.mark.few(1)
+def test_accelerated_solvers_converge_on_every_device(device: Device, name: str) -> None:
     S = laplacian(6)
     b = right_hand_side(S)
     x, info = solve(name, GpuSparseMatrix(S, device=device).accelerated(), b, rtol=1e-8)
@@ -81,7 +83,7 @@ def test_every_device_accelerates(device: Device, name: str) -> None:
     assert residual(S, x, b) < 1e-8
 
 
-def test_a_tight_tolerance_and_a_guess_are_met(real_device: Device) -> None:
+def test_a_tight_tolerance_is_reached_also_from_an_initial_guess(real_device: Device) -> None:
     S = laplacian(SIDE)
     b = right_hand_side(S)
     A = GpuSparseMatrix(S, device=real_device)
@@ -92,7 +94,7 @@ def test_a_tight_tolerance_and_a_guess_are_met(real_device: Device) -> None:
     assert count.calls <= 4
 
 
-def test_sizes_near_underflow_are_no_matter(real_device: Device) -> None:
+def test_vectors_of_very_small_and_very_large_norm_are_solved(real_device: Device) -> None:
     S = convection(SIDE)
     b = right_hand_side(S)
     psolve = GpuSparseMatrix(S, device=real_device).accelerated().psolve
@@ -103,7 +105,7 @@ def test_sizes_near_underflow_are_no_matter(real_device: Device) -> None:
     assert psolve(b[:, None]).shape == (b.size, 1)
 
 
-def test_the_method_follows_the_matrix(real_device: Device) -> None:
+def test_the_method_is_chosen_by_the_matrix(real_device: Device) -> None:
     for make, name in ((laplacian, "cg"), (indefinite, "minres"), (convection, "bicgstab")):
         accelerated = GpuSparseMatrix(make(6), device=real_device).accelerated()
         assert accelerated._methods[0][0].__name__ == name
@@ -111,6 +113,7 @@ def test_the_method_follows_the_matrix(real_device: Device) -> None:
     assert told._methods[0][0] is cg
 
 
+@pytest.mark.whole
 def test_indefinite_matrices_are_solved(real_device: Device) -> None:
     S = indefinite(SIDE)
     b = right_hand_side(S)
@@ -120,7 +123,7 @@ def test_indefinite_matrices_are_solved(real_device: Device) -> None:
 
 
 @pytest.mark.parametrize("name", ["cgg", "jacobi", "SolveResult"])
-def test_what_is_no_method_is_refused_with_those_there_are(real_device: Device, name: str) -> None:
+def test_the_error_for_an_unknown_method_lists_the_known_ones(real_device: Device, name: str) -> None:
     A = GpuSparseMatrix(laplacian(SIDE), device=real_device)
     with pytest.raises(ValueError, match=f"one of cg, minres, bicgstab, gmres, fgmres, got '{name}'"):
         A.accelerated(name)
@@ -155,7 +158,7 @@ def test_the_adjoint_is_preconditioned_by_the_adjoint(real_device: Device) -> No
     assert accelerated.last.iterations <= 2
 
 
-def test_a_solve_that_fails_is_told_and_scipy_goes_on(real_device: Device) -> None:
+def test_a_failed_solve_warns_and_scipy_continues(real_device: Device) -> None:
     S = laplacian(SIDE)
     b = right_hand_side(S)
     accelerated = GpuSparseMatrix(S, device=real_device).accelerated("cg", maxiter=12)
@@ -165,6 +168,7 @@ def test_a_solve_that_fails_is_told_and_scipy_goes_on(real_device: Device) -> No
     assert residual(S, x, b) < 1e-8
 
 
+@pytest.mark.whole
 def test_auto_goes_on_to_the_next_method(real_device: Device) -> None:
     S = laplacian(SIDE)
     b = right_hand_side(S)
@@ -173,7 +177,7 @@ def test_auto_goes_on_to_the_next_method(real_device: Device) -> None:
     assert [method.__name__ for method, _ in accelerated._methods] == ["gmres"]
 
 
-def test_it_is_an_operator(real_device: Device) -> None:
+def test_the_accelerated_matrix_is_a_linear_operator(real_device: Device) -> None:
     S = convection(5)
     A = GpuSparseMatrix(S, device=real_device).accelerated()
     X = right_hand_side(S, 2)
@@ -183,7 +187,7 @@ def test_it_is_an_operator(real_device: Device) -> None:
     np.testing.assert_allclose((2 * A) @ X[:, 0], 2 * (S @ X[:, 0]))
 
 
-def test_integers_and_single_precision(real_device: Device) -> None:
+def test_matrices_of_integers_and_of_float32_are_accelerated(real_device: Device) -> None:
     S = laplacian(SIDE)
     b = right_hand_side(S)
     for dtype in (int, np.float32):

@@ -1,4 +1,4 @@
-"""Chebyshev iteration, with bounds given and estimated, on every device."""
+"""Chebyshev iteration, with explicit and estimated bounds, on every device."""
 
 from __future__ import annotations
 
@@ -28,34 +28,37 @@ def matrix(device: Device, S: Any = S) -> GpuSparseMatrix:
 
 
 def expected_iterations(low: float, high: float, rtol: float) -> float:
-    """Give the k at which 1 / T_k falls below rtol: the bound for each component of the error."""
+    """Return the k at which 1 / T_k, the bound for each component of the error, falls below rtol."""
     return float(np.arccosh(1 / rtol) / np.arccosh((high + low) / (high - low)))
 
 
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
-def test_chebyshev_converges_as_its_polynomial_says(device: Device, M: Any) -> None:
+@pytest.mark.few(1)
+def test_chebyshev_converges_at_the_rate_of_its_polynomial(device: Device, M: Any) -> None:
     bounds = BOUNDS
     if M is not None:
         eigenvalues = np.linalg.eigvals((M @ S).toarray()).real
         bounds = eigenvalues.min(), eigenvalues.max()
-    found = chebyshev(matrix(device), B, bounds=bounds, rtol=1e-9, M=M, full_output=True)
-    assert found.info == 0
-    assert residual(S, found.x, B) < 1e-8
-    np.testing.assert_allclose(found.residuals[-1], np.linalg.norm(B - S @ found.x), rtol=1e-4)
-    most = expected_iterations(*bounds, 1e-9)
-    assert 0.7 * most < found.iterations < most + 3
+    result = chebyshev(matrix(device), B, bounds=bounds, rtol=1e-9, M=M, full_output=True)
+    assert result.info == 0
+    assert residual(S, result.x, B) < 1e-8
+    np.testing.assert_allclose(result.residuals[-1], np.linalg.norm(B - S @ result.x), rtol=1e-4)
+    iteration_bound = expected_iterations(*bounds, 1e-9)
+    assert 0.7 * iteration_bound < result.iterations < iteration_bound + 3
 
 
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+@pytest.mark.few(1)
 def test_chebyshev_estimates_bounds(device: Device, M: Any) -> None:
-    found = chebyshev(matrix(device), B, rtol=1e-9, M=M, full_output=True)
-    assert found.info == 0
-    assert residual(S, found.x, B) < 1e-8
+    result = chebyshev(matrix(device), B, rtol=1e-9, M=M, full_output=True)
+    assert result.info == 0
+    assert residual(S, result.x, B) < 1e-8
     exact = chebyshev(matrix(device), B, bounds=BOUNDS, rtol=1e-9, full_output=True)
-    assert found.iterations < 2.5 * exact.iterations
+    assert result.iterations < 2.5 * exact.iterations
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
 def test_chebyshev_computes_in_the_dtype_of_the_system(real_device: Device, dtype: np.dtype[Any]) -> None:
     T = sp.csr_array(laplacian(7, dtype) + sp.eye_array(49, dtype=dtype))
     b = right_hand_side(T)
@@ -74,27 +77,27 @@ def test_chebyshev_solves_right_hand_sides_side_by_side(device: Device) -> None:
         assert np.all(residual(S, x[:, ::2], b[:, ::2]) < 1e-8)
 
 
-def test_chebyshev_takes_any_interval_without_zero(device: Device) -> None:
+def test_chebyshev_accepts_any_interval_without_zero(device: Device) -> None:
     x, info = chebyshev(matrix(device, -S), B, bounds=(-BOUNDS[1], -BOUNDS[0]), rtol=1e-9)
     assert info == 0
     assert residual(-S, x, B) < 1e-8
     for point in (sp.csr_array(3 * sp.eye_array(40)), sp.csr_array([[3.0]])):
         b = B[: point.shape[0]]
         for bounds in ((3, 3), None):
-            found = chebyshev(matrix(device, point), b, bounds=bounds, full_output=True, rtol=1e-12)
-            assert found.info == 0
-            np.testing.assert_allclose(found.x, b / 3, rtol=1e-11)
+            result = chebyshev(matrix(device, point), b, bounds=bounds, full_output=True, rtol=1e-12)
+            assert result.info == 0
+            np.testing.assert_allclose(result.x, b / 3, rtol=1e-11)
     for bounds in ((2, 1), (-1, 1), (0, 1), (np.nan, 1)):
         with pytest.raises(ValueError, match="interval"):
             chebyshev(matrix(device), B, bounds=bounds)
 
 
-def test_chebyshev_says_that_it_diverges(device: Device) -> None:
-    found = chebyshev(matrix(device), B, bounds=(0.1, 2.0), full_output=True)
-    assert found.info > 0
-    assert "diverged" in found.reason
-    assert "bounds" in found.advice
-    assert found.iterations < 40
+def test_chebyshev_reports_divergence(device: Device) -> None:
+    result = chebyshev(matrix(device), B, bounds=(0.1, 2.0), full_output=True)
+    assert result.info > 0
+    assert "diverged" in result.reason
+    assert "bounds" in result.advice
+    assert result.iterations < 40
 
 
 def test_chebyshev_refuses_to_estimate_for_an_indefinite_matrix(device: Device) -> None:
@@ -107,28 +110,28 @@ def test_chebyshev_refuses_to_estimate_for_an_indefinite_matrix(device: Device) 
 def test_chebyshev_begins_at_x0_and_calls_back(real_device: Device) -> None:
     count = Count()
     guess = right_hand_side(S, seed=1)
-    found = chebyshev(matrix(real_device), B, guess, bounds=BOUNDS, rtol=1e-8, callback=count, full_output=True)
-    assert found.info == 0
-    assert count.calls == found.iterations
-    np.testing.assert_array_equal(count.last, found.x)
-    again = chebyshev(matrix(real_device), B, found.x, bounds=BOUNDS, rtol=1e-6, full_output=True, progress=True)
+    result = chebyshev(matrix(real_device), B, guess, bounds=BOUNDS, rtol=1e-8, callback=count, full_output=True)
+    assert result.info == 0
+    assert count.calls == result.iterations
+    np.testing.assert_array_equal(count.last, result.x)
+    again = chebyshev(matrix(real_device), B, result.x, bounds=BOUNDS, rtol=1e-6, full_output=True, progress=True)
     assert (again.info, again.iterations) == (0, 0)
 
 
-def test_chebyshev_takes_foreign_operators(real_device: Device) -> None:
+def test_chebyshev_accepts_foreign_operators(real_device: Device) -> None:
     operator = la.aslinearoperator(matrix(real_device))
     x, info = chebyshev(operator, B, rtol=1e-9, M=la.aslinearoperator(JACOBI))
     assert info == 0
     assert residual(S, x, B) < 1e-8
 
 
-def test_chebyshev_ends_where_numbers_are_not_and_at_maxiter(device: Device) -> None:
+def test_chebyshev_stops_on_nan_and_at_maxiter(device: Device) -> None:
     for T, b, bounds in ((S, B * np.nan, BOUNDS), (S * np.nan, B, BOUNDS), (S * np.nan, B, None)):
-        found = chebyshev(matrix(device, sp.csr_array(T)), b, bounds=bounds, full_output=True)
-        assert found.info > 0
-        assert found.iterations <= 1
+        result = chebyshev(matrix(device, sp.csr_array(T)), b, bounds=bounds, full_output=True)
+        assert result.info > 0
+        assert result.iterations <= 1
     for maxiter in (0, 2):
-        found = chebyshev(matrix(device), B, bounds=BOUNDS, maxiter=maxiter, full_output=True)
-        assert (found.iterations, found.info) == (maxiter, max(maxiter, 1))
+        result = chebyshev(matrix(device), B, bounds=BOUNDS, maxiter=maxiter, full_output=True)
+        assert (result.iterations, result.info) == (maxiter, max(maxiter, 1))
     x, info = chebyshev(matrix(device, sp.csr_array((0, 0))), np.zeros(0))
     assert (x.shape, info) == ((0,), 0)

@@ -15,8 +15,23 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats, recorded_products
 from gsparse.device.select import get_device
-from gsparse.linalg import bicgstab, cg, chebyshev, fgmres, gmres, jacobi, lobpcg, lsmr, lsqr, minres
-from gsparse.linalg.krylov import solve_loop as iteration
+from gsparse.linalg import (
+    bicgstab,
+    cg,
+    chebyshev,
+    eigs,
+    eigsh,
+    expm_multiply,
+    fgmres,
+    gmres,
+    jacobi,
+    lobpcg,
+    lsmr,
+    lsqr,
+    minres,
+    svds,
+)
+from gsparse.linalg.krylov import solve_loop
 from gsparse.products import multiply as ops
 from tests.linalg.problems import Count, laplacian, right_hand_side
 
@@ -37,6 +52,10 @@ SOLVES: dict[str, Callable[[Any], Any]] = {
     "lsmr": lambda A: lsmr(A, B),
     "chebyshev": lambda A: chebyshev(A, B),
     "lobpcg": lambda A: lobpcg(A, np.eye(S.shape[0], 3), maxiter=4, tol=1.0),
+    "eigsh": lambda A: eigsh(A, 2, tol=1e-4),
+    "eigs": lambda A: eigs(A, 2, tol=1e-4),
+    "svds": lambda A: svds(A, 2, tol=1e-4),
+    "expm_multiply": lambda A: expm_multiply(A, B),
     "accelerated": lambda A: la.cg(A.accelerated(), B),
 }
 
@@ -56,7 +75,7 @@ class CountingKernel:
 
 def watch_kernels(monkeypatch: pytest.MonkeyPatch, A: GpuSparseMatrix) -> list[CountingKernel]:
     """Count the launches of every kernel that multiplies by A."""
-    operand, kernels = A.operand()[0], []
+    operand, kernels = A._prepared()[0], []
     for name in ("product", "columns"):
         make = getattr(operand, name)
 
@@ -75,7 +94,7 @@ def watch_kernels(monkeypatch: pytest.MonkeyPatch, A: GpuSparseMatrix) -> list[C
 @pytest.mark.parametrize("name", SOLVES)
 @pytest.mark.filterwarnings("ignore:Exited:UserWarning")
 def test_every_product_of_a_solve_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    A = GpuSparseMatrix(S, device="cpu", symmetric=True)  # (so that transposed products are by the same kernels)
+    A = GpuSparseMatrix(S, device="cpu", symmetric=True)  # symmetric, so that transposed products use the same kernels
     kernels = watch_kernels(monkeypatch, A)
     SOLVES[name](A)
     assert A.stats.products == sum(kernel.calls for kernel in kernels) > 3
@@ -91,7 +110,7 @@ def test_a_solve_counts_at_least_a_product_for_each_iteration(real_device: Devic
     assert found.iterations <= A.stats.products
 
 
-def test_what_is_recorded_in_a_graph_counts_at_each_launch() -> None:
+def test_products_recorded_in_a_graph_count_at_each_launch() -> None:
     first, second = Stats(), Stats()
     before = gsparse.total_stats().products
     with recorded_products() as count:
@@ -110,8 +129,8 @@ def test_launches_of_a_graph_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     A = GpuSparseMatrix(laplacian(25), device="cpu")
     launches = []
 
-    def recorded(call: Callable[[], None]) -> Callable[[], None]:
-        """Stand in for a CUDA graph: launching it calls nothing that counts."""
+    def capture(call: Callable[[], None]) -> Callable[[], None]:
+        """Replace a CUDA graph: its launch calls nothing that counts."""
         call()
 
         def launch() -> None:
@@ -121,23 +140,23 @@ def test_launches_of_a_graph_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 
         return launch
 
-    monkeypatch.setattr(get_device("cpu"), "recorded", recorded, raising=False)
-    monkeypatch.setattr(iteration, "_PER_GRAPH", ((np.inf, 5),))
+    monkeypatch.setattr(get_device("cpu"), "capture", capture, raising=False)
+    monkeypatch.setattr(solve_loop, "_ITERATIONS_PER_GRAPH", ((np.inf, 5),))
     found = cg(A, right_hand_side(laplacian(25)), rtol=1e-12, full_output=True)
     assert found.info == 0
     assert len(launches) > 1
     assert A.stats.products == 1 + 2 + 5 * len(launches), "with x0, before the graph is recorded, and in its launches"
 
 
-def test_a_library_s_copies_count_in_the_total() -> None:
+def test_products_of_copies_count_in_the_total() -> None:
     A = GpuSparseMatrix(S, device="cpu")
     before = gsparse.total_stats()
     for M in (A, A.copy(), A.T, 2 * A):
         M @ B
-    A.sum()
+    A.todia()
     after = gsparse.total_stats()
     assert after.products - before.products == 4
-    assert after.host_operations - before.host_operations == {"sum": 1}
+    assert after.host_operations - before.host_operations == {"todia": 1}
     assert A.stats.products == 1
     after.products = 0
     assert gsparse.total_stats().products > 0, "what was given is a copy"

@@ -1,4 +1,4 @@
-"""GMRES and flexible GMRES: SciPy's conventions, the basis, and what ends a cycle."""
+"""GMRES and flexible GMRES: SciPy's conventions, the basis, and the end of a cycle."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gsparse import GpuSparseMatrix, set_num_threads
 from gsparse.device.base import Device
 from gsparse.errors import DtypeError, ShapeError
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.gpu import basis as gpu_basis
+from gsparse.kernels.gpu import basis_launch
 from gsparse.linalg import jacobi, minres
 from gsparse.linalg.krylov.gmres import PROGRAM, fgmres, gmres
-from gsparse.linalg.krylov.solve_loop import State
+from gsparse.linalg.krylov.solve_loop import SolveState
 from tests.support import host, on_device, random_values
 
 # More than the two blocks of an emulated device have in flight.
@@ -22,7 +22,7 @@ SIZE = 600
 
 
 def convection(size: int, dtype: type | str = float) -> sp.csr_array:
-    """Give a nonsymmetric matrix that GMRES takes some dozens of iterations for."""
+    """Return a nonsymmetric matrix for which GMRES takes dozens of iterations."""
     made = sp.diags_array([-1.4, 2.5, -0.6, 0.3], offsets=[-1, 0, 1, 7], shape=(size, size)).tocsr().astype(dtype)
     return made * (1 + 0.2j) if made.dtype.kind == "c" else made
 
@@ -38,6 +38,7 @@ def scipy_norms(*args: object, **kwargs: object) -> tuple[np.ndarray, int, list[
 
 
 @pytest.mark.parametrize("restart", [3, 20, 4000])
+@pytest.mark.few(1)
 def test_gmres_follows_scipy(device: Device, restart: int) -> None:
     size = SIZE if restart < 100 else 90
     S, b = convection(size), right_side(size)
@@ -62,6 +63,7 @@ def test_gmres_follows_scipy(device: Device, restart: int) -> None:
         pytest.param("complex64", marks=pytest.mark.xslow),
     ],
 )
+@pytest.mark.whole
 def test_gmres_solves_in_every_dtype(device: Device, dtype: str) -> None:
     S, b = convection(80, dtype), right_side(80, dtype)
     rtol = 1e-4 if np.finfo(dtype).bits == 32 else 1e-10
@@ -86,13 +88,14 @@ def test_gmres_basis_in_single_precision_reaches_the_same_residual(device: Devic
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.xslow)])
-def test_basis_stays_orthogonal_where_gram_schmidt_loses_it(device: Device, dtype: str) -> None:
-    # Singular values over twelve orders: plain classical Gram–Schmidt has nothing orthogonal left after ten vectors.
+def test_the_basis_is_orthogonal_also_where_one_gram_schmidt_pass_fails(device: Device, dtype: str) -> None:
+    # Singular values over twelve orders of magnitude: classical Gram–Schmidt without a second pass loses orthogonality
+    # within ten vectors.
     rng, size, steps = np.random.default_rng(3), 300, 40
     U = np.linalg.qr(rng.standard_normal((size, size)))[0]
     V = np.linalg.qr(rng.standard_normal((size, size)))[0]
     A = ((U * np.logspace(0, -12, size)) @ V).astype(dtype)
-    state = State(device, PROGRAM, np.dtype(dtype), 1, 64)
+    state = SolveState(device, PROGRAM, np.dtype(dtype), 1, 64)
     w, u = on_device(device, rng.standard_normal(size).astype(dtype)), device.xp.zeros(size, dtype)
     state.set(norm=np.linalg.norm(host(w).astype(float)), limit=np.inf)
     basis = kernels_of(device).Arnoldi(device, state, w, u, steps, np.dtype(dtype))
@@ -100,16 +103,16 @@ def test_basis_stays_orthogonal_where_gram_schmidt_loses_it(device: Device, dtyp
         u[...] = on_device(device, A @ host(w))
         basis.project(j)()
         basis.orthogonalize(j)()
-    assert state.look()["cycle_end"] == 0
+    assert state.read()["cycle_end"] == 0
     Q = host(basis.vectors)[:, 0].astype(float)
     assert np.max(abs(Q @ Q.T - np.eye(steps))) <= 30 * np.finfo(dtype).eps
-    # What B adds to the first vectors lies in the next ones: the relation behind the small problem.
+    # B times the first vectors lies in the span of all vectors: the relation behind the small problem.
     B = A.astype(float) @ Q[:-1].T
     assert np.max(abs(B - Q.T @ (Q @ B))) <= 100 * np.finfo(dtype).eps
 
 
 class Ranks:
-    """One rank that shares with nobody, and counts how often it would."""
+    """A single rank, which counts how often it would communicate with others."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -120,14 +123,17 @@ class Ranks:
     def wait(self, is_done: object) -> None:
         pass
 
-    def look(self, iteration: object) -> None:
+    def agreed(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def observe(self, iteration: object) -> None:
         pass
 
 
 def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Run some iterations of Arnoldi's process with a diagonal matrix; give the basis and the scalars."""
+    """Run iterations of Arnoldi's process with a diagonal matrix; return the basis and the scalars."""
     rng, size, steps = np.random.default_rng(4), 700, 20
-    state = State(device, PROGRAM, np.dtype(float), 2, 64, ranks)
+    state = SolveState(device, PROGRAM, np.dtype(float), 2, 64, ranks)
     w, u = on_device(device, rng.standard_normal(2 * size)), device.xp.zeros(2 * size)
     diagonal = on_device(device, rng.standard_normal(2 * size))
     state.set(norm=np.linalg.norm(host(w).reshape(2, -1), axis=1), limit=np.inf)
@@ -136,10 +142,10 @@ def two_iterations(device: Device, ranks: Ranks | None = None) -> tuple[np.ndarr
         u[...] = diagonal * w
         basis.project(j)()
         basis.orthogonalize(j)()
-    return host(basis.vectors), state.look().cells
+    return host(basis.vectors), state.read().cells
 
 
-def test_sums_added_up_elsewhere_give_the_same(device: Device) -> None:
+def test_results_are_the_same_if_sums_are_added_over_ranks(device: Device) -> None:
     vectors, cells = two_iterations(device)
     ranks = Ranks()
     shared, others = two_iterations(device, ranks)
@@ -149,10 +155,12 @@ def test_sums_added_up_elsewhere_give_the_same(device: Device) -> None:
 
 
 @pytest.mark.parametrize("teams", [1, 2, 8])
-def test_more_vectors_than_a_block_holds(device: Device, teams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_basis_of_more_vectors_than_a_block_holds_is_right(
+    device: Device, teams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors, cells = two_iterations(device)
-    monkeypatch.setattr(gpu_basis, "_TEAMS", teams)
-    monkeypatch.setattr(gpu_basis, "_BLOCKS", 5)
+    monkeypatch.setattr(basis_launch, "_TEAMS", teams)
+    monkeypatch.setattr(basis_launch, "_BLOCKS", 5)
     others, other_cells = two_iterations(device)
     np.testing.assert_allclose(others, vectors, atol=1e-13)
     np.testing.assert_allclose(other_cells, cells, rtol=1e-12)
@@ -170,7 +178,7 @@ def test_gmres_is_the_same_for_any_number_of_threads() -> None:
     np.testing.assert_array_equal(*found)
 
 
-def test_several_right_hand_sides_each_go_their_own_way(device: Device) -> None:
+def test_each_of_several_right_hand_sides_is_solved_as_if_alone(device: Device) -> None:
     S = convection(150)
     A = GpuSparseMatrix(S, device=device)
     B = np.stack([right_side(150), np.zeros(150), S @ np.ones(150)], 1)
@@ -187,7 +195,7 @@ def test_several_right_hand_sides_each_go_their_own_way(device: Device) -> None:
 
 
 class Varying:
-    """A preconditioner that is another one each time, never the same twice."""
+    """A preconditioner that differs in each call."""
 
     def __init__(self, S: sp.csr_array) -> None:
         self.shape, self.dtype, self.calls = S.shape, S.dtype, 0
@@ -198,14 +206,14 @@ class Varying:
         return self.inverse.solve(x.reshape(-1)) * (1 + self.calls % 3) + 0.3 * np.roll(x.reshape(-1), self.calls)
 
 
-def test_flexible_gmres_takes_a_preconditioner_that_changes(device: Device) -> None:
+def test_flexible_gmres_accepts_a_preconditioner_that_changes(device: Device) -> None:
     S, b = convection(120), right_side(120)
     A, M = GpuSparseMatrix(S, device=device), Varying(S)
     got = fgmres(A, b, M=M, rtol=1e-10, restart=12, full_output=True)
     assert got.info == 0
     assert np.linalg.norm(S @ got.x - b) <= 1e-10 * np.linalg.norm(b)
     assert M.calls == got.iterations, "a preconditioner on the host is not called in vain"
-    # The residual that a cycle knows is the true one, and fixed preconditioners are as good as from the left.
+    # Within a cycle, the recorded residual is the true one, also with a preconditioner that changes.
     first = fgmres(A, b, M=Varying(S), restart=5, maxiter=1, full_output=True, rtol=1e-14)
     np.testing.assert_allclose(first.residuals[-1], np.linalg.norm(S @ first.x - b), rtol=1e-8)
 
@@ -271,7 +279,7 @@ def test_zero_right_hand_side_and_converged_guess(device: Device) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2])
-def test_tiny_systems(device: Device, size: int) -> None:
+def test_gmres_solves_tiny_systems(device: Device, size: int) -> None:
     S = sp.csr_array(np.arange(size * size).reshape(size, size) + 2.0 * np.eye(size))
     b = np.arange(1.0, size + 1)
     x, info = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-12)
@@ -279,7 +287,7 @@ def test_tiny_systems(device: Device, size: int) -> None:
     np.testing.assert_allclose(S @ x, b)
 
 
-def test_lucky_breakdown_ends_with_the_solution(device: Device) -> None:
+def test_a_lucky_breakdown_ends_with_the_solution(device: Device) -> None:
     # Three distinct eigenvalues: the space ends after three vectors.
     S, b = sp.diags_array(np.repeat([1.0, 2.0, 5.0], 40)).tocsr(), right_side(120)
     got = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-13, full_output=True)
@@ -287,16 +295,16 @@ def test_lucky_breakdown_ends_with_the_solution(device: Device) -> None:
     np.testing.assert_allclose(S @ got.x, b, atol=1e-12)
 
 
-def test_singular_matrix_is_no_false_success(device: Device) -> None:
+def test_a_singular_matrix_is_not_reported_as_a_success(device: Device) -> None:
     S = sp.csr_array(np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, 0]]))
     b = np.array([1.0, 0, 1])
     got = gmres(GpuSparseMatrix(S, device=device), b, rtol=1e-8, full_output=True)
-    assert got.info == 30  # (SciPy's: maxiter)
+    assert got.info == 30  # maxiter was reached, as in SciPy
     assert "singular" in got.advice
     np.testing.assert_allclose(S @ (S @ got.x), S @ b, atol=1e-14)
 
 
-def test_singular_preconditioner_is_no_false_success(device: Device) -> None:
+def test_a_singular_preconditioner_is_not_reported_as_a_success(device: Device) -> None:
     S, M = sp.diags_array([2.0, 3, 4]).tocsr(), sp.diags_array([1.0, 1, 0]).tocsr()
     b, x0 = np.array([0.0, 1, 1]), np.array([1.0, 0, 0])
     x, info = gmres(GpuSparseMatrix(S, device=device), b, x0, M=GpuSparseMatrix(M, device=device), rtol=1e-15)
@@ -319,7 +327,7 @@ def test_flexible_gmres_refuses_an_unknown_option_in_its_own_name() -> None:
         fgmres(S, b, inner_dtype=np.float32)
 
 
-def test_operators_of_the_host_are_called_as_often_as_scipy_calls_them() -> None:
+def test_host_operators_are_not_called_more_often_than_by_scipy() -> None:
     S, b = convection(100), right_side(100)
     counts = []
     for solve in (sla.gmres, gmres):
@@ -327,10 +335,10 @@ def test_operators_of_the_host_are_called_as_often_as_scipy_calls_them() -> None
         A = sla.LinearOperator(S.shape, matvec=lambda x, calls=calls: calls.append(1) or S @ x, dtype=S.dtype)
         assert solve(A, b, restart=30, rtol=1e-7)[1] == 0
         counts.append(len(calls))
-    assert counts[1] <= counts[0] + 1  # (SciPy spares the product with a guess of 0)
+    assert counts[1] <= counts[0] + 1  # SciPy omits the product with an initial guess of 0
 
 
-def test_arrays_of_the_device_stay_there(real_device: Device) -> None:
+def test_device_arrays_stay_on_the_device(real_device: Device) -> None:
     S, b = convection(5000), right_side(5000)
     x, info = gmres(GpuSparseMatrix(S, device=real_device), on_device(real_device, b), rtol=1e-9, restart=30)
     assert info == 0

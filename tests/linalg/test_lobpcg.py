@@ -1,4 +1,4 @@
-"""LOBPCG finds what SciPy's does, in as many iterations, with blocks of any device."""
+"""LOBPCG returns the results of SciPy's, in as many iterations, with blocks on any device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.linalg.problems import laplacian
 from tests.support import DTYPES, host, on_device, random_values
 
 SIDE = 9
-# Distinct eigenvalues, so that iterates, and not only their span, agree with SciPy's.
+# The eigenvalues are distinct, so that the iterates agree with SciPy's, and not only their span.
 S = sp.csr_array(laplacian(SIDE) + sp.diags_array(np.linspace(0, 1, SIDE**2)))
 MASS = sp.csr_array(sp.diags_array([0.1, 1.0, 0.1], offsets=[-1, 0, 1], shape=S.shape))
 JACOBI = sp.csr_array(sp.diags_array(1 / S.diagonal()))
@@ -68,14 +68,14 @@ class VectorsOnly:
 @pytest.mark.parametrize(
     "A", [S.toarray(), la.aslinearoperator(S), VectorsOnly()], ids=["dense", "operator", "vectors"]
 )
-def test_lobpcg_takes_whatever_multiplies(A: Any) -> None:
+def test_lobpcg_accepts_everything_that_multiplies(A: Any) -> None:
     values, vectors = lobpcg(A, X, tol=1e-7, maxiter=90)
     np.testing.assert_allclose(values, exact(True), rtol=1e-12)
     np.testing.assert_allclose(S @ vectors, vectors * values, atol=1e-5)
 
 
 @pytest.mark.gpu
-def test_lobpcg_gives_device_arrays_for_device_arrays(real_device: Device) -> None:
+def test_lobpcg_returns_device_arrays_for_device_arrays(real_device: Device) -> None:
     values, vectors = lobpcg(GpuSparseMatrix(S, device=real_device), on_device(real_device, X), tol=1e-7, maxiter=90)
     assert real_device.owns(values)
     assert real_device.owns(vectors)
@@ -93,7 +93,7 @@ def test_lobpcg_computes_in_the_dtype_of_the_problem(real_device: Device, dtype:
     np.testing.assert_allclose(values, np.linalg.eigvalsh(H.toarray())[:-3:-1], rtol=1e-5)
 
 
-def test_constraints_are_kept_out(real_device: Device) -> None:
+def test_eigenvectors_are_orthogonal_to_the_constraints(real_device: Device) -> None:
     A = GpuSparseMatrix(S, device=real_device)
     known = np.linalg.eigh(S.toarray())[1][:, -2:]
     for Y in (known, known @ [[1.0, 2.0], [3.0, 5.0]]):
@@ -104,19 +104,19 @@ def test_constraints_are_kept_out(real_device: Device) -> None:
         lobpcg(A, X, Y=np.ones((SIDE**2, 2)))
 
 
-def test_an_ill_conditioned_block_ends_nothing(real_device: Device) -> None:
+def test_ill_conditioned_initial_vectors_converge(real_device: Device) -> None:
     A = GpuSparseMatrix(S, device=real_device)
     start = X * [1e-9, 1.0, 1e9]
     start[:, 0] += 1e-12 * X[:, 1]
     np.testing.assert_allclose(lobpcg(A, start, tol=1e-7, maxiter=90)[0], exact(True), rtol=1e-12)
-    # Guesses that solve it already leave residuals of roundings, which hold no direction.
+    # If the guesses are solutions already, the residuals consist of rounding errors, which define no direction.
     vectors = np.linalg.eigh(S.toarray())[1][:, :-4:-1].copy()
     np.testing.assert_allclose(lobpcg(A, vectors, tol=1e-7)[0], exact(True), rtol=1e-12)
     with pytest.raises(ValueError, match="Linearly dependent initial approximations"):
         lobpcg(A, np.ones((SIDE**2, 2)))
 
 
-def test_operators_and_callables_serve_as_in_scipy(real_device: Device) -> None:
+def test_operators_and_callables_are_accepted_as_in_scipy(real_device: Device) -> None:
     from gsparse.linalg import jacobi
 
     A = GpuSparseMatrix(S, device=real_device)
@@ -130,14 +130,14 @@ def test_operators_and_callables_serve_as_in_scipy(real_device: Device) -> None:
         lobpcg(lambda V: V[:5], X)
 
 
-def test_what_is_not_reached_is_told(real_device: Device) -> None:
+def test_a_tolerance_that_is_not_reached_causes_a_warning(real_device: Device) -> None:
     A = GpuSparseMatrix(S, device=real_device)
     with pytest.warns(UserWarning, match="not reaching the requested tolerance") as seen:
         lobpcg(A, X, tol=1e-9, maxiter=2)
     assert {warning.filename for warning in seen} == {__file__}
 
 
-def test_a_small_problem_is_solved_as_a_dense_one(real_device: Device) -> None:
+def test_a_small_problem_is_solved_as_a_dense_problem(real_device: Device) -> None:
     A = GpuSparseMatrix(S[:9, :9], device=real_device)
     for largest in (True, False):
         with pytest.warns(UserWarning, match="dense eigensolver"):
@@ -150,7 +150,7 @@ def test_a_small_problem_is_solved_as_a_dense_one(real_device: Device) -> None:
         lobpcg(A, X[:9], Y=X[:9, :1])
 
 
-def test_integers_and_wrong_shapes(real_device: Device) -> None:
+def test_integers_are_accepted_and_wrong_shapes_refused(real_device: Device) -> None:
     A = GpuSparseMatrix(laplacian(SIDE).astype(int), device=real_device)
     with pytest.warns(UserWarning, match="not inexact"):
         values, _ = lobpcg(A, np.eye(SIDE**2, 1, dtype=int) + 1, tol=1e-5, maxiter=60)
@@ -159,6 +159,6 @@ def test_integers_and_wrong_shapes(real_device: Device) -> None:
         lobpcg(A, X[:, 0])
 
 
-def test_verbosity_prints(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verbosity_level_prints_progress(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
     lobpcg(GpuSparseMatrix(S, device=real_device), X, tol=1, verbosityLevel=1)
     assert "iteration 0" in capsys.readouterr().out

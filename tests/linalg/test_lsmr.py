@@ -1,4 +1,4 @@
-"""LSQR and LSMR give what SciPy's give, on every device."""
+"""LSQR and LSMR return the same results as SciPy's, on every device."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ def matrix(device: Device, S: Any) -> GpuSparseMatrix:
 @methods
 @pytest.mark.parametrize("damp", [0.0, 0.7])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_least_squares_gives_what_scipy_gives(
+@pytest.mark.few(1)
+def test_least_squares_returns_the_same_as_scipy(
     device: Device, mine: Any, theirs: Any, shape: tuple[int, int], damp: float
 ) -> None:
     S = rectangular(*shape)
     b = right_hand_side(S)
     for x0 in (None, right_hand_side(S.T, seed=1)):
         expected = theirs(S, b, damp=damp, x0=x0)
-        found = mine(matrix(device, S), b, damp=damp, x0=x0)
-        assert len(found) == len(expected)
-        assert [type(value) for value in found[1:8]] == [int, int, *[float] * 5]
-        np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-5)
-        assert found[1] == expected[1]
-        assert abs(found[2] - expected[2]) <= 1
-        if found[2] == expected[2] > 1:  # (estimates of the last iteration; SciPy gives none for a single exact one)
-            np.testing.assert_allclose(found[3:7], expected[3:7], rtol=1e-2, atol=1e-4)
+        result = mine(matrix(device, S), b, damp=damp, x0=x0)
+        assert len(result) == len(expected)
+        assert [type(value) for value in result[1:8]] == [int, int, *[float] * 5]
+        np.testing.assert_allclose(result[0], expected[0], rtol=0, atol=1e-5)
+        assert result[1] == expected[1]
+        assert abs(result[2] - expected[2]) <= 1
+        if result[2] == expected[2] > 1:  # SciPy returns no estimates after one exact iteration
+            np.testing.assert_allclose(result[3:7], expected[3:7], rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
-def test_lsqr_solves_exactly_enough_and_estimates_variances(device: Device, shape: tuple[int, int]) -> None:
+def test_lsqr_solves_the_normal_equations_and_estimates_variances(device: Device, shape: tuple[int, int]) -> None:
     S, damp = rectangular(*shape), 0.5
     b = right_hand_side(S)
     x, istop, _, r1norm, r2norm, _, _, _, xnorm, var = lsqr(matrix(device, S), b, damp, calc_var=True, **TIGHT)
@@ -62,29 +63,31 @@ def test_lsqr_solves_exactly_enough_and_estimates_variances(device: Device, shap
 
 
 @methods
+@pytest.mark.few(1)
 def test_least_squares_solves_right_hand_sides_side_by_side(device: Device, mine: Any, theirs: Any) -> None:
     S = rectangular(90, 40)
     b = right_hand_side(S, 3)
     b[:, 1] = 0
-    found = mine(matrix(device, S), b, **TIGHT)
-    np.testing.assert_array_equal(found[1], [2, 0, 2])
+    result = mine(matrix(device, S), b, **TIGHT)
+    np.testing.assert_array_equal(result[1], [2, 0, 2])
     for column in range(3):
         alone = mine(matrix(device, S), b[:, column], **TIGHT)
-        assert found[2][column] == alone[2]
-        np.testing.assert_allclose(found[0][:, column], alone[0], rtol=1e-7, atol=1e-9)
+        assert result[2][column] == alone[2]
+        np.testing.assert_allclose(result[0][:, column], alone[0], rtol=1e-7, atol=1e-9)
 
 
 @methods
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
 def test_least_squares_computes_in_the_dtype_of_the_system(
     real_device: Device, mine: Any, theirs: Any, dtype: np.dtype[Any]
 ) -> None:
     S = rectangular(60, 30, dtype)
     b = right_hand_side(S)
-    found = mine(matrix(real_device, S), on_device(real_device, b), atol=1e-5, btol=1e-5)
-    x = host(found[0])
+    result = mine(matrix(real_device, S), on_device(real_device, b), atol=1e-5, btol=1e-5)
+    x = host(result[0])
     assert x.dtype == dtype
-    assert found[1] == 2
+    assert result[1] == 2
     exact = np.linalg.lstsq(S.toarray(), b)[0]
     assert np.linalg.norm(x - exact) < 1e-3 * np.linalg.norm(exact)
 
@@ -102,24 +105,24 @@ def test_least_squares_stops_for_scipys_reasons(device: Device, mine: Any, their
         (graded, np.ones(40), {"conlim": 10, **TIGHT}),
         (hard, np.ones(12), {"atol": 0, "btol": 0, "conlim": 0, limit: 200}),
     ]  # fmt: skip
-    assert mine(matrix(device, S), b, **{limit: 0})[1:3] == (7, 0)  # (SciPy says 0, as if it were solved)
+    assert mine(matrix(device, S), b, **{limit: 0})[1:3] == (7, 0)  # SciPy returns istop 0, as if it were solved
     reasons = []
     for T, c, options in cases:
         with np.errstate(all="ignore"):
             expected = theirs(T, c, **options)
-        found = mine(matrix(device, T), c, **options)
-        reasons.append(int(found[1]))
-        if "x0" in options:  # (SciPy's lsqr divides by norm(b) here)
-            np.testing.assert_array_equal(found[0], 0)
+        result = mine(matrix(device, T), c, **options)
+        reasons.append(int(result[1]))
+        if "x0" in options:  # SciPy's lsqr divides by norm(b), which is 0
+            np.testing.assert_array_equal(result[0], 0)
         elif T is not hard:
-            assert found[1] == expected[1]
-            np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+            assert result[1] == expected[1]
+            np.testing.assert_allclose(result[0], expected[0], rtol=1e-4, atol=1e-4)
     assert {0, 1, 2, 3, 7} <= {*reasons}
     assert reasons[-1] in {4, 5, 6, 7}
 
 
 @methods
-def test_least_squares_ends_where_numbers_are_not(device: Device, mine: Any, theirs: Any) -> None:
+def test_least_squares_stops_at_once_on_nan(device: Device, mine: Any, theirs: Any) -> None:
     S = rectangular(60, 30)
     b = right_hand_side(S)
     b[3] = np.nan
@@ -128,17 +131,19 @@ def test_least_squares_ends_where_numbers_are_not(device: Device, mine: Any, the
 
 
 @methods
-def test_least_squares_takes_foreign_operators(real_device: Device, mine: Any, theirs: Any) -> None:
+def test_least_squares_accepts_foreign_operators(real_device: Device, mine: Any, theirs: Any) -> None:
     S = rectangular(90, 40)
     b = right_hand_side(S)
     expected = mine(matrix(real_device, S), b, **TIGHT)
     operator = la.aslinearoperator(S) if real_device.kind == "cpu" else la.aslinearoperator(matrix(real_device, S))
-    found = mine(operator, b, **TIGHT)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-8, atol=1e-10)
+    result = mine(operator, b, **TIGHT)
+    np.testing.assert_allclose(result[0], expected[0], rtol=1e-8, atol=1e-10)
 
 
 @methods
-def test_least_squares_handles_empty_and_refuses_misfits(real_device: Device, mine: Any, theirs: Any) -> None:
+def test_least_squares_handles_empty_systems_and_refuses_incompatible_shapes(
+    real_device: Device, mine: Any, theirs: Any
+) -> None:
     for shape in ((0, 5), (5, 0), (0, 0)):
         x, istop, itn = mine(matrix(real_device, sp.csr_array(shape)), np.ones(shape[0]))[:3]
         assert (x.shape, istop, itn) == ((shape[1],), 0, 0)
@@ -151,14 +156,14 @@ def test_least_squares_handles_empty_and_refuses_misfits(real_device: Device, mi
 
 
 @methods
-def test_least_squares_tells_how_it_went(
+def test_least_squares_prints_its_history_and_progress(
     real_device: Device, mine: Any, theirs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     S = rectangular(60, 30)
-    found = mine(matrix(real_device, S), right_hand_side(S), show=True, progress=True, full_output=True)
-    shown = capsys.readouterr()
-    assert isinstance(found, SolveResult)
-    assert (found.info, found.reason) == (0, "found a least-squares solution")
-    assert np.all(np.diff(found.residuals) <= 1e-12)
-    assert "found a least-squares solution after" in shown.out.splitlines()[-1]
-    assert "it/s" in shown.err or "s/it" in shown.err
+    result = mine(matrix(real_device, S), right_hand_side(S), show=True, progress=True, full_output=True)
+    captured = capsys.readouterr()
+    assert isinstance(result, SolveResult)
+    assert (result.info, result.reason) == (0, "found a least-squares solution")
+    assert np.all(np.diff(result.residuals) <= 1e-12)
+    assert "found a least-squares solution after" in captured.out.splitlines()[-1]
+    assert "it/s" in captured.err or "s/it" in captured.err

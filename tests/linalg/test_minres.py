@@ -28,21 +28,22 @@ def matrix(device: Device, S: Any = S) -> GpuSparseMatrix:
 
 @pytest.mark.parametrize("shift", [0.0, 0.25])
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+@pytest.mark.few(1)
 def test_minres_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any, shift: float) -> None:
     count = Count()
     x, info = la.minres(S, B, rtol=1e-9, M=M, shift=shift, check=True, callback=count)
-    found = minres(matrix(device), B, rtol=1e-9, M=M, shift=shift, check=True, full_output=True)
-    assert (found.info, info) == (0, 0)
-    assert abs(found.iterations - count.calls) <= 1
-    assert residual(S - shift * EYE, found.x, B) < 1e-7
-    np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-7)
+    result = minres(matrix(device), B, rtol=1e-9, M=M, shift=shift, check=True, full_output=True)
+    assert (result.info, info) == (0, 0)
+    assert abs(result.iterations - count.calls) <= 1
+    assert residual(S - shift * EYE, result.x, B) < 1e-7
+    np.testing.assert_allclose(result.x, x, rtol=0, atol=1e-7)
 
 
-def test_minres_watches_the_norm_of_the_residual(device: Device) -> None:
-    found = minres(matrix(device), B, rtol=1e-6, full_output=True)
-    np.testing.assert_allclose(found.residuals[0], np.linalg.norm(B))
-    np.testing.assert_allclose(found.residuals[-1], np.linalg.norm(B - S @ found.x), rtol=1e-6)
-    assert np.all(np.diff(found.residuals) <= 0)
+def test_minres_records_the_norm_of_the_residual(device: Device) -> None:
+    result = minres(matrix(device), B, rtol=1e-6, full_output=True)
+    np.testing.assert_allclose(result.residuals[0], np.linalg.norm(B))
+    np.testing.assert_allclose(result.residuals[-1], np.linalg.norm(B - S @ result.x), rtol=1e-6)
+    assert np.all(np.diff(result.residuals) <= 0)
 
 
 def test_minres_solves_right_hand_sides_side_by_side(device: Device) -> None:
@@ -55,6 +56,7 @@ def test_minres_solves_right_hand_sides_side_by_side(device: Device) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
 def test_minres_computes_in_the_dtype_of_the_system(real_device: Device, dtype: np.dtype[Any]) -> None:
     T = indefinite(7, dtype)
     b = right_hand_side(T)
@@ -64,11 +66,11 @@ def test_minres_computes_in_the_dtype_of_the_system(real_device: Device, dtype: 
 
 
 def test_minres_finds_a_least_squares_solution_of_a_singular_system(device: Device) -> None:
-    T = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # ones are its kernel
-    found = minres(matrix(device, T), B, rtol=1e-8, full_output=True)
-    assert found.info == la.minres(T, B, rtol=1e-8)[1] == 0
-    assert found.reason == "found a least-squares solution"
-    r = B - T @ found.x
+    T = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # its null space: constant vectors
+    result = minres(matrix(device, T), B, rtol=1e-8, full_output=True)
+    assert result.info == la.minres(T, B, rtol=1e-8)[1] == 0
+    assert result.reason == "found a least-squares solution"
+    r = B - T @ result.x
     assert np.linalg.norm(T @ r) < 1e-6 * np.linalg.norm(r)
 
 
@@ -76,31 +78,31 @@ def test_minres_begins_at_x0_with_a_shift(device: Device) -> None:
     guess = right_hand_side(S, seed=1)
     x, info = minres(matrix(device), B, guess, rtol=1e-10, shift=0.25)
     assert info == 0
-    assert residual(S - 0.25 * EYE, x, B) < 1e-8  # (SciPy leaves the shift out of the first residual)
+    assert residual(S - 0.25 * EYE, x, B) < 1e-8  # SciPy omits the shift in the first residual
     again, info = minres(matrix(device), B, x, rtol=1e-6, shift=0.25)
     np.testing.assert_allclose(again, x, rtol=1e-6, atol=1e-9)
 
 
-def test_minres_knows_an_eigenvector_and_zero(device: Device) -> None:
+def test_minres_needs_one_iteration_for_an_eigenvector_and_none_for_zero(device: Device) -> None:
     T = sp.csr_array(sp.diags_array(np.full(40, 3.0)))
-    found = minres(matrix(device, T), B[:40], full_output=True)
-    assert (found.info, found.iterations) == (0, 1)
-    np.testing.assert_allclose(found.x, B[:40] / 3, rtol=1e-14)
+    result = minres(matrix(device, T), B[:40], full_output=True)
+    assert (result.info, result.iterations) == (0, 1)
+    np.testing.assert_allclose(result.x, B[:40] / 3, rtol=1e-14)
     for guess in (None, B):
-        found = minres(matrix(device), np.zeros_like(B), guess, full_output=True)
-        assert (found.info, found.iterations) == (0, 0)
-        np.testing.assert_array_equal(found.x, 0)
+        result = minres(matrix(device), np.zeros_like(B), guess, full_output=True)
+        assert (result.info, result.iterations) == (0, 0)
+        np.testing.assert_array_equal(result.x, 0)
 
 
 def test_minres_stops_at_maxiter_and_calls_back(real_device: Device) -> None:
     for maxiter in (1, 3):
-        mine, theirs = Count(), Count()
-        found = minres(matrix(real_device), B, maxiter=maxiter, callback=mine, full_output=True)
-        x, info = la.minres(S, B, maxiter=maxiter, callback=theirs)
-        assert found.info == info == maxiter
-        assert mine.calls == theirs.calls == maxiter
-        np.testing.assert_allclose(found.x, x, rtol=1e-12, atol=1e-12)
-        np.testing.assert_array_equal(mine.last, found.x)
+        counter, scipy_counter = Count(), Count()
+        result = minres(matrix(real_device), B, maxiter=maxiter, callback=counter, full_output=True)
+        x, info = la.minres(S, B, maxiter=maxiter, callback=scipy_counter)
+        assert result.info == info == maxiter
+        assert counter.calls == scipy_counter.calls == maxiter
+        np.testing.assert_allclose(result.x, x, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(counter.last, result.x)
     assert minres(matrix(real_device), B, maxiter=0, full_output=True).iterations == 0
 
 
@@ -115,14 +117,14 @@ def test_minres_checks_symmetry_and_definiteness(device: Device) -> None:
         minres(matrix(device), B, M=sp.csr_array(-1.0 * EYE))
 
 
-def test_minres_ends_where_numbers_are_not(device: Device) -> None:
+def test_minres_stops_within_one_iteration_on_nan(device: Device) -> None:
     for T, b in ((S, np.where(np.arange(B.size) == 3, np.nan, B)), (S * np.nan, B)):
-        found = minres(matrix(device, sp.csr_array(T)), b, full_output=True, maxiter=50)
-        assert found.info > 0
-        assert found.iterations <= 1
+        result = minres(matrix(device, sp.csr_array(T)), b, full_output=True, maxiter=50)
+        assert result.info > 0
+        assert result.iterations <= 1
 
 
-def test_minres_solves_small_systems_and_refuses_others(real_device: Device) -> None:
+def test_minres_solves_tiny_systems_and_refuses_rectangular_ones(real_device: Device) -> None:
     x, info = minres(matrix(real_device, sp.csr_array([[4.0]])), np.array([2.0]))
     assert (x.tolist(), info) == ([0.5], 0)
     x, info = minres(matrix(real_device, sp.csr_array((0, 0))), np.zeros(0))
@@ -131,11 +133,11 @@ def test_minres_solves_small_systems_and_refuses_others(real_device: Device) -> 
         minres(matrix(real_device, S[:, 1:]), B)
 
 
-def test_minres_shows_how_it_went(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
-    found = minres(matrix(real_device, laplacian(7)), B, show=True, progress=True, full_output=True)
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
+def test_minres_prints_its_history_and_progress(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    result = minres(matrix(real_device, laplacian(7)), B, show=True, progress=True, full_output=True)
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
     assert lines[0] == f"{0:7d}  {np.linalg.norm(B):.6e}"
-    assert len(lines) == found.iterations + 2
+    assert len(lines) == result.iterations + 2
     assert lines[-1].startswith("converged after")
-    assert f"{found.iterations}it " in shown.err
+    assert f"{result.iterations}it " in captured.err

@@ -1,4 +1,4 @@
-"""Preconditioners are what their definitions say, on every device, and help the solvers they are made for."""
+"""Preconditioners equal their definitions on every device, and reduce the iterations of solvers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
-from gsparse.linalg import block_jacobi, cg, chebyshev_polynomial, ic0, ilu0, isai, jacobi
+from gsparse.linalg import block_jacobi, cg, chebyshev_polynomial, gauss_seidel, ic0, ilu0, isai, jacobi, sor
 from gsparse.linalg.preconditioners.triangular import levels_of
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
@@ -22,18 +22,24 @@ from tests.support import DTYPES, host, on_device
 SPD, GENERAL = laplacian(7), convection(7)
 BOUNDS = (0.1, 2.0)
 
-# Those that are Hermitian where A is, and any.
+# Preconditioners that are Hermitian if A is, and any others.
 FOR_CG: dict[str, Callable[[Any], Any]] = {
     "jacobi": jacobi,
     "block_jacobi": lambda A: block_jacobi(A, 5),
     "chebyshev_polynomial": lambda A: chebyshev_polynomial(A, 4),
     "isai": isai,
+    "gauss_seidel": gauss_seidel,
+    "gauss_seidel, blocks": lambda A: gauss_seidel(A, block_size=4, ordering="multicolor", iterations=2),
+    "sor": lambda A: sor(A, 1.2, ordering="wavefront"),
     "ic0, levels": lambda A: ic0(A, solve="levels"),
     "ic0, jacobi": lambda A: ic0(A, solve="jacobi"),
 }
 FOR_ANY: dict[str, Callable[[Any], Any]] = {
     "block_jacobi": lambda A: block_jacobi(A, 5),
     "isai": lambda A: isai(A, kind="general"),
+    "gauss_seidel": lambda A: gauss_seidel(A, sweep="backward"),
+    "gauss_seidel, blocks": lambda A: gauss_seidel(A, block_size=4, ordering="multicolor"),
+    "sor": lambda A: sor(A, 1.2, sweep="forward", ordering="wavefront", iterations=2),
     "ilu0, levels": lambda A: ilu0(A, solve="levels"),
     "ilu0, jacobi": lambda A: ilu0(A, solve="jacobi"),
 }
@@ -44,12 +50,12 @@ def matrix(device: Device, S: Any) -> GpuSparseMatrix:
 
 
 def positive(n: int, dtype: Any) -> Any:
-    """Give a Hermitian, positive definite operator."""
+    """Return a Hermitian, positive definite operator."""
     return sp.csr_array(laplacian(n, dtype) + 0.5 * sp.eye_array(n * n, dtype=dtype), dtype=dtype)
 
 
 def dense(M: Any, name: str = "matvec") -> Any:
-    """Give all of an operator, column by column."""
+    """Return an operator as a dense matrix, column by column."""
     product, eye = getattr(M, name), np.eye(M.shape[0], dtype=M.dtype)
     return np.stack([host(product(column)) for column in eye], axis=1)
 
@@ -58,16 +64,16 @@ def close(found: Any, expected: Any, tolerance: float = 1e-13) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, abs(expected).max()))
 
 
-# -------------------------------------------------------------------------------------------------- what each is
+# -------------------------------------------------------------------------------------------------- definitions
 
 
 @pytest.mark.parametrize("name", {**FOR_CG, **FOR_ANY})
-def test_a_line_says_what_a_preconditioner_is(real_device: Device, name: str) -> None:
+def test_repr_describes_a_preconditioner_in_one_line(real_device: Device, name: str) -> None:
     S = positive(7, np.float32)
     text = repr({**FOR_CG, **FOR_ANY}[name](matrix(real_device, S)))
     assert text.startswith(f"<{name.partition(',')[0]} preconditioner of shape (49, 49), dtype float32")
     assert text.endswith(f", on {real_device.name}>")
-    lower = (S.nnz + 49) // 2  # (with the diagonal)
+    lower = (S.nnz + 49) // 2  # entries of the lower triangle, with the diagonal
     entries = {"jacobi": 49, "block_jacobi": 9 * 25 + 16, "isai": None, "ilu0": S.nnz, "ic0": lower}
     expected = entries.get(name.partition(",")[0])
     assert expected is None or f", {expected} entries" in text
@@ -79,14 +85,14 @@ def test_jacobi_is_the_inverse_diagonal(device: Device) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 7, 60])
-def test_block_jacobi_inverts_blocks_and_what_is_left_of_the_last(device: Device, size: int) -> None:
+def test_block_jacobi_inverts_the_blocks_also_a_smaller_last_one(device: Device, size: int) -> None:
     blocks = [GENERAL[i : i + size, i : i + size].toarray() for i in range(0, 49, size)]
     expected = sp.block_diag([sp.coo_array(np.linalg.inv(block)) for block in blocks]).toarray()
     close(dense(block_jacobi(matrix(device, GENERAL), size)), expected)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 5, 16])
-def test_chebyshev_polynomial_leaves_of_each_eigenvalue_what_chebyshev_says(device: Device, degree: int) -> None:
+def test_the_chebyshev_polynomial_damps_each_eigenvalue_as_in_theory(device: Device, degree: int) -> None:
     scaled = laplacian(7) / 4 + sp.diags_array(np.linspace(0, 0.2, 49))
     root = np.sqrt(scaled.diagonal())
     values, vectors = np.linalg.eigh(scaled.toarray() / np.outer(root, root))
@@ -97,14 +103,14 @@ def test_chebyshev_polynomial_leaves_of_each_eigenvalue_what_chebyshev_says(devi
     close(dense(chebyshev_polynomial(matrix(device, scaled), degree, BOUNDS)), inverse, 1e-12)
 
 
-def test_chebyshev_polynomial_finds_the_largest_eigenvalue_itself(real_device: Device) -> None:
+def test_the_chebyshev_polynomial_estimates_the_largest_eigenvalue(real_device: Device) -> None:
     S = laplacian(30)
     M = dense(chebyshev_polynomial(matrix(real_device, S), 3))
     left = np.linalg.eigvals(np.eye(900) - M @ S.toarray()).real
     assert abs(left).max() < 1
 
 
-def test_isai_is_inverse_at_its_places_and_zero_elsewhere(device: Device) -> None:
+def test_isai_times_the_matrix_is_the_identity_at_its_entries(device: Device) -> None:
     for power in (1, 2):
         W = dense(isai(matrix(device, GENERAL), power))
         places = np.linalg.matrix_power(GENERAL.toarray() != 0, power)
@@ -136,7 +142,7 @@ def test_isai_keeps_the_largest_entries_of_long_rows(real_device: Device) -> Non
 
 
 def reference_ilu0(S: Any) -> tuple[Any, Any]:
-    """Give L and U of ILU(0), by Saad's algorithm."""
+    """Return L and U of ILU(0), by Saad's algorithm."""
     A = S.toarray()
     places = A != 0
     for i in range(len(A)):
@@ -148,6 +154,7 @@ def reference_ilu0(S: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.few(2)
 def test_ilu0_is_the_incomplete_factorization(device: Device, dtype: str) -> None:
     S = convection(7, dtype)
     L, U = reference_ilu0(S)
@@ -166,9 +173,9 @@ def test_jacobi_sweeps_are_a_sum_of_powers(device: Device, sweeps: int) -> None:
     close(dense(ilu0(matrix(device, GENERAL), solve="jacobi", sweeps=sweeps)), expected)
 
 
-def test_enough_sweeps_are_the_exact_solve(real_device: Device) -> None:
+def test_enough_sweeps_solve_the_factors_exactly(real_device: Device) -> None:
     A = matrix(real_device, GENERAL)
-    close(dense(ilu0(A, solve="jacobi", sweeps=13)), dense(ilu0(A, solve="levels")))  # (13 levels)
+    close(dense(ilu0(A, solve="jacobi", sweeps=13)), dense(ilu0(A, solve="levels")))  # the factors have 13 levels
 
 
 def test_ic0_is_ilu0_of_a_hermitian_matrix(real_device: Device) -> None:
@@ -182,11 +189,11 @@ def test_shift_is_added_to_the_diagonal(real_device: Device) -> None:
     close(dense(ilu0(matrix(real_device, SPD), shift=0.1)), expected)
 
 
-# -------------------------------------------------------------------------------------------------- in general
+# -------------------------------------------------------------------------------------------------- properties of all
 
 
 @pytest.mark.parametrize("name", FOR_CG)
-def test_what_cg_takes_is_hermitian_and_positive_definite(real_device: Device, name: str) -> None:
+def test_preconditioners_for_cg_are_hermitian_and_positive_definite(real_device: Device, name: str) -> None:
     for dtype in ("float64", "complex128"):
         M = dense(FOR_CG[name](matrix(real_device, positive(7, dtype))))
         close(M, M.conj().T)
@@ -211,7 +218,7 @@ def test_cg_needs_fewer_iterations(device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOR_CG)
-def test_right_hand_sides_side_by_side_are_as_if_alone(device: Device, name: str) -> None:
+def test_several_right_hand_sides_need_no_more_iterations_than_single_ones(device: Device, name: str) -> None:
     A, b = matrix(device, SPD), right_hand_side(SPD, 3)
     M = FOR_CG[name](A)
     together = cg(A, b, M=M, rtol=1e-9, full_output=True)
@@ -221,10 +228,10 @@ def test_right_hand_sides_side_by_side_are_as_if_alone(device: Device, name: str
 
 
 @pytest.mark.parametrize("name", FOR_ANY)
-def test_columns_are_preconditioned_as_if_alone(device: Device, name: str) -> None:
+def test_several_columns_are_preconditioned_as_single_vectors_are(device: Device, name: str) -> None:
     M = FOR_ANY[name](matrix(device, convection(5)))
     X = np.random.default_rng(1).standard_normal((25, 4))
-    for k in (4, 2, 0):  # (buffers of four are not those of two)
+    for k in (4, 2, 0):  # the buffers for four columns cannot be used for two
         for together, alone in (
             (M @ X[:, :k], M.matvec),
             (M.matmat(X[:, :k]), M.matvec),
@@ -241,7 +248,7 @@ def test_columns_are_preconditioned_as_if_alone(device: Device, name: str) -> No
 
 
 @pytest.mark.filterwarnings("ignore:Exited")
-def test_scipys_lobpcg_takes_the_matrix_and_a_preconditioner(real_device: Device) -> None:
+def test_scipys_lobpcg_accepts_the_matrix_and_a_preconditioner(real_device: Device) -> None:
     S = positive(12, "float64")
     A, X = matrix(real_device, S), np.random.default_rng(2).standard_normal((144, 5))
     expected = np.linalg.eigvalsh(S.toarray())[:3]
@@ -262,14 +269,14 @@ def test_every_dtype(real_device: Device, name: str, dtype: np.dtype[Any]) -> No
     np.testing.assert_allclose(found, wide, rtol=0, atol=100 * np.finfo(dtype).eps * abs(wide).max())
 
 
-def test_a_real_preconditioner_serves_complex_vectors(device: Device) -> None:
+def test_a_real_preconditioner_is_applied_to_complex_vectors(device: Device) -> None:
     x = right_hand_side(laplacian(7, "complex128"))
     for M in (jacobi(matrix(device, SPD)), ic0(matrix(device, SPD), solve="levels"), isai(matrix(device, SPD))):
         close(M @ x, M @ x.real.copy() + 1j * (M @ x.imag.copy()))
 
 
 @pytest.mark.parametrize("name", FOR_CG)
-def test_scipy_takes_it_as_M(device: Device, name: str) -> None:
+def test_scipys_cg_accepts_a_preconditioner_as_M(device: Device, name: str) -> None:
     S, count, plain = laplacian(12), Count(), Count()
     b = right_hand_side(S)
     la.cg(S, b, rtol=1e-9, callback=plain)
@@ -280,7 +287,7 @@ def test_scipy_takes_it_as_M(device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOR_ANY)
-def test_scipy_gmres_takes_it_as_M(real_device: Device, name: str) -> None:
+def test_scipys_gmres_accepts_a_preconditioner_as_M(real_device: Device, name: str) -> None:
     S, b = convection(12), right_hand_side(convection(12))
     x, info = la.gmres(S, b, M=FOR_ANY[name](matrix(real_device, S)), rtol=1e-9, restart=30)
     assert info == 0
@@ -288,7 +295,7 @@ def test_scipy_gmres_takes_it_as_M(real_device: Device, name: str) -> None:
 
 
 @pytest.mark.gpu
-def test_cupy_takes_it_as_M(real_device: Device) -> None:
+def test_cupys_cg_accepts_a_preconditioner_as_M(real_device: Device) -> None:
     if real_device.kind != "gpu":
         pytest.skip("CuPy's solvers need a GPU")
     from cupyx.scipy.sparse.linalg import LinearOperator
@@ -302,7 +309,7 @@ def test_cupy_takes_it_as_M(real_device: Device) -> None:
     assert residual(SPD, x, host(b)) < 1e-8
 
 
-def test_any_sparse_matrix_is_read() -> None:
+def test_preconditioners_accept_any_sparse_matrix() -> None:
     expected = dense(ilu0(SPD))
     rng = np.random.default_rng(0)
     twice = sp.coo_array(SPD)
@@ -317,14 +324,14 @@ def test_any_sparse_matrix_is_read() -> None:
         close(dense(ilu0(A)), expected)
 
 
-def test_the_same_bits_every_time(device: Device) -> None:
+def test_preconditioners_have_the_same_bits_every_time(device: Device) -> None:
     x = right_hand_side(GENERAL)
     for make in (*FOR_ANY.values(), lambda A: chebyshev_polynomial(A, 3)):
         first, second = (host(make(matrix(device, GENERAL)) @ x) for _ in range(2))
         np.testing.assert_array_equal(first, second)
 
 
-def test_later_writes_to_the_matrix_do_not_show(real_device: Device) -> None:
+def test_later_writes_to_the_matrix_do_not_change_a_preconditioner(real_device: Device) -> None:
     for make in FOR_CG.values():
         A = matrix(real_device, SPD)
         M = make(A)
@@ -335,10 +342,11 @@ def test_later_writes_to_the_matrix_do_not_show(real_device: Device) -> None:
 
 @pytest.mark.parametrize("name", [*FOR_CG, "ilu0"])
 @pytest.mark.parametrize("size", [0, 1])
-def test_the_smallest_matrices(device: Device, name: str, size: int) -> None:
+def test_preconditioners_of_the_smallest_matrices_are_right(device: Device, name: str, size: int) -> None:
     make = ilu0 if name == "ilu0" else FOR_CG[name]
     M = make(matrix(device, sp.csr_array(4 * np.eye(size))))
-    close(M @ np.ones(size), np.full(size, 0.25), 0.2 if name.startswith("cheb") else 1e-14) if size else None
+    tolerance = 0.2 if name.startswith(("cheb", "sor")) else 1e-14
+    close(M @ np.ones(size), np.full(size, 0.25), tolerance) if size else None
     assert (M @ np.ones(size)).shape == (size,)
 
 
@@ -348,7 +356,7 @@ def test_the_smallest_matrices(device: Device, name: str, size: int) -> None:
 def test_levels_wait_for_earlier_ones_only(device: Device) -> None:
     lower = sp.csr_array(sp.tril(GENERAL, -1))
     for N, upper in ((lower, False), (sp.csr_array(lower.T), True)):
-        levels = levels_of(device, matrix(device, N).operand()[0].csr, upper=upper)
+        levels = levels_of(device, matrix(device, N)._prepared()[0].csr, upper=upper)
         order = host(levels.order)
         assert sorted(order) == list(range(49))
         level = np.empty(49, int)
@@ -369,7 +377,7 @@ def test_levels_wait_for_earlier_ones_only(device: Device) -> None:
 )
 def test_levels_of_any_width_solve_the_factors(device: Device, S: Any) -> None:
     A, x = matrix(device, S), right_hand_side(S)
-    close(S @ host(ilu0(A, solve="levels") @ x), x, 1e-12)  # (nothing is left out of these factors)
+    close(S @ host(ilu0(A, solve="levels") @ x), x, 1e-12)  # for this matrix, ILU(0) is exact
 
 
 # -------------------------------------------------------------------------------------------------- misuse
@@ -459,7 +467,7 @@ def test_a_preconditioner_of_another_device_is_refused(make: Callable[[Any], Any
 
 
 def rounded(S: Any) -> sp.csr_array:
-    """Give a symmetric matrix with other entries, scaled from both sides: symmetric but for rounding."""
+    """Return a symmetric matrix that is scaled from both sides, so that it is symmetric up to rounding."""
     entries = S.tocoo()
     weights = (1 + 0.05 * np.cos(entries.row + entries.col)).astype(S.dtype)
     S = sp.csr_array((entries.data * weights, (entries.row, entries.col)), shape=S.shape)
@@ -470,14 +478,14 @@ def rounded(S: Any) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_isai_takes_a_matrix_that_is_hermitian_but_for_rounding_for_one(device: Device, dtype: str) -> None:
+def test_isai_treats_a_matrix_that_is_hermitian_up_to_rounding_as_hermitian(device: Device, dtype: str) -> None:
     T = rounded(positive(9, dtype))
     M = isai(matrix(device, T))
     close(dense(M), dense(isai(matrix(device, T), kind="spd")), 0.0)
     assert repr(M).startswith("<isai")
 
 
-def test_a_declared_symmetry_is_believed_by_preconditioners(real_device: Device) -> None:
+def test_preconditioners_do_not_check_a_declared_symmetry(real_device: Device) -> None:
     S = laplacian(9)
     rough = sp.csr_array(S + sp.diags_array(np.full(80, 1e-3), offsets=1))
     declared, plain, denied = (
@@ -498,14 +506,14 @@ def test_ic0_refuses_a_matrix_that_is_not_hermitian(device: Device, dtype: str) 
     for T in (sp.tril(S), sp.triu(S), convection(7, dtype)):
         with pytest.raises(FactorizationError, match=r"ic0 needs a symmetric.*ilu0"):
             ic0(matrix(device, sp.csr_array(T)))
-    # What rounding, or float32 values, leave of a symmetry is enough.
+    # A matrix counts as symmetric if it is up to rounding, or to the precision of float32.
     noise = 1 + 1e-10 * np.random.default_rng(0).standard_normal(S.nnz)
     assert ic0(matrix(device, sp.csr_array((S.data * noise, S.indices, S.indptr)))).shape == S.shape
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", {**FOR_CG, **FOR_ANY})
-def test_values_that_are_no_numbers_are_refused(real_device: Device, name: str, value: float) -> None:
+def test_nan_and_inf_in_the_matrix_are_refused(real_device: Device, name: str, value: float) -> None:
     T = positive(7, float)
     T.data[T.indptr[5]] = value
     with pytest.raises(FactorizationError, match=rf"{name.partition(',')[0]} needs finite values, row 5"):

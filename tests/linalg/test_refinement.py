@@ -1,4 +1,4 @@
-"""Iterative refinement gives the wide dtype's answer out of solves in the narrow one."""
+"""Iterative refinement reaches the accuracy of the wide dtype with solves in the narrow dtype."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from gsparse.device.base import Device
 from gsparse.errors import DtypeError
 from gsparse.linalg import cg
 from gsparse.linalg.krylov.bicgstab import _solve as solve_bicgstab
-from gsparse.linalg.krylov.linear_system import make_system
+from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.refinement import refined
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.progress import ConvergenceMonitor
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 
 S = laplacian(10)
 B = right_hand_side(S)
 
 
-def test_refined_cg_reaches_what_float32_cannot(device: Device) -> None:
-    found = cg(GpuSparseMatrix(S, device=device), B, rtol=1e-12, inner_dtype=np.float32, full_output=True)
-    assert found.info == 0
-    assert found.x.dtype == np.float64
-    assert residual(S, found.x, B) <= 1.001e-12
+def test_refined_cg_reaches_an_accuracy_that_float32_cannot(device: Device) -> None:
+    result = cg(GpuSparseMatrix(S, device=device), B, rtol=1e-12, inner_dtype=np.float32, full_output=True)
+    assert result.info == 0
+    assert result.x.dtype == np.float64
+    assert residual(S, result.x, B) <= 1.001e-12
     count = Count()
     la.cg(S, B, rtol=1e-12, callback=count)
-    assert count.calls <= found.iterations <= 3 * count.calls
+    assert count.calls <= result.iterations <= 3 * count.calls
 
 
 def test_refinement_within_the_same_precision_is_the_plain_solve() -> None:
     A, b = GpuSparseMatrix(S.astype(np.float32), device="cpu"), B.astype(np.float32)
-    plain, refined_in_it = (cg(A, b, inner_dtype=inner, full_output=True) for inner in (None, "float32"))
-    assert refined_in_it.iterations == plain.iterations
-    np.testing.assert_array_equal(refined_in_it.x, plain.x)
+    plain, same_precision = (cg(A, b, inner_dtype=inner, full_output=True) for inner in (None, "float32"))
+    assert same_precision.iterations == plain.iterations
+    np.testing.assert_array_equal(same_precision.x, plain.x)
 
 
-def test_the_history_is_of_inner_iterations_and_ends_with_the_true_residual(real_device: Device) -> None:
-    found = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-11, inner_dtype="float32", full_output=True)
-    assert found.residuals.shape == (found.iterations + 1,)
-    np.testing.assert_allclose(found.residuals[0], np.linalg.norm(B))
-    np.testing.assert_allclose(found.residuals[-1], np.linalg.norm(B - S @ found.x), rtol=1e-2)
+def test_the_history_counts_inner_iterations_and_ends_with_the_true_residual(real_device: Device) -> None:
+    result = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-11, inner_dtype="float32", full_output=True)
+    assert result.residuals.shape == (result.iterations + 1,)
+    np.testing.assert_allclose(result.residuals[0], np.linalg.norm(B))
+    np.testing.assert_allclose(result.residuals[-1], np.linalg.norm(B - S @ result.x), rtol=1e-2)
 
 
+@pytest.mark.whole
 def test_right_hand_sides_are_refined_side_by_side(device: Device) -> None:
     b = right_hand_side(S, 3) * [1e-100, 0, 1e100]
-    found = cg(GpuSparseMatrix(S, device=device), b, rtol=1e-10, inner_dtype=np.float32, full_output=True)
-    assert found.info == 0
-    np.testing.assert_array_equal(found.x[:, 1], 0)
-    scaled = found.x / [1e-100, 1, 1e100]
+    result = cg(GpuSparseMatrix(S, device=device), b, rtol=1e-10, inner_dtype=np.float32, full_output=True)
+    assert result.info == 0
+    np.testing.assert_array_equal(result.x[:, 1], 0)
+    scaled = result.x / [1e-100, 1, 1e100]
     assert np.all(residual(S, scaled[:, ::2], (b / [1e-100, 1, 1e100])[:, ::2]) < 1.1e-10)
-    assert found.residuals.shape == (found.iterations + 1, 3)
+    assert result.residuals.shape == (result.iterations + 1, 3)
 
 
 def test_complex_systems_iterate_in_complex64(real_device: Device) -> None:
@@ -64,23 +65,23 @@ def test_complex_systems_iterate_in_complex64(real_device: Device) -> None:
     assert residual(C, x, b) < 1.1e-11
 
 
-def test_what_float32_cannot_hold_is_solved_in_the_dtype_of_the_system(real_device: Device) -> None:
+def test_a_system_that_overflows_float32_is_solved_in_its_own_dtype(real_device: Device) -> None:
     D = sp.diags_array(np.where(np.arange(S.shape[0]) % 2, 1e30, 1.0))
     H = sp.csr_array(D @ S @ D)
     b = H @ np.ones(S.shape[0])
-    found = cg(GpuSparseMatrix(H, device=real_device), b, rtol=1e-10, inner_dtype=np.float32, full_output=True)
-    assert found.info == 0
-    assert residual(H, found.x, b) < 1.1e-10
+    result = cg(GpuSparseMatrix(H, device=real_device), b, rtol=1e-10, inner_dtype=np.float32, full_output=True)
+    assert result.info == 0
+    assert residual(H, result.x, b) < 1.1e-10
 
 
 def test_a_preconditioner_and_a_guess_are_used(real_device: Device) -> None:
     M = sp.csr_array(sp.diags_array(1 / S.diagonal()))
     A = GpuSparseMatrix(S, device=real_device)
     exact = np.linspace(1, 2, S.shape[0])
-    found = cg(A, S @ exact, exact, M=M, inner_dtype=np.float32, full_output=True)
-    assert (found.info, found.iterations) == (0, 0)
-    found = cg(A, S @ exact, "Mb", M=M, rtol=1e-12, inner_dtype=np.float32, full_output=True)
-    np.testing.assert_allclose(found.x, exact, rtol=1e-9)
+    result = cg(A, S @ exact, exact, M=M, inner_dtype=np.float32, full_output=True)
+    assert (result.info, result.iterations) == (0, 0)
+    result = cg(A, S @ exact, "Mb", M=M, rtol=1e-12, inner_dtype=np.float32, full_output=True)
+    np.testing.assert_allclose(result.x, exact, rtol=1e-9)
 
 
 def test_a_callback_sees_each_correction(real_device: Device) -> None:
@@ -91,8 +92,8 @@ def test_a_callback_sees_each_correction(real_device: Device) -> None:
 
 
 def test_maxiter_bounds_inner_iterations(real_device: Device) -> None:
-    found = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-12, maxiter=9, inner_dtype="f4", full_output=True)
-    assert (found.info, found.iterations) == (9, 9)
+    result = cg(GpuSparseMatrix(S, device=real_device), B, rtol=1e-12, maxiter=9, inner_dtype="f4", full_output=True)
+    assert (result.info, result.iterations) == (9, 9)
 
 
 def test_nan_and_zero_right_hand_sides_end_at_once(real_device: Device) -> None:
@@ -104,17 +105,17 @@ def test_nan_and_zero_right_hand_sides_end_at_once(real_device: Device) -> None:
     assert info > 0
 
 
-def test_refinement_serves_other_methods(real_device: Device) -> None:
+def test_refinement_works_with_other_methods(real_device: Device) -> None:
     C = convection(9)
     b = right_hand_side(C)
-    system = make_system(GpuSparseMatrix(C, device=real_device), b)
+    system = make_linear_system(GpuSparseMatrix(C, device=real_device), b)
     with system.solving():
-        found = refined(solve_bicgstab, np.float32, system, 1e-12, 0.0, None, Watch())
-    assert found.info == 0
-    assert residual(C, found.x, b) < 1.1e-12
+        result = refined(solve_bicgstab, np.float32, system, 1e-12, 0.0, None, ConvergenceMonitor())
+    assert result.info == 0
+    assert residual(C, result.x, b) < 1.1e-12
 
 
 @pytest.mark.parametrize("inner", [np.float16, np.longdouble, np.complex128, int, "float33"])
-def test_an_inner_dtype_that_cannot_be_is_refused(inner: object) -> None:
+def test_an_unsupported_inner_dtype_is_refused(inner: object) -> None:
     with pytest.raises(DtypeError, match="inner_dtype must be a dtype"):
         cg(GpuSparseMatrix(S, device="cpu"), B, inner_dtype=inner)

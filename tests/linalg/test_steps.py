@@ -1,4 +1,4 @@
-"""The language of steps: what it refuses, and that every backend computes what the text says."""
+"""The language of steps: the errors that it raises, and that every backend computes the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import gsparse
 from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step, parse
-from gsparse.linalg.krylov.solve_loop import State
+from gsparse.linalg.krylov.solve_loop import SolveState
 from tests.support import host, on_device, random_values
 
 VECTORS = "a b c d"
@@ -31,12 +31,12 @@ NOT_OF_THE_LANGUAGE = [
 
 
 @pytest.mark.parametrize("text", NOT_OF_THE_LANGUAGE)
-def test_language_refuses_all_else(text: str) -> None:
+def test_the_language_refuses_unsupported_syntax(text: str) -> None:
     with pytest.raises(SyntaxError):
         parse(text)
 
 
-def test_language_takes_statements_a_line_or_with_semicolons() -> None:
+def test_statements_may_be_separated_by_lines_or_semicolons() -> None:
     assert [a.target for a in parse("  x = y; z = 1\n      x -= z\n record(x)")] == ["x", "z", "x", ""]
     assert parse("") == ()
 
@@ -57,12 +57,12 @@ HAZARDS = {
 
 
 @pytest.mark.parametrize("hazard", HAZARDS)
-def test_program_refuses_hazards(hazard: str) -> None:
+def test_a_program_with_a_data_hazard_is_refused(hazard: str) -> None:
     with pytest.raises(SyntaxError, match=r"test\.f "):
         Program("test", VECTORS, (HAZARDS[hazard],))
 
 
-def test_program_finds_vectors_cells_and_sums_left_to_others() -> None:
+def test_a_program_lists_its_vectors_its_cells_and_the_sums_that_other_kernels_compute() -> None:
     first = Step("first", each="u = s * a; b = u + b", sums="total = u * b; own = a", after="kept = own + t")
     second = Step("second", before="k = total / kept", each="c = k * c")
     program = Program("test", VECTORS, (first, second))
@@ -81,7 +81,7 @@ class Bound:
 
     def __init__(self, device: Device, program: Program, arrays: dict[str, Any], columns: int, **scalars: Any) -> None:
         dtype = next(iter(arrays.values())).dtype
-        self.state = State(device, program, dtype, columns)
+        self.state = SolveState(device, program, dtype, columns)
         self.state.set(**scalars)
         self.arrays = {name: on_device(device, array) for name, array in arrays.items()}
         bind = kernels_of(device).bind_step
@@ -90,7 +90,7 @@ class Bound:
     def run(self, *names: str) -> Any:
         for name in names:
             self.steps[name]()
-        return self.state.look()
+        return self.state.read()
 
 
 def draw_expression(rng: np.random.Generator, names: list[str], depth: int) -> str:
@@ -124,7 +124,7 @@ def draw_program(seed: int) -> Program:
 
 
 class Vectorized(ast.NodeTransformer):
-    """What an expression of elements means, for NumPy: choices element by element, comparisons of real parts."""
+    """The meaning of an expression for NumPy arrays: choices element by element, comparisons of real parts."""
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         return ast.Call(ast.Name("where"), [self.visit(n) for n in (node.test, node.body, node.orelse)], [])
@@ -147,7 +147,7 @@ class Vectorized(ast.NodeTransformer):
 
 
 def interpret(step: Step, vectors: dict[str, Any], cells: dict[str, Any]) -> float:
-    """Do what a step says with NumPy, in double precision; give the size of the sums' terms."""
+    """Compute a step with NumPy in double precision; return the size of the terms of its sums."""
     functions = {name: getattr(np, name) for name in ("conj", "real", "where", "logical_and", "logical_not")}
     functions |= {"sqrt": lambda z: np.sqrt(np.real(z)), "abs2": lambda z: np.real(np.conj(z) * z)}
 
@@ -170,7 +170,8 @@ def interpret(step: Step, vectors: dict[str, Any], cells: dict[str, Any]) -> flo
 
 
 @pytest.mark.parametrize(("seed", "dtype"), [(0, "float64"), (1, "complex128"), (2, "float32"), (3, "complex64")])
-def test_backends_compute_what_random_programs_say(device: Device, seed: int, dtype: str) -> None:
+@pytest.mark.few(2)
+def test_backends_compute_random_programs_correctly(device: Device, seed: int, dtype: str) -> None:
     program, rng, columns = draw_program(seed), np.random.default_rng(seed), 2
     for size in (0, 1, 5000):
         arrays = {name: random_values(rng, columns * size, dtype) for name in program.vector_names}
@@ -221,7 +222,7 @@ def test_steps_do_nothing_once_a_column_has_stopped(device: Device) -> None:
     np.testing.assert_allclose(seen.history[0, 1], once @ once, rtol=1e-13)
 
 
-def test_history_is_a_ring(real_device: Device) -> None:
+def test_the_history_is_a_ring_buffer(real_device: Device) -> None:
     arrays = {name: np.ones(10) for name in VECTORS.split()}
     bound = Bound(real_device, UPDATE, arrays, 1, s=1.0, most=1e9)
     seen = bound.run(*["update"] * 70)
@@ -230,7 +231,7 @@ def test_history_is_a_ring(real_device: Device) -> None:
     np.testing.assert_array_equal(seen.history[0, 69 % bound.state.capacity], expected[69])
 
 
-def test_sums_come_out_the_same_bits_every_time(device: Device) -> None:
+def test_sums_have_the_same_bits_every_time(device: Device) -> None:
     rng = np.random.default_rng(0)
     arrays = {name: random_values(rng, 20_000, float) for name in VECTORS.split()}
     found = set()
@@ -271,7 +272,7 @@ def test_division_by_zero_gives_no_error(device: Device, dtype: str) -> None:
 def test_steps_may_work_on_other_vectors_of_the_same_length(device: Device) -> None:
     rng = np.random.default_rng(0)
     arrays = {name: random_values(rng, 100, float) for name in VECTORS.split()}
-    state = State(device, UPDATE, np.dtype(float), 1)
+    state = SolveState(device, UPDATE, np.dtype(float), 1)
     state.set(s=2.0)
     placed = {name: on_device(device, array) for name, array in arrays.items()}
     kernels_of(device).bind_step(

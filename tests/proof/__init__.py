@@ -1,1 +1,1 @@
-"""Proves the GPU kernels where there is no GPU: an emulator, both vendors' compilers, planted bugs, CuPy's facts."""
+"""Checks of the GPU kernels without a GPU: an emulator, the compilers of both vendors, and facts about CuPy."""

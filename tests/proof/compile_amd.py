@@ -35,7 +35,7 @@ CLANG_OPTIONS = (
 
 
 class Tools(NamedTuple):
-    """Commands of one LLVM."""
+    """The commands of one LLVM version."""
 
     clang: str
     readelf: str
@@ -44,12 +44,12 @@ class Tools(NamedTuple):
 
 @lru_cache(maxsize=1)
 def find_tools() -> Tools:
-    """Give the newest LLVM that is known to work.
+    """Return the commands of the newest LLVM that is known to work.
 
     Raises
     ------
     ImportError
-        Where none new enough is installed.
+        If no version is installed that is new enough.
     """
     for version in CLANG_VERSIONS:
         found = [which(f"{name}-{version}") for name in ("clang++", "llvm-readelf", "llvm-cxxfilt")]
@@ -59,9 +59,9 @@ def find_tools() -> Tools:
 
 
 def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> list[KernelUsage]:
-    """Compile one source file, all its instantiations at once."""
+    """Compile all of these instantiations of one source file at once."""
     tools = find_tools()
-    # Taking a kernel's address instantiates it, without its signature being written down here.
+    # Taking the address of a kernel instantiates it, so that its signature is not needed here.
     uses = [f"__device__ __attribute__((used)) auto use{k} = &{name};" for k, name in enumerate(expressions)]
     with tempfile.TemporaryDirectory() as folder:
         unit, code = Path(folder, "unit.hip"), Path(folder, "unit.co")
@@ -81,7 +81,13 @@ def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> 
 
 
 def read_notes(notes: str) -> dict[str, tuple[int, int, int, int]]:
-    """Read llvm-readelf --notes, demangled: vector registers, spills, stack and shared bytes of each kernel."""
+    """Read the demangled output of llvm-readelf --notes.
+
+    Returns
+    -------
+    dict
+        The number of vector registers, spilled registers, stack bytes and shared bytes by the name of the kernel.
+    """
     found = {}
     kernels = notes.partition("amdhsa.kernels:")[2].partition("amdhsa.target:")[0]
     for kernel in re.split(r"^  - ", kernels, flags=re.MULTILINE)[1:]:

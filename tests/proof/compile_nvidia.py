@@ -25,7 +25,7 @@ __all__ = ["ARCHITECTURES", "CUPY_OPTIONS", "compile_catalogue", "compile_cubin"
 
 LANES = 32
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")  # A100, H100/H200, B200
-# What CuPy adds to any kernel's options (test_cupy_facts.py watches it); -ftz changes what kernels compute.
+# Options that CuPy adds for every kernel (test_cupy_facts.py checks that). -ftz changes results.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)'")
@@ -38,12 +38,12 @@ _SHARED = re.compile(r"(?P<shared>\d+) bytes smem")
 
 @lru_cache(maxsize=1)
 def load_nvrtc() -> ctypes.CDLL:
-    """Load NVRTC out of the PyPI package.
+    """Load NVRTC from the PyPI package.
 
     Raises
     ------
     ImportError
-        Where it is not installed.
+        If it is not installed.
     """
     for folder in (*site.getsitepackages(), site.getusersitepackages()):
         for path in sorted(Path(folder, "nvidia").glob("**/libnvrtc.so.*")):
@@ -53,7 +53,7 @@ def load_nvrtc() -> ctypes.CDLL:
 
 
 def compile_cubin(source: str, expressions: Sequence[str], options: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Compile to machine code; give the mangled name of every expression, and the compiler's log."""
+    """Compile to machine code, and return the mangled name of each expression and the compiler's log."""
     nvrtc = load_nvrtc()
     program = ctypes.c_void_p()
 
@@ -86,7 +86,13 @@ def _log(nvrtc: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 
 
 def read_log(log: str) -> dict[str, tuple[int, int, int, int]]:
-    """Read ptxas -v: registers, spilled bytes, stack bytes and shared bytes for each mangled name."""
+    """Read the log of ptxas -v.
+
+    Returns
+    -------
+    dict
+        The number of registers, spilled bytes, stack bytes and shared bytes by the mangled name of the kernel.
+    """
     found: dict[str, tuple[int, int, int, int]] = {}
     name, spilled, stack = "", 0, 0
     for line in log.splitlines():
@@ -101,7 +107,7 @@ def read_log(log: str) -> dict[str, tuple[int, int, int, int]]:
 
 
 def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> list[KernelUsage]:
-    """Compile one source file as run time would, all its instantiations at once."""
+    """Compile all of these instantiations of one source file at once, with the options of run time."""
     options = (*compile_options(LANES), *CUPY_OPTIONS, f"-arch={architecture}", "--ptxas-options=-v")
     names, log = compile_cubin(kernel_source(source), expressions, options)
     used = read_log(log)
@@ -112,7 +118,8 @@ def compile_file(architecture: str, source: str, expressions: Sequence[str]) -> 
 def compile_catalogue(architectures: Sequence[str] = ARCHITECTURES) -> list[KernelUsage]:
     """Compile the whole catalogue for each architecture."""
     load_nvrtc()
-    # Longest first, so that no processor waits for the last; processes, since NVRTC compiles one program at a time.
+    # The longest come first, so that no processor is idle at the end. NVRTC compiles one program at a
+    # time in a process, hence several processes.
     jobs = sorted(compilations(LANES, architectures), key=lambda job: -len(job[2]))
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         return [usage for usages in pool.map(compile_file, *zip(*jobs, strict=True)) for usage in usages]

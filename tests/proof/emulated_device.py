@@ -1,6 +1,6 @@
-"""`EmulatedDevice`: a GPU to every layer above `gsparse.device`, with NumPy arrays and kernels run by `emulator.h`.
+"""`EmulatedDevice`: to all code above `gsparse.device` a GPU, whose arrays are NumPy's and whose kernels are emulated.
 
-The launch code of `gsparse.kernels.gpu` runs as it is; only what `device.kernel` gives is another.
+The launch code of `gsparse.kernels.gpu` runs unchanged, but `device.kernel` returns kernels compiled with `emulator.h`.
 """
 
 from __future__ import annotations
@@ -19,42 +19,48 @@ import pytest
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.catalogue import instantiations
+from gsparse.kernels.gpu.expressions import leaves_dots
 
 from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule, kept_source
 
 __all__ = ["LANES", "EmulatedDevice", "emulated_module"]
 
-LANES = (32, 64)  # NVIDIA's warp and AMD's
+LANES = (32, 64)  # the sizes of NVIDIA's and AMD's warps
 OS_THREADS = 2
 
 
 @cache
 def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER, only: str = "") -> EmulatedModule:
-    """Compile every instantiation that the catalogue lists of one source file, or only one of them."""
-    names = [name for file, name in instantiations(lanes) if file == source and only in ("", name)]
+    """Return a module of one source file with all its instantiations in the catalogue, or with one of them.
+
+    Without `only`, the products that also compute partial sums of conj(x)·y are left out, because few of them are used.
+    """
+    listed = [name for file, name in instantiations(lanes) if file == source]
+    names = [name for name in listed if (name == only if only else not leaves_dots(name))]
     return EmulatedModule(SOURCE_FOLDER / source, names, lanes, sanitizer, os_threads=OS_THREADS)
 
 
-# A kernel of a generated source (gsparse.kernels.gpu.steps).
+# The head of a kernel in a generated source (gsparse.kernels.gpu.steps).
 _GENERATED = re.compile(r"GS_KERNEL_OF\(256\) (?P<name>\w+)\(")
 
 
 @cache
 def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> EmulatedModule:
-    """Compile the kernels of a generated source for vectors of one type, or only one of them."""
+    """Return the module with the kernels of a generated source for vectors of one type, or with `only` one of them."""
     names = [f"{kernel['name']}<{dtype}>" for kernel in _GENERATED.finditer(text)]
     path = kept_source(text)
     return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)
 
 
 class EmulatedDevice(Device):
-    """A GPU of `lanes` lanes a warp, on the CPU.
+    """A GPU that is emulated on the CPU.
 
     Parameters
     ----------
     lanes : {32, 64}
+        Number of lanes of a warp.
     seed : int
-        Order in which the threads of a block run, see `EmulatedModule`.
+        The order in which the threads of a block run, as in `EmulatedModule`.
     """
 
     kind = "gpu"
@@ -82,7 +88,7 @@ class EmulatedDevice(Device):
         return np.array(array)
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Allocate what a GPU may well give: NaN and -1, so that an element left unwritten shows."""
+        """Allocate an array that is full of NaN or -1, so that tests notice elements that no kernel writes."""
         made = np.empty(shape, dtype)
         made.reshape(-1).view(np.uint8).fill(0xFF)
         return made
@@ -91,10 +97,9 @@ class EmulatedDevice(Device):
         return self.empty(shape, dtype)
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        # A sanitizer's code takes minutes to compile for a whole file of products: then only what is used. Of the files
-        # with dots little is.
-        is_rare = source.endswith("_dots.cu") or (SANITIZER and not source.startswith("setup_"))
-        only = expression if is_rare else ""
+        # With a sanitizer, compiling a whole file of products takes minutes, so only the kernel in use is compiled.
+        is_alone = leaves_dots(expression) or (SANITIZER and not source.startswith("setup_"))
+        only = expression if is_alone else ""
         if source.endswith(".cu"):
             module = emulated_module(source, self.lanes, only=only)
         else:

@@ -1,14 +1,14 @@
 // emulator.h - runs a CUDA/HIP kernel source on the CPU (g++ -std=c++17 -DGS_EMU -DGS_WARP=32|64), for tests only.
 //
-// Every GPU thread is a fiber; one OS thread runs one block at a time, fiber after fiber, and switches where a thread
-// waits: at __syncthreads or in a warp collective. What is checked on the way:
+// Every GPU thread is a fiber. One OS thread runs one block at a time. It runs a fiber until the GPU thread waits, at
+// __syncthreads or in a warp collective, and then switches to the next fiber. The emulator reports these errors:
 //   - barriers: divergent, deadlocked, or reached after other threads have left the kernel;
 //   - warp collectives: a lane missing, lanes at different collectives, a read from a lane that does not take part;
-//   - shared memory: over the limit; filled with NaN, so that a read before a write shows in the result;
-//   - arguments: their number, and type and width of each against the kernel's signature.
-// The order in which threads run is shuffled by a seed, so a missing barrier mostly shows as a wrong result.
-// Under -fsanitize=address shared memory is on the heap and overruns are reported; under -fsanitize=thread every GPU
-// thread is a thread to TSan, ordered only by barriers, so every data race is reported whatever the order was.
+//   - shared memory: more than the limit (and it is filled with NaN, so that a read before a write shows in the result);
+//   - arguments: a wrong number of them, or a type or width that differs from the kernel's signature.
+// A seed determines the order in which threads run, so a missing barrier usually shows as a wrong result.
+// Under -fsanitize=address, shared memory is on the heap, and overruns are reported. Under -fsanitize=thread, each GPU
+// thread is a thread for TSan, and only barriers order them, so data races are reported in any order of execution.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -18,7 +18,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <random>
 #include <string>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -41,11 +40,12 @@ void AnnotateIgnoreWritesEnd(const char *, int);
 }
 #endif
 #if !defined(__x86_64__) || defined(GS_EMU_UCONTEXT)
-#define GS_EMU_UC 1  // portable, but each switch is a system call
+#define GS_EMU_UC 1  // ucontext is portable, but each switch is a system call
 #include <ucontext.h>
 #endif
 
-// Compiled once, not into each of hundreds of kernels: that was a third of the time of compiling them.
+// A function that is compiled once. Inlined into each of hundreds of kernels, these functions took a third of the
+// compile time.
 #define GS_EMU_ONCE __attribute__((noinline)) inline
 
 namespace gs_emu {
@@ -55,7 +55,8 @@ struct dim3 { unsigned x = 1, y = 1, z = 1; };
 struct Error { std::string what; };
 [[noreturn]] inline void fail(const std::string &what) { throw Error{what}; }
 
-// While one of these lives, TSan does not look: the emulator's own bookkeeping is not the kernel's memory traffic.
+// While an object of this type exists, TSan ignores memory accesses. The emulator uses it for its own data, which the
+// kernel does not access.
 struct Quiet {
 #if defined(__SANITIZE_THREAD__)
   Quiet() { AnnotateIgnoreReadsBegin("", 0); AnnotateIgnoreWritesBegin("", 0); }
@@ -65,7 +66,7 @@ struct Quiet {
 #endif
 };
 
-// What TSan may take as ordered: everything before a release of `address` comes before what follows its acquire.
+// Tell TSan about ordering: everything before a release of `address` happens before everything after its acquire.
 inline void release(void *address) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(address);
@@ -97,7 +98,7 @@ struct Lane : Context {
   State state = DONE;
   dim3 tid;
   unsigned id = 0, lane = 0, warp = 0;
-  int line = 0;  // source line of the barrier waited at
+  int line = 0;  // source line of the barrier or collective at which the thread waits
   Op op = SHUFFLE;
   u64 mask = 0, in = 0, out = 0;
   int source = 0;  // lane that a shuffle reads
@@ -111,7 +112,7 @@ struct Launch {
   void (*call)(void *) = nullptr;
   void *arg = nullptr;
 };
-struct Block {  // the block that an OS thread is running, and the fibers it keeps for the next
+struct Block {  // the block that an OS thread runs, and the fibers that it keeps for the next block
   const Launch *launch = nullptr;
   dim3 bid;
   unsigned size = 0, alive = 0, waiting = 0, phase = 0;
@@ -120,7 +121,7 @@ struct Block {  // the block that an OS thread is running, and the fibers it kee
   std::vector<SharedArray> shared;
   size_t shared_bytes = 0;
   void *dynamic = nullptr;
-  std::vector<char> sync;  // addresses to order by: two for the block's barrier, two for each warp
+  std::vector<char> sync;  // addresses for release and acquire: two for the block's barrier, two for each warp
   Context scheduler;
   std::string error;
 };
@@ -169,7 +170,7 @@ inline void fiber_main() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &block->scheduler.bottom, &block->scheduler.size);
 #endif
-  for (;;) {  // a fiber serves one thread of one block after another
+  for (;;) {  // a fiber runs one GPU thread after another, each of another block
     { Quiet q; acquire(&block->scheduler); }
     try {
       block->launch->call(block->launch->arg);
@@ -199,7 +200,7 @@ inline Lane *new_lane() {
   makecontext(&l->uc, fiber_main, 0);
 #else
   void **top = (void **)(stack + kStackBytes - 16);
-  *--top = nullptr;  // keeps rsp 16-aligned at entry, as after a call
+  *--top = nullptr;  // aligns rsp at entry as a call instruction would
   *--top = (void *)&fiber_main;
   top -= 6;  // the registers that gs_emu_switch pops
   memset(top, 0, 6 * sizeof *top);
@@ -215,19 +216,20 @@ inline void delete_lane(Lane *l) {
   __tsan_destroy_fiber(l->tsan_fiber);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(l->bottom, kStackBytes);  // or its next owner inherits our red zones
+  __asan_unpoison_memory_region(l->bottom, kStackBytes);  // otherwise the next owner would inherit our red zones
 #endif
   munmap((char *)l->bottom - kGuardBytes, kStackBytes + kGuardBytes);
   delete l;
 }
 
-// ---------------------------------------------------------------- what kernels call
+// ---------------------------------------------------------------- functions that kernels call
 GS_EMU_ONCE void barrier(int line) {
   Quiet q;
   if (block->alive < block->size)
     fail("__syncthreads at line " + std::to_string(line) + " after " + std::to_string(block->size - block->alive) +
          " threads exited");
-  char *sync = &block->sync[block->phase % 2];  // of two, so that a thread running ahead is not ordered before us
+  // Barriers use two addresses in turn, so that a thread that is already at the next barrier is not ordered before us.
+  char *sync = &block->sync[block->phase % 2];
   release(sync);
   current->state = AT_BARRIER; current->line = line;
   ++block->waiting;
@@ -238,13 +240,13 @@ inline u64 warp_mask(unsigned warp) {  // the last warp of a block may be partia
   unsigned count = std::min(block->size - warp * GS_WARP, (unsigned)GS_WARP);
   return count == 64 ? ~0ull : (1ull << count) - 1;
 }
-GS_EMU_ONCE u64 collective(Op op, u64 in, int source, int line) {  // all lanes of the warp have to come
+GS_EMU_ONCE u64 collective(Op op, u64 in, int source, int line) {  // all lanes of the warp must call this
   Lane *me = current, **lanes = &block->lanes[me->warp * GS_WARP];
   Warp &warp = block->warps[me->warp];
   const u64 mask = warp_mask(me->warp);
   me->op = op; me->in = in; me->source = source; me->line = line; me->state = IN_WARP;
   warp.arrived |= 1ull << me->lane;
-  if (mask & ~warp.arrived) { yield(); return me->out; }  // the last lane to come does the work for all
+  if (mask & ~warp.arrived) { yield(); return me->out; }  // the last lane that arrives computes the results of all
   warp.arrived = 0;
   ++warp.phase;
   u64 votes = 0;
@@ -295,7 +297,7 @@ template <class T> T shuffle_index(T v, int s, int w, int line) {
   return shuffle(v, group_begin(w) + (s & (w - 1)), line);
 }
 GS_EMU_ONCE u64 ballot(bool vote, int line) { Quiet q; return collective(BALLOT, vote, 0, line); }
-GS_EMU_ONCE void sync_warp(int line) {  // orders memory among the warp's lanes; shuffles and ballots do not
+GS_EMU_ONCE void sync_warp(int line) {  // orders memory accesses of the warp's lanes; shuffles and ballots do not
   Quiet q;
   Warp &warp = block->warps[current->warp];
   char *sync = warp.sync + warp.phase % 2;
@@ -315,9 +317,10 @@ GS_EMU_ONCE void *shared_array(const void *key, size_t bytes) {
   block->shared.push_back({key, nan_filled(bytes)});
   return block->shared.back().memory;
 }
-template <class T, class F> T atomic_update(T *p, F f) {  // gives the value before
+template <class T, class F> T atomic_update(T *p, F f) {  // returns the previous value
   T before, after;
-  // (ordered, because __threadfence is nothing here: what a kernel publishes with a fence and an atomic is in order)
+  // __threadfence does nothing in the emulator, so atomics themselves order memory accesses. This makes it correct for
+  // a kernel to publish data with a fence and an atomic.
   __atomic_load(p, &before, __ATOMIC_RELAXED);
   do after = f(before);
   while (!__atomic_compare_exchange(p, &before, &after, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
@@ -330,7 +333,15 @@ inline void free_shared(Block &b) {
   b.shared.clear();
   free(b.dynamic); b.dynamic = nullptr;
 }
-inline std::vector<unsigned> start_block(Block &b, dim3 bid) {  // gives the order in which threads run
+// The random number generator SplitMix64 (Steele, Lea and Flood 2014). <random> would double the compile time of the
+// headers.
+inline u64 next_random(u64 &state) {
+  u64 bits = state += 0x9e3779b97f4a7c15;
+  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ bits >> 27) * 0x94d049bb133111eb;
+  return bits ^ bits >> 31;
+}
+inline std::vector<unsigned> start_block(Block &b, dim3 bid) {  // returns the order in which the threads run
   const Launch &L = *b.launch;
   b.bid = bid; b.size = b.alive = L.block.x * L.block.y * L.block.z;
   b.waiting = b.phase = 0; b.shared_bytes = L.dynamic;
@@ -341,7 +352,8 @@ inline std::vector<unsigned> start_block(Block &b, dim3 bid) {  // gives the ord
   b.sync.assign(2 + 2 * num_warps, 0);
   for (unsigned w = 0; w < num_warps; ++w) b.warps[w].sync = &b.sync[2 + 2 * w];
   while (b.lanes.size() < b.size) b.lanes.push_back(new_lane());
-  // Another fiber for each thread, or TSan would take thread i of this block as ordered after thread i of the last.
+  // Thread i gets another fiber than thread i of the previous block. With the same one, TSan would assume that it runs
+  // after that thread.
   std::rotate(b.lanes.begin(), b.lanes.begin() + 1, b.lanes.end());
   std::vector<unsigned> order(b.size);
   for (unsigned i = 0; i < b.size; ++i) {
@@ -352,12 +364,12 @@ inline std::vector<unsigned> start_block(Block &b, dim3 bid) {  // gives the ord
   }
   if (L.seed == 1) std::reverse(order.begin(), order.end());
   if (L.seed > 1) {
-    std::mt19937_64 generator(L.seed * 1000003 + bid.x + (u64)L.grid.x * (bid.y + (u64)L.grid.y * bid.z));
-    std::shuffle(order.begin(), order.end(), generator);
+    u64 state = L.seed * 1000003 + bid.x + (u64)L.grid.x * (bid.y + (u64)L.grid.y * bid.z);
+    for (unsigned i = b.size; i > 1; --i) std::swap(order[i - 1], order[next_random(state) % i]);
   }
   return order;
 }
-inline void open_barrier(Block &b) {  // every living thread has come: they must have come to the same one
+inline void open_barrier(Block &b) {  // all running threads have arrived, and must be at the same barrier
   int line = -1;
   for (unsigned i = 0; i < b.size; ++i) {
     Lane *l = b.lanes[i];
@@ -383,7 +395,7 @@ inline void run_block(Block &b, dim3 bid) {
   while (b.alive) {
     bool ran = false;
     for (unsigned i : order)
-      while (b.lanes[i]->state == READY) {  // a lane that its warp released meanwhile goes on at once
+      while (b.lanes[i]->state == READY) {  // continue at once if another lane has completed the collective meanwhile
         ran = true;
         current = b.lanes[i];
         jump(&b.scheduler, current);
@@ -404,8 +416,9 @@ inline void drop_kept() {
   delete kept;
   kept = nullptr;
 }
-// A stack and its guard are two of the 65 530 mappings that Linux grants a process, and each module keeps fibers of its
-// own: only the first thread keeps any from launch to launch, and only so many.
+// Linux allows a process 65 530 memory mappings. The stack of a fiber and its guard page take two of them, and each
+// module has its own fibers. So only the main thread keeps fibers between launches, at most 256 per module, and
+// emulator.py calls gs_emu_drop for all but the most recently used modules.
 constexpr size_t kKeptLanes = 256;
 inline void trim_kept() {
   if (!kept) return;
@@ -422,7 +435,8 @@ inline Block &kept_block() {
   }
   return *kept;
 }
-constexpr u64 kMinBlocksPerThread = 16;  // below that, making an OS thread and its fibers costs more than it gives
+// With fewer blocks than this, creating another OS thread and its fibers costs more time than it saves.
+constexpr u64 kMinBlocksPerThread = 16;
 GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
   const u64 num_blocks = (u64)L.grid.x * L.grid.y * L.grid.z;
   std::atomic<u64> next{0};
@@ -436,7 +450,8 @@ GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
       if (b.error.empty()) continue;
       Quiet q;
       std::lock_guard<std::mutex> guard(lock);
-      error = b.error; next = num_blocks; kept = nullptr;  // its fibers stand in the middle of the kernel: left as they are
+      // The fibers of this block have stopped in the middle of the kernel and cannot be used again: they are leaked.
+      error = b.error; next = num_blocks; kept = nullptr;
       return;
     }
     acquire(&b.lanes);
@@ -450,15 +465,15 @@ GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
   return error;
 }
 
-inline std::string refusal(const Launch &L, u64 max_threads) {  // why CUDA would not launch; empty if it would
+inline std::string refusal(const Launch &L, u64 max_threads) {  // the reason why CUDA would refuse the launch, or ""
   if ((u64)L.block.x * L.block.y * L.block.z > max_threads) return "a block has more threads than GS_MAX_THREADS";
   if (L.dynamic > L.limit) return "dynamic shared memory over the limit: " + std::to_string(L.dynamic) + " bytes";
   return "";
 }
 
-// ---------------------------------------------------------------- the table of kernels, as Python sees it
+// ---------------------------------------------------------------- the table of kernels, which Python calls
 struct Code { char kind; size_t size; bool is_pointer; };
-template <class T> constexpr Code code_of() {  // NumPy's dtype.kind and itemsize; "c" for our Complex
+template <class T> constexpr Code code_of() {  // dtype.kind and itemsize of NumPy; the kind of our Complex is "c"
   if constexpr (std::is_pointer<T>::value) {
     const Code pointee = code_of<std::remove_cv_t<std::remove_pointer_t<T>>>();
     return {pointee.kind, pointee.size, true};
@@ -504,6 +519,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
 #define GS_EMU_TABLE(...)                                                                                              \
   static const gs_emu::Entry gs_emu_table[] = {__VA_ARGS__};                                                           \
   GS_EMU_EXPORT const char *gs_emu_signature(unsigned kernel) { return gs_emu_table[kernel].signature.c_str(); }       \
+  GS_EMU_EXPORT void gs_emu_drop() { gs_emu::drop_kept(); }                                                            \
   GS_EMU_EXPORT int gs_emu_launch(unsigned kernel, const unsigned *grid, const unsigned *block, size_t dynamic,        \
                                   size_t limit, uint64_t seed, unsigned os_threads, void **args, char *error,          \
                                   size_t error_size) {                                                                 \
@@ -517,7 +533,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
     return !what.empty();                                                                                              \
   }
 
-// ---------------------------------------------------------------- the CUDA/HIP vocabulary
+// ---------------------------------------------------------------- keywords, variables and functions of CUDA and HIP
 #define __global__
 #define __device__
 #define __host__
@@ -532,7 +548,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
 #define __threadfence()
 #define __threadfence_block()
 
-// ---------------------------------------------------------------- port.cuh's vocabulary
+// ---------------------------------------------------------------- macros and functions of port.cuh
 #define GS_KERNEL void
 #define GS_KERNEL_OF(threads) void
 #define GS_KERNEL_FOR(threads, blocks) void
@@ -540,7 +556,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
   static char gs_emu_key_##name;                                                                                       \
   T *name = static_cast<T *>(gs_emu::shared_array(&gs_emu_key_##name, (count) * sizeof(T)))
 #define GS_DYN_SHARED(T, name) T *name = reinterpret_cast<T *>(gs_emu::block->dynamic)
-// The line tells collectives apart; it is the caller's, in port.cuh's helpers or in the kernel.
+// A collective is identified by the source line of its caller, which is a helper of port.cuh or the kernel.
 template <class T> T gs_shfl_down(T v, int d, int w, int line = __builtin_LINE()) { return gs_emu::shuffle_down(v, d, w, line); }
 template <class T> T gs_shfl_up(T v, int d, int w, int line = __builtin_LINE()) { return gs_emu::shuffle_up(v, d, w, line); }
 template <class T> T gs_shfl_xor(T v, int x, int w, int line = __builtin_LINE()) { return gs_emu::shuffle_xor(v, x, w, line); }
@@ -550,4 +566,5 @@ inline void gs_syncwarp(int line = __builtin_LINE()) { gs_emu::sync_warp(line); 
 template <class T> T gs_ldg(const T *p) { return *p; }
 template <class T, class U> T atomicAdd(T *p, U v) { return gs_emu::atomic_update(p, [=](T old) { return T(old + T(v)); }); }
 template <class T, class U> T atomicMax(T *p, U v) { return gs_emu::atomic_update(p, [=](T old) { return std::max(old, T(v)); }); }
+template <class T, class U> T atomicOr(T *p, U v) { return gs_emu::atomic_update(p, [=](T old) { return T(old | T(v)); }); }
 template <class T> T atomicCAS(T *p, T expected, T v) { return gs_emu::atomic_update(p, [=](T old) { return old == expected ? v : old; }); }

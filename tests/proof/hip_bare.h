@@ -1,4 +1,5 @@
-// hip_bare.h - just enough HIP to compile our kernels for AMD with a stock clang and no ROCm (compile_amd.py):
+// hip_bare.h - the small part of HIP with which an ordinary clang compiles our kernels for AMD, without ROCm
+// (compile_amd.py):
 //   clang++ -x hip --offload-device-only --offload-arch=gfx90a -nogpuinc -nogpulib -DGS_BARE -DGS_WARP=64
 #pragma once
 #define __global__ __attribute__((global))
@@ -49,6 +50,9 @@ template <class T> __device__ __forceinline__ T atomicAdd(T *p, T v) {
 }
 template <class T> __device__ __forceinline__ T atomicMax(T *p, T v) {
   return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+template <class T> __device__ __forceinline__ T atomicOr(T *p, T v) {
+  return __hip_atomic_fetch_or(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 template <class T> __device__ __forceinline__ T atomicCAS(T *p, T expected, T v) {
   __hip_atomic_compare_exchange_strong(p, &expected, v, __ATOMIC_RELAXED, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);

@@ -1,4 +1,4 @@
-"""What a compiled kernel uses of its processor, read by compile_nvidia.py and compile_amd.py."""
+"""The registers and memory that a compiled kernel uses; compile_nvidia.py and compile_amd.py read them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class KernelUsage:
     source, expression : str
         As in the catalogue.
     registers : int
-        Vector registers a thread.
+        Number of vector registers of a thread.
     spilled : int
-        Bytes (NVIDIA) or registers (AMD) that did not fit and go through memory.
+        Number of bytes (NVIDIA) or registers (AMD) that are kept in memory because registers did not suffice.
     local_bytes : int
-        Stack a thread: memory traffic that nobody asked for.
+        Bytes of the stack of a thread, which cause memory traffic.
     shared_bytes : int
-        Static shared memory a block.
+        Bytes of static shared memory of a block.
     """
 
     architecture: str
@@ -59,7 +59,7 @@ class KernelUsage:
 
 
 def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
-    """Group the catalogue by source file, and add what solvers write at run time, by its text."""
+    """Group the catalogue by source file, and add the sources that solvers generate at run time."""
     from gsparse.kernels.gpu.catalogue import instantiations
     from gsparse.kernels.gpu.step_source import step_names, step_source
 
@@ -73,16 +73,23 @@ def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
 
 
 def compilations(lanes: int, architectures: Sequence[str]) -> list[tuple[str, str, list[str]]]:
-    """Give (architecture, source, expressions) of all that is compiled, products with dots for the last one only."""
+    """List (architecture, source, expressions) of all compilations.
+
+    Products that also compute partial sums of conj(x)·y differ little from the others, and are compiled for the last
+    architecture only.
+    """
+    from gsparse.kernels.gpu.expressions import leaves_dots
+
     jobs = []
     for source, expressions in sources_and_expressions(lanes).items():
-        wanted = architectures[-1:] if source.endswith("_dots.cu") else architectures
-        jobs += [(architecture, source, expressions) for architecture in wanted]
+        plain = [name for name in expressions if not leaves_dots(name)]
+        jobs += [(architecture, source, plain) for architecture in architectures[:-1]]
+        jobs.append((architectures[-1], source, expressions))
     return jobs
 
 
 def solver_programs() -> list[Program]:
-    """Give the program of every solver there is."""
+    """Return the generated program of every solver."""
     import gsparse.linalg as package
 
     names = (found.name for found in walk_packages(package.__path__, f"{package.__name__}."))
@@ -91,20 +98,20 @@ def solver_programs() -> list[Program]:
 
 
 def file_of(source: str) -> str:
-    """Name a source for people: a file, or the method whose passes were written at run time."""
+    """Return a readable name of a source: its file, or the method for which it was generated."""
     return source if source.endswith(".cu") else source.partition("\n")[0].removeprefix("// ")
 
 
-# Bytes a thread. ptxas spills a word or two where that lets another block run beside; launch bounds that forbid it (one
-# block a multiprocessor: no spill anywhere, 56 to 64 registers instead of 32 to 40) made 7-point products 15 to 60 %
-# slower on an H200. An array in local memory would be hundreds of bytes.
+# Bytes per thread. ptxas spills one or two words if another block can then run on the same multiprocessor. Launch
+# bounds of one block for each multiprocessor prevent all spills, with 56 to 64 registers instead of 32 to 40, but made
+# 7-point products 15 to 60 % slower on an H200. An array in local memory would take hundreds of bytes.
 MAX_SPILLED, MAX_LOCAL = 64, 32
-# A solver's pass ends with scalars that one thread computes; LLVM keeps some complex ones in memory.
+# At the end of a solver's pass, one thread computes scalars. LLVM keeps some complex ones in memory.
 MAX_STEP_LOCAL = 96
 
 
 def complaints(usages: Iterable[KernelUsage]) -> list[str]:
-    """Name the kernels that spill, or keep local memory, more than a few words."""
+    """Return a message for each kernel that spills more than a few words, or has as much local memory."""
     return [
         f"{u.architecture} {u.expression} ({u.source}): {u.spilled} spilled, {u.local_bytes} bytes of local memory"
         for u in usages
@@ -113,7 +120,7 @@ def complaints(usages: Iterable[KernelUsage]) -> list[str]:
 
 
 def table(usages: Iterable[KernelUsage]) -> str:
-    """Write a line for each kernel template and architecture, with the most that any instantiation uses."""
+    """Return a table with a line for each kernel template and architecture, of the largest number of each kind."""
     grouped: dict[tuple[str, str, str], list[KernelUsage]] = defaultdict(list)
     for usage in usages:
         grouped[usage.source, usage.template, usage.architecture].append(usage)

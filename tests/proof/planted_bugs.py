@@ -1,7 +1,7 @@
-"""Run a kernel of planted/planted.cu and compare with what it should give.
+"""Run a kernel of planted/planted.cu and compare its result with the right one.
 
-``python -m tests.proof.planted_bugs LANES KERNEL:BUG ...`` ends with status 0 where nothing was found. It is run in a
-process of its own under a sanitizer, which ends the process or sets its exit status.
+``python -m tests.proof.planted_bugs LANES KERNEL:BUG ...`` exits with status 0 if no error is found. Tests run it in
+a process of its own under a sanitizer, which ends the process or sets its exit status.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .emulator import PROOF_FOLDER, SANITIZER, EmulatedModule, Kernel
 
 __all__ = ["BUGS", "CLEAN", "KERNELS", "check"]
 
-# Which kernel carries which bugs.
+# The bugs that each kernel can be compiled with.
 BUGS = {
     "block_sum": (
         "NO_BARRIER_AFTER_WRITE", "NO_BARRIER_IN_TREE", "NO_BARRIER_BEFORE_REUSE", "SHARED_ONE_SHORT",
@@ -30,14 +30,14 @@ BUGS = {
     "keep_block": ("TOO_MUCH_SHARED",),
 }  # fmt: skip
 CLEAN = "NONE"
-# Orders of threads: as numbered, reversed, and two shuffles.
+# Orders of threads: ascending, descending, and two random ones.
 SEEDS = (0, 1, 2, 3)
 
 THREADS = 256  # as in planted.cu
 BLOCKS = 4
-# 1001 rows of 8 lanes: the last warp is partial, which is where an early return shows.
+# 1001 rows of 8 lanes: the last warp is not full, so that an early return is noticed.
 NUM_ROWS = 1001
-# Elements after the end of an output, so that a write past it is seen instead of breaking this process.
+# Number of elements after the end of an output, so that writes past the end are noticed and do no harm.
 SLACK = 64
 
 
@@ -48,7 +48,7 @@ def planted_module(lanes: int, sanitizer: str = SANITIZER) -> EmulatedModule:
 
 
 def check(kernel: str, bug: str, lanes: int) -> None:
-    """Run a kernel in every order of threads; raise where the emulator complains or a result is wrong."""
+    """Run a kernel in every order of threads; raise an error if the emulator reports one or a result is wrong."""
     function = planted_module(lanes).get_function(f"{kernel}<Bug::{bug}>")
     for seed in SEEDS:
         planted_module(lanes).seed = seed
@@ -56,7 +56,7 @@ def check(kernel: str, bug: str, lanes: int) -> None:
 
 
 def _input() -> np.ndarray:
-    # Small integers: every sum is exact in any order.
+    # The values are small integers, so that sums are exact in any order.
     return np.random.default_rng(0).integers(-9, 9, BLOCKS * THREADS).astype(np.float32)
 
 
@@ -77,7 +77,7 @@ def _swap_pairs(function: Kernel, lanes: int) -> None:
 def _row_sums(function: Kernel, lanes: int) -> None:
     lengths = np.random.default_rng(1).integers(0, 20, NUM_ROWS)
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    data = np.arange(1, indptr[-1] + 2, dtype=np.float32)  # one more than is stored
+    data = np.arange(1, indptr[-1] + 2, dtype=np.float32)  # one element more than is stored
     out = np.full(NUM_ROWS + SLACK, np.nan, np.float32)
     function((-(-NUM_ROWS * 8 // THREADS),), (THREADS,), (np.int32(NUM_ROWS), indptr, data, out))
     expected = np.full_like(out, np.nan)

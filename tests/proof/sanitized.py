@@ -1,7 +1,7 @@
 """Run pytest with the emulated kernels under a sanitizer: ``python tests/proof/sanitized.py asan -- tests/... -k ...``.
 
-Python is not instrumented, so the sanitizer's runtime is preloaded. What the environment needs for that is
-`sanitized_command`; it imports nothing of the project, nor numba, whose threads no sanitizer understands.
+Python is not instrumented, so the sanitizer's runtime library is preloaded: `sanitized_command` sets the environment
+for that. This file imports neither the project nor numba, whose threads confuse sanitizers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["MISSING_TOOLS", "sanitized_command"]
 
 RUNTIMES = {"asan": ("libasan.so", "libubsan.so"), "tsan": ("libtsan.so",)}
 SETTINGS = {
-    # Python keeps memory to its end by design: leaks are not looked for.
+    # Python does not free all memory at its end, so leaks are not reported.
     "asan": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
-    # A report does not end the run, it makes the exit status 66.
+    # A report does not end the run, but makes the exit status 66.
     "tsan": {"TSAN_OPTIONS": "halt_on_error=0:exitcode=66:history_size=2"},
 }
-# TSan's shadow memory has fixed addresses, which address randomization may already have given away.
+# TSan needs fixed addresses, which address space randomization may have used already.
 PREFIX = {"asan": (), "tsan": ("setarch", "-R")}
 
 MISSING_TOOLS = {
@@ -34,7 +34,7 @@ MISSING_TOOLS = {
 def sanitized_command(
     sanitizer: str, command: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Give the command line and the environment that run `command` under a sanitizer ("" for none)."""
+    """Return the command line and the environment that run `command` under a sanitizer ("" for none)."""
     if not sanitizer:
         return list(command), {**environment, "GSPARSE_EMULATOR_SANITIZER": ""}
     runtimes = [
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(f"usage: sanitized.py {{{'|'.join(RUNTIMES)}}} -- pytest arguments")
     if arguments[0] in MISSING_TOOLS:
         raise SystemExit(MISSING_TOOLS[arguments[0]])
-    # A sanitizer writes to the process's own streams and ends it: pytest must not hold them back.
+    # A sanitizer writes to the streams of the process and then ends it, so pytest must not capture them.
     pytest = [sys.executable, "-m", "pytest", "--capture=sys", "-p", "no:cacheprovider", *arguments[2:]]
     command, environment = sanitized_command(arguments[0], pytest, os.environ)
     os.execvpe(command[0], command, environment)

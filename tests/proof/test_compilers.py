@@ -1,4 +1,4 @@
-"""Every kernel that run time can ask for compiles for both vendors' GPUs, with next to nothing spilled to memory."""
+"""Every kernel of the catalogue compiles for the GPUs of both vendors, and spills at most a few words to memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from gsparse.kernels.gpu.catalogue import instantiations
 
-from . import compile_amd, compile_nvidia
+from . import compare_cubins, compile_amd, compile_nvidia
+from .compare_cubins import Code
 from .emulator import SANITIZER
 from .kernel_usage import KernelUsage, compilations, complaints, file_of
 
@@ -23,8 +24,9 @@ def check(usages: list[KernelUsage], lanes: int, architectures: tuple[str, ...])
     assert complaints(usages) == []
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1200)
-def test_catalogue_compiles_for_nvidia_without_spills() -> None:
+def test_the_catalogue_compiles_for_nvidia_without_spills() -> None:
     try:
         compile_nvidia.load_nvrtc()
     except ImportError as error:
@@ -33,8 +35,9 @@ def test_catalogue_compiles_for_nvidia_without_spills() -> None:
     check(usages, compile_nvidia.LANES, compile_nvidia.ARCHITECTURES)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1200)
-def test_catalogue_compiles_for_amd_without_spills() -> None:
+def test_the_catalogue_compiles_for_amd_without_spills() -> None:
     try:
         compile_amd.find_tools()
     except ImportError as error:
@@ -43,12 +46,12 @@ def test_catalogue_compiles_for_amd_without_spills() -> None:
     check(usages, compile_amd.LANES, compile_amd.ARCHITECTURES)
 
 
-def test_spills_are_read_out_of_ptxas() -> None:
+def test_spills_are_read_from_the_log_of_ptxas() -> None:
     try:
         compile_nvidia.load_nvrtc()
     except ImportError as error:
         pytest.skip(str(error))
-    # An array that is indexed by what is only known at run time has to live in local memory.
+    # An array whose index is known at run time only cannot be kept in registers.
     source = """
         template <int N> __global__ void indexed(const int *in, int *out) {
           int kept[N] = {};
@@ -63,7 +66,32 @@ def test_spills_are_read_out_of_ptxas() -> None:
     assert stack >= 64 * 4
 
 
-def test_compile_error_shows_the_compilers_words() -> None:
+def test_machine_code_is_read_from_a_cubin() -> None:
+    try:
+        compile_nvidia.load_nvrtc()
+    except ImportError as error:
+        pytest.skip(str(error))
+    names = ("gather<float, int>", "gather<double, int>")
+    first, again = (compare_cubins.measure_file("sm_90", "halo.cu", names) for _ in range(2))
+    assert list(first) == [f"halo.cu: {name}" for name in names]
+    assert first == again
+    assert all(code.registers > 0 and code.size > 0 for code in first.values())
+    assert len({code.digest for code in first.values()}) == 2
+
+
+def test_a_comparison_lists_kernels_that_became_worse_or_disappeared() -> None:
+    old = {"a.cu: f<1>": Code(32, 0, 1000, "x"), "a.cu: f<2>": Code(32, 0, 1000, "y"), "a.cu: g": Code(8, 0, 9, "z")}
+    new = {"a.cu: f<1>": Code(32, 0, 1000, "x"), "a.cu: f<2>": Code(41, 0, 1000, "w")}
+    table, notes = compare_cubins.report(old, new)
+    assert table.splitlines()[1].split()[:4] == ["a.cu:", "f", "2", "1"]
+    assert [note.partition(": ")[0] for note in notes] == ["only in one tree", "worse"]
+    assert compare_cubins.report(new, new)[1] == []
+    assert not compare_cubins.is_worse(Code(33, 0, 1000, "x"), Code(40, 0, 1020, "y"))  # as many warps fit
+    assert compare_cubins.is_worse(Code(32, 0, 1000, "x"), Code(32, 4, 1000, "y"))
+    assert compare_cubins.is_worse(Code(32, 0, 1000, "x"), Code(32, 0, 1040, "y"))
+
+
+def test_a_compile_error_contains_the_message_of_the_compiler() -> None:
     try:
         compile_nvidia.load_nvrtc()
     except ImportError as error:

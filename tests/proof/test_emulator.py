@@ -1,4 +1,4 @@
-"""The emulator itself: every word of CUDA it knows does what CUDA's does, and misuse is refused as CUDA refuses it."""
+"""The emulator itself: each of its functions behaves as CUDA's does on a GPU, and misuse is an error as in CUDA."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gsparse.kernels.gpu.catalogue import instantiations
+
 from . import emulator
-from .emulated_device import LANES, EmulatedDevice, generated_module
+from .emulated_device import LANES, EmulatedDevice, emulated_module, generated_module
 from .emulator import PROOF_FOLDER, SANITIZER, EmulatedModule, EmulationError
 from .sanitized import MISSING_TOOLS
 
@@ -57,23 +59,23 @@ def test_shuffles_stay_within_their_group(lanes: int, width: int, seed: int) -> 
     np.testing.assert_array_equal(indexed, thread - place + 2)
 
 
-def test_a_shuffle_out_of_its_group_is_refused(lanes: int) -> None:
+def test_a_shuffle_across_the_border_of_its_group_is_refused(lanes: int) -> None:
     with pytest.raises(EmulationError, match="crosses its group"):
         vocabulary(lanes).get_function("shuffle_outside_group")((1,), (lanes,), (np.empty(lanes, np.int32),))
 
 
-def test_lanes_at_different_collectives_are_refused(lanes: int) -> None:
+def test_lanes_that_call_different_collectives_are_refused(lanes: int) -> None:
     with pytest.raises(EmulationError, match="different collectives"):
         vocabulary(lanes).get_function("different_collectives")((1,), (lanes,), (np.empty(lanes, np.int32),))
 
 
-def test_a_shuffle_from_a_lane_that_a_partial_warp_has_not_is_refused(lanes: int) -> None:
+def test_a_shuffle_from_a_lane_outside_a_partial_warp_is_refused(lanes: int) -> None:
     outputs = [np.empty(lanes, np.int32) for _ in range(4)]
     with pytest.raises(EmulationError, match="does not take part"):
         vocabulary(lanes).get_function("shuffles<4>")((1,), (lanes - 3,), outputs)
 
 
-def test_ballot_has_a_bit_for_every_lane(lanes: int) -> None:
+def test_ballot_has_one_bit_per_lane(lanes: int) -> None:
     out = np.empty(2 * lanes, np.uint64)
     vocabulary(lanes).get_function("votes")((1,), (out.size,), (out,))
     for warp in range(2):
@@ -81,7 +83,7 @@ def test_ballot_has_a_bit_for_every_lane(lanes: int) -> None:
         assert set(out[warp * lanes : (warp + 1) * lanes].tolist()) == {expected}
 
 
-def test_dynamic_shared_memory_and_syncwarp(lanes: int) -> None:
+def test_dynamic_shared_memory_is_ordered_by_syncwarp_and_limited(lanes: int) -> None:
     values, out = np.arange(2 * lanes, dtype=np.int32), np.empty(2 * lanes, np.int32)
     function = vocabulary(lanes).get_function("warp_reverse")
     function((1,), (values.size,), (values, out), shared_mem=values.nbytes)
@@ -91,13 +93,13 @@ def test_dynamic_shared_memory_and_syncwarp(lanes: int) -> None:
 
 
 @pytest.mark.parametrize("os_threads", [1, 2])
-def test_atomics(lanes: int, os_threads: int) -> None:
+def test_atomics_of_all_threads_take_effect(lanes: int, os_threads: int) -> None:
     total, most, real = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1)
     vocabulary(lanes, os_threads=os_threads).get_function("atomics")((100,), (96,), (total, most, real))
     assert (total[0], most[0], real[0]) == (9600, 95, 4800.0)
 
 
-def test_unwritten_shared_memory_is_nan(lanes: int) -> None:
+def test_shared_memory_that_was_not_written_is_nan(lanes: int) -> None:
     out = np.zeros(lanes, np.float32)
     vocabulary(lanes).get_function("unwritten")((1,), (lanes,), (out,))
     assert np.isnan(out).all()
@@ -124,9 +126,9 @@ GOOD = (np.ones(4, np.float32), np.ones(4, np.float32), np.float32(2))
     [
         (GOOD[:2], "takes 3 arguments"),
         ((*GOOD[:2], 2.0), "pass a sized NumPy scalar"),
-        ((*GOOD[:2], np.float64(2)), r"argument 2 has to be f4, but f8 came"),
-        ((np.ones(4), *GOOD[1:]), r"argument 0 has to be f4\*, but f8\* came"),
-        ((np.float32(1), *GOOD[1:]), r"argument 0 has to be f4\*, but f4 came"),
+        ((*GOOD[:2], np.float64(2)), r"argument 2 must be f4, got f8"),
+        ((np.ones(4), *GOOD[1:]), r"argument 0 must be f4\*, got f8\*"),
+        ((np.float32(1), *GOOD[1:]), r"argument 0 must be f4\*, got f4"),
     ],
 )
 def test_arguments_that_do_not_fit_the_signature_are_refused(arguments: tuple[Any, ...], words: str) -> None:
@@ -135,24 +137,43 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(arguments: tuple[An
 
 
 @pytest.mark.parametrize(("grid", "block"), [((0,), (32,)), ((1, 65536), (32,)), ((1,), (0,)), ((1,), (1024,))])
-def test_launches_that_no_gpu_takes_are_refused(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
+def test_launches_that_every_gpu_refuses_are_refused(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
     with pytest.raises(EmulationError, match=r"invalid configuration|more threads than GS_MAX_THREADS"):
         vocabulary(32).get_function("scale<float>")(grid, block, GOOD)
 
 
-def test_an_unknown_kernel_is_refused_by_name() -> None:
+def test_the_error_for_an_unknown_kernel_names_it() -> None:
     with pytest.raises(EmulationError, match="no kernel 'scale<int>' in this module"):
         vocabulary(32).get_function("scale<int>")
 
 
-def test_a_compile_error_shows_the_compilers_words(tmp_path: Path) -> None:
+def test_a_compile_error_contains_the_message_of_the_compiler(tmp_path: Path) -> None:
     path = tmp_path / "broken.cu"
     path.write_text('#include "port.cuh"\nGS_KERNEL broken(int *out) { out[0] = undeclared; }\n')
     with pytest.raises(EmulationError, match="undeclared"):
         EmulatedModule(path, ["broken"], 32)
 
 
-def test_a_changed_header_is_compiled_again(tmp_path: Path) -> None:
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "source", sorted({file for lanes in LANES for file, _ in instantiations(lanes) if not file.endswith("_dots.cu")})
+)
+def test_every_instantiation_of_the_catalogue_compiles(source: str, lanes: int) -> None:
+    emulated_module(source, lanes).compile_all()
+
+
+def test_only_the_needed_part_of_a_file_is_compiled(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulator, "MAX_KERNELS_PER_PART", 2)
+    compiled, plain = [], emulator._shared_object
+    monkeypatch.setattr(emulator, "_shared_object", lambda *args: compiled.append(args[-1]) or plain(*args))
+    module = vocabulary(lanes)
+    assert compiled == []
+    out = np.empty(2 * lanes, np.uint64)
+    module.get_function("votes")((1,), (out.size,), (out,))
+    assert compiled == [["different_collectives", "votes"]]
+
+
+def test_kernels_are_compiled_again_after_a_header_has_changed(tmp_path: Path) -> None:
     path, header = tmp_path / "constant.cu", tmp_path / "constant.cuh"
     path.write_text('#include "port.cuh"\n#include "constant.cuh"\nGS_KERNEL give(int *out) { out[0] = CONSTANT; }\n')
     out = np.zeros(1, np.int32)
@@ -163,18 +184,20 @@ def test_a_changed_header_is_compiled_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(SANITIZER), reason="the portable switch is not annotated for sanitizers")
-def test_the_portable_context_switch_gives_the_same(lanes: int) -> None:
+@pytest.mark.few(1)
+def test_the_portable_context_switch_gives_the_same_result(lanes: int) -> None:
     out = np.empty(2 * lanes, np.uint64)
     vocabulary(lanes, options=("-DGS_EMU_UCONTEXT",)).get_function("votes")((1,), (out.size,), (out,))
     assert out[0] & 0b1111 == 0b1001
 
 
 @pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
-def test_the_vocabulary_is_clean_under_sanitizers(sanitizer: str) -> None:
+@pytest.mark.whole
+def test_the_sanitizers_report_nothing_for_correct_kernels(sanitizer: str) -> None:
     if sanitizer in MISSING_TOOLS:
         pytest.skip(MISSING_TOOLS[sanitizer])
     if SANITIZER:
-        pytest.skip("this process is under a sanitizer itself")
+        pytest.skip("this process itself runs under a sanitizer")
     command = [
         sys.executable,
         str(PROOF_FOLDER / "sanitized.py"),
@@ -190,20 +213,33 @@ def test_the_vocabulary_is_clean_under_sanitizers(sanitizer: str) -> None:
     assert "6 passed" in result.stdout
 
 
-def test_an_emulated_device_gives_memory_that_shows_what_was_left_unwritten() -> None:
+def test_new_memory_of_an_emulated_device_is_nan_or_minus_one() -> None:
     device = EmulatedDevice(64)
     assert np.isnan(device.empty((2, 3), np.complex128)).all()
     assert (device.empty(4, np.int32) == -1).all()
 
 
-def test_a_generated_source_is_compiled_once_however_many_ranks_and_runs_need_it(
+def test_fibers_of_many_modules_do_not_exhaust_the_memory_mappings_of_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulator, "MAX_MODULES_WITH_FIBERS", 2)
+    monkeypatch.setattr(emulator, "_modules_with_fibers", {})
+    mappings = []
+    for number in range(5):
+        module = vocabulary(32, options=[f"-DGS_COPY={number}"])
+        module.get_function("coordinates")((1,), (256,), (np.empty(256, np.int32),))
+        mappings.append(len(Path("/proc/self/maps").read_text().splitlines()))
+    assert mappings[4] - mappings[1] < 256  # each module that kept its fibers would add 512 mappings
+
+
+def test_a_generated_source_is_compiled_once_for_all_ranks_and_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     compiled, compile_it = [], emulator._compile
     monkeypatch.setattr(emulator, "_compile", lambda *args: (compiled.append(args), compile_it(*args)))
     monkeypatch.setattr(emulator, "_cache_folder", lambda: tmp_path)
     text = '#include "port.cuh"\ntemplate <class T> GS_KERNEL_OF(256) one_more(T *x) { x[0] += T(1); }\n'
-    for _ in range(2):  # (the second time as another process finds it)
+    for _ in range(2):  # the second time stands for another process, which has only the cache on disk
         module = cache(generated_module.__wrapped__)
         with ThreadPoolExecutor(3) as ranks:
             modules = list(ranks.map(lambda _: module(text, "double", 32), range(3)))

@@ -1,4 +1,4 @@
-"""The emulator is trusted because it finds these: each planted bug has to be found, each clean twin has to pass."""
+"""The emulator finds every planted bug, and finds no error in the same kernels without the bugs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sanitized import MISSING_TOOLS, sanitized_command
 
 pytestmark = [
     pytest.mark.skipif(not which("g++"), reason="the emulator needs g++"),
-    # A planted bug would end the process here; those that need a sanitizer start one of their own.
+    # Bugs that only a sanitizer finds would end this process, so they run in processes of their own.
     pytest.mark.skipif(bool(SANITIZER), reason="this process is under a sanitizer itself"),
 ]
 
@@ -26,7 +26,7 @@ MANY = max(LANES)
 
 @dataclass(frozen=True)
 class Planted:
-    """A bug, what finds it, and the words it is found with."""
+    """A bug, the tool that finds it, and the words of its message."""
 
     kernel: str
     bug: str
@@ -66,36 +66,38 @@ def run_sanitized(sanitizer: str, lanes: int, *kernels_and_bugs: str) -> subproc
     )
 
 
-def test_every_planted_bug_is_in_the_table() -> None:
+def test_the_table_lists_every_planted_bug() -> None:
     assert {(p.kernel, p.bug) for p in PLANTED} == {(kernel, bug) for kernel, bugs in BUGS.items() for bug in bugs}
 
 
 @pytest.mark.parametrize(("planted", "lanes"), FOUND_PLAINLY, ids=lambda value: getattr(value, "bug", None))
-def test_emulator_finds(planted: Planted, lanes: int) -> None:
+def test_the_emulator_finds_the_bug(planted: Planted, lanes: int) -> None:
     with pytest.raises((EmulationError, AssertionError), match=f"(?i){planted.words}"):
         check(planted.kernel, planted.bug, lanes)
 
 
 @pytest.mark.parametrize(("planted", "lanes"), FOUND_BY_SANITIZERS, ids=lambda value: getattr(value, "bug", None))
-def test_sanitizer_finds(planted: Planted, lanes: int) -> None:
+@pytest.mark.whole
+def test_a_sanitizer_finds_the_bug(planted: Planted, lanes: int) -> None:
     result = run_sanitized(planted.sanitizer, lanes, f"{planted.kernel}:{planted.bug}")
     assert result.returncode != 0
     assert planted.words in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("planted", HARD_CODED_32, ids=lambda planted: planted.bug)
-def test_hard_coded_32_does_not_show_with_32_lanes(planted: Planted) -> None:
+def test_a_hard_coded_warp_size_of_32_is_correct_with_32_lanes(planted: Planted) -> None:
     check(planted.kernel, planted.bug, 32)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_clean_twin_passes(kernel: str, lanes: int) -> None:
+def test_a_kernel_without_its_bug_passes(kernel: str, lanes: int) -> None:
     check(kernel, CLEAN, lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
-def test_clean_twins_pass_under_sanitizers(sanitizer: str, lanes: int) -> None:
+@pytest.mark.whole
+def test_kernels_without_bugs_pass_under_sanitizers(sanitizer: str, lanes: int) -> None:
     result = run_sanitized(sanitizer, lanes, *(f"{kernel}:{CLEAN}" for kernel in KERNELS))
     assert result.returncode == 0, result.stderr

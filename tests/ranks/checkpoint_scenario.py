@@ -1,7 +1,7 @@
 """Checkpoints on a real cluster whose workers fail while they write: ``python -m tests.ranks.checkpoint_scenario``.
 
-Each round writes a checkpoint of another matrix over the one in the same folder, on three worker processes, and has one
-rank fail meanwhile:
+In each round, three worker processes write a checkpoint of another matrix into the same folder, over the older one, and
+one rank fails meanwhile:
 
     killed at a random moment      SIGKILL, at any time from the start to a little after a checkpoint's usual end
     a full disk                    no file of the rank may grow beyond a random size
@@ -43,24 +43,24 @@ import scipy.sparse as sp
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders
 from gsparse.distributed.client.cluster import known_workers
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import CommunicationError
 
 __all__ = ["FAULTS", "Round", "run_rounds"]
 
 WORLD_SIZE = 3
-# Rows and entries of a row: each rank writes 2.5 MB.
+# The number of rows, and of entries per row: each rank writes 2.5 MB.
 _ROWS, _PER_ROW = 60_000, 10
-# Seconds without news from a rank, and seconds of a whole round, new worker processes included.
+# Time limits in seconds: for the silence of a rank, and for a whole round, including new worker processes.
 _TIMEOUT, _ROUND_TIMEOUT = 60.0, 300.0
-# Dask's cluster gives a worker's name up if no worker has it 15 s after one was lost. A busy machine may take longer to
-# start a process, and a later round may just have killed the next one of that name.
+# After a worker is lost, dask's cluster waits 15 s for a new worker with the same name, and then drops the name. A busy
+# machine may take longer to start a process, and a later round may kill the new worker too.
 _PATIENCE = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 
 @dataclass(frozen=True)
 class Round:
-    """What became of one checkpoint.
+    """The result of one round.
 
     Attributes
     ----------
@@ -69,9 +69,9 @@ class Round:
     rank : int
         The rank that failed.
     error : str
-        What `checkpoint` raised, or "" where it returned.
+        The error of `checkpoint`, or "" if there was none.
     outcome : {"older", "newer"} or str
-        Which matrix the folder holds; another text says what is wrong with it.
+        The matrix that the folder holds. Another text says what is wrong.
     """
 
     fault: str
@@ -84,7 +84,7 @@ class Round:
         return self.outcome == "newer" or (self.outcome == "older" and self.error != "")
 
 
-# ----------------------------------------------------------------- faults, each for the time of one checkpoint
+# ----------------------------------------------------------------- faults, each lasts as long as one checkpoint
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _killed_after_its_rename(client: Any, worker: str, chance: random.Random, us
 
 
 def _end_at_rename(is_before: bool) -> None:
-    """Have this worker end when it publishes its part file."""
+    """Make this worker end when it renames its part file."""
     from gsparse.distributed.worker import checkpoint_tasks
 
     rename = checkpoint_tasks.rename
@@ -151,14 +151,14 @@ FAULTS: dict[str, Callable[..., Any]] = {
 
 
 def run_rounds(times: int, seed: int) -> Iterator[Round]:
-    """Run rounds on a cluster of their own.
+    """Run rounds on a new cluster.
 
     Parameters
     ----------
     times : int
-        Each kind of fault takes its turn.
+        The number of rounds. The kinds of faults take turns.
     seed : int
-        Of ranks, moments and sizes.
+        The seed of the random ranks, moments and sizes.
 
     Yields
     ------
@@ -175,7 +175,7 @@ def run_rounds(times: int, seed: int) -> Iterator[Round]:
     ):
         older, files = 1.0, [f"{folder}/rows-{rank:05d}.npz" for rank in range(WORLD_SIZE)]
         with distribute(S, client=client, timeout=_TIMEOUT) as A:
-            # What takes time once: imports, and compiling.
+            # The first call takes longer, for imports and compiling.
             A.checkpoint(folder)
             A @ np.ones(_ROWS)
             begin = time.monotonic()
@@ -198,9 +198,9 @@ def run_rounds(times: int, seed: int) -> Iterator[Round]:
 
 
 def _outcome(client: Any, files: list[str], S: sp.csr_array, values: dict[str, float]) -> str:
-    """Read the folder, and tell which matrix it holds."""
+    """Read the folder, and return which matrix it holds."""
     try:
-        rows = RowSources(files, S.shape).rows(0, S.shape[0])
+        rows = RowLoader(files, S.shape).rows(0, S.shape[0])
         client.wait_for_workers(WORLD_SIZE, timeout=_ROUND_TIMEOUT)
         x = np.arange(S.shape[1]) % 7.0
         with from_loaders(files, S.shape, client=client, workers=sorted(known_workers(client)), timeout=_TIMEOUT) as A:
@@ -208,7 +208,7 @@ def _outcome(client: Any, files: list[str], S: sp.csr_array, values: dict[str, f
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for name, value in values.items():
-        # (Integers, so that no sum is rounded.)
+        # The values are integers, so that no sum is rounded.
         if np.array_equal(rows.data, value * S.data) and np.array_equal(y, value * (S @ x)):
             return name if np.array_equal(rows.indices, S.indices) else "other columns"
     found = np.unique(np.round(rows.data / S.data, 9)) if rows.nnz == S.nnz else f"{rows.nnz} entries"
@@ -216,7 +216,7 @@ def _outcome(client: Any, files: list[str], S: sp.csr_array, values: dict[str, f
 
 
 def main() -> int:
-    """Run the rounds that the command line asks for, print what became of them, and return the exit code."""
+    """Run the rounds that the command line requests, print their results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=100, metavar="N", help="rounds (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")

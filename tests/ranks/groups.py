@@ -16,13 +16,15 @@ from gsparse.distributed import SingleCommunicator, SocketCommunicator, listen, 
 from gsparse.errors import CommunicationError
 
 SECRET = b"known to this group only"
-TIMEOUT = 10.0
+# Time limits in seconds. A test that shows that nobody waits for a time limit uses LONG, and asserts that it took no
+# longer than SOON, which is enough on a busy machine.
+TIMEOUT, SOON, LONG = 30.0, 60.0, 240.0
 
 
 def run_sockets(
     work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT, **options: Any
 ) -> list[Any]:
-    """Run ranks as threads that talk over sockets; raise what the first has raised by itself."""
+    """Run ranks as threads that communicate over sockets; raise the error of the first rank that failed."""
     listeners = [listen("127.0.0.1") for _ in range(world_size)]
     addresses = [listener.getsockname() for listener in listeners]
     results: list[Any] = [None] * world_size
@@ -51,7 +53,7 @@ def _process(work: Any, rank: int, pipe: Any, args: tuple[Any, ...]) -> None:
     pipe.send(listener.getsockname())
     addresses = pipe.recv()
     try:
-        with SocketCommunicator(rank, addresses, listener, SECRET, TIMEOUT) as communicator:
+        with SocketCommunicator(rank, addresses, listener, SECRET, LONG) as communicator:
             pipe.send("connected")
             found = work(communicator, *args)
     except Exception as error:
@@ -60,7 +62,7 @@ def _process(work: Any, rank: int, pipe: Any, args: tuple[Any, ...]) -> None:
 
 
 class Processes:
-    """Ranks as processes, all connected; `result` waits for one."""
+    """Ranks as connected processes; `result` waits for one of them."""
 
     def __init__(self, work: Callable[..., Any], world_size: int, *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -80,9 +82,9 @@ class Processes:
         assert [pipe.recv() for pipe in self.pipes] == ["connected"] * world_size
 
     def result(self, rank: int) -> Any:
-        """Give what a rank has returned or raised; None where it was killed."""
+        """Return what a rank has returned or raised, or None if it was killed."""
         try:
-            assert self.pipes[rank].poll(4 * TIMEOUT), "a rank hangs"
+            assert self.pipes[rank].poll(2 * LONG), "a rank hangs"
             return self.pipes[rank].recv()
         except EOFError:
             return None
@@ -94,7 +96,7 @@ def run_one(work: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
 
 
 def make_certificate(folder: Path) -> dict[str, str]:
-    """Make a certificate that signs itself; give the files."""
+    """Make a self-signed certificate, and return its files."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 -subj /CN=gsparse"

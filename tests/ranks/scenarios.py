@@ -1,18 +1,18 @@
-"""Two faults on a real cluster of processes, round after round: no number may be wrong, and nothing may hang.
+"""Two faults, repeated on a cluster of real processes: no result may be wrong, and nothing may hang.
 
     python -m tests.ranks.scenarios interrupted-product --times 100
     python -m tests.ranks.scenarios strangers --times 100
 
-`interrupted-product` ends a product early, and looks whether the next ones are right. In turn, a round
+`interrupted-product` ends a product early, and checks that the next ones are right. In turn, a round
   - stops the process of a rank, interrupts the product with SIGINT (Ctrl-C), and lets the rank go on;
   - interrupts one of many products at a random time, while all ranks run;
   - has one rank answer with an error while another is stopped.
 
-`strangers` connects strangers to the ports of the ranks before these connect to each other, and then to the ports that
-they multiply at: silent ones, ones that send noise, ones that send a byte every tenth of a second, and many. A matrix
-has to be made, multiplied and solved with all the same, in about the time that it takes without them.
+`strangers` connects foreign clients to the ports of the ranks before these connect to each other, and then to the
+ports of the product servers: silent ones, ones that send noise, ones that send a byte every tenth of a second, and
+many at once. The cluster must nevertheless make a matrix, multiply by it and solve with it, in about the usual time.
 
-`--tls` has the cluster talk TLS. The last line says what was done. The exit code is 1 where a number was wrong or a
+`--tls` makes the cluster use TLS. The last line says what was done. The exit code is 1 if a result was wrong or a
 round failed; a round that takes longer than two minutes ends the program with the stacks of its threads.
 """
 
@@ -37,19 +37,19 @@ import numpy as np
 
 import gsparse.linalg as gla
 from gsparse.distributed import LocalGpuCluster, distribute
-from gsparse.distributed.client.task_group import Gang
+from gsparse.distributed.client.task_group import TaskGroup
 from tests.linalg.problems import laplacian
 from tests.ranks.groups import make_certificate
 from tests.ranks.strangers import strangers
 
 RANKS = 3
 S = laplacian(40)
-# Seconds: after which a round hangs, and that ranks may be silent.
+# Seconds after which a round counts as hanging, and for which ranks may be silent.
 HANG, TIMEOUT = 120, 30.0
 
 
 class Failed(Exception):
-    """A number was wrong, or what had to happen did not."""
+    """A result was wrong, or an expected event did not happen."""
 
 
 def check(A: Any, x: Any) -> None:
@@ -99,7 +99,7 @@ def interrupt_products(A: Any, x: Any, seconds: float) -> None:
 
 
 def fail_once() -> None:
-    """Have this worker's next product raise."""
+    """Make this worker's next product raise an error."""
     from gsparse.distributed.ranks import product_connections as products
 
     def failing(*args: Any) -> Any:
@@ -147,21 +147,21 @@ def interrupted_product(client: distributed.Client, times: int, rng: random.Rand
 
 @contextmanager
 def strangers_at_ranks(kind: str, count: int) -> Iterator[None]:
-    """Have strangers connect to each port that ranks open for each other, before they know of it."""
-    ports = Gang._ports
+    """Connect foreign clients to each port that ranks open for each other, before the ranks know the port."""
+    ports = TaskGroup._open_ports
     with ExitStack() as stack:
 
-        def opened(gang: Gang) -> Any:
-            addresses = ports(gang)
+        def opened(task_group: TaskGroup) -> Any:
+            addresses = ports(task_group)
             for address in addresses:
                 stack.enter_context(strangers(address, kind, count, b"\1\0\0\0"))
             return addresses
 
-        Gang._ports = opened  # type: ignore[method-assign]
+        TaskGroup._open_ports = opened  # type: ignore[method-assign]
         try:
             yield
         finally:
-            Gang._ports = ports  # type: ignore[method-assign]
+            TaskGroup._open_ports = ports  # type: ignore[method-assign]
 
 
 def met_by_strangers(client: distributed.Client, times: int, rng: random.Random) -> str:
@@ -169,7 +169,7 @@ def met_by_strangers(client: distributed.Client, times: int, rng: random.Random)
     kinds = [("silent", 1), ("silent", 2), ("dripping", 2), ("garbage", 50), ("dripping TLS", 2), ("silent", 90)]
     connections, seconds = 0, []
     began = time.monotonic()
-    distribute(S, client=client, timeout=TIMEOUT).close()  # (workers import gsparse and compile)
+    distribute(S, client=client, timeout=TIMEOUT).close()  # in this first call, workers import gsparse and compile
     alone = time.monotonic() - began
     for number in range(times):
         faulthandler.dump_traceback_later(HANG, exit=True)
@@ -178,8 +178,8 @@ def met_by_strangers(client: distributed.Client, times: int, rng: random.Random)
             began = time.monotonic()
             with distribute(S, client=client, timeout=TIMEOUT) as A, ExitStack() as stack:
                 seconds.append(time.monotonic() - began)
-                for stay in A._stays:
-                    stack.enter_context(strangers(stay.products, kind, count))
+                for metadata in A._rank_metadata:
+                    stack.enter_context(strangers(metadata.product_address, kind, count))
                 check(A, rng.random() * b)
                 x, info = gla.cg(A, b, rtol=1e-10)
                 if info or np.linalg.norm(S @ x - b) > 1e-9 * np.linalg.norm(b):
@@ -203,7 +203,7 @@ def main() -> int:
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("--times", type=int, default=100, help="rounds (default: 100)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tls", action="store_true", help="have the cluster talk TLS")
+    parser.add_argument("--tls", action="store_true", help="make the cluster use TLS")
     options = parser.parse_args()
     began = time.monotonic()
     with cluster(tls=options.tls) as client:

@@ -1,4 +1,4 @@
-"""Connections that prove nothing: silent ones, ones that send a byte now and then, and what a test asks of them."""
+"""Connections of foreign clients that do not know the secret: silent ones, and ones that send a byte now and then."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-# Seconds between two bytes of a stranger that drips.
+# Seconds between two bytes of a client that sends slowly.
 DRIP = 0.1
 
 
 def drip(connection: socket.socket, data: bytes) -> None:
-    """Send a byte now and then, until the connection ends."""
+    """Send one byte after the other, slowly, until the connection ends."""
     with suppress(OSError):
         for number in range(len(data)):
             connection.sendall(data[number : number + 1])
@@ -24,7 +24,7 @@ def drip(connection: socket.socket, data: bytes) -> None:
 
 
 def client_hello() -> bytes:
-    """Make the first message of TLS, so that what drips is well-formed."""
+    """Return the first message of TLS, so that the slow bytes are well-formed."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     with suppress(ssl.SSLWantReadError):
@@ -57,7 +57,7 @@ def strangers(address: Any, kind: str, count: int, greeting: bytes = b"") -> Ite
 
 
 def seconds_until_closed(connection: socket.socket, limit: float) -> float:
-    """Wait until the other end closes a connection; fail where it takes longer than a limit."""
+    """Wait until the other end closes a connection; fail if it takes longer than a limit."""
     began = time.monotonic()
     connection.settimeout(limit)
     try:

@@ -1,4 +1,4 @@
-"""What a newcomer gives to distributed matrices: taken as meant, or refused in words before anything is sent."""
+"""Unusual and wrong arguments of distributed matrices: they work, or an error is raised before data is sent."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import Gang  # noqa: E402
+from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_distribute_cannot_take_is_refused_and_named(client: Any, name: str) -> None:
+def test_the_error_for_a_wrong_argument_of_distribute_names_it(client: Any, name: str) -> None:
     given, kind, words = REFUSED[name]
     with pytest.raises(kind, match=words):
         distribute(laplacian(6), **{"client": client, **given})
@@ -65,8 +65,8 @@ def test_a_cluster_in_place_of_a_client_is_refused(client: Any) -> None:
 
 
 @pytest.mark.parametrize("S", ["x.npz", None, sp.coo_array([1.0, 2.0])], ids=["path", "None", "1-D"])
-def test_what_is_no_matrix_is_refused(client: Any, S: Any) -> None:
-    with pytest.raises(ShapeError, match=r"S must be a sparse array of two, got .* of [01] dimensions; files are"):
+def test_vectors_and_numbers_in_place_of_a_matrix_are_refused(client: Any, S: Any) -> None:
+    with pytest.raises(ShapeError, match=r"S must be a 2-D sparse array, got .* of [01] dimensions; files are"):
         distribute(S, client=client)
 
 
@@ -75,7 +75,7 @@ def test_a_matrix_in_place_of_a_dask_array_is_refused(client: Any) -> None:
         from_dask_array(laplacian(6), client=client)
 
 
-def test_a_number_of_workers_takes_so_many(client: Any) -> None:
+def test_workers_may_be_given_as_a_number(client: Any) -> None:
     S = laplacian(6)
     for count in (1, np.int64(2)):
         with distribute(S, client=client, workers=count) as A:
@@ -83,7 +83,7 @@ def test_a_number_of_workers_takes_so_many(client: Any) -> None:
             np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
 
 
-def test_bounds_in_an_array_are_taken_as_those_in_a_list(client: Any) -> None:
+def test_bounds_may_be_an_array(client: Any) -> None:
     S = laplacian(6)
     workers = sorted(known_workers(client))
     with distribute(S, client=client, workers=workers, partition=np.array([0, 10, 36])) as A:
@@ -93,7 +93,7 @@ def test_bounds_in_an_array_are_taken_as_those_in_a_list(client: Any) -> None:
         assert A.row_bounds == (0, 10, 36)
 
 
-def test_a_matrix_stays_open_where_repartition_is_given_what_it_cannot_take(client: Any) -> None:
+def test_a_matrix_stays_open_if_repartition_refuses_its_arguments(client: Any) -> None:
     S = laplacian(6)
     with distribute(S, client=client) as A:
         for wrong in ({"workers": 5}, {"partition": None}, {"reorder": np.arange(3)}):
@@ -102,7 +102,7 @@ def test_a_matrix_stays_open_where_repartition_is_given_what_it_cannot_take(clie
         np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
 
 
-def test_a_matrix_whose_client_is_closed_says_so(client: Any) -> None:
+def test_the_error_says_that_the_client_of_a_matrix_is_closed(client: Any) -> None:
     S = laplacian(6)
     with distributed.Client(client.cluster) as own:
         A = distribute(S, client=own)
@@ -116,7 +116,7 @@ def test_a_matrix_whose_client_is_closed_says_so(client: Any) -> None:
     A.close()
 
 
-def test_a_matrix_that_is_pickled_says_what_saves_it(client: Any) -> None:
+def test_the_error_of_pickling_a_matrix_names_the_function_that_saves_it(client: Any) -> None:
     with distribute(laplacian(6), client=client) as A, pytest.raises(TypeError, match=r"checkpoint\(folder\) saves it"):
         pickle.dumps(A)
 
@@ -124,7 +124,7 @@ def test_a_matrix_that_is_pickled_says_what_saves_it(client: Any) -> None:
 # ------------------------------------------------------------------ preconditioners
 
 
-def test_preconditioners_serve_scipys_solvers(client: Any) -> None:
+def test_scipys_solvers_accept_preconditioners(client: Any) -> None:
     S = laplacian(12)
     b = right_hand_side(S)
     counts = []
@@ -139,7 +139,7 @@ def test_preconditioners_serve_scipys_solvers(client: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_preconditioners_multiply_as_those_of_the_blocks(client: Any, dtype: Any) -> None:
+def test_a_preconditioner_multiplies_as_those_of_the_diagonal_blocks_do(client: Any, dtype: Any) -> None:
     S = sp.csr_array(convection(8).astype(dtype) * (1 + (1j if dtype is complex else 0)))
     X = right_hand_side(S, 3)
     with distribute(S, client=client) as A:
@@ -170,9 +170,7 @@ def test_a_preconditioner_of_another_matrix_is_refused(client: Any) -> None:
 # ------------------------------------------------------------------ arguments of solvers
 
 
-def test_arguments_that_a_function_does_not_take_are_refused_before_anything_is_sent(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_arguments_are_refused_before_anything_is_sent(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     S = laplacian(6)
     b = np.ones(36)
     with distribute(S, client=client) as A, monkeypatch.context() as patch:
@@ -180,7 +178,7 @@ def test_arguments_that_a_function_does_not_take_are_refused_before_anything_is_
         def sent(*args: Any) -> None:
             raise AssertionError("a task was sent")
 
-        patch.setattr(Gang, "submit", sent)
+        patch.setattr(TaskGroup, "submit", sent)
         for call, words in (
             (lambda: gla.block_jacobi(A), r"block_jacobi\(\) missing a required argument: 'block_size'"),
             (lambda: gla.jacobi(A, on_failure="raise"), r"jacobi\(\) got an unexpected keyword argument 'on_failure'"),

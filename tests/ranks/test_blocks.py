@@ -1,4 +1,4 @@
-"""Row blocks: partitions, ghosts, and products against SciPy's on any number of ranks."""
+"""Row blocks: partitions, ghost columns, and products compared with SciPy on any number of ranks."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from tests.proof.emulated_device import EmulatedDevice
 from tests.ranks.groups import GROUPS
 from tests.support import random_values
 
-# Seconds that a rank waits for one that compiles kernels of the emulator: a busy machine takes minutes for one file.
-COMPILING = 1000.0
+# Time limit, in seconds, for a rank that compiles emulator kernels: a busy machine takes minutes for one file.
+COMPILE_TIMEOUT = 1000.0
 
 
 def matrices(dtype: str) -> dict[str, sp.csr_array]:
     rng = np.random.default_rng(0)
 
-    def made(rows: int, cols: int, density: float) -> sp.csr_array:
+    def random_matrix(rows: int, cols: int, density: float) -> sp.csr_array:
         S = sp.random_array((rows, cols), density=density, rng=rng, format="csr")
         S.data = random_values(rng, S.nnz, dtype)
         return S
 
-    dense_row = made(40, 40, 0.05).tolil()
+    dense_row = random_matrix(40, 40, 0.05).tolil()
     dense_row[7] = random_values(rng, 40, dtype)
-    found = {
-        "square": made(101, 101, 0.08),
-        "wide": made(23, 140, 0.1),
-        "tall": made(140, 23, 0.1),
-        "dense halo": made(30, 30, 1.0),
-        "no entries": made(20, 20, 0.0),
-        "fewer rows than ranks": made(2, 9, 0.7),
+    structures = {
+        "square": random_matrix(101, 101, 0.08),
+        "wide": random_matrix(23, 140, 0.1),
+        "tall": random_matrix(140, 23, 0.1),
+        "dense halo": random_matrix(30, 30, 1.0),
+        "no entries": random_matrix(20, 20, 0.0),
+        "fewer rows than ranks": random_matrix(2, 9, 0.7),
         "no rows": sp.csr_array((0, 5), dtype=dtype),
         "one dense row": dense_row.tocsr(),
         "diagonal": sp.diags_array(random_values(rng, 50, dtype)).tocsr(),
     }
-    return {name: sp.csr_array(S, dtype=dtype) for name, S in found.items()}
+    return {name: sp.csr_array(S, dtype=dtype) for name, S in structures.items()}
 
 
 @pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_products_are_scipys_on_any_number_of_ranks(run: Callable[..., Any], world_size: int, dtype: str) -> None:
+def test_products_match_scipy_on_any_number_of_ranks(run: Callable[..., Any], world_size: int, dtype: str) -> None:
     rng = np.random.default_rng(1)
     cases = []
     for S in matrices(dtype).values():
@@ -56,12 +56,12 @@ def test_products_are_scipys_on_any_number_of_ranks(run: Callable[..., Any], wor
         cases.append((S, rows, columns, random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)))
 
     def multiply(communicator: Communicator) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = []
+        results = []
         for S, rows, columns, x, z in cases:
             own = rows.rows(communicator.rank)
             A = RankMatrix(S[own], rows, columns, communicator, device="cpu")
-            found.append((A.matvec(x[columns.rows(communicator.rank)]), A.rmatvec(z[own])))
-        return found
+            results.append((A.matvec(x[columns.rows(communicator.rank)]), A.rmatvec(z[own])))
+        return results
 
     parts = run(multiply, world_size)
     again = run(multiply, world_size)
@@ -72,19 +72,20 @@ def test_products_are_scipys_on_any_number_of_ranks(run: Callable[..., Any], wor
         np.testing.assert_array_equal(g, np.concatenate([part[k][1] for part in again]))
 
 
-def test_gpus_without_a_network_of_their_own_multiply_and_solve_by_way_of_the_host() -> None:
+@pytest.mark.whole
+def test_gpus_without_a_direct_network_multiply_and_solve_through_the_host() -> None:
     S = laplacian(7)
     rows, x = RowPartition.by_nnz(S.indptr, 3), right_hand_side(S, 2)
 
     def work(communicator: Communicator) -> tuple[np.ndarray, ...]:
         own = rows.rows(communicator.rank)
-        # (a device each, as ranks have it)
+        # Each rank has a device of its own.
         A = RankMatrix(S[own], rows, rows, communicator, device=EmulatedDevice(32))
-        assert not A.is_resident  # what goes by way of the host waits: no CUDA graph can hold it
+        assert not A.is_resident  # transfers through the host synchronize, so no CUDA graph can hold them
         return A.matvec(x[own, 0]), A.matmat(x[own]), A.rmatvec(x[own, 0]), cg(A, x[own, 0], rtol=1e-10)[0]
 
-    found = run_ranks(work, 3, timeout=COMPILING)
-    vector, block, adjoint, solution = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    results = run_ranks(work, 3, timeout=COMPILE_TIMEOUT)
+    vector, block, adjoint, solution = (np.concatenate(parts) for parts in zip(*results, strict=True))
     np.testing.assert_allclose(vector, S @ x[:, 0], atol=1e-12)
     np.testing.assert_allclose(block, S @ x, atol=1e-12)
     np.testing.assert_allclose(adjoint, S.T @ x[:, 0], atol=1e-12)
@@ -107,7 +108,7 @@ def test_blocks_hold_every_entry_once_with_sorted_ghosts() -> None:
         assert block.diagonal.nnz + block.off_diagonal.nnz == S.nnz
 
 
-def test_a_halo_knows_who_needs_what() -> None:
+def test_a_halo_lists_the_entries_that_each_rank_sends_and_receives() -> None:
     partition = RowPartition((0, 4, 4, 10))
     ghosts = {0: [5, 9], 1: [0, 3, 7], 2: [1]}
 
@@ -115,20 +116,20 @@ def test_a_halo_knows_who_needs_what() -> None:
         halo = Halo(np.array(ghosts[communicator.rank], np.int64), partition, communicator)
         return {peer: numbers.tolist() for peer, numbers in halo.sends.items()}, halo.receives
 
-    found = run_ranks(make, 3)
-    assert [sends for sends, _ in found] == [{1: [0, 3], 2: [1]}, {}, {0: [1, 5], 1: [3]}]
-    assert found[1][1] == {0: slice(0, 2), 2: slice(2, 3)}
+    results = run_ranks(make, 3)
+    assert [sends for sends, _ in results] == [{1: [0, 3], 2: [1]}, {}, {0: [1, 5], 1: [3]}]
+    assert results[1][1] == {0: slice(0, 2), 2: slice(2, 3)}
     with pytest.raises(ShapeError, match="ranks"):
         run_ranks(lambda c: Halo(np.array([], np.int64), RowPartition.by_rows(4, 3), c), 2)
 
 
-def test_partitions() -> None:
+def test_partitions_cover_all_rows_and_balance_entries() -> None:
     indptr = np.concatenate([[0], np.cumsum([1] * 50 + [1000] + [1] * 49)])
-    found = RowPartition.by_nnz(indptr, 4)
-    assert found.num_rows == 100
-    assert found.world_size == 4
-    assert sum(rows.stop - rows.start for rows in map(found.rows, range(4))) == 100
-    assert np.diff(indptr[list(found.row_bounds)]).max() <= 1000 + 100
+    partition = RowPartition.by_nnz(indptr, 4)
+    assert partition.num_rows == 100
+    assert partition.world_size == 4
+    assert sum(rows.stop - rows.start for rows in map(partition.rows, range(4))) == 100
+    assert np.diff(indptr[list(partition.row_bounds)]).max() <= 1000 + 100
     even = RowPartition.by_nnz(np.arange(0, 801, 8), 4)
     assert even.row_bounds == (0, 25, 50, 75, 100)
     assert RowPartition.by_rows(3, 5).row_bounds == (0, 0, 1, 1, 2, 3)

@@ -8,10 +8,10 @@ pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask
 
 from tests.ranks.checkpoint_scenario import FAULTS, run_rounds
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
 
-def test_a_checkpoint_that_a_rank_does_not_survive_is_the_older_or_the_newer_matrix() -> None:
+def test_a_checkpoint_during_which_a_rank_dies_is_the_older_or_the_newer_matrix() -> None:
     rounds = list(run_rounds(len(FAULTS), seed=3))
     assert [found.fault for found in rounds] == list(FAULTS)
     assert not [found for found in rounds if not found.is_good]

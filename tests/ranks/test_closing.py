@@ -1,4 +1,4 @@
-"""How clusters, matrices and sessions end: with nothing left behind, and without a word."""
+"""Clusters, matrices and sessions end without leaving anything behind, and without messages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import atexit
 import gc
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from tests.linalg.problems import laplacian
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed.worker import registry  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
-# Seconds: more than dask's own nanny gives a worker, which are 4.
+# Seconds, more than the 4 that dask's own nanny waits for a worker.
 SLOW = 5.0
 
 SESSION = """
@@ -35,7 +37,7 @@ if __name__ == "__main__":
 
 
 def end_slowly(path: Path) -> None:
-    """Have this process take a while to end, and say in a file that it did."""
+    """Make this process end slowly, and write a file when it does."""
 
     def end() -> None:
         time.sleep(SLOW)
@@ -44,13 +46,13 @@ def end_slowly(path: Path) -> None:
     atexit.register(end)
 
 
-def test_a_worker_that_is_slow_to_end_is_waited_for(tmp_path: Path) -> None:
+def test_closing_a_cluster_waits_for_a_worker_that_ends_slowly(tmp_path: Path) -> None:
     with LocalGpuCluster(1, device="cpu") as cluster, distributed.Client(cluster) as client:
         client.run(end_slowly, tmp_path / "end")
     assert (tmp_path / "end").read_text() == "ended by itself"
 
 
-def test_a_closed_matrix_leaves_dask_nothing_to_keep() -> None:
+def test_the_client_holds_no_futures_of_a_closed_matrix() -> None:
     with LocalGpuCluster(1, device="cpu") as cluster, distributed.Client(cluster) as client:
         gc.disable()
         try:
@@ -65,7 +67,18 @@ def test_a_closed_matrix_leaves_dask_nothing_to_keep() -> None:
             gc.enable()
 
 
-def test_a_session_that_is_left_with_a_matrix_open_ends_without_a_word(tmp_path: Path) -> None:
+def test_the_garbage_collector_may_release_a_matrix_in_a_thread_that_holds_the_registrys_lock() -> None:
+    def release() -> None:
+        with registry._lock:
+            registry.release_matrix("no matrix")
+
+    thread = threading.Thread(target=release, daemon=True)
+    thread.start()
+    thread.join(SLOW)
+    assert not thread.is_alive(), "the registry waits for itself"
+
+
+def test_a_session_that_ends_with_an_open_matrix_prints_no_warning(tmp_path: Path) -> None:
     script = tmp_path / "session.py"
     script.write_text(SESSION)
     left = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True)

@@ -1,4 +1,4 @@
-"""Distributed matrices on a dask cluster of real worker processes: what a user does with them."""
+"""Distributed matrices on a dask cluster with real worker processes, used as a user would."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, fr
 from gsparse.distributed.client import products as multiplier  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ def workers(client: Any) -> list[str]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_products_are_scipys(client: Any, workers: list[str], world_size: int, dtype: str) -> None:
+def test_products_match_scipy(client: Any, workers: list[str], world_size: int, dtype: str) -> None:
     rng = np.random.default_rng(world_size)
-    found = matrices(dtype)
-    names = list(found) if world_size in (1, 4) else ["square", "fewer rows than ranks"]
+    structures = matrices(dtype)
+    names = list(structures) if world_size in (1, 4) else ["square", "fewer rows than ranks"]
     for name in names:
-        S = found[name]
+        S = structures[name]
         x, z = random_values(rng, S.shape[1], dtype), random_values(rng, S.shape[0], dtype)
         with distribute(S, client=client, workers=workers[:world_size], timeout=20) as A:
             assert (A.shape, A.dtype, A.nnz) == (S.shape, S.dtype, S.nnz)
@@ -67,7 +67,7 @@ def test_products_are_scipys(client: Any, workers: list[str], world_size: int, d
                 assert got.dtype == expected.dtype
 
 
-def test_transposes_and_adjoints_of_each_other_are_scipys(client: Any, workers: list[str]) -> None:
+def test_nested_transposes_and_adjoints_match_scipy(client: Any, workers: list[str]) -> None:
     S = matrices("complex128")["square"]
     x = random_values(np.random.default_rng(3), 101, "complex128")
     X = np.stack([x, 2 * x], axis=1)
@@ -81,7 +81,7 @@ def test_transposes_and_adjoints_of_each_other_are_scipys(client: Any, workers: 
             np.testing.assert_allclose(got.T @ X, expected.T @ X, atol=1e-12)
 
 
-def test_dask_arrays_give_dask_arrays_in_chunks_of_the_rows(client: Any, workers: list[str]) -> None:
+def test_products_with_dask_arrays_are_dask_arrays_chunked_by_rows(client: Any, workers: list[str]) -> None:
     S = matrices("float64")["square"]
     x = np.random.default_rng(0).standard_normal(101)
     with distribute(S, client=client, workers=workers[:3]) as A:
@@ -97,7 +97,7 @@ def test_dask_arrays_give_dask_arrays_in_chunks_of_the_rows(client: Any, workers
             A @ da.ones(7)
 
 
-def test_scipys_solvers_take_it_as_it_is(client: Any, workers: list[str]) -> None:
+def test_scipys_solvers_accept_a_distributed_matrix(client: Any, workers: list[str]) -> None:
     S = laplacian(12)
     b = right_hand_side(S)
     with GpuSparseMatrix(S, device="cpu").distribute(client=client, workers=workers[:2]) as A:
@@ -117,40 +117,40 @@ SOLVES: dict[str, Callable[..., Any]] = {
 def test_our_solvers_run_on_the_workers(client: Any, workers: list[str], name: str) -> None:
     S = convection(11) if name in ("gmres", "fgmres", "bicgstab") else laplacian(11)
     b, solve = right_hand_side(S), SOLVES[name]
-    alone = solve(GpuSparseMatrix(S, device="cpu"), b, rtol=1e-10, full_output=True)
+    single = solve(GpuSparseMatrix(S, device="cpu"), b, rtol=1e-10, full_output=True)
     with distribute(S, client=client, workers=workers[:3]) as A:
-        found = solve(A, b, rtol=1e-10, full_output=True)
-        assert type(found.x) is np.ndarray
-        assert (found.info, found.reason) == (alone.info, alone.reason)
-        np.testing.assert_allclose(found.x, alone.x, atol=1e-7)
-        assert abs(found.iterations - alone.iterations) <= 2
+        result = solve(A, b, rtol=1e-10, full_output=True)
+        assert type(result.x) is np.ndarray
+        assert (result.info, result.reason) == (single.info, single.reason)
+        np.testing.assert_allclose(result.x, single.x, atol=1e-7)
+        assert abs(result.iterations - single.iterations) <= 2
         x, info = solve(A, da.from_array(b, chunks=40), rtol=1e-10)
         assert isinstance(x, da.Array)
         assert x.chunks == (tuple(np.diff(A.row_bounds).tolist()),)
         assert info == 0
-        np.testing.assert_allclose(x.compute(), found.x, atol=1e-12)
+        np.testing.assert_allclose(x.compute(), result.x, atol=1e-12)
         for guess in (
-            solve(A, b, found.x, rtol=1e-8, full_output=True),
-            solve(A, b, x0=found.x, rtol=1e-8, full_output=True),
+            solve(A, b, result.x, rtol=1e-8, full_output=True),
+            solve(A, b, x0=result.x, rtol=1e-8, full_output=True),
         ):
             assert guess.iterations <= 1
 
 
 @pytest.mark.parametrize("name", ["lsqr", "lsmr"])
-def test_least_squares(client: Any, workers: list[str], name: str) -> None:
+def test_least_squares_solvers_run_on_the_workers(client: Any, workers: list[str], name: str) -> None:
     S = rectangular(80, 33)
     b, solve = right_hand_side(S), getattr(gla, name)
     expected = solve(GpuSparseMatrix(S, device="cpu"), b)
     with distribute(S, client=client, workers=workers[:3]) as A:
-        found = solve(A, b)
-        assert len(found) == len(expected)
-        assert found[1] == expected[1]
-        np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+        result = solve(A, b)
+        assert len(result) == len(expected)
+        assert result[1] == expected[1]
+        np.testing.assert_allclose(result[0], expected[0], atol=1e-6)
         x = solve(A, da.from_array(b, chunks=30))[0]
-        np.testing.assert_allclose(x.compute(), found[0], atol=1e-12)
+        np.testing.assert_allclose(x.compute(), result[0], atol=1e-12)
 
 
-def test_several_right_hand_sides_complex_values_and_more_workers_than_rows(client: Any, workers: list[str]) -> None:
+def test_cg_solves_complex_systems_and_systems_smaller_than_the_cluster(client: Any, workers: list[str]) -> None:
     S = laplacian(9, complex)
     b = right_hand_side(S, 3)
     with distribute(S, client=client, workers=workers) as A:
@@ -169,10 +169,10 @@ def test_preconditioners_are_made_of_each_ranks_block(client: Any, workers: list
     with distribute(S, client=client, workers=workers[:2]) as A:
         plain = gla.cg(A, b, rtol=1e-10, full_output=True)
         for M in (gla.ic0(A), gla.amg(A), gla.jacobi(A)):
-            found = gla.cg(A, b, rtol=1e-10, M=M, full_output=True)
-            assert found.info == 0
-            assert residual(S, found.x, b) < 1e-9
-            assert found.iterations <= plain.iterations + 1
+            result = gla.cg(A, b, rtol=1e-10, M=M, full_output=True)
+            assert result.info == 0
+            assert residual(S, result.x, b) < 1e-9
+            assert result.iterations <= plain.iterations + 1
         assert gla.cg(A, b, rtol=1e-10, M=gla.ic0(A), full_output=True).iterations < 0.7 * plain.iterations
         with pytest.raises(TypeError, match="made of the distributed matrix"):
             gla.cg(A, b, M=sp.eye_array(S.shape[0]))
@@ -185,44 +185,44 @@ def test_lobpcg_runs_on_the_workers(
     S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
     X = np.random.default_rng(0).standard_normal((100, 3))
     options: dict[str, Any] = {"tol": 1e-8, "maxiter": 100, "largest": False}
-    alone = gla.lobpcg(GpuSparseMatrix(S, device="cpu"), X, **options)
+    single = gla.lobpcg(GpuSparseMatrix(S, device="cpu"), X, **options)
 
-    def multiplied_here(*args: Any) -> None:
+    def fail_on_multiply(*args: Any) -> None:
         raise AssertionError("blocks came back for a product")
 
-    monkeypatch.setattr(multiplier.Multiplier, "host", multiplied_here)
+    monkeypatch.setattr(multiplier.WorkerProducts, "multiply", fail_on_multiply)
     with distribute(S, client=client, workers=workers[:world_size], reorder="rcm") as A:
         for M, x in ((None, X), (gla.ic0(A), X), (gla.jacobi(A), da.from_array(X, chunks=(30, 2)))):
             values, vectors, norms = gla.lobpcg(A, x, M=M, retResidualNormsHistory=True, **options)
-            np.testing.assert_allclose(values, alone[0], rtol=1e-12)
+            np.testing.assert_allclose(values, single[0], rtol=1e-12)
             assert type(vectors) is type(x)
             vectors = np.asarray(vectors)
             assert max(np.linalg.norm(S @ vectors - vectors * values, axis=0).max(), norms[-1].max()) < 1e-7
-        second = gla.lobpcg(A, X[:, 1:], Y=np.asarray(alone[1])[:, :1], **options)
-        np.testing.assert_allclose(second[0], alone[0][1:], rtol=1e-10)
+        second = gla.lobpcg(A, X[:, 1:], Y=np.asarray(single[1])[:, :1], **options)
+        np.testing.assert_allclose(second[0], single[0][1:], rtol=1e-10)
         with pytest.warns(UserWarning, match="not reaching"):
             gla.lobpcg(A, X, tol=1e-12, maxiter=2)
         with pytest.raises(ShapeError, match="does not fit"):
             gla.lobpcg(A, X[1:])
 
 
-def test_lobpcg_runs_here_with_what_workers_do_not_have(client: Any, workers: list[str]) -> None:
+def test_lobpcg_runs_on_the_client_with_operators_that_workers_lack(client: Any, workers: list[str]) -> None:
     S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
     mass, X = sp.csr_array(sp.diags_array(np.linspace(1, 2, 100))), np.random.default_rng(0).standard_normal((100, 3))
-    own = GpuSparseMatrix(S, device="cpu")
+    single = GpuSparseMatrix(S, device="cpu")
     with distribute(S, client=client, workers=workers[:2]) as A:
-        for given in ({"B": mass}, {"M": sp.csr_array(sp.diags_array(1 / S.diagonal()))}):
-            options: dict[str, Any] = {"tol": 1e-8, "maxiter": 100, **given}
-            np.testing.assert_allclose(gla.lobpcg(A, X, **options)[0], gla.lobpcg(own, X, **options)[0], rtol=1e-12)
+        for scipy_options in ({"B": mass}, {"M": sp.csr_array(sp.diags_array(1 / S.diagonal()))}):
+            options: dict[str, Any] = {"tol": 1e-8, "maxiter": 100, **scipy_options}
+            np.testing.assert_allclose(gla.lobpcg(A, X, **options)[0], gla.lobpcg(single, X, **options)[0], rtol=1e-12)
         with pytest.warns(UserWarning, match="dense eigensolver"):
             values = gla.lobpcg(A, np.eye(100, 30), M=gla.jacobi(A))[0]
         np.testing.assert_allclose(values, np.linalg.eigvalsh(S.toarray())[:-31:-1], rtol=1e-12)
         options = {"B": mass, "tol": 1e-8, "maxiter": 100}
-        expected = gla.lobpcg(own, X, M=gla.jacobi(own), **options)[0]
+        expected = gla.lobpcg(single, X, M=gla.jacobi(single), **options)[0]
         np.testing.assert_allclose(gla.lobpcg(A, X, M=gla.jacobi(A), **options)[0], expected, rtol=1e-12)
 
 
-def test_scipys_eigensolvers_take_it_as_it_is(client: Any, workers: list[str]) -> None:
+def test_scipys_eigensolvers_accept_a_distributed_matrix(client: Any, workers: list[str]) -> None:
     S = laplacian(10) + sp.diags_array(np.linspace(0, 1, 100))
     X = np.random.default_rng(0).standard_normal((100, 3))
     exact = np.linalg.eigvalsh(S.toarray())[::-1][:3]
@@ -237,7 +237,7 @@ def test_scipys_eigensolvers_take_it_as_it_is(client: Any, workers: list[str]) -
 
 
 @pytest.mark.parametrize(("partition", "reorder"), [("rows", None), ("nnz", "rcm"), ("metis", None), ("metis", "rcm")])
-def test_orders_and_partitions_leave_results_as_they_are(
+def test_orders_and_partitions_do_not_change_results(
     client: Any, workers: list[str], partition: str, reorder: str | None
 ) -> None:
     if partition == "metis":
@@ -261,7 +261,7 @@ def rows_of_laplacian(lo: int, hi: int) -> Any:
     return laplacian(12)[lo:hi]
 
 
-def test_matrices_that_only_workers_ever_read(client: Any, workers: list[str], tmp_path: Path) -> None:
+def test_loaders_and_checkpoints_are_read_by_the_workers(client: Any, workers: list[str], tmp_path: Path) -> None:
     S = laplacian(12)
     b = right_hand_side(S)
     sp.save_npz(tmp_path / "top.npz", S[:60])
@@ -275,7 +275,7 @@ def test_matrices_that_only_workers_ever_read(client: Any, workers: list[str], t
             np.testing.assert_allclose(again @ b, S @ b, atol=1e-12)
 
 
-def test_a_checkpoint_of_rows_that_were_moved_comes_back_as_the_matrix(
+def test_a_checkpoint_of_a_reordered_matrix_restores_the_matrix(
     client: Any, workers: list[str], tmp_path: Path
 ) -> None:
     S = laplacian(12)
@@ -299,15 +299,13 @@ def test_a_checkpoint_of_rows_that_were_moved_comes_back_as_the_matrix(
 
 
 def limit_file_size(num_bytes: int) -> None:
-    """Let this worker write no file beyond a size, as on a disk that is full; -1 ends that."""
+    """Limit the size of the files that this worker writes, to imitate a full disk; -1 removes the limit."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def test_a_checkpoint_that_fails_leaves_the_older_one_and_nothing_else(
-    client: Any, workers: list[str], tmp_path: Path
-) -> None:
+def test_a_failed_checkpoint_leaves_only_the_older_one(client: Any, workers: list[str], tmp_path: Path) -> None:
     S = sp.csr_array(sp.diags_array(np.arange(1.0, 9001)))
     x = np.ones(9000)
     with distribute(S, client=client, workers=workers[:3]) as A:
@@ -322,14 +320,14 @@ def test_a_checkpoint_that_fails_leaves_the_older_one_and_nothing_else(
         assert sorted(map(str, tmp_path.iterdir())) == files
         with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
             np.testing.assert_array_equal(again @ x, S @ x)
-        (tmp_path / f".{Path(files[1]).name}.{'0' * 32}.part").touch()  # (of a rank that was killed)
+        (tmp_path / f".{Path(files[1]).name}.{'0' * 32}.part").touch()  # as left by a killed rank
         assert B.checkpoint(tmp_path) == files
     assert sorted(map(str, tmp_path.iterdir())) == files
     with from_loaders(files, S.shape, client=client, workers=workers[:2]) as again:
         np.testing.assert_array_equal(again @ x, 5 * (S @ x))
 
 
-def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
+def test_dask_arrays_of_sparse_blocks_become_matrices(client: Any, workers: list[str]) -> None:
     S = laplacian(12)
     chunks = (20, 50, 4, 70)
     ends = np.cumsum((0, *chunks))
@@ -348,12 +346,12 @@ def test_dask_arrays_of_sparse_blocks(client: Any, workers: list[str]) -> None:
         from_dask_array(X, client=client, workers=workers[:2], partition=(0, 75, 144))
     with pytest.raises(ShapeError, match="whole rows"):
         from_dask_array(da.ones((4, 4), chunks=2), client=client)
-    for wish in ({"reorder": "rcm"}, {"partition": "metis"}):
+    for options in ({"reorder": "rcm"}, {"partition": "metis"}):
         with pytest.raises(ValueError, match="need the whole matrix"):
-            from_dask_array(X, client=client, workers=workers[:2], **wish)
+            from_dask_array(X, client=client, workers=workers[:2], **options)
 
 
-def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str]) -> None:
+def test_repartition_closes_the_old_matrix_and_str_describes_the_new_one(client: Any, workers: list[str]) -> None:
     S = laplacian(10)
     x = right_hand_side(S)
     A = distribute(S, client=client, workers=workers[:2], partition=(0, 30, 100))
@@ -379,7 +377,7 @@ def test_repartition_and_what_it_says_of_itself(client: Any, workers: list[str])
 
 def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
-    before = client.run(kept_here)
+    before = client.run(count_residents)
     for misspelt, words in (
         ({"partition": "entries"}, "partition must be 'nnz', 'rows', 'metis' or bounds, got 'entries'"),
         ({"reorder": "cmk"}, "reorder must be None or 'rcm', got 'cmk'"),
@@ -388,7 +386,7 @@ def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: A
             distribute(S, client=client, **misspelt)
         with pytest.raises(ValueError, match=words):
             from_loaders([rows_of_laplacian], (144, 144), client=client, **misspelt)
-        assert client.run(kept_here) == before
+        assert client.run(count_residents) == before
         with distribute(S, client=client, workers=workers[:2]) as A:
             with pytest.raises(ValueError, match=words):
                 A.repartition(**misspelt)
@@ -415,7 +413,7 @@ def test_vectors_of_another_length_are_refused_with_both_shapes(client: Any, wor
             np.testing.assert_allclose((2 * factor) @ np.ones(shape[1]), 2 * (factor @ np.ones(shape[1])), atol=1e-12)
 
 
-def test_solvers_refuse_what_is_no_number_before_anything_is_sent(client: Any, workers: list[str]) -> None:
+def test_solvers_refuse_values_that_are_not_numbers_before_anything_is_sent(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
     b = np.ones(36)
     words, lazy = np.full(36, "x"), da.ones(36, dtype=object, chunks=9)
@@ -432,45 +430,45 @@ def test_solvers_refuse_what_is_no_number_before_anything_is_sent(client: Any, w
 
 
 def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
+    def raise_no_client() -> None:
         raise ValueError("No global client found and no address provided")
 
-    monkeypatch.setattr(distributed, "get_client", none)
+    monkeypatch.setattr(distributed, "get_client", raise_no_client)
     with pytest.raises(ValueError, match=r"start one: Client\(LocalGpuCluster\(\)\)"):
         distribute(laplacian(4))
 
 
-def test_nothing_is_left_on_workers_that_are_let_go(client: Any, workers: list[str]) -> None:
+def test_closing_a_matrix_leaves_nothing_on_its_workers(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
-    before = client.run(kept_here)
+    before = client.run(count_residents)
     A = distribute(S, client=client)
     gla.cg(A, np.ones(36))
     A @ np.ones(36)
     assert all(
-        count == n + 1 for (count, _), (n, _) in zip(client.run(kept_here).values(), before.values(), strict=True)
+        count == n + 1 for (count, _), (n, _) in zip(client.run(count_residents).values(), before.values(), strict=True)
     )
     A.close()
     A.close()
-    assert client.run(kept_here) == before
+    assert client.run(count_residents) == before
 
 
-def kept_here() -> tuple[int, int]:
-    """Give how many matrices this worker has, and how many threads of ours."""
+def count_residents() -> tuple[int, int]:
+    """Return the number of matrices and of product threads that this worker holds."""
     import threading
 
-    from gsparse.distributed.worker import registry as resident
+    from gsparse.distributed.worker import registry
 
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse products")]
-    return len(resident._residents) + len(resident._listeners), len(ours)
+    product_threads = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse products")]
+    return len(registry._residents) + len(registry._listeners), len(product_threads)
 
 
 def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
     S = laplacian(8)
     b = right_hand_side(S)
     with distribute(S, client=client, workers=workers[:2], reorder="rcm") as A:
-        seen: list[Any] = []
-        x, _ = gla.cg(A, b, rtol=1e-6, callback=seen.append)
-        np.testing.assert_array_equal(seen[-1], x)
+        iterates: list[Any] = []
+        x, _ = gla.cg(A, b, rtol=1e-6, callback=iterates.append)
+        np.testing.assert_array_equal(iterates[-1], x)
         norms: list[Any] = []
         gla.gmres(A, b, rtol=1e-6, callback=norms.append, callback_type="pr_norm")
         assert norms[-1] < norms[0]
@@ -478,35 +476,35 @@ def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
             gla.cg(A, b, callback=lambda x: 1 / 0)
 
 
-def test_a_bar_without_tqdm_is_refused_before_any_work(
+def test_progress_without_tqdm_is_refused_before_any_work(
     client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S = laplacian(8)
     with distribute(S, client=client, workers=workers[:2]) as A:
-        with monkeypatch.context() as without:
-            without.setitem(sys.modules, "tqdm", None)
-            without.delitem(sys.modules, "tqdm.auto", raising=False)
+        with monkeypatch.context() as context:
+            context.setitem(sys.modules, "tqdm", None)
+            context.delitem(sys.modules, "tqdm.auto", raising=False)
             with pytest.raises(ModuleNotFoundError, match=r"pip install 'gsparse\[progress\]'"):
                 gla.cg(A, right_hand_side(S), progress=True)
         assert gla.cg(A, right_hand_side(S))[1] == 0
 
 
-def test_bars_end_at_the_iterations_of_solves_however_short(
+def test_progress_bars_of_short_solves_end_at_the_last_iteration(
     client: Any, workers: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     S = laplacian(8)
     b = right_hand_side(S)
     with distribute(S, client=client, workers=workers[:2]) as A:
         for solve in (gla.cg, gla.lsqr):
-            found = solve(A, b, progress=True, full_output=True)
-            shown = capsys.readouterr().err.rpartition("\r")[2]
-            assert shown.startswith(f"{solve.__name__}: {found.iterations}it"), shown
-            assert f"residual {found.residuals[-1]:.2e}" in shown
+            result = solve(A, b, progress=True, full_output=True)
+            last_line = capsys.readouterr().err.rpartition("\r")[2]
+            assert last_line.startswith(f"{solve.__name__}: {result.iterations}it"), last_line
+            assert f"residual {result.residuals[-1]:.2e}" in last_line
         itn = gla.lsmr(A, right_hand_side(S, 2), progress=True)[2]
         assert f"lsmr: {itn.max()}it" in capsys.readouterr().err
 
 
-def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]) -> None:
+def test_errors_of_solvers_reach_the_client_unchanged(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
     with distribute(S, client=client, workers=workers[:2]) as A:
         with pytest.raises(ValueError, match="atol"):
@@ -526,7 +524,7 @@ def test_errors_of_solvers_come_back_as_they_are(client: Any, workers: list[str]
         gla.cg(A, np.ones(20))
 
 
-def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
+def test_workers_that_the_client_cannot_reach_multiply_through_dask(
     client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: Any) -> None:
@@ -542,22 +540,22 @@ def test_workers_that_cannot_be_reached_from_here_multiply_through_dask(
         np.testing.assert_allclose(A @ np.stack([x, x], axis=1), S @ np.stack([x, x], axis=1), atol=1e-12)
 
 
-def wear_out() -> None:
-    from gsparse.distributed.worker import group_tasks as gang_tasks
+def request_restart() -> None:
+    from gsparse.distributed.worker import group_tasks
 
-    gang_tasks._worn_out.set()
+    group_tasks._restart_needed.set()
 
 
-def test_workers_that_nccl_has_left_something_in_are_started_again(client: Any, workers: list[str]) -> None:
+def test_workers_with_leftovers_of_nccl_are_restarted(client: Any, workers: list[str]) -> None:
     S = laplacian(8)
-    client.run(wear_out, workers=workers[1:2])
+    client.run(request_restart, workers=workers[1:2])
     with distribute(S, client=client, workers=workers[:3]) as A:
         assert (A.workers[0], A.workers[2]) == (workers[0], workers[2])
         assert A.workers[1] not in workers
         np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
 
 
-def test_gpus_that_are_not_there_are_refused_before_anything_starts() -> None:
+def test_missing_gpus_are_refused_before_anything_starts() -> None:
     try:
         get_device("gpu")
     except DeviceError:
@@ -568,7 +566,7 @@ def test_gpus_that_are_not_there_are_refused_before_anything_starts() -> None:
             LocalGpuCluster(1000, device="gpu")
 
 
-def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:
+def test_a_cluster_with_tls_multiplies_and_solves(tmp_path: Path) -> None:
     certificate = make_certificate(tmp_path)
     names = {
         f"tls_{role}_{kind}": certificate[kind]
@@ -585,6 +583,6 @@ def test_a_cluster_that_talks_tls(tmp_path: Path) -> None:
     ):
         assert all(address.startswith("tls://127.0.0.1") for address in A.workers)
         np.testing.assert_allclose(A @ b, S @ b, atol=1e-12)
-        assert A._multiplier._direct is not None  # (over its own sockets, with the cluster's certificates)
+        assert A._worker_products._product_client is not None  # own sockets with the cluster's certificates
         assert gla.cg(A, b)[1] == 0
         np.testing.assert_allclose((A @ da.from_array(b, chunks=20)).compute(), S @ b, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Rows of damaged files: those of the whole, or an error that names the file and a remedy, and never a crash."""
+"""Rows of damaged files equal those of the whole file, or raise an error with the file and a remedy; never a crash."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, example, given, settings
 
 from gsparse.distributed.io import readers
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import DeviceMemoryError, FileFormatError
 from tests.ranks.test_loaders import BANNER, assert_same, load_rows, rewrite
 from tests.test_readers import CHILD, EXAMPLES, arrays_of, damaged, same, written
 from tests.test_readers import Reader as Child
 
-# What tests/test_readers.py reads as a whole is read in two pieces here, each for itself, a line or two at a time.
+# The child process of tests/test_readers.py, changed to read a file in two halves, a line or two at a time.
 ROWS_CHILD = CHILD.replace(
     "from gsparse.files import read_file",
     """
 from gsparse.distributed.io import readers
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 readers._CHUNK = 30
 
 def read_file(path):
     shape = readers.open_file(path).shape
-    sources, half = RowSources([path], shape), shape[0] // 2
+    sources, half = RowLoader([path], shape), shape[0] // 2
     if shape[0] > 1 << 18:
         return sources.rows(half, half + 9)
     return sp.vstack([sources.rows(0, half), sources.rows(half, shape[0])], format="csr")
@@ -43,7 +43,7 @@ REMEDY = "Fetch it again, or write it with"
 
 
 class RowsChild(Child):
-    """A process that reads files by their rows."""
+    """A process that reads files with RowLoader, as ranks do."""
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", ROWS_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -51,13 +51,13 @@ class RowsChild(Child):
 
 @pytest.fixture(scope="module")
 def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, Child]]:
-    """Give a process that reads files by their rows, and one that reads them as a whole."""
+    """Return a process that reads files by their rows, and one that reads them as a whole."""
     if not sys.platform.startswith("linux"):
-        pytest.skip("memory is limited by Linux's means")
+        pytest.skip("the memory limit needs Linux")
     folder = tmp_path_factory.mktemp("damaged")
-    made = RowsChild(folder), Child(folder)
-    yield made
-    for child in made:
+    readers_by_mode = RowsChild(folder), Child(folder)
+    yield readers_by_mode
+    for child in readers_by_mode:
         child.close()
 
 
@@ -68,7 +68,7 @@ def npz_with_pointers_that_fall(layout: str) -> bytes:
     return file.getvalue()
 
 
-DEADLY = {
+CRASHING_FILES = {
     "a null byte": (".mtx", BANNER.encode() + b"2 2 2\n1 1 3\0\0\0\n2 2 1\n", "null bytes"),
     "a line of null bytes": (".mtx", BANNER.encode() + b"2 2 2\n1 1 3\n\0\n2 2 1\n", "more than the 2"),
     "the same, compressed": (".mtx.gz", gzip.compress(BANNER.encode() + b"2 2 1\n1 1 \0\n"), "null bytes"),
@@ -80,22 +80,22 @@ DEADLY = {
 }
 
 
-@pytest.mark.parametrize("name", DEADLY)
-def test_a_file_that_would_end_the_process_is_an_error(children: tuple[Child, Child], name: str) -> None:
-    ending, content, words = DEADLY[name]
-    outcome, found = children[0](ending, content)
-    assert outcome == "refused", found
-    assert re.match(f"A{ending} is truncated or malformed: .*{words}.*{REMEDY}", found)
+@pytest.mark.parametrize("name", CRASHING_FILES)
+def test_a_file_that_could_crash_the_process_is_an_error(children: tuple[Child, Child], name: str) -> None:
+    ending, content, words = CRASHING_FILES[name]
+    outcome, answer = children[0](ending, content)
+    assert outcome == "refused", answer
+    assert re.match(f"A{ending} is truncated or malformed: .*{words}.*{REMEDY}", answer)
 
 
 @pytest.mark.parametrize("last", ["2 2 2", "2 2 2e", "2 2 2 words"])
-def test_a_last_line_may_lack_its_end(children: tuple[Child, Child], last: str) -> None:
-    outcome, found = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n{last}".encode())
-    assert outcome == "matrix", found
-    assert found[1].tolist() == [3, 2]
+def test_the_last_line_may_lack_a_newline(children: tuple[Child, Child], last: str) -> None:
+    outcome, answer = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n{last}".encode())
+    assert outcome == "matrix", answer
+    assert answer[1].tolist() == [3, 2]
 
 
-def test_more_rows_than_one_machine_holds_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+def test_a_few_rows_are_read_of_a_matrix_that_exceeds_memory(tmp_path: Path) -> None:
     path, n = tmp_path / "huge.mtx", 10**12
     path.write_text(f"{BANNER}{n} 3 2\n{n} 3 5\n1 1 4\n")
     assert_same(load_rows(path, n - 2, n, (n, 3)), sp.csr_array([[0, 0, 0], [0, 0, 5.0]]))
@@ -103,24 +103,24 @@ def test_more_rows_than_one_machine_holds_are_read_a_few_at_a_time(tmp_path: Pat
         load_rows(path, 0, n, (n, 3))
 
 
-def test_running_out_of_memory_says_that_fewer_rows_take_less(tmp_path: Path, monkeypatch: Any) -> None:
-    def full(*_: Any) -> None:
+def test_the_error_without_memory_advises_fewer_rows(tmp_path: Path, monkeypatch: Any) -> None:
+    def raise_memory_error(*_: Any) -> None:
         raise MemoryError("Unable to allocate 1 TiB")
 
     path = tmp_path / "eye.npz"
     sp.save_npz(path, sp.eye_array(4, format="csr"))
-    monkeypatch.setattr(readers, "_part", full)
+    monkeypatch.setattr(readers, "_read_range", raise_memory_error)
     with pytest.raises(DeviceMemoryError, match=r"eye\.npz does not fit.*1 TiB.*fewer rows"):
         load_rows(path, 0, 4, (4, 4))
 
 
 @pytest.mark.parametrize("values", ["datetime64[s]", "float16", "U3"])
-def test_values_that_are_no_numbers_are_errors(tmp_path: Path, values: str) -> None:
+def test_values_that_are_not_numbers_are_errors(tmp_path: Path, values: str) -> None:
     path = tmp_path / "bad.npz"
     sp.save_npz(path, sp.eye_array(3, format="csr"))
     rewrite(path, data=np.zeros(3, values))
     with pytest.raises(FileFormatError, match=r"bad\.npz .*values must be numbers"):
-        RowSources([path], (3, 3))
+        RowLoader([path], (3, 3))
 
 
 def test_values_of_the_other_byte_order_are_read(tmp_path: Path) -> None:
@@ -131,25 +131,28 @@ def test_values_of_the_other_byte_order_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".npz", ".mtx", ".mtx.gz"])
-@pytest.mark.filterwarnings("ignore")  # (SciPy's and NumPy's, about what is wrong with the files)
-def test_rows_of_a_damaged_file_are_refused_or_those_of_the_whole(children: tuple[Child, Child], ending: str) -> None:
+@pytest.mark.filterwarnings("ignore")  # SciPy and NumPy warn of the damage
+@pytest.mark.whole
+def test_rows_of_a_damaged_file_are_refused_or_equal_the_whole_files(
+    children: tuple[Child, Child], ending: str
+) -> None:
     rows, whole = children
-    seen = dict.fromkeys(["matrix", "refused", "both"], 0)
+    tally = dict.fromkeys(["matrix", "refused", "both"], 0)
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(damaged(ending))
     @example(written(ending, sp.eye_array(3, 4)))
     def check(content: bytes) -> None:
-        (outcome, found), (expected, exact) = rows(ending, content), whole(ending, content)
-        assert outcome in seen, f"{found}: {content!r}"
-        seen[outcome] += 1
+        (outcome, answer), (expected, exact) = rows(ending, content), whole(ending, content)
+        assert outcome in tally, f"{answer}: {content!r}"
+        tally[outcome] += 1
         if outcome == "refused":
-            assert found.startswith(f"A{ending} is truncated or malformed: ") and REMEDY in found
-            # (SciPy rounds floating-point pointers)
-            assert expected == "refused" or "indptr must be integers" in found, f"{found}: {content!r}"
+            assert answer.startswith(f"A{ending} is truncated or malformed: ") and REMEDY in answer
+            # SciPy rounds floating-point pointers, and gsparse refuses them.
+            assert expected == "refused" or "indptr must be integers" in answer, f"{answer}: {content!r}"
         elif expected == "matrix" and exact is not None:
-            seen["both"] += 1
-            same(*(sp.csr_array(tuple(vectors), shape=shape) for shape, *vectors in (found, exact)))
+            tally["both"] += 1
+            same(*(sp.csr_array(tuple(vectors), shape=shape) for shape, *vectors in (answer, exact)))
 
     check()
-    assert seen["refused"] > EXAMPLES // 10 and seen["both"]
+    assert tally["refused"] > EXAMPLES // 10 and tally["both"]

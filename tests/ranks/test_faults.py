@@ -1,4 +1,4 @@
-"""What goes wrong on clusters, with real processes and signals: a clear error in time, and a cluster that goes on."""
+"""Faults of clusters, made with real processes and signals: each raises a clear error in time, and work can go on."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ import numpy as np
 import pytest
 
 import gsparse.linalg as gla
-from gsparse.errors import CommunicationError, WorkerLost
+from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
-from tests.ranks.test_cluster import kept_here
+from tests.ranks.test_cluster import count_residents
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 import dask  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
-from gsparse.distributed.worker import solution_copies as checkpoints  # noqa: E402
+from gsparse.distributed.worker import solution_copies  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
 ROOT = Path(__file__).parents[2]
 S = laplacian(12)
 B = right_hand_side(S)
-# Seconds that an error may take, on a busy machine: connections tell at once, silence after TIMEOUT.
-SOON, TIMEOUT = 90.0, 5.0
-# Seconds after which dask takes a lock from a client that is gone; 30 by default.
+# Time limits in seconds. An error may take ERROR_DEADLINE on a busy machine: a closed connection is noticed at once,
+# and a silent one after TIMEOUT.
+ERROR_DEADLINE, TIMEOUT = 90.0, 5.0
+# Time after which dask releases a lock of a client that is gone; the default is 30 s.
 LEASE = {
     "distributed.scheduler.locks.lease-timeout": "3s",
     "distributed.scheduler.locks.lease-validation-interval": "1s",
@@ -70,67 +71,67 @@ def pids(client: Any) -> dict[str, int]:
     return client.run(os.getpid)
 
 
-class Endless:
-    """A solve that does not end by itself, in a thread."""
+class BackgroundSolve:
+    """A solve in a thread, which does not end by itself unless the options limit it."""
 
     def __init__(self, A: DistributedMatrix, **options: Any) -> None:
         self.error: BaseException | None = None
-        self.found: Any = None
+        self.result: Any = None
         self.started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(A,), kwargs=options, daemon=True)
         self._thread.start()
 
     def _run(self, A: DistributedMatrix, **options: Any) -> None:
         try:
-            self.found = gla.cg(A, B, **{"rtol": 0, "maxiter": 10**9, **options})
+            self.result = gla.cg(A, B, **{"rtol": 0, "maxiter": 10**9, **options})
         except BaseException as error:
             self.error = error
 
-    def wait(self, seconds: float = SOON) -> BaseException | None:
+    def wait(self, seconds: float = ERROR_DEADLINE) -> BaseException | None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the solve hangs"
         return self.error
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = SOON) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = ERROR_DEADLINE) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.05)
 
 
 def is_solving() -> bool:
-    """Tell whether a rank's solve runs on this worker (and how its matrix is watched)."""
-    from gsparse.distributed.worker import registry as resident
+    """Return whether a solve runs on this worker: only then does the matrix of its rank have an observer."""
+    from gsparse.distributed.worker import registry
 
-    return any(kept.matrix.observer is not None for kept in resident._residents.values())
+    return any(resident.matrix.observer is not None for resident in registry._residents.values())
 
 
-def begun(client: Any, A: DistributedMatrix, **options: Any) -> Endless:
-    solve = Endless(A, **options)
+def start_solve(client: Any, A: DistributedMatrix, **options: Any) -> BackgroundSolve:
+    solve = BackgroundSolve(A, **options)
     wait_until(lambda: all(client.run(is_solving, workers=list(A.workers)).values()))
     time.sleep(0.3)
     return solve
 
 
 def check(client: Any, A: DistributedMatrix) -> None:
-    """Solve, and look that nothing is left of what went wrong."""
+    """Check that the matrix can be solved with, and that no worker is still busy with the failed solve."""
     x, info = gla.cg(A, B, rtol=1e-10)
     assert info == 0
     assert residual(S, x, B) < 1e-9
     assert not any(client.run(is_solving).values())
 
 
-def test_a_killed_worker_is_named(client: Any) -> None:
+def test_the_error_of_a_killed_worker_names_it(client: Any) -> None:
     A = distribute(S, client=client)
-    solve = begun(client, A)
-    began = time.monotonic()
+    solve = start_solve(client, A)
+    start = time.monotonic()
     os.kill(pids(client)[A.workers[1]], signal.SIGKILL)
     error = solve.wait()
-    assert isinstance(error, WorkerLost), repr(error)
+    assert isinstance(error, WorkerLostError), repr(error)
     assert (error.rank, error.address) == (1, A.workers[1])
     assert "A = A.repartition() makes them again" in str(error)
-    assert time.monotonic() - began < SOON / 2
+    assert time.monotonic() - start < ERROR_DEADLINE / 2
     with pytest.raises(CommunicationError):
         gla.cg(A, B)
     client.wait_for_workers(3, timeout=60)
@@ -138,23 +139,23 @@ def test_a_killed_worker_is_named(client: Any) -> None:
         check(client, again)
 
 
-def test_the_only_worker_of_a_matrix_is_killed(client: Any) -> None:
+def test_killing_the_only_worker_of_a_matrix_is_an_error(client: Any) -> None:
     A = distribute(S, client=client, workers=sorted(pids(client))[:1])
-    solve = begun(client, A)
+    solve = start_solve(client, A)
     os.kill(pids(client)[A.workers[0]], signal.SIGKILL)
-    assert isinstance(solve.wait(), WorkerLost)
+    assert isinstance(solve.wait(), WorkerLostError)
     A.close()
 
 
-def test_a_worker_killed_between_solves_and_products(client: Any) -> None:
+def test_a_worker_killed_between_calls_is_an_error_of_the_next_call(client: Any) -> None:
     A = distribute(S, client=client)
     np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
     os.kill(pids(client)[A.workers[0]], signal.SIGKILL)
     wait_until(lambda: A.workers[0] not in known_workers(client))
     for call in (lambda: A @ B, lambda: gla.cg(A, B)):
-        with pytest.raises(WorkerLost) as found:
+        with pytest.raises(WorkerLostError) as caught:
             call()
-        assert found.value.rank == 0
+        assert caught.value.rank == 0
     client.wait_for_workers(3, timeout=60)
     with A.repartition() as again:
         np.testing.assert_allclose(again @ B, S @ B, atol=1e-12)
@@ -162,11 +163,11 @@ def test_a_worker_killed_between_solves_and_products(client: Any) -> None:
 
 def test_a_stopped_worker_is_an_error_within_the_timeout(client: Any) -> None:
     with distribute(S, client=client, timeout=TIMEOUT) as A:
-        solve = begun(client, A)
+        solve = start_solve(client, A)
         pid = pids(client)[A.workers[2]]
         os.kill(pid, signal.SIGSTOP)
         try:
-            error = solve.wait(TIMEOUT + SOON)
+            error = solve.wait(TIMEOUT + ERROR_DEADLINE)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert isinstance(error, CommunicationError)
@@ -177,7 +178,7 @@ def test_a_stopped_worker_is_an_error_within_the_timeout(client: Any) -> None:
 
 def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:
     with distribute(S, client=client) as A:
-        solve = begun(client, A)
+        solve = start_solve(client, A)
         running = [
             key for key, state in list(client.futures.items()) if "gsparse-cg" in str(key) and state.status == "pending"
         ]
@@ -188,11 +189,11 @@ def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:
         check(client, A)
 
 
-def test_a_restart_of_the_cluster_during_a_solve() -> None:
-    # (on a cluster of its own: where nannies have started workers again before, dask does not always bring all back)
+def test_a_restart_of_the_cluster_during_a_solve_is_an_error() -> None:
+    # This needs a new cluster: after nannies have restarted workers, dask does not always bring all of them back.
     with cluster_of(2) as client:
         A = distribute(S, client=client)
-        solve = begun(client, A)
+        solve = start_solve(client, A)
         client.restart(wait_for_workers=False)
         assert isinstance(solve.wait(), CommunicationError)
         with pytest.raises(CommunicationError):
@@ -202,36 +203,36 @@ def test_a_restart_of_the_cluster_during_a_solve() -> None:
             check(client, again)
 
 
-def too_large(lo: int, hi: int) -> Any:
+def load_without_memory(lo: int, hi: int) -> Any:
     if lo > 0:
         raise MemoryError("no room for these rows")
     return S[lo:hi]
 
 
-def test_a_worker_without_memory_in_set_up(client: Any) -> None:
-    before = client.run(kept_here)
+def test_a_worker_that_runs_out_of_memory_in_set_up_is_an_error(client: Any) -> None:
+    before = client.run(count_residents)
     with pytest.raises(MemoryError, match="no room"):
-        from_loaders([too_large], S.shape, client=client)
-    wait_until(lambda: client.run(kept_here) == before)
+        from_loaders([load_without_memory], S.shape, client=client)
+    wait_until(lambda: client.run(count_residents) == before)
     with distribute(S, client=client) as A:
         check(client, A)
 
 
 def test_two_solves_at_once_wait_for_each_other(client: Any) -> None:
     with distribute(S, client=client) as A, distribute(2 * S, client=client) as twice:
-        found: dict[int, Any] = {}
+        residuals: dict[int, Any] = {}
 
         def solve(number: int) -> None:
             matrix, own = (twice, 2 * S) if number % 2 else (A, S)
-            found[number] = residual(own, gla.cg(matrix, B, rtol=1e-10)[0], B)
+            residuals[number] = residual(own, gla.cg(matrix, B, rtol=1e-10)[0], B)
 
         threads = [threading.Thread(target=solve, args=(number,)) for number in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert len(found) == 6
-        assert max(found.values()) < 1e-9
+        assert len(residuals) == 6
+        assert max(residuals.values()) < 1e-9
 
 
 def test_a_callback_that_raises_ends_the_solve_everywhere(client: Any) -> None:
@@ -253,31 +254,31 @@ def test_a_callback_that_raises_ends_the_solve_everywhere(client: Any) -> None:
 def test_a_solve_resumes_on_the_workers_that_are_left(client: Any) -> None:
     with distribute(S, client=client) as A:
         victim = pids(client)[A.workers[1]]
-        solve = begun(client, A, on_failure="resume", checkpoint_every=20, maxiter=8_000)
+        solve = start_solve(client, A, on_failure="resume", checkpoint_every=20, maxiter=8_000)
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
-        x, _ = solve.found
+        x, _ = solve.result
         assert residual(S, x, B) < 1e-12
         assert len(A.workers) == 2
         check(client, A)
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-def test_checkpoints_outlive_one_rank(columns: int) -> None:
+def test_solution_copies_survive_the_loss_of_one_rank(columns: int) -> None:
     sizes = (3, 0, 4)
     x = [rank + np.arange(float(columns * size)) for rank, size in enumerate(sizes)]
     whole = [part.reshape(columns, -1).T if columns > 1 else part for part in x]
-    kept = {rank: (40, x[rank], x[rank - 1]) for rank in range(3)}
-    for lost in range(3):
-        parts = checkpoints.assembled({rank: part for rank, part in kept.items() if rank != lost}, sizes)
+    copies = {rank: (40, x[rank], x[rank - 1]) for rank in range(3)}
+    for lost_rank in range(3):
+        parts = solution_copies.assemble({rank: part for rank, part in copies.items() if rank != lost_rank}, sizes)
         assert parts is not None
         np.testing.assert_array_equal(np.concatenate(parts), np.concatenate(whole))
-    # Ranks that have gone on alone: the newest that all of them have.
-    newer = {**kept, 1: (80, x[1], x[0])}
-    assert checkpoints.assembled(newer, sizes) is not None
-    assert checkpoints.assembled({0: kept[0], 1: newer[1]}, sizes) is None
-    assert checkpoints.assembled({0: kept[0]}, sizes) is None
-    assert checkpoints.assembled({}, sizes) is None
+    # If one rank has a newer copy than the others, the newest copy that all ranks have is used.
+    newer = {**copies, 1: (80, x[1], x[0])}
+    assert solution_copies.assemble(newer, sizes) is not None
+    assert solution_copies.assemble({0: copies[0], 1: newer[1]}, sizes) is None
+    assert solution_copies.assemble({0: copies[0]}, sizes) is None
+    assert solution_copies.assemble({}, sizes) is None
 
 
 CLIENT = """
@@ -294,8 +295,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_client_that_is_gone_leaves_nothing_behind(client: Any) -> None:
-    before = client.run(kept_here)
+def test_a_killed_client_leaves_nothing_on_the_workers(client: Any) -> None:
+    before = client.run(count_residents)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", textwrap.dedent(CLIENT), client.scheduler.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT) as process:
@@ -304,12 +305,12 @@ def test_a_client_that_is_gone_leaves_nothing_behind(client: Any) -> None:
         wait_until(lambda: all(client.run(is_solving).values()))
         process.kill()
     wait_until(lambda: not any(client.run(is_solving).values()))
-    wait_until(lambda: client.run(kept_here) == before)
+    wait_until(lambda: client.run(count_residents) == before)
     with distribute(S, client=client) as A:
         check(client, A)
 
 
-def test_a_scheduler_that_is_gone(tmp_path: Path) -> None:
+def test_a_killed_scheduler_ends_the_solve_with_an_error(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     dask_cli = [sys.executable, "-m", "dask"]
@@ -328,10 +329,10 @@ def test_a_scheduler_that_is_gone(tmp_path: Path) -> None:
         client.wait_for_workers(2, timeout=60)
         A = distribute(S, client=client)
         ranks = list(pids(client).values())
-        solve = begun(client, A)
+        solve = start_solve(client, A)
         scheduler.kill()
         assert isinstance(solve.wait(30), CommunicationError)
-        # Workers end with their scheduler, and what runs there with them.
+        # The workers end with their scheduler, and so do the solves that run on them.
         wait_until(lambda: not any(is_alive(pid) for pid in ranks), 60)
         with suppress(Exception):
             client.close(timeout=5)

@@ -1,4 +1,4 @@
-"""How ranks connect while strangers hold their ports: at once, in bounded time, and with each other only."""
+"""Ranks connect at once, and only with each other, while foreign clients occupy their ports."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ import pytest
 from gsparse.distributed import SocketCommunicator, listen
 from gsparse.distributed.ranks import handshake, sockets
 from gsparse.errors import CommunicationError
-from tests.ranks.groups import SECRET
+from tests.ranks.groups import LONG, SECRET, SOON
 from tests.ranks.strangers import drip, seconds_until_closed, strangers
-
-# Seconds: what connecting may take on a busy machine, and more than any limit of a handshake in these tests.
-SOON, LONG = 4.0, 30.0
 
 
 class Joining:
-    """Ranks that connect, as threads; one that is not started yet is waited for by the others."""
+    """Threads in which ranks connect; they wait for a rank that has not been started yet."""
 
     def __init__(self, world_size: int, timeout: float) -> None:
         self.listeners = [listen("127.0.0.1") for _ in range(world_size)]
@@ -56,7 +53,7 @@ class Joining:
 
 @contextmanager
 def claim(address: Any, rank: int) -> Iterator[Callable[[], socket.socket]]:
-    """Begin to connect as a rank that knows the secret; what is given completes the proof."""
+    """Begin to connect as a rank that knows the secret, and return the function that completes the proof."""
     deadline = handshake.Deadline(LONG)
     with handshake.connect(address, None, deadline) as connection:
         connection.sendall(sockets._HELLO.pack(rank))
@@ -69,8 +66,8 @@ def claim(address: Any, rank: int) -> Iterator[Callable[[], socket.socket]]:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("silent", 1), ("silent", 2), ("silent", 100), ("dripping", 3)])
-def test_strangers_do_not_delay_ranks_that_connect(kind: str, count: int) -> None:
-    ranks = Joining(2, timeout=8.0)
+def test_foreign_clients_do_not_delay_ranks_that_connect(kind: str, count: int) -> None:
+    ranks = Joining(2, timeout=LONG)
     with ExitStack() as stack:
         for address, peer in zip(ranks.addresses, (1, 0), strict=True):
             stack.enter_context(strangers(address, kind, count, sockets._HELLO.pack(peer)))
@@ -82,7 +79,7 @@ def test_strangers_do_not_delay_ranks_that_connect(kind: str, count: int) -> Non
 
 
 @pytest.mark.parametrize("kind", ["silent", "dripping"])
-def test_a_stranger_has_less_time_than_ranks_have_for_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_client_has_a_shorter_time_limit_than_a_rank(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 0.5)
     ranks = Joining(2, timeout=LONG)
     with strangers(ranks.addresses[0], kind, 1, sockets._HELLO.pack(1)) as (stranger,):
@@ -93,7 +90,8 @@ def test_a_stranger_has_less_time_than_ranks_have_for_each_other(kind: str, monk
     assert ranks.wait() == {0: 2, 1: 2}
 
 
-def test_all_of_connecting_has_one_deadline_however_slowly_a_peer_answers() -> None:
+@pytest.mark.timed
+def test_connecting_has_one_deadline_however_slowly_a_peer_answers() -> None:
     listeners = [listen("127.0.0.1") for _ in range(3)]
 
     def drip_to_all(listener: socket.socket) -> None:
@@ -108,25 +106,26 @@ def test_all_of_connecting_has_one_deadline_however_slowly_a_peer_answers() -> N
     began = time.monotonic()
     with pytest.raises(CommunicationError, match=r"cannot reach ranks \[1, 2\] in 1 s"):
         SocketCommunicator(0, [listener.getsockname() for listener in listeners], listeners[0], SECRET, 1.0)
-    assert time.monotonic() - began < 1.0 + SOON / 2
+    assert time.monotonic() - began < 3.0
     for listener, thread in zip(listeners[1:], threads, strict=True):
-        handshake.shut_down(listener)  # (rank 2 has never been connected to)
+        handshake.shut_down(listener)  # nobody has connected to rank 2
         thread.join(LONG)
         assert not thread.is_alive()
         listener.close()
 
 
-def test_a_rank_that_never_comes_is_waited_for_until_the_deadline_only() -> None:
+@pytest.mark.timed
+def test_the_wait_for_a_rank_that_never_connects_ends_at_the_deadline() -> None:
     ranks = Joining(3, timeout=1.0)
     with strangers(ranks.addresses[0], "dripping", 3, sockets._HELLO.pack(1)):
         began = time.monotonic()
         ranks.start(0)
         assert "cannot reach ranks [1, 2] in 1 s" in str(ranks.wait()[0])
-        assert time.monotonic() - began < 1.0 + SOON / 2
+        assert time.monotonic() - began < 3.0
 
 
 @pytest.mark.parametrize("rank", [0, 3, 2**32 - 1])
-def test_who_claims_the_own_rank_or_one_that_there_is_not_is_refused(rank: int) -> None:
+def test_a_peer_with_the_same_rank_or_an_invalid_rank_is_refused(rank: int) -> None:
     ranks = Joining(3, timeout=LONG)
     ranks.start(0)
     with claim(ranks.addresses[0], rank) as complete, pytest.raises(OSError, match=r"closed|reset|pipe"):
@@ -136,13 +135,15 @@ def test_who_claims_the_own_rank_or_one_that_there_is_not_is_refused(rank: int) 
     assert ranks.wait() == {0: 3, 1: 3, 2: 3}
 
 
+@pytest.mark.timed
 def test_a_rank_that_is_connected_is_not_replaced() -> None:
     ranks = Joining(3, timeout=2.0)
     ranks.start(0)
     with claim(ranks.addresses[0], 1) as first, claim(ranks.addresses[0], 1) as second:
         kept = first()
         with pytest.raises(OSError, match=r"closed|reset|pipe"):
-            late = second()  # (both were asked before either had proved anything: this one is dropped when it has)
+            # Both peers were challenged before either of them answered. The first answer wins, and this one is refused.
+            late = second()
             assert late.recv(1) == b""
             raise ConnectionResetError("closed")
         kept.setblocking(False)
@@ -153,6 +154,7 @@ def test_a_rank_that_is_connected_is_not_replaced() -> None:
     assert isinstance(ranks.wait()[0], CommunicationError)
 
 
+@pytest.mark.timed
 def test_a_flood_of_connections_holds_a_bounded_number_of_threads() -> None:
     ranks = Joining(2, timeout=LONG)
     before = threading.active_count()

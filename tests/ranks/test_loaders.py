@@ -1,4 +1,4 @@
-"""Rows that come from files and callables: the same as SciPy's reading of the whole, or an error that says why."""
+"""Rows loaded from files and callables equal those that SciPy reads, or raise an error that names the cause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
 from gsparse.distributed.io import readers
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import FileFormatError, ShapeError, StructureError
 from tests.support import STRUCTURES, random_values
 
@@ -31,17 +31,17 @@ SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 
 
 def load_rows(source: Any, lo: int, hi: int, shape: tuple[int, int]) -> sp.csr_array:
-    return RowSources([source], shape).rows(lo, hi)
+    return RowLoader([source], shape).rows(lo, hi)
 
 
-def assert_same(found: sp.csr_array, expected: Any) -> None:
+def assert_same(result: sp.csr_array, expected: Any) -> None:
     expected = sp.csr_array(expected)
-    assert isinstance(found, sp.csr_array)
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found.indptr, expected.indptr)
-    np.testing.assert_array_equal(found.indices, expected.indices)
-    np.testing.assert_array_equal(found.data, expected.data)
+    assert isinstance(result, sp.csr_array)
+    assert result.shape == expected.shape
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result.indptr, expected.indptr)
+    np.testing.assert_array_equal(result.indices, expected.indices)
+    np.testing.assert_array_equal(result.data, expected.data)
 
 
 # --------------------------------------------------------------- Matrix Market
@@ -54,7 +54,7 @@ def texts(draw: st.DrawFn) -> str:
     field = draw(st.sampled_from([name for name in FIELDS if layout == "coordinate" or name != "pattern"]))
     symmetry = draw(st.sampled_from(SYMMETRIES))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    # (SciPy's own reader divides by zero where an array has no rows)
+    # SciPy's own reader divides by zero if an array has no rows.
     M, N = draw(st.integers(layout == "array", 7)), draw(st.integers(0, 7))
     if symmetry != "general":
         N = M
@@ -92,11 +92,11 @@ def test_rows_of_matrix_market_are_those_of_scipys_reader(text: str, data: st.Da
         compress = {".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)
         path.write_bytes(compress(text.encode()))
         assert_same(load_rows(path, lo, hi, whole.shape), whole[lo:hi])
-        assert RowSources([path], whole.shape).row_lengths(lo, hi) is None
+        assert RowLoader([path], whole.shape).row_lengths(lo, hi) is None
 
 
 @pytest.mark.parametrize("sizes", ["0 2", "2 0", "0 0"])
-def test_dense_files_without_numbers_are_read(tmp_path: Path, sizes: str) -> None:
+def test_dense_files_without_entries_are_read(tmp_path: Path, sizes: str) -> None:
     path = tmp_path / "empty.mtx"
     path.write_text(f"%%MatrixMarket matrix array integer general\n{sizes}\n")
     M, N = map(int, sizes.split())
@@ -109,16 +109,16 @@ def test_unsigned_values_keep_their_range(tmp_path: Path) -> None:
     assert load_rows(path, 1, 2, (2, 2)).data.tolist() == [2**64 - 1]
 
 
-def test_matrix_market_takes_memory_for_the_rows_asked_for_only(tmp_path: Path, monkeypatch: Any) -> None:
+def test_matrix_market_needs_memory_only_for_the_requested_rows(tmp_path: Path, monkeypatch: Any) -> None:
     n = 60_000
     path = tmp_path / "diagonal.mtx"
     scipy.io.mmwrite(path, sp.diags_array(np.arange(1.0, n + 1)))
     monkeypatch.setattr(readers, "_CHUNK", 1 << 15)
     tracemalloc.start()
-    found = load_rows(path, n - 10, n, (n, n))
+    result = load_rows(path, n - 10, n, (n, n))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.data.tolist() == list(range(n - 9, n + 1))
+    assert result.data.tolist() == list(range(n - 9, n + 1))
     assert peak < path.stat().st_size / 2
 
 
@@ -168,11 +168,11 @@ def test_truncated_gzip_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_rows_of_npz_are_those_of_scipys_reader(tmp_path: Path, structure: str, compressed: bool) -> None:
+def test_rows_of_npz_match_scipys_reader(tmp_path: Path, structure: str, compressed: bool) -> None:
     S = STRUCTURES[structure](np.random.default_rng(0))
     path = tmp_path / "S.npz"
     sp.save_npz(path, S, compressed=compressed)
-    M, sources = S.shape[0], RowSources([path], S.shape)
+    M, sources = S.shape[0], RowLoader([path], S.shape)
     for lo, hi in {(0, M), (0, 0), (M, M), (M // 3, M // 2), (M // 2, M), (max(M - 1, 0), M)}:
         assert_same(sources.rows(lo, hi), S[lo:hi])
         np.testing.assert_array_equal(sources.row_lengths(lo, hi), np.diff(S.indptr[lo : hi + 1]))
@@ -186,30 +186,30 @@ def test_npz_of_any_layout_and_dtype_is_read(tmp_path: Path, layout: str, dtype:
     S.data = random_values(rng, S.nnz, dtype)
     path = tmp_path / "S.npz"
     sp.save_npz(path, S.asformat(layout))
-    found = load_rows(path, 7, 25, (30, 20))
-    assert found.dtype == S.dtype
-    np.testing.assert_array_equal(found.toarray(), S[7:25].toarray())
-    assert (RowSources([path], (30, 20)).row_lengths(0, 30) is None) == (layout != "csr")
+    result = load_rows(path, 7, 25, (30, 20))
+    assert result.dtype == S.dtype
+    np.testing.assert_array_equal(result.toarray(), S[7:25].toarray())
+    assert (RowLoader([path], (30, 20)).row_lengths(0, 30) is None) == (layout != "csr")
 
 
-def test_stored_members_are_read_only_where_the_rows_are(tmp_path: Path, monkeypatch: Any) -> None:
+def test_only_the_requested_rows_of_uncompressed_members_are_read(tmp_path: Path, monkeypatch: Any) -> None:
     n = 200_000
     path = tmp_path / "S.npz"
     sp.save_npz(path, sp.csr_array(sp.diags_array(np.arange(1.0, n + 1))), compressed=False)
     monkeypatch.setattr(zipfile.ZipExtFile, "seek", None)
     tracemalloc.start()
-    found = load_rows(path, n - 10, n, (n, n))
+    result = load_rows(path, n - 10, n, (n, n))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.data.tolist() == list(range(n - 9, n + 1))
-    assert peak - io.DEFAULT_BUFFER_SIZE < 90_000  # (the buffer of an open file grew with Python 3.14)
+    assert result.data.tolist() == list(range(n - 9, n + 1))
+    assert peak - io.DEFAULT_BUFFER_SIZE < 90_000  # Python 3.14 enlarged the buffer of open files
 
 
 def rewrite(path: Path, **members: Any) -> None:
-    """Save an archive with some of its members replaced; None leaves one out."""
+    """Rewrite an archive with some of its members replaced; a value of None removes the member."""
     with np.load(path) as archive:
-        kept = dict(archive)
-    np.savez(path, **{name: a for name, a in (kept | members).items() if a is not None})
+        original_members = dict(archive)
+    np.savez(path, **{name: a for name, a in (original_members | members).items() if a is not None})
 
 
 MALFORMED_ARRAYS = {
@@ -261,7 +261,7 @@ def test_npz_cut_anywhere_is_an_error(tmp_path: Path, compressed: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csr_array", "csr_matrix", "coo_array", "dense", "triple", "coordinates", "gsparse"])
-def test_callables_give_whatever_scipy_makes_rows_of(kind: str) -> None:
+def test_callables_may_return_any_form_of_rows_that_scipy_accepts(kind: str) -> None:
     S = sp.random_array((40, 30), density=0.2, rng=np.random.default_rng(0), format="csr")
 
     def source(lo: int, hi: int) -> Any:
@@ -277,17 +277,17 @@ def test_callables_give_whatever_scipy_makes_rows_of(kind: str) -> None:
             "gsparse": GpuSparseMatrix(part, device="cpu"),
         }[kind]
 
-    sources = RowSources([source], S.shape)
+    sources = RowLoader([source], S.shape)
     for lo, hi in ((0, 40), (3, 17), (9, 9)):
-        found = sources.rows(lo, hi)
-        assert type(found) is sp.csr_array
-        assert_same(found, S[lo:hi])
+        result = sources.rows(lo, hi)
+        assert type(result) is sp.csr_array
+        assert_same(result, S[lo:hi])
     assert sources.row_lengths(0, 40) is None
 
 
-def test_callables_that_give_something_else_are_errors() -> None:
-    def rows_of(made: Any) -> sp.csr_array:
-        return load_rows(lambda lo, hi: made, 2, 5, (10, 4))
+def test_callables_that_return_anything_else_are_errors() -> None:
+    def rows_of(value: Any) -> sp.csr_array:
+        return load_rows(lambda lo, hi: value, 2, 5, (10, 4))
 
     with pytest.raises(ShapeError, match=r"must give shape \(3, 4\) for rows 2 to 5, got \(10, 4\)"):
         rows_of(sp.csr_array((10, 4)))
@@ -317,9 +317,9 @@ def stacked(tmp_path: Path) -> tuple[list[Path], sp.csr_array]:
     return paths, sp.vstack(parts, format="csr")
 
 
-def test_files_stand_one_below_the_other(stacked: tuple[list[Path], sp.csr_array]) -> None:
+def test_files_are_stacked_in_the_order_of_the_list(stacked: tuple[list[Path], sp.csr_array]) -> None:
     paths, whole = stacked
-    sources = pickle.loads(pickle.dumps(RowSources(paths, whole.shape)))
+    sources = pickle.loads(pickle.dumps(RowLoader(paths, whole.shape)))
     for lo in range(21):
         for hi in range(lo, 21):
             assert_same(sources.rows(lo, hi), whole[lo:hi])
@@ -329,56 +329,56 @@ def test_files_stand_one_below_the_other(stacked: tuple[list[Path], sp.csr_array
     assert sources.row_lengths(3, 3).size == 0
 
 
-def test_rows_have_the_dtype_of_all_files_whichever_are_read(tmp_path: Path) -> None:
+def test_rows_have_the_common_dtype_of_all_files(tmp_path: Path) -> None:
     for name, dtype in (("a.npz", np.float32), ("b.npz", np.int64)):
         sp.save_npz(tmp_path / name, sp.eye_array(3, dtype=dtype, format="dia"))
     (tmp_path / "c.mtx").write_text("%%MatrixMarket matrix coordinate complex general\n3 3 0\n")
-    sources = RowSources([tmp_path / name for name in ("a.npz", "b.npz")], (6, 3))
+    sources = RowLoader([tmp_path / name for name in ("a.npz", "b.npz")], (6, 3))
     assert sources.dtype == np.float64
     assert [sources.rows(*rows).dtype for rows in ((0, 2), (2, 2), (2, 5), (5, 6))] == [np.float64] * 4
-    assert RowSources([tmp_path / name for name in ("a.npz", "c.mtx")], (6, 3)).rows(0, 1).dtype == np.complex128
-    assert RowSources([lambda lo, hi: sp.eye_array(hi - lo, 3, dtype=np.int8)], (6, 3)).dtype is None
+    assert RowLoader([tmp_path / name for name in ("a.npz", "c.mtx")], (6, 3)).rows(0, 1).dtype == np.complex128
+    assert RowLoader([lambda lo, hi: sp.eye_array(hi - lo, 3, dtype=np.int8)], (6, 3)).dtype is None
 
 
-def test_only_headers_are_read_before_rows_are_asked_for(stacked: tuple[list[Path], sp.csr_array]) -> None:
+def test_only_headers_are_read_before_rows_are_requested(stacked: tuple[list[Path], sp.csr_array]) -> None:
     paths, whole = stacked
     paths[2].write_text("\n".join(paths[2].read_text().splitlines()[:-1]))
-    sources = RowSources(paths, whole.shape)
+    sources = RowLoader(paths, whole.shape)
     assert len(pickle.dumps(sources)) < 2000
     assert_same(sources.rows(0, 5), whole[:5])
     with pytest.raises(FileFormatError, match=r"c\.mtx is truncated"):
         sources.rows(0, 6)
 
 
-def test_relative_paths_hold_in_another_folder(tmp_path: Path, monkeypatch: Any) -> None:
+def test_relative_paths_stay_valid_in_another_folder(tmp_path: Path, monkeypatch: Any) -> None:
     sp.save_npz(tmp_path / "eye.npz", sp.eye_array(4, format="csr"))
     monkeypatch.chdir(tmp_path)
-    sources = RowSources(["eye.npz"], (4, 4))
+    sources = RowLoader(["eye.npz"], (4, 4))
     monkeypatch.chdir(os.sep)
     assert sources.rows(1, 3).indices.tolist() == [1, 2]
 
 
-def test_sources_that_do_not_make_up_the_matrix_are_errors(tmp_path: Path) -> None:
+def test_sources_that_do_not_fit_the_matrix_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "eye.npz"
     sp.save_npz(path, sp.eye_array(4, format="csr"))
     for sources, shape in (([path], (5, 4)), ([path], (4, 5)), ([path, path], (4, 4))):
         with pytest.raises(ShapeError, match=r"must make up a matrix of shape .*theirs are \(4, 4\)"):
-            RowSources(sources, shape)
+            RowLoader(sources, shape)
     for sources in ([], [lambda lo, hi: None, path], [print, print]):
         with pytest.raises(ShapeError, match="one callable for all rows"):
-            RowSources(sources, (4, 4))
+            RowLoader(sources, (4, 4))
     with pytest.raises(TypeError, match="must be a list"):
-        RowSources(path, (4, 4))  # type: ignore[arg-type]
+        RowLoader(path, (4, 4))  # type: ignore[arg-type]
     for shape in ((4,), 4, (4, -1), ("a", 4)):
         with pytest.raises(ShapeError, match="two integers"):
-            RowSources([path], shape)  # type: ignore[arg-type]
+            RowLoader([path], shape)  # type: ignore[arg-type]
     for lo, hi in ((-1, 2), (3, 2), (0, 5)):
         with pytest.raises(ShapeError, match="are not all among the 4"):
             load_rows(path, lo, hi, (4, 4))
     with pytest.raises(FileNotFoundError):
-        RowSources([tmp_path / "none.npz"], (4, 4))
+        RowLoader([tmp_path / "none.npz"], (4, 4))
     with pytest.raises(FileFormatError, match="unknown kind"):
-        RowSources([tmp_path / "a.csv"], (4, 4))
+        RowLoader([tmp_path / "a.csv"], (4, 4))
 
 
 # ------------------------------------------------------------ files of a checkpoint
@@ -387,14 +387,14 @@ OLD, NEW, NEWER = "0" * 32, "1" * 32, "2" * 32
 
 
 def save_part(path: Path, rows: sp.csr_array, checkpoint: str) -> None:
-    """Save a rank's rows as a checkpoint does."""
+    """Save the rows of one rank in the format of a checkpoint."""
     sp.save_npz(path, rows)
     rewrite(path, **{readers.CHECKPOINT: np.array(checkpoint)})
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> list[Path]:
-    """Give three files of one checkpoint, of the matrix that is 1 on its diagonal."""
+    """Return the three files of a checkpoint of the 9×9 identity matrix."""
     paths = [tmp_path / f"rows-{rank:05d}.npz" for rank in range(3)]
     for rank, path in enumerate(paths):
         save_part(path, sp.eye_array(3, 9, k=3 * rank, format="csr"), OLD)
@@ -405,9 +405,9 @@ def overwrite(paths: list[Path], rank: int, checkpoint: str = NEW, value: float 
     path = paths[rank]
     part = path if is_renamed else readers.checkpoint_part(path, checkpoint)
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / path.name
-        save_part(made, value * sp.eye_array(3, 9, k=3 * rank, format="csr"), checkpoint)
-        part.write_bytes(made.read_bytes())
+        new_file = Path(folder) / path.name
+        save_part(new_file, value * sp.eye_array(3, 9, k=3 * rank, format="csr"), checkpoint)
+        part.write_bytes(new_file.read_bytes())
 
 
 def test_files_of_two_checkpoints_are_refused(saved: list[Path]) -> None:
@@ -416,36 +416,36 @@ def test_files_of_two_checkpoints_are_refused(saved: list[Path]) -> None:
             overwrite(saved, rank, NEW if rank in renamed else OLD, is_renamed=True)
         words = r"different checkpoints.*give the list that checkpoint\(\) has returned.*or make the checkpoint again"
         with pytest.raises(StructureError, match=words):
-            RowSources(saved, (9, 9))
+            RowLoader(saved, (9, 9))
 
 
 @pytest.mark.parametrize("renamed", range(4))
-def test_a_checkpoint_that_was_not_renamed_to_its_end_is_read_as_a_whole(saved: list[Path], renamed: int) -> None:
+def test_a_checkpoint_with_unfinished_renames_is_read_completely(saved: list[Path], renamed: int) -> None:
     for rank in range(3):
         overwrite(saved, rank, is_renamed=rank < renamed)
-    found = pickle.loads(pickle.dumps(RowSources(saved, (9, 9))))
-    assert_same(found.rows(0, 9), (2.0 if renamed else 1.0) * sp.eye_array(9))
-    np.testing.assert_array_equal(found.row_lengths(0, 9), np.ones(9))
+    result = pickle.loads(pickle.dumps(RowLoader(saved, (9, 9))))
+    assert_same(result.rows(0, 9), (2.0 if renamed else 1.0) * sp.eye_array(9))
+    np.testing.assert_array_equal(result.row_lengths(0, 9), np.ones(9))
 
 
-def test_a_newer_checkpoint_makes_up_for_an_older_one_that_was_not_renamed_to_its_end(saved: list[Path]) -> None:
+def test_a_newer_checkpoint_replaces_an_older_one_with_unfinished_renames(saved: list[Path]) -> None:
     for rank in range(3):
         overwrite(saved, rank, is_renamed=rank == 0)
         overwrite(saved, rank, NEWER, 3.0, is_renamed=False)
-    assert_same(RowSources(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
+    assert_same(RowLoader(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
     overwrite(saved, 0, NEWER, 3.0, is_renamed=True)
-    assert_same(RowSources(saved, (9, 9)).rows(0, 9), 3.0 * sp.eye_array(9))
+    assert_same(RowLoader(saved, (9, 9)).rows(0, 9), 3.0 * sp.eye_array(9))
 
 
-def test_a_file_without_a_name_of_its_own_yet_is_read(saved: list[Path]) -> None:
+def test_a_part_file_is_read_when_its_final_file_does_not_exist_yet(saved: list[Path]) -> None:
     for rank in range(3):
         overwrite(saved, rank, is_renamed=rank == 0)
-    saved[2].unlink()  # (an older checkpoint of fewer ranks)
-    assert_same(RowSources(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
+    saved[2].unlink()  # as after an older checkpoint of fewer ranks
+    assert_same(RowLoader(saved, (9, 9)).rows(0, 9), 2.0 * sp.eye_array(9))
 
 
-def test_rows_of_a_checkpoint_that_was_replaced_meanwhile_are_refused(saved: list[Path]) -> None:
-    sources = RowSources(saved, (9, 9))
+def test_rows_of_a_checkpoint_that_has_been_replaced_are_refused(saved: list[Path]) -> None:
+    sources = RowLoader(saved, (9, 9))
     overwrite(saved, 1, is_renamed=True)
     assert_same(sources.rows(0, 3), sp.eye_array(3, 9))
     for read in (sources.rows, sources.row_lengths):
@@ -456,20 +456,20 @@ def test_rows_of_a_checkpoint_that_was_replaced_meanwhile_are_refused(saved: lis
 def test_a_part_file_may_be_renamed_after_its_header_was_read(saved: list[Path]) -> None:
     for rank in range(3):
         overwrite(saved, rank, is_renamed=rank == 0)
-    sources = RowSources(saved, (9, 9))
+    sources = RowLoader(saved, (9, 9))
     readers.checkpoint_part(saved[1], NEW).replace(saved[1])
     assert_same(sources.rows(0, 9), 2.0 * sp.eye_array(9))
 
 
-def test_checkpoints_of_several_folders_make_up_one_matrix(saved: list[Path], tmp_path: Path) -> None:
+def test_checkpoints_of_several_folders_form_one_matrix(saved: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     save_part(other / "rows-00000.npz", sp.eye_array(3, 9, format="csr"), NEW)
-    assert RowSources([*saved, other / "rows-00000.npz"], (12, 9)).rows(0, 12).nnz == 12
+    assert RowLoader([*saved, other / "rows-00000.npz"], (12, 9)).rows(0, 12).nnz == 12
 
 
 @pytest.mark.parametrize("checkpoint", ["", "../" * 5 + "x" * 17, "A" * 32, "0" * 33])
-def test_an_id_that_is_none_is_refused(saved: list[Path], checkpoint: str) -> None:
+def test_an_invalid_checkpoint_id_is_refused(saved: list[Path], checkpoint: str) -> None:
     save_part(saved[0], sp.eye_array(3, 9, format="csr"), checkpoint)
     with pytest.raises(FileFormatError, match="checkpoint_id must be 32 hexadecimal digits"):
-        RowSources(saved, (9, 9))
+        RowLoader(saved, (9, 9))

@@ -1,4 +1,4 @@
-"""The programs that time solves: what they say to who starts them."""
+"""The programs that time solves: their messages on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import measure_solvers
 
 
 @pytest.mark.parametrize("program", [measure_ranks, measure_solvers], ids=lambda program: program.__name__)
-def test_a_section_that_does_not_exist_is_named_beside_those_that_do(
+def test_the_error_for_an_unknown_section_lists_the_known_ones(
     program: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [program.__name__, "nonsense", "cpu"])
@@ -23,7 +23,7 @@ def test_a_section_that_does_not_exist_is_named_beside_those_that_do(
         program.main()
     assert ended.value.code == 2
     told = capsys.readouterr().err
-    assert f"no section is called nonsense; there are {' '.join(program.SECTIONS)}\n" in told
+    assert f"unknown section nonsense; there are {' '.join(program.SECTIONS)}\n" in told
 
 
 def test_a_goal_is_explained_above_the_figures_and_in_help(
@@ -35,9 +35,9 @@ def test_a_goal_is_explained_above_the_figures_and_in_help(
     monkeypatch.setattr(sys, "argv", ["measure_solvers", "cpu"])
     measure_solvers.main()
     legend, figures = capsys.readouterr().out.splitlines()
-    assert "goal: the x that the project has set itself" in legend
+    assert "goal: the x that the project aims at" in legend
     assert figures.endswith("goal 2 met")
     monkeypatch.setattr(sys, "argv", ["measure_solvers", "--help"])
     with pytest.raises(SystemExit):
         measure_solvers.main()
-    assert "A goal is the x that the project has" in capsys.readouterr().out
+    assert "A goal is the x that the" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The model of an iteration's time: what it adds up, and constants found again from records."""
+"""The model of an iteration's time: its terms, and its constants when they are fitted to records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LaplacianNd
 
-from gsparse.bench.scaling_model import CostModel, Work, fit
+from gsparse.bench.scaling_model import CostModel, RankWork, fit
 from gsparse.distributed import RowPartition, split_columns
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -31,22 +31,22 @@ ROUND = CostModel(
 )
 
 
-def test_one_rank_has_nobody_to_wait_for() -> None:
-    costs = ROUND.costs(Work(rows=1e6, nnz=7e6))
-    # 12 bytes an entry, 4 a row of indptr, eleven vectors of 8 bytes.
+def test_a_single_rank_spends_no_time_on_communication() -> None:
+    costs = ROUND.costs(RankWork(rows=1e6, nnz=7e6))
+    # 12 bytes per entry, 4 bytes of indptr per row, and eleven vectors with 8 bytes per row.
     assert costs == pytest.approx((1e-6 + (84 + 4 + 88) * 1e6 / 1e12, 0, 0))
-    assert ROUND.seconds(Work(1e6, 7e6, entry_bytes=2)) == pytest.approx(1e-6 + (14 + 4 + 88) * 1e6 / 1e12)
+    assert ROUND.seconds(RankWork(1e6, 7e6, entry_bytes=2)) == pytest.approx(1e-6 + (14 + 4 + 88) * 1e6 / 1e12)
 
 
 @pytest.mark.parametrize(
     ("world_size", "us"), [(1, 0), (2, 3), (3, 5), (4, 5), (8, 7), (9, 12), (16, 12), (17, 17), (1024, 42)]
 )
-def test_two_reductions_double_inside_and_across_hosts(world_size: int, us: float) -> None:
-    assert ROUND.costs(Work(1e6, 7e6, world_size)).reductions == pytest.approx(2 * us * 1e-6)
+def test_two_reductions_take_twice_as_long_within_and_across_hosts(world_size: int, us: float) -> None:
+    assert ROUND.costs(RankWork(1e6, 7e6, world_size)).reductions == pytest.approx(2 * us * 1e-6)
 
 
-def test_ghosts_travel_behind_the_product() -> None:
-    inside = Work(1e5, 7e5, 8, ghosts=1e4, neighbours=2, overlap=False)
+def test_the_exchange_of_ghosts_overlaps_with_the_product() -> None:
+    inside = RankWork(1e5, 7e5, 8, ghosts=1e4, neighbours=2, overlap=False)
     assert ROUND.costs(inside).halo == pytest.approx(3e-6 + 2e-6 + 8e4 / 1e11)
     assert ROUND.costs(replace(inside, overlap=True)).halo == 0
     across = replace(inside, world_size=16)
@@ -65,20 +65,20 @@ def records(world_sizes: list[int], model: CostModel, noise: float = 0.0) -> lis
         for rows in (1e3, 1e5, 1e7):
             halos = [(0, 0), (2, rows ** (2 / 3)), (6, rows / 5), (2, 10)]
             for neighbours, ghosts in halos if world_size > 1 else halos[:1]:
-                work = Work(rows, 7 * rows, world_size, ghosts, neighbours, overlap=False)
+                work = RankWork(rows, 7 * rows, world_size, ghosts, neighbours, overlap=False)
                 seconds = model.seconds(work) * np.exp(noise * rng.standard_normal())
                 made.append(asdict(work) | {"seconds_per_iteration": seconds, "machine": "imagined"})
     return made
 
 
-def test_a_fit_finds_the_constants_again() -> None:
+def test_a_fit_recovers_the_constants_of_simulated_records() -> None:
     found = fit(records([1, 2, 4, 8, 16, 64], ROUND))
     assert asdict(found) == pytest.approx(asdict(ROUND), rel=1e-3)
     noisy = fit(records([1, 2, 4, 8, 16, 64], ROUND, noise=0.02))
     assert asdict(noisy) == pytest.approx(asdict(ROUND), rel=0.25)
 
 
-def test_what_records_say_nothing_about_stays() -> None:
+def test_a_fit_keeps_constants_that_the_records_do_not_determine() -> None:
     start = replace(CostModel(), reduce_step_across=0.5, ranks_per_host=4)
     found = fit(records([1, 2, 4], ROUND), start)
     across = ("reduce_step_across", "latency_across", "link_bandwidth_across", "ranks_per_host")
@@ -90,11 +90,11 @@ def test_what_records_say_nothing_about_stays() -> None:
     assert replace(alone, launch=1, bandwidth=1) == replace(CostModel(), launch=1, bandwidth=1)
 
 
-def test_the_measured_runs_are_met_within_3_percent() -> None:
+def test_the_model_predicts_the_measured_runs_within_3_percent() -> None:
     measured = json.loads((EXAMPLES / "measured_cg.json").read_text())["records"]
     model = fit(measured)
     for record in measured:
-        assert model.seconds(Work.from_record(record)) == pytest.approx(record["seconds_per_iteration"], rel=0.03)
+        assert model.seconds(RankWork.from_record(record)) == pytest.approx(record["seconds_per_iteration"], rel=0.03)
 
 
 def test_records_without_a_time_are_refused() -> None:
@@ -104,7 +104,7 @@ def test_records_without_a_time_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("cut", "world_size"), [("slabs", 4), ("boxes", 64)])
-def test_the_examples_cuts_have_the_ghosts_of_the_real_matrix(cut: str, world_size: int) -> None:
+def test_the_partitions_of_the_example_have_the_ghosts_of_the_real_matrix(cut: str, world_size: int) -> None:
     work = runpy.run_path(str(EXAMPLES / "thousand_gpus.py"))[cut](16**3, world_size)
     S = sp.csr_array(LaplacianNd((16,) * 3).tosparse())
     side = 16 // round(world_size ** (1 / 3))
@@ -118,7 +118,7 @@ def test_the_examples_cuts_have_the_ghosts_of_the_real_matrix(cut: str, world_si
     assert max(np.unique(partition.owners(found)).size for found in ghosts) == work.neighbours
 
 
-def test_the_example_draws(tmp_path: Path) -> None:
+def test_the_example_draws_its_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     runpy.run_path(str(EXAMPLES / "thousand_gpus.py"))["plot"](CostModel(), str(tmp_path / "scaling.svg"))
     assert (tmp_path / "scaling.svg").stat().st_size > 10_000

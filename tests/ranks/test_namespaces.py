@@ -1,4 +1,4 @@
-"""Hosts of their own, as network namespaces: a cluster started by hand, and a cable that is pulled out."""
+"""A cluster over several hosts, which are network namespaces: started by hand, and with a cable that is pulled out."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ import pytest
 
 pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
 
+pytestmark = pytest.mark.timed
+
 ROOT = Path(__file__).parents[2]
 # The scheduler and the client are on the first host, a worker on each of the others.
 HOSTS = 3
 SCHEDULER = "tcp://10.77.0.1:8786"
-# Seconds that the error may take: those of silence, a while for the other rank to say why, and a busy machine.
+# Seconds until the error: the allowed silence, the time for the other rank's reason to arrive, and a busy machine.
 SOON = 30
 
-# Dask gives up on who is silent after this: well after gsparse has.
+# Seconds of silence after which dask considers a worker lost, long after gsparse does.
 PATIENCE = {
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "60s",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s",
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "120s",
 }
 
-# Runs on the first host, pulls the last one's cable while the ranks solve, plugs it in again after the error, and tells
-# what it has seen. (Packets vanish: no connection is reset.)
+# This program runs on the first host. While the ranks solve, it disconnects the last host. After the error it connects
+# the host again, and prints its observations. Packets are lost without notice: no connection is reset.
 CLIENT = """
 import json, subprocess, sys, time
 from distributed import Client
 import gsparse.linalg as gla
 from gsparse.distributed import distribute
-from tests.ranks.test_faults import B, S, TIMEOUT, begun, residual
+from tests.ranks.test_faults import B, S, TIMEOUT, residual, start_solve
 
 def turn(state):
     subprocess.run(["ip", "link", "set", sys.argv[2], state], check=True)
@@ -49,7 +51,7 @@ with Client(sys.argv[1], timeout=60) as client:
     seen["hosts"] = sorted(address.split("/")[2].split(":")[0] for address in A.workers)
     seen["product"] = float(abs(A @ B - S @ B).max())
     seen["before"] = float(residual(S, gla.cg(A, B, rtol=1e-10)[0], B))
-    solve = begun(client, A)  # an endless one
+    solve = start_solve(client, A)  # an endless one
     turn("down")
     began = time.monotonic()
     try:
@@ -73,13 +75,13 @@ def own_of(host: int) -> str:
 
 
 def port_of(host: int) -> str:
-    """Give the switch's end of a host's cable, which is on the first host."""
+    """Return the name of the switch's end of a host's cable, which is on the first host."""
     return f"port{host}"
 
 
 @contextmanager
 def hosts() -> Iterator[None]:
-    """Make the hosts and a switch between them, 10.77.0.1 and on; nothing of it is left."""
+    """Make the hosts, from 10.77.0.1 on, and a switch between them; remove all of it afterwards."""
     with ExitStack() as stack:
         for host in range(HOSTS):
             ip("netns", "add", own_of(host))
@@ -128,7 +130,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
             process.wait(10)
 
 
-def test_a_cable_pulled_out_during_a_solve_is_an_error_and_the_next_solve_works(network: None, tmp_path: Path) -> None:
+def test_a_network_failure_during_a_solve_is_an_error_and_the_next_solve_works(network: None, tmp_path: Path) -> None:
     log = (tmp_path / "log").open("w+")
     dask: Any = {"stdout": log, "stderr": log}
     with log, ExitStack() as stack:

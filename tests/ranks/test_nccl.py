@@ -1,4 +1,4 @@
-"""Ranks with a GPU each: the solvers over NCCL, and over the host, find what one GPU finds."""
+"""Ranks with a GPU each: the solvers over NCCL, and over the host, return the result of one GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def num_gpus() -> int:
 
 
 def on_gpus(S: Any, b: Any, solve: Callable[..., Any], staged: bool) -> list[Any]:
-    """Solve with a thread a GPU; two ranks share the only one there is, over the host."""
+    """Solve with one thread for each GPU. A single GPU is shared by two ranks, which communicate over the host."""
     world_size = num_gpus()
     if world_size < 2 and not staged:
         pytest.skip("NCCL takes one rank a GPU, and there is one GPU")
@@ -60,7 +60,7 @@ def test_solvers_on_several_gpus(name: str, staged: bool, dtype: type) -> None:
     S = rectangular(90, 40, dtype) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(12, dtype)
     b, solve = right_hand_side(S, 2 if dtype is complex else None), {**SOLVES, **LEAST_SQUARES}[name]
     alone = solve(GpuSparseMatrix(S, device="gpu:0"), b)
-    # (a residual that just misses the tolerance costs a refinement as many iterations again as it has corrections)
+    # If a residual just misses the tolerance, a refinement takes one more correction, with all its iterations.
     slack = 0.7 if name == "cg, refined" else 0.1
     check(on_gpus(S, b, solve, staged), alone, 1e-6 if name in LEAST_SQUARES else 1e-8, slack)
 

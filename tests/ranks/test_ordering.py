@@ -1,4 +1,4 @@
-"""Orders and cuts of rows: permutations that lose nothing, even parts, few ghosts."""
+"""Orders and partitions of rows: permutations that lose no row, parts of even size, and few ghosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gsparse.errors import ShapeError
 
 
 def grid(n: int) -> sp.csr_array:
-    """Give the 5-point problem on n×n points, its rows shuffled."""
+    """Return the 5-point problem on n×n points, with its rows in random order."""
     S = sp.csr_array(-LaplacianNd((n, n), dtype=np.float64).tosparse())
     order = np.random.default_rng(0).permutation(n * n)
     return S[order][:, order]
@@ -28,7 +28,7 @@ def num_ghosts(S: sp.csr_array, partition: RowPartition) -> int:
     return sum(split_columns(S[own], own).ghosts.size for own in map(partition.rows, range(partition.world_size)))
 
 
-def test_rows_stay_where_nothing_moves_them() -> None:
+def test_rows_keep_their_order_without_reordering_and_metis() -> None:
     S = sp.random_array((30, 20), density=0.2, rng=np.random.default_rng(0), format="csr")
     for partition, expected in {
         "rows": RowPartition.by_rows(30, 4),
@@ -74,10 +74,10 @@ def test_rcm_narrows_the_band() -> None:
     assert num_ghosts(S[p][:, p], cut) < num_ghosts(S, cut) / 4
 
 
-def test_rcm_takes_the_structure_of_both_triangles() -> None:
+def test_rcm_uses_the_structure_of_both_triangles() -> None:
     lower = sp.diags_array([-1.0], offsets=[-1], shape=(9, 9)).tocsr()
     order = np.random.default_rng(0).permutation(9)
-    for S in (lower, lower - lower.T):  # (S + Sᵀ is zero, its structure is not)
+    for S in (lower, lower - lower.T):  # for the second, S + Sᵀ is zero, but its structure is not empty
         shuffled = sp.csr_array(S[order][:, order])
         p, _ = order_rows(shuffled, "rcm", "rows", 2)
         row, col = shuffled[p][:, p].nonzero()
@@ -94,13 +94,13 @@ def test_metis_cuts_even_parts_with_few_ghosts() -> None:
     work = np.diff(moved.indptr[list(cut.row_bounds)]) + np.diff(cut.row_bounds)
     assert work.max() <= 1.05 * work.mean()
     for own in map(cut.rows, range(6)):
-        assert (np.diff(p[own]) > 0).all()  # stable
+        assert (np.diff(p[own]) > 0).all()  # METIS keeps the order within a part
     again, _ = order_rows(S, None, "metis", 6)
     np.testing.assert_array_equal(p, again)
     ranks, order = order_rows(S, "rcm", "rows", 6)[0], order_rows(S, "rcm", "metis", 6)[0]
     place = np.argsort(ranks)
     for own in map(cut.rows, range(6)):
-        assert (np.diff(place[order[own]]) > 0).all()  # in each part as RCM has them
+        assert (np.diff(place[order[own]]) > 0).all()  # each part has the order of RCM
 
 
 def test_metis_weighs_rows_by_their_entries() -> None:
@@ -116,7 +116,7 @@ def test_metis_weighs_rows_by_their_entries() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 12), st.floats(0, 0.5), st.sampled_from([None, "rcm"]), st.booleans())
-def test_every_row_is_owned_once_however_few_there_are(
+def test_every_row_has_one_owner_even_if_there_are_few_rows(
     n: int, world_size: int, density: float, reorder: str | None, metis: bool
 ) -> None:
     if metis:
@@ -130,7 +130,7 @@ def test_every_row_is_owned_once_however_few_there_are(
         np.testing.assert_array_equal(np.sort(p), np.arange(n))
 
 
-def test_what_cannot_be_ordered_is_an_error(monkeypatch: Any) -> None:
+def test_matrices_that_cannot_be_ordered_are_refused(monkeypatch: Any) -> None:
     wide = sp.csr_array((3, 4))
     for reorder, partition in (("rcm", "rows"), (None, "metis")):
         with pytest.raises(ShapeError, match=r"square matrix .* got shape \(3, 4\)"):

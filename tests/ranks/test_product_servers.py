@@ -1,4 +1,5 @@
-"""Products over sockets: none is another's after Ctrl-C or an error, and servers hold no thread for strangers."""
+"""Products over sockets: none returns the result of another one after Ctrl-C or an error, and foreign clients occupy no
+threads of a server."""
 
 from __future__ import annotations
 
@@ -23,16 +24,14 @@ from gsparse.distributed.ranks import handshake
 from gsparse.distributed.ranks import product_connections as products
 from gsparse.distributed.ranks.product_connections import ProductClient, ProductServer
 from gsparse.errors import CommunicationError
-from tests.ranks.groups import SECRET, make_certificate
+from tests.ranks.groups import LONG, SECRET, SOON, make_certificate
 from tests.ranks.strangers import seconds_until_closed, strangers
 
-# Seconds: what takes no time may take on a busy machine, and more than any limit in these tests.
-SOON, LONG = 4.0, 30.0
 NO_GHOSTS = np.empty(0)
 
 
 class Rank:
-    """What a server multiplies with: 2x, after what a test has it do before."""
+    """The matrix of a server: it returns 2x, after an action that a test chooses."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] = lambda: None
@@ -44,12 +43,12 @@ class Rank:
 
 @pytest.fixture(autouse=True)
 def ranks_are_simple(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "local_product", lambda rank, x, ghosts, how: rank.product(x))
+    monkeypatch.setattr(products, "local_product", lambda rank, x, ghosts, operation: rank.product(x))
 
 
 @pytest.fixture(params=["plain", "TLS"])
 def tls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Contexts of server and client, or none."""
+    """Make TLS contexts of server and client, or return None for both."""
     if request.param == "plain":
         return None, None
     made = make_certificate(tmp_path)
@@ -73,14 +72,14 @@ def client(ranks: list[Any]) -> Iterator[ProductClient]:
 
 
 def check(client: ProductClient, first: int = 7) -> None:
-    """Multiply a few times, by numbers that no other product of the test has."""
+    """Multiply a few times, by numbers that occur in no other product of the test."""
     for value in range(first, first + 20):
         for part in client.multiply("plain", [(np.full(2, float(value)), NO_GHOSTS)] * 2):
             np.testing.assert_array_equal(part, [2 * value, 2 * value])
 
 
 class Computing:
-    """A product that takes until it is told to end."""
+    """A product that lasts until the test ends it."""
 
     def __init__(self) -> None:
         self.begun, self.ends = threading.Event(), threading.Event()
@@ -100,7 +99,7 @@ def handlers(before: set[threading.Thread]) -> int:
 def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + SOON
     while not condition():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.01)
 
 
@@ -123,7 +122,7 @@ def test_an_interrupted_product_leaves_nothing_for_the_next_one(
     with pytest.raises(KeyboardInterrupt):
         client.multiply("plain", [(np.full(2, 5.0), NO_GHOSTS)] * 2)
     thread.join()
-    check(client)  # (while the interrupted product still runs, and then when it answers)
+    check(client)  # first while the interrupted product still runs, then when its result arrives
     computing.ends.set()
     check(client, 100)
 
@@ -160,8 +159,8 @@ def test_an_answer_to_another_request_is_refused() -> None:
                 connection, SECRET, products._SERVER, products._CLIENT, deadline, connects=False, purpose=b"products"
             )
             number, _ = products._REQUEST.unpack(products.read(connection, products._REQUEST.size))
-            x, _ = products.take_array(connection), products.take_array(connection)
-            with suppress(OSError):  # (the client ends the connection as soon as it sees the number)
+            x, _ = products.receive_array(connection), products.receive_array(connection)
+            with suppress(OSError):  # the client closes the connection as soon as it reads the wrong number
                 connection.sendall(products._ANSWER.pack(number - 1, 1, 1))
                 products.send_array(connection, x)
 
@@ -176,7 +175,7 @@ def test_an_answer_to_another_request_is_refused() -> None:
     thread.join()
 
 
-def test_the_next_product_connects_again_where_a_connection_was_lost(ranks: list[Any], client: ProductClient) -> None:
+def test_the_next_product_connects_again_after_a_connection_was_lost(ranks: list[Any], client: ProductClient) -> None:
     check(client)
     for connection in client._connections:
         handshake.shut_down(connection)
@@ -185,8 +184,9 @@ def test_the_next_product_connects_again_where_a_connection_was_lost(ranks: list
     check(client)
 
 
+@pytest.mark.timed
 def test_ranks_that_answer_slowly_have_one_time_limit_for_connecting_to_all() -> None:
-    silent = [listen("127.0.0.1") for _ in range(3)]  # (the system accepts, and nobody answers)
+    silent = [listen("127.0.0.1") for _ in range(3)]  # the operating system accepts connections, but nobody answers
     began = time.monotonic()
     with pytest.raises(CommunicationError, match="cannot be reached from here: timed out"):
         ProductClient([listener.getsockname()[:2] for listener in silent], SECRET, 1.0, None)
@@ -198,8 +198,9 @@ def test_ranks_that_answer_slowly_have_one_time_limit_for_connecting_to_all() ->
 # ------------------------------------------------------------------- strangers, and ends
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["silent", "dripping", "dripping TLS"])
-def test_a_stranger_is_sent_away_in_time_however_slowly_it_speaks(
+def test_a_foreign_client_is_disconnected_in_time_however_slowly_it_sends(
     kind: str, tls: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT", 1.0)
@@ -210,7 +211,7 @@ def test_a_stranger_is_sent_away_in_time_however_slowly_it_speaks(
             np.testing.assert_array_equal(client.multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])
 
 
-def test_many_strangers_hold_a_bounded_number_of_threads_and_keep_no_client_waiting(
+def test_many_foreign_clients_hold_a_bounded_number_of_threads_and_delay_no_client(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     before = set(threading.enumerate())
@@ -227,7 +228,7 @@ def test_many_strangers_hold_a_bounded_number_of_threads_and_keep_no_client_wait
     wait_until(lambda: handlers(before) == 0)
 
 
-def test_closing_ends_the_threads_of_all_clients_and_lets_go_of_the_matrix(
+def test_closing_ends_the_threads_of_all_clients_and_releases_the_matrix(
     tls: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     before = set(threading.enumerate())
@@ -252,7 +253,7 @@ def test_closing_ends_the_threads_of_all_clients_and_lets_go_of_the_matrix(
         gc.enable()
 
 
-def test_clients_that_vanish_are_noticed_by_the_system() -> None:
+def test_the_system_detects_clients_that_vanish() -> None:
     with (
         closing(ProductServer(Rank(), "127.0.0.1", SECRET, None)) as server,  # type: ignore[arg-type]
         closing(ProductClient([server.address], SECRET, LONG, None)) as client,

@@ -1,4 +1,4 @@
-"""What matrices and solves leave with dask's scheduler: no secret, and nothing once they have ended."""
+"""Matrices and solves store no secret in dask's scheduler, and leave nothing there when they have ended."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ da = pytest.importorskip("dask.array")
 import dask  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders  # noqa: E402
-from gsparse.distributed.client.channel import ClientEnd  # noqa: E402
+from gsparse.distributed.client.channel import ClientChannel  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
-from gsparse.distributed.client.task_group import Gang  # noqa: E402
+from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import product_tasks  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # (dask's and tornado's own)
+pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
 S = laplacian(8)
 B = right_hand_side(S)
@@ -56,7 +56,7 @@ def workers(client: Any) -> list[str]:
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.05)
 
 
@@ -72,22 +72,22 @@ def test_no_task_of_a_matrix_holds_its_secret(
     client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     submitted: list[bytes] = []
-    submit = Gang.submit
+    submit = TaskGroup.submit
 
-    def record(self: Gang, *args: Any) -> Any:
+    def record(self: TaskGroup, *args: Any) -> Any:
         submitted.append(cloudpickle.dumps(args))
         return submit(self, *args)
 
-    monkeypatch.setattr(Gang, "submit", record)
+    monkeypatch.setattr(TaskGroup, "submit", record)
     with distribute(S, client=client, workers=workers[:2]) as A:
-        secret = A._gang.secret
+        secret = A._task_group.secret
         lazy = [A @ da.from_array(B, chunks=20), A.T @ da.from_array(B, chunks=20)]
         for x in lazy:
             assert secret not in cloudpickle.dumps(dict(x.dask))
         kept = client.persist(lazy)
         distributed.wait(kept)
         with pytest.raises(ZeroDivisionError):
-            gla.cg(A, B, callback=lambda x: 1 / 0)  # (so that ranks are connected again)
+            gla.cg(A, B, callback=lambda x: 1 / 0)  # a failed solve, after which the ranks connect again
         gla.cg(A, B, M=gla.jacobi(A))
         A.checkpoint(tmp_path)
         assert client.run_on_scheduler(holds, secret=secret) == []
@@ -95,11 +95,11 @@ def test_no_task_of_a_matrix_holds_its_secret(
     assert not any(secret in arguments for arguments in submitted)
 
 
-def test_a_product_that_dask_has_put_on_another_worker_is_asked_of_the_one_with_the_rows(
+def test_a_product_task_that_runs_on_another_worker_is_repeated_on_the_one_with_the_rows(
     client: Any, workers: list[str]
 ) -> None:
     with distribute(S, client=client, workers=workers[:1]) as A:
-        arguments = A._gang.key, workers[0], A._stays[0].products, B, []
+        arguments = A._task_group.key, workers[0], A._rank_metadata[0].product_address, B, []
         task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
         np.testing.assert_allclose(task.result(), S @ B, atol=1e-12)
     task = client.submit(product_tasks.join_and_multiply, *arguments, "plain", workers=workers[2:], pure=False)
@@ -123,10 +123,10 @@ def scheduler_state(dask_scheduler: Any) -> dict[str, int]:
 
 
 def worker_state() -> tuple[int, int, int, int]:
-    from gsparse.distributed.worker import registry as resident
+    from gsparse.distributed.worker import registry
 
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse")]
-    return len(resident._residents), len(resident._listeners), len(resident._secrets), len(ours)
+    return len(registry._residents), len(registry._listeners), len(registry._secrets), len(ours)
 
 
 def use(client: Any) -> None:
@@ -142,16 +142,16 @@ def use(client: Any) -> None:
         (A @ da.from_array(B, chunks=20)).compute()
 
 
-def test_matrices_and_solves_leave_nothing_with_the_scheduler_and_workers(client: Any) -> None:
+def test_matrices_and_solves_leave_nothing_on_the_scheduler_and_the_workers(client: Any) -> None:
     def state() -> tuple[Any, Any]:
         return client.run_on_scheduler(scheduler_state), client.run(worker_state)
 
-    use(client)  # (the first time, workers become clients of the scheduler too)
+    use(client)  # in the first call, workers also become clients of the scheduler
     gc.collect()
     clean = {"queues": 0, "variables": 0, "topics": 0, "tasks": 0}
     wait_until(lambda: state()[0].items() >= clean.items(), 10)
     before, threads = state(), threading.active_count()
-    gc.disable()  # (what is left is not left to garbage collection)
+    gc.disable()  # nothing may depend on garbage collection
     try:
         for _ in range(3):
             use(client)
@@ -161,9 +161,9 @@ def test_matrices_and_solves_leave_nothing_with_the_scheduler_and_workers(client
 
 
 def test_queues_of_a_rank_that_died_are_closed_by_the_client(client: Any) -> None:
-    end = ClientEnd(client, "channel", answered=(0, 1))
+    end = ClientChannel(client, "channel", answered=(0, 1))
     for name in ("channel", "channel-1"):
-        distributed.Queue(name, client=client)  # (as rank 1 opens them, which never closes them)
+        distributed.Queue(name, client=client)  # rank 1 opens them like this, and never closes them
     assert client.run_on_scheduler(scheduler_state)["queues"] == 3
     end.close(lost=[1])
     wait_until(lambda: client.run_on_scheduler(scheduler_state)["queues"] == 0, 10)
@@ -186,7 +186,7 @@ def single_rows(lo: int, hi: int) -> sp.csr_array:
 def test_ranks_agree_on_a_dtype_that_holds_the_values_of_all(client: Any, workers: list[str]) -> None:
     with from_loaders([rows_of_their_own_dtype], S.shape, client=client) as A:
         assert A.dtype == np.complex128
-        assert {stay.dtype for stay in A._stays} == {"complex128"}
+        assert {metadata.dtype for metadata in A._rank_metadata} == {"complex128"}
         np.testing.assert_allclose(A @ B, S @ B, atol=1e-5)
         x, info = gla.cg(A, B, rtol=1e-8)
         assert info == 0
@@ -207,7 +207,7 @@ def test_a_rank_without_rows_does_not_widen_the_values_of_the_others(client: Any
 def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str]) -> None:
     lock = distributed.Lock(f"gsparse-{workers[0]}")
     assert lock.acquire(timeout=5)
-    lock.refresh_callback.stop()  # (as if its process had died)
+    lock.refresh_callback.stop()  # the lock looks as if the process had died
     with pytest.warns(UserWarning, match="client has died, dask frees the worker once the lease of 10s.*lease-timeout"):
         A = distribute(S, client=client)
     with A:
@@ -215,9 +215,9 @@ def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str])
 
 
 def is_solving() -> bool:
-    from gsparse.distributed.worker import registry as resident
+    from gsparse.distributed.worker import registry
 
-    return any(kept.matrix.observer is not None for kept in resident._residents.values())
+    return any(kept.matrix.observer is not None for kept in registry._residents.values())
 
 
 def test_a_wait_for_another_solve_names_it(client: Any) -> None:

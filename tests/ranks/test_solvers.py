@@ -1,4 +1,4 @@
-"""The solvers, as they are, on rows that several ranks share."""
+"""The solvers run unchanged on matrices whose rows are distributed over several ranks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.linalg.problems import convection, indefinite, laplacian, rectangular
 from tests.ranks.groups import GROUPS
 from tests.support import host, on_device, random_values
 
-# What each may differ by from the same on one rank: sums are added up in another order.
-CLOSE = 1e-8
+# Largest relative difference from the solution on one rank: sums are added in another order.
+TOLERANCE = 1e-8
 
 SOLVES: dict[str, Callable[..., Any]] = {
     "cg": lambda A, b, **o: gla.cg(A, b, rtol=1e-10, full_output=True, **o),
@@ -37,8 +37,10 @@ LEAST_SQUARES: dict[str, Callable[..., Any]] = {
 MATRICES = {"minres": indefinite, "gmres": convection, "fgmres": convection, "bicgstab": convection}
 
 
-def shared(run: Callable[..., Any], world_size: int, S: sp.csr_array, b: Any, solve: Callable[..., Any]) -> list[Any]:
-    """Solve on ranks; give what each has found."""
+def solve_on_ranks(
+    run: Callable[..., Any], world_size: int, S: sp.csr_array, b: Any, solve: Callable[..., Any]
+) -> list[Any]:
+    """Solve on several ranks and return the result of each rank."""
     rows, columns = RowPartition.by_nnz(S.indptr, world_size), RowPartition.by_rows(S.shape[1], world_size)
     columns = rows if S.shape[0] == S.shape[1] else columns
 
@@ -49,44 +51,45 @@ def shared(run: Callable[..., Any], world_size: int, S: sp.csr_array, b: Any, so
     return run(work, world_size)
 
 
-def check(found: list[Any], alone: Any, close: float = CLOSE, slack: float = 0.1) -> Any:
-    """Hold what ranks have found against one rank's result; give the whole solution."""
-    first = found[0]
-    for other in found[1:]:
+def check(results: list[Any], single: Any, tolerance: float = TOLERANCE, iteration_tolerance: float = 0.1) -> Any:
+    """Compare the results of the ranks with those of a single rank, and return the assembled solution."""
+    first = results[0]
+    for other in results[1:]:
         assert (other.info, other.iterations, other.reason) == (first.info, first.iterations, first.reason)
         np.testing.assert_array_equal(other.residuals, first.residuals)
-    assert first.info == alone.info
-    assert abs(first.iterations - alone.iterations) <= max(2, slack * alone.iterations)
-    x = np.concatenate([part.x for part in found])
-    np.testing.assert_allclose(x, alone.x, rtol=0, atol=close * abs(alone.x).max())
+    assert first.info == single.info
+    assert abs(first.iterations - single.iterations) <= max(2, iteration_tolerance * single.iterations)
+    x = np.concatenate([part.x for part in results])
+    np.testing.assert_allclose(x, single.x, rtol=0, atol=tolerance * abs(single.x).max())
     return x
 
 
 @pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("name", SOLVES)
-def test_solvers_find_what_one_rank_finds(run: Callable[..., Any], name: str) -> None:
+def test_solvers_return_the_same_on_several_ranks_as_on_one(run: Callable[..., Any], name: str) -> None:
     S = MATRICES.get(name, laplacian)(12)
     b, solve = right_hand_side(S), SOLVES[name]
-    alone = solve(GpuSparseMatrix(S, device="cpu"), b)
+    single = solve(GpuSparseMatrix(S, device="cpu"), b)
     for world_size in (2, 3):
-        x = check(shared(run, world_size, S, b, solve), alone)
+        x = check(solve_on_ranks(run, world_size, S, b, solve), single)
         assert residual(S, x, b) < 1e-8
 
 
 @pytest.mark.parametrize("name", SOLVES)
-def test_complex_systems_and_several_right_hand_sides(name: str) -> None:
+@pytest.mark.whole
+def test_complex_systems_with_several_right_hand_sides_are_solved(name: str) -> None:
     S = MATRICES.get(name, laplacian)(7, complex)
     b, solve = right_hand_side(S, 3), SOLVES[name]
-    alone = solve(GpuSparseMatrix(S, device="cpu"), b)
-    check(shared(run_ranks, 4, S, b, solve), alone)
+    single = solve(GpuSparseMatrix(S, device="cpu"), b)
+    check(solve_on_ranks(run_ranks, 4, S, b, solve), single)
 
 
 @pytest.mark.parametrize("name", LEAST_SQUARES)
 @pytest.mark.parametrize("shape", [(90, 40), (40, 90)])
-def test_least_squares_with_rows_and_columns_shared(name: str, shape: tuple[int, int]) -> None:
+def test_least_squares_are_solved_with_distributed_rows_and_columns(name: str, shape: tuple[int, int]) -> None:
     S = rectangular(*shape)
     b, solve = right_hand_side(S), LEAST_SQUARES[name]
-    check(shared(run_ranks, 3, S, b, solve), solve(GpuSparseMatrix(S, device="cpu"), b), 1e-6)
+    check(solve_on_ranks(run_ranks, 3, S, b, solve), solve(GpuSparseMatrix(S, device="cpu"), b), 1e-6)
 
 
 EIGENPAIRS: dict[str, dict[str, Any]] = {
@@ -100,41 +103,42 @@ EIGENPAIRS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("name", EIGENPAIRS)
 @pytest.mark.parametrize("dtype", [float, complex])
-def test_lobpcg_finds_what_one_rank_finds(run: Callable[..., Any], name: str, dtype: type) -> None:
-    S = distinct(9, dtype)
+@pytest.mark.few(4)
+def test_lobpcg_returns_the_same_on_several_ranks_as_on_one(run: Callable[..., Any], name: str, dtype: type) -> None:
+    S = with_distinct_eigenvalues(9, dtype)
     rng = np.random.default_rng(1)
     X, options = random_values(rng, (81, 3), np.dtype(dtype)), {**EIGENPAIRS[name]}
     make, exact = options.pop("M", None), np.linalg.eigh(S.toarray())
     fixed = exact[1][:, : options.pop("Y")] if "Y" in options else None
     options |= {"tol": 1e-8, "maxiter": 150, "retResidualNormsHistory": True}
-    alone = gla.lobpcg(GpuSparseMatrix(S, device="cpu"), X, Y=fixed, M=make and make(GpuSparseMatrix(S)), **options)
+    single = gla.lobpcg(GpuSparseMatrix(S, device="cpu"), X, Y=fixed, M=make and make(GpuSparseMatrix(S)), **options)
     for world_size in (1, 2, 3):
         rows = RowPartition.by_nnz(S.indptr, world_size)
 
         def solve(A: RankMatrix, _: Any, rows: RowPartition = rows) -> Any:
             own = rows.rows(A.communicator.rank)
-            given = {"Y": None if fixed is None else fixed[own], "M": make and make(A.diagonal)}
-            return gla.lobpcg(A, X[own], **given, **options)
+            rank_options = {"Y": None if fixed is None else fixed[own], "M": make and make(A.diagonal)}
+            return gla.lobpcg(A, X[own], **rank_options, **options)
 
-        found = shared(run if world_size > 1 else run_ranks, world_size, S, X, solve)
-        values, vectors = found[0][0], np.concatenate([part[1] for part in found])
-        for part in found:
+        results = solve_on_ranks(run if world_size > 1 else run_ranks, world_size, S, X, solve)
+        values, vectors = results[0][0], np.concatenate([part[1] for part in results])
+        for part in results:
             np.testing.assert_array_equal(part[0], values)
-        np.testing.assert_allclose(values, alone[0], rtol=1e-12)
+        np.testing.assert_allclose(values, single[0], rtol=1e-12)
         assert np.linalg.norm(S @ vectors - vectors * values, axis=0).max() < 2e-8
         np.testing.assert_allclose(vectors.conj().T @ vectors, np.eye(3), atol=1e-12)
-        if make is None:  # (a rank's own block preconditions otherwise than the whole does)
-            assert abs(len(found[0][2]) - len(alone[2])) <= 2
+        if make is None:  # IC(0) of the diagonal blocks differs from IC(0) of A
+            assert abs(len(results[0][2]) - len(single[2])) <= 2
 
 
-def distinct(side: int, dtype: Any) -> sp.csr_array:
-    """Make a matrix of eigenvalues apart, so that iterates are the same and not only what they span."""
+def with_distinct_eigenvalues(side: int, dtype: Any) -> sp.csr_array:
+    """Return a matrix with distinct eigenvalues, so that the iterates agree and not only their span."""
     S = laplacian(side, dtype)
     return sp.csr_array(S + sp.diags_array(np.linspace(0, 1, S.shape[0])))
 
 
-def test_lobpcg_with_an_empty_rank_and_with_too_few_rows() -> None:
-    S = distinct(6, float)
+def test_lobpcg_works_with_an_empty_rank_and_refuses_too_few_rows() -> None:
+    S = with_distinct_eigenvalues(6, float)
     rows, X = RowPartition((0, 20, 20, 36)), np.random.default_rng(0).standard_normal((36, 2))
 
     def solve(communicator: Communicator, columns: int) -> Any:
@@ -142,19 +146,19 @@ def test_lobpcg_with_an_empty_rank_and_with_too_few_rows() -> None:
         A = RankMatrix(S[own], rows, rows, communicator, device="cpu")
         return gla.lobpcg(A, np.tile(X, columns)[own], tol=1e-9, maxiter=100)
 
-    found = run_ranks(lambda communicator: solve(communicator, 1), 3)
-    whole = np.concatenate([vectors for _, vectors in found])
-    np.testing.assert_allclose(S @ whole, whole * found[0][0], atol=1e-8)
+    results = run_ranks(lambda communicator: solve(communicator, 1), 3)
+    eigenvectors = np.concatenate([vectors for _, vectors in results])
+    np.testing.assert_allclose(S @ eigenvectors, eigenvectors * results[0][0], atol=1e-8)
     with pytest.raises(ShapeError, match="on one"):
         run_ranks(lambda communicator: solve(communicator, 4), 3)
 
 
 @pytest.mark.parametrize("name", ["cg", "gmres", "minres"])
-def test_fewer_rows_than_ranks(name: str) -> None:
+def test_solvers_work_with_fewer_rows_than_ranks(name: str) -> None:
     S = laplacian(12)[:3, :3]
     b = right_hand_side(S)
-    found = shared(run_ranks, 5, S, b, SOLVES[name])
-    np.testing.assert_allclose(np.concatenate([part.x for part in found]), np.linalg.solve(S.toarray(), b), atol=1e-8)
+    results = solve_on_ranks(run_ranks, 5, S, b, SOLVES[name])
+    np.testing.assert_allclose(np.concatenate([part.x for part in results]), np.linalg.solve(S.toarray(), b), atol=1e-8)
 
 
 def test_blocks_precondition_their_own_rows() -> None:
@@ -164,24 +168,24 @@ def test_blocks_precondition_their_own_rows() -> None:
     def solve(A: RankMatrix, own: Any) -> Any:
         return gla.cg(A, own, rtol=1e-10, M=gla.ic0(A.diagonal), full_output=True)
 
-    plain, found = shared(run_ranks, 3, S, b, SOLVES["cg"]), shared(run_ranks, 3, S, b, solve)
-    assert residual(S, np.concatenate([part.x for part in found]), b) < 1e-8
-    assert found[0].iterations < 0.7 * plain[0].iterations
+    plain, preconditioned = solve_on_ranks(run_ranks, 3, S, b, SOLVES["cg"]), solve_on_ranks(run_ranks, 3, S, b, solve)
+    assert residual(S, np.concatenate([part.x for part in preconditioned]), b) < 1e-8
+    assert preconditioned[0].iterations < 0.7 * plain[0].iterations
 
 
-def test_callbacks_see_each_rank_part() -> None:
+def test_a_callback_receives_the_part_of_its_rank() -> None:
     S = laplacian(8)
     b = right_hand_side(S)
 
     def solve(A: RankMatrix, own: Any) -> Any:
-        seen: list[Any] = []
-        found = gla.cg(A, own, rtol=1e-10, callback=lambda x: seen.append(x.copy()), full_output=True)
-        return found, seen
+        iterates: list[Any] = []
+        result = gla.cg(A, own, rtol=1e-10, callback=lambda x: iterates.append(x.copy()), full_output=True)
+        return result, iterates
 
-    found = shared(run_ranks, 3, S, b, solve)
-    counts = {len(seen) for _, seen in found}
+    results = solve_on_ranks(run_ranks, 3, S, b, solve)
+    counts = {len(iterates) for _, iterates in results}
     assert len(counts) == 1
-    np.testing.assert_array_equal(found[1][1][-1], found[1][0].x)
+    np.testing.assert_array_equal(results[1][1][-1], results[1][0].x)
 
 
 def test_an_error_in_one_rank_ends_the_solve_of_all() -> None:
@@ -194,10 +198,10 @@ def test_an_error_in_one_rank_ends_the_solve_of_all() -> None:
         return gla.cg(A, own, rtol=1e-10, callback=stop if A.communicator.rank == 1 else lambda x: None)
 
     with pytest.raises(ZeroDivisionError):
-        shared(run_ranks, 3, S, right_hand_side(S), solve)
+        solve_on_ranks(run_ranks, 3, S, right_hand_side(S), solve)
 
 
-def test_a_rank_that_never_comes_is_an_error_within_the_timeout() -> None:
+def test_a_rank_that_does_not_take_part_is_an_error_within_the_timeout() -> None:
     S = laplacian(8)
 
     def solve(A: RankMatrix, own: Any) -> Any:
@@ -205,29 +209,29 @@ def test_a_rank_that_never_comes_is_an_error_within_the_timeout() -> None:
             return gla.cg(A, own)
         return None
 
-    def quick(work: Callable[..., Any], world_size: int) -> Any:
+    def run_with_short_timeout(work: Callable[..., Any], world_size: int) -> Any:
         return run_ranks(work, world_size, timeout=0.5)
 
     with pytest.raises(CommunicationError, match=r"0\.5 s"):
-        shared(quick, 3, S, right_hand_side(S), solve)
+        solve_on_ranks(run_with_short_timeout, 3, S, right_hand_side(S), solve)
 
 
 @pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
-def test_ranks_that_disagree_on_stopping_are_told_so(run: Callable[..., Any]) -> None:
+def test_ranks_that_disagree_on_stopping_raise_an_error(run: Callable[..., Any]) -> None:
     S = laplacian(8)
 
     def solve(A: RankMatrix, own: Any) -> Any:
         return gla.cg(A, own, rtol=1e-12, maxiter=5 + 20 * A.communicator.rank)
 
-    def quick(work: Callable[..., Any], world_size: int) -> Any:
+    def run_with_short_timeout(work: Callable[..., Any], world_size: int) -> Any:
         return run(work, world_size, timeout=1.0)
 
     with pytest.raises(CommunicationError):
-        shared(quick, 2, S, right_hand_side(S), solve)
+        solve_on_ranks(run_with_short_timeout, 2, S, right_hand_side(S), solve)
 
 
-class Counting(SingleCommunicator):
-    """One rank alone, whose sums leave the device as if there were others."""
+class CountingCommunicator(SingleCommunicator):
+    """Communicator of a single rank whose sums leave the device as if there were other ranks."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -237,26 +241,27 @@ class Counting(SingleCommunicator):
 
 
 @pytest.mark.parametrize("name", [*SOLVES, *LEAST_SQUARES])
-def test_sums_that_leave_the_device_in_between(device: Device, name: str) -> None:
-    # On GPUs passes are split there; with nobody else to add anything, all comes out the same.
+@pytest.mark.few(2)
+def test_solvers_return_the_same_when_sums_leave_the_device(device: Device, name: str) -> None:
+    # On GPUs a pass is split at each sum. A single rank adds nothing to the sums, so the result stay the same.
     S = rectangular(45, 20) if name in LEAST_SQUARES else MATRICES.get(name, laplacian)(6)
     b, solve = right_hand_side(S, 2), {**SOLVES, **LEAST_SQUARES}[name]
-    alone = solve(GpuSparseMatrix(S, device=device), on_device(device, b))
+    single = solve(GpuSparseMatrix(S, device=device), on_device(device, b))
     rows, columns = (RowPartition((0, size)) for size in S.shape)
-    communicator = Counting()
+    communicator = CountingCommunicator()
     A = RankMatrix(S, rows, columns, communicator, device=device)
-    found = solve(A, on_device(device, b))
-    assert found.info == alone.info
-    assert abs(found.iterations - alone.iterations) <= 1
-    np.testing.assert_allclose(host(found.x), host(alone.x), atol=1e-9 * abs(host(alone.x)).max())
-    assert communicator.calls >= (found.iterations if device.kind == "cpu" else 1)  # (a CUDA graph holds several)
+    result = solve(A, on_device(device, b))
+    assert result.info == single.info
+    assert abs(result.iterations - single.iterations) <= 1
+    np.testing.assert_allclose(host(result.x), host(single.x), atol=1e-9 * abs(host(single.x)).max())
+    assert communicator.calls >= (result.iterations if device.kind == "cpu" else 1)  # graphs batch calls
 
 
 @pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres", "minres"])
-def test_all_ranks_say_what_holds_nan_though_one_has_it(name: str) -> None:
+def test_all_ranks_name_the_argument_of_which_one_rank_has_nan(name: str) -> None:
     S = MATRICES.get(name, laplacian)(8)
     b = right_hand_side(S)
     b[-1] = np.nan
-    for found in shared(run_ranks, 2, S, b, SOLVES[name]):
-        assert found.info != 0
-        assert "b holds NaN or inf" in found.advice
+    for result in solve_on_ranks(run_ranks, 2, S, b, SOLVES[name]):
+        assert result.info != 0
+        assert "b holds NaN or inf" in result.advice

@@ -1,8 +1,11 @@
 """SciPy's own tests, from the installed SciPy, with GpuSparseMatrix in place of csr_array.
 
-There are two ways to bring it in. Tests of the container see GpuSparseMatrix under the name csr_array. Tests of
-functions see each function of `CONVERTED` with its sparse arguments made GpuSparseMatrix first, so that whatever format
-a test builds, the function works on ours.
+GpuSparseMatrix is substituted in two ways. Tests of the container import it under the name csr_array. Tests of
+functions call each function of `CONVERTED` through a wrapper that first converts its sparse arguments to
+GpuSparseMatrix, so that the function works on our class in whatever format the test built the matrix.
+
+Suites whose names begin with "our" test functions of `gsparse.linalg` in place of SciPy's functions of the same names.
+What cannot apply to them is listed with its reason in `Suite.exclusions`.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import pytest
 import scipy.sparse
 import scipy.sparse.csgraph
 import scipy.sparse.linalg
 
+import gsparse.linalg
 from gsparse import GpuSparseMatrix
 from tests.scipy_suite.converting import converting
 
@@ -34,13 +39,17 @@ class Suite:
     ----------
     module : str
     minimum : int
-        Test functions and methods that it has to hold, parameters not counted: fewer means that we lost some.
+        Least number of test functions and methods, not counting parameters: fewer means that some were lost.
     witness : str
-        Where functions are replaced, a test that has to work on a matrix of ours: see test_the_suites.py.
+        If functions are replaced, a test that must use a matrix of our class: see test_the_suites.py.
     products : bool
-        Whether the witness multiplies on the device (else it only makes matrices).
+        Whether the witness multiplies on the device, and does not only construct matrices.
     container : bool
-        Whether csr_array is replaced, not functions.
+        Whether csr_array is replaced, instead of functions.
+    ours : tuple of str
+        Functions of `scipy.sparse.linalg` that are replaced by those of `gsparse.linalg`.
+    exclusions : dict
+        Test classes, and methods of test classes, that do not apply, and why.
     """
 
     module: str
@@ -48,9 +57,11 @@ class Suite:
     witness: str = ""
     products: bool = False
     container: bool = False
+    ours: tuple[str, ...] = ()
+    exclusions: dict[str, str] = field(default_factory=dict)
 
 
-# Test file of this folder, less "test_" -> what it runs.
+# The suite of each test file of this folder, by the file's name without "test_".
 SUITES: dict[str, Suite] = {
     "arithmetic1d": Suite("scipy.sparse.tests.test_arithmetic1d", 18, container=True),
     "common1d": Suite("scipy.sparse.tests.test_common1d", 33, container=True),
@@ -108,6 +119,38 @@ SUITES: dict[str, Suite] = {
     "csgraph_shortest_path": Suite("scipy.sparse.csgraph.tests.test_shortest_path", 30, "test_undirected_sparse_zero"),
     "csgraph_spanning_tree": Suite("scipy.sparse.csgraph.tests.test_spanning_tree", 1, "test_minimum_spanning_tree"),
     "csgraph_traversal": Suite("scipy.sparse.csgraph.tests.test_traversal", 6, "test_graph_depth_first_trivial_graph"),
+    "our_arpack": Suite(
+        "scipy.sparse.linalg._eigen.arpack.tests.test_arpack",
+        19,
+        "test_regression_arpackng_1315",
+        ours=("eigs", "eigsh"),
+    ),
+    "our_svds": Suite(
+        "scipy.sparse.linalg._eigen.tests.test_svds",
+        91,
+        "Test_SVDS_ARPACK.test_small_sigma2",
+        ours=("svds",),
+        exclusions={
+            "Test_SVDS_LOBPCG": "expects the warnings of LOBPCG; our svds has one method",
+            "Test_SVDS_PROPACK": "expects the limits and the errors of PROPACK; our svds has one method",
+            "Test_SVDS_ARPACK.test_svds_parameter_tol": "expects the square of tol, which SciPy passes to ARPACK; "
+            "our tol is the relative residual itself",
+        },
+    ),
+    "our_expm_multiply": Suite(
+        "scipy.sparse.linalg.tests.test_expm_multiply",
+        18,
+        "TestExpmActionSimple.test_sparse_expm_multiply",
+        ours=("expm_multiply",),
+    ),
+    "our_norm": Suite("scipy.sparse.linalg.tests.test_norm", 8, "TestNorm.test_matrix_norm", ours=("norm",)),
+    "our_onenormest": Suite(
+        "scipy.sparse.linalg.tests.test_onenormest",
+        6,
+        "TestOnenormest.test_returns",
+        ours=("onenormest",),
+        exclusions={"TestAlgorithm_2_2": "tests a private function of SciPy, with random numbers"},
+    ),
 }
 
 # Public functions that take a sparse array, by the package that has them.
@@ -132,46 +175,64 @@ KINDS: dict[ModuleType, tuple[type, ...]] = {
     scipy.sparse.csgraph: (scipy.sparse.csr_array,),
 }
 
-CONVERTING = {
+# By package and name of a function of SciPy: the function, and what takes its place.
+Replacements = dict[tuple[str, str], tuple[Any, Any]]
+
+CONVERTING: Replacements = {
     (package.__name__, name): (getattr(package, name), converting(getattr(package, name), KINDS[package]))
     for package, names in CONVERTED.items()
     for name in names
 }
+OURS: Replacements = {
+    (scipy.sparse.linalg.__name__, name): (
+        getattr(scipy.sparse.linalg, name),
+        converting(getattr(gsparse.linalg, name), KINDS[scipy.sparse.linalg]),
+    )
+    for suite in SUITES.values()
+    for name in suite.ours
+}
 
 
 @contextlib.contextmanager
-def converted_functions(*, everywhere: bool = False) -> Iterator[None]:
-    """Replace SciPy's functions by the converting ones within the block.
+def replaced_functions(replacements: Replacements, *, everywhere: bool = False) -> Iterator[None]:
+    """Replace SciPy's functions within the block.
 
     Parameters
     ----------
+    replacements : dict
     everywhere : bool
-        In the private modules that tests import from, too: only while a test module is being imported, else SciPy's
-        functions would call one another through us.
+        Replace them in the private modules that tests import from, too. Use it only while a test module is being
+        imported: SciPy's functions would otherwise call one another through the converting ones.
     """
     with contextlib.ExitStack() as stack:
-        for (package, name), (original, replacement) in CONVERTING.items():
-            for found in list(sys.modules):
-                private = everywhere and found.startswith(f"{package}.") and ".tests" not in found
-                if (private or found == package) and vars(sys.modules[found]).get(name) is original:
-                    stack.enter_context(mock.patch.object(sys.modules[found], name, replacement))
+        for (package, name), (original, replacement) in replacements.items():
+            for module in list(sys.modules):
+                private = everywhere and module.startswith(f"{package}.") and ".tests" not in module
+                if (private or module == package) and vars(sys.modules[module]).get(name) is original:
+                    stack.enter_context(mock.patch.object(sys.modules[module], name, replacement))
         yield
 
 
 def replaced(suite: Suite, *, everywhere: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """Bring ours in for a suite within the block."""
+    """Replace SciPy's class or functions by ours within the block, as the suite needs."""
     if suite.container:
         return mock.patch("scipy.sparse.csr_array", GpuSparseMatrix)
-    return converted_functions(everywhere=everywhere)
+    if suite.ours:
+        ours = {key: value for key, value in OURS.items() if key[1] in suite.ours}
+        return replaced_functions(ours, everywhere=everywhere)
+    return replaced_functions(CONVERTING, everywhere=everywhere)
 
 
 def load(suite: Suite) -> ModuleType:
-    """Import a copy of a SciPy test module that sees ours; modules of tests that it imports are forgotten again."""
-    found = importlib.util.find_spec(suite.module)
-    assert found is not None and found.origin is not None, f"the installed SciPy has no {suite.module}"
+    """Import a copy of a SciPy test module that uses our class or functions.
+
+    Test modules that it imports are removed from `sys.modules` afterwards.
+    """
+    original = importlib.util.find_spec(suite.module)
+    assert original is not None and original.origin is not None, f"the installed SciPy has no {suite.module}"
     package, _, name = suite.module.rpartition(".")
     copied_name = f"{package}.gsparse_copy_of_{name}"  # in the package, for its relative imports
-    spec = importlib.util.spec_from_file_location(copied_name, found.origin)
+    spec = importlib.util.spec_from_file_location(copied_name, original.origin)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     before = set(sys.modules)
@@ -185,7 +246,7 @@ def load(suite: Suite) -> ModuleType:
 
 
 def scipys_tests(name: str) -> dict[str, Any]:
-    """Give what pytest has to find in tests/scipy_suite/test_<name>.py: tests, test classes, fixtures and marks."""
+    """Return the contents of tests/scipy_suite/test_<name>.py: tests, test classes, fixtures and marks."""
     suite = SUITES[name]
     names = vars(load(suite))
     tests = {
@@ -198,6 +259,12 @@ def scipys_tests(name: str) -> dict[str, Any]:
     assert count >= suite.minimum, (
         f"{suite.module} has {count} tests, it had {suite.minimum}: how does it name them now?"
     )
+    for excluded, reason in suite.exclusions.items():
+        holder, _, method = excluded.partition(".")
+        if method:
+            setattr(classes[holder], method, pytest.mark.skip(reason=reason)(getattr(classes[holder], method)))
+        else:
+            classes.pop(holder, None)  # a class of a private function may be gone in another release of SciPy
     return tests | classes | fixtures | {n: names[n] for n in ("pytestmark",) if n in names}
 
 

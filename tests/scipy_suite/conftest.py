@@ -1,8 +1,9 @@
-"""What SciPy's conftest gives its tests: marks, fixtures and warning rules. (Importing it changes global settings.)"""
+"""The marks, fixtures and warning rules of SciPy's conftest, which is not imported as that changes global settings."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import numpy as np
 import pytest
 from scipy._lib._array_api import array_namespace
 
+from gsparse import GpuSparseMatrix
+from gsparse.device.dtypes import HOST_ONLY
+from gsparse.matrix import host_operations, in_place, indexing, writes
 from tests.scipy_suite import SUITES, replaced
 
-# SciPy's own rules (its pytest.ini), as far as its sparse tests meet them; the last one given wins.
+# The rules of SciPy's pytest.ini that concern its sparse tests; the last rule that matches applies.
 WARNINGS = (
     "error",
     "always::scipy._lib._testutils.FPUModeChangeWarning",
-    "ignore::scipy.sparse.SparseEfficiencyWarning",  # what the test made CSC for, we made CSR
+    "ignore::scipy.sparse.SparseEfficiencyWarning",  # our matrix is CSR where the test made CSC
     "ignore::gsparse.errors.HostLoanWarning",  # on a GPU: tests of mutation hold A.data over a product
     "ignore:`kron` is switching to the sparse array interface:DeprecationWarning",  # SciPy 1.18's in a test of its own
 )
@@ -38,16 +42,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            # First: what a test's own mark says comes later and wins.
+            # Prepend these rules, so that a later mark of the test itself takes precedence.
             item.add_marker(pytest.mark.filterwarnings(*WARNINGS), append=False)
+            suite = SUITES.get(item.path.stem.removeprefix("test_"))
+            if suite is not None and not suite.container:
+                item.add_marker(pytest.mark.whole)  # test_the_suites.py always runs one witness of each suite
 
 
 @pytest.fixture(autouse=True)
-def what_tests_name_through_its_package(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Replace ``scipy.sparse.linalg.expm`` and the like, which no import has bound, while a test runs."""
+def replace_functions_called_by_full_name(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Replace functions that a test calls by their full name, such as ``scipy.sparse.linalg.expm``, while it runs."""
     suite = SUITES.get(request.path.stem.removeprefix("test_"))
     with contextlib.nullcontext() if suite is None else replaced(suite):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_selections() -> None:
+    """Compile what a test with a time limit of two seconds needs."""
+    numbers = np.arange(100_000)
+    assert not GpuSparseMatrix((100_000, 100_000))[numbers[:, None], numbers].nnz
 
 
 @pytest.fixture
@@ -63,3 +77,50 @@ def xp() -> Any:
 @pytest.fixture
 def devices() -> tuple[str | None, ...]:
     return ("cpu", None)
+
+
+# The operations that SciPy's tests of the container may run on the host.
+LEAVE_THE_DEVICE = ("tolil", "todok")
+EXTENDED = (np.longdouble, np.clongdouble)
+
+
+@pytest.fixture(autouse=True)
+def all_else_runs_on_the_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail if an operation without extended precision runs on the host, in the suites of the container."""
+    name = request.path.stem.removeprefix("test_")
+    is_container = name == "base_csr" or (name in SUITES and SUITES[name].container)
+    left: list[str] = []
+
+    def watched(function: Any) -> Any:
+        def watch(matrix: Any, operation: str, *args: Any, **options: Any) -> Any:
+            operands: list[Any] = []
+            frame: Any = sys._getframe(1)
+            for _ in range(3):  # the callers, one of which has both operands
+                operands += [frame.f_locals.get(name) for name in ("matrix", "args", "options", "other")]
+                frame = frame.f_back
+            if not has_extended_precision(matrix, args, options, *operands):
+                left.append(operation)
+            return function(matrix, operation, *args, **options)
+
+        return watch
+
+    for name in ("counted_twin", "write_on_host"):
+        watching = watched(getattr(host_operations, name))
+        for module in (host_operations, indexing, in_place, writes):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, watching)
+    yield
+    assert not is_container or not set(left).difference(LEAVE_THE_DEVICE)
+
+
+def has_extended_precision(*values: Any) -> bool:
+    """Tell whether one of these values, or of the values in one of these collections, has extended precision."""
+    for value in values:
+        if isinstance(value, (tuple, dict)):
+            if has_extended_precision(*(value.values() if isinstance(value, dict) else value)):
+                return True
+            continue
+        dtype = np.dtype(value) if isinstance(value, type) and value in EXTENDED else getattr(value, "dtype", value)
+        if isinstance(dtype, np.dtype) and dtype.char in HOST_ONLY:
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""The suites run what they say: SciPy's tests reach our class, and no module of theirs comes up empty."""
+"""Check the suites themselves: SciPy's tests use our class, and every suite has its file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 import scipy.linalg
+import scipy.sparse.linalg
 
 from gsparse import GpuSparseMatrix
 from gsparse.products import multiply as ops
 from tests.scipy_suite import SUITES, load, replaced
 
-# What witnesses with arguments are called with.
-ARGUMENTS: dict[str, dict[str, Any]] = {"funm_multiply_krylov": {"f": scipy.linalg.expm, "num_parallel_threads": 1}}
+# The arguments of the witnesses that need any.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "funm_multiply_krylov": {"f": scipy.linalg.expm, "num_parallel_threads": 1},
+    "our_svds": {"dtype": float},
+}
 
 
-def test_every_suite_has_its_file_and_every_file_its_suite() -> None:
+def test_suites_and_test_files_correspond() -> None:
     files = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     assert files - {"the_suites", "base_csr"} == SUITES.keys()
 
@@ -44,6 +48,17 @@ def test_scipys_functions_work_on_our_matrices(name: str, monkeypatch: pytest.Mo
         getattr(instance, method)(**ARGUMENTS.get(name, {}))
     assert counts["made"]
     assert counts["multiplied"] or not suite.products
+
+
+@pytest.mark.parametrize("name", [name for name, suite in SUITES.items() if suite.ours])
+def test_the_functions_of_our_suites_are_ours(name: str) -> None:
+    module = load(SUITES[name])
+    ours = [getattr(module, function, None) for function in SUITES[name].ours]
+    found = [f for f in ours if f is not None] or [getattr(module, "spnorm", None)]
+    with replaced(SUITES[name]):
+        found += [getattr(scipy.sparse.linalg, function) for function in SUITES[name].ours]
+    assert all(function.__wrapped__.__module__.startswith("gsparse.") for function in found if function is not None)
+    assert len([function for function in found if function is not None]) > 0
 
 
 @pytest.mark.parametrize("name", [name for name, suite in SUITES.items() if suite.container and name != "interface"])

@@ -1,4 +1,4 @@
-"""The client's end of the messages between it and the ranks of one solve (`gsparse.distributed.worker.channel`)."""
+"""The client's end of the channel to the ranks of one solve; `gsparse.distributed.worker.channel` has the other end."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any
 import distributed
 
 from gsparse.distributed.client.cluster import check_running
-from gsparse.distributed.worker.channel import answers_of
+from gsparse.distributed.worker.channel import answer_queue_name
 
-__all__ = ["ClientEnd"]
+__all__ = ["ClientChannel"]
 
 
-class ClientEnd:
-    """The client's end.
+class ClientChannel:
+    """Receives the messages of the ranks, and sends answers.
 
     Parameters
     ----------
     client : distributed.Client
     name : str
-        Of the channel; the same for the ranks.
+        Name of the channel, the same for the ranks.
     answered : sequence of int
         The ranks that wait for answers.
     """
 
     def __init__(self, client: distributed.Client, name: str, answered: Sequence[int]) -> None:
         self._client, self._inbox = client, distributed.Queue(name, client=client)
-        self._answers = {rank: distributed.Queue(answers_of(name, rank), client=client) for rank in answered}
+        self._answers = {rank: distributed.Queue(answer_queue_name(name, rank), client=client) for rank in answered}
 
     def received(self) -> list[Any]:
-        """Return the messages that have come since the last call, without waiting for any.
+        """Return the messages that have arrived since the last call, without waiting.
 
         Raises
         ------
         CommunicationError
-            Where the scheduler does not answer.
+            If the scheduler does not answer.
         """
         check_running(self._client)
-        # (a `get` that times out would be an error in the scheduler's log)
+        # `batch=True` does not wait. A `get` that timed out would leave an error in the scheduler's log.
         return list(self._inbox.get(batch=True))
 
     def answer(self, value: Any) -> None:
-        """Send the same answer to every rank that waits for one."""
+        """Send the same answer to every rank that waits for answers."""
         for queue in self._answers.values():
             queue.put(value)
 

@@ -1,4 +1,4 @@
-"""Checkpoints in files, as the client has its workers write them (`gsparse.distributed.worker.checkpoint_tasks`)."""
+"""Checkpoints in files, which the client has the workers write (`gsparse.distributed.worker.checkpoint_tasks`)."""
 
 from __future__ import annotations
 
@@ -11,56 +11,60 @@ from typing import Any
 import distributed
 import numpy.typing as npt
 
-from gsparse.distributed.client.task_group import Gang
+from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.worker.checkpoint_tasks import discard, publish, save
 
 __all__ = ["write_checkpoint"]
 
-# Seconds to wait for ranks to remove what an attempt that failed has written; they go on with it after that.
+# Seconds to wait until the ranks have removed the part files of a failed checkpoint. They continue after that by
+# themselves.
 _CLEANUP_TIMEOUT = 5.0
 
 
-def write_checkpoint(gang: Gang, folder: Path, moved: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
-    """Have all ranks save their rows, and then publish them.
+def write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict[str, npt.NDArray[Any]]]) -> list[str]:
+    """Make all ranks save their rows in part files, and then rename these.
 
     Parameters
     ----------
-    gang : Gang
+    task_group : TaskGroup
     folder : Path
-        Shared by all workers.
-    moved : sequence of dict, one for each rank
-        Arrays to save beside the rows.
+        A folder that all workers share.
+    arrays : sequence of dict, one for each rank
+        Arrays to save in addition to the rows.
 
     Returns
     -------
     list of str
-        The files, by rank.
+        The files, in the order of the ranks.
 
     Raises
     ------
-    CommunicationError, WorkerLost, OSError
+    CommunicationError, WorkerLostError, OSError
         The folder then holds all of the older checkpoint, or all of this one.
     """
-    roster, checkpoint = gang.roster, uuid.uuid4().hex
-    paths = [str(folder / f"rows-{rank:05d}.npz") for rank in gang.ranks]
+    settings, checkpoint = task_group.settings, uuid.uuid4().hex
+    paths = [str(folder / f"rows-{rank:05d}.npz") for rank in task_group.ranks]
     try:
-        gang.wait(
-            [gang.submit(save, "save", r, roster, r, paths[r], checkpoint, moved[r]) for r in gang.ranks], gather=False
-        )
+        tasks = [
+            task_group.submit(save, "save", r, settings, r, paths[r], checkpoint, arrays[r]) for r in task_group.ranks
+        ]
+        task_group.wait(tasks, gather=False)
     except BaseException:
-        _discard_on_workers(gang, paths, checkpoint)
+        _discard_on_workers(task_group, paths, checkpoint)
         raise
-    first = gang.submit(publish, "publish", 0, roster, 0, paths[0], checkpoint)
+    first = task_group.submit(publish, "publish", 0, settings, 0, paths[0], checkpoint)
     # The other ranks' tasks take the first one's result, so that dask starts them after it.
-    others = [gang.submit(publish, "publish", r, roster, r, paths[r], checkpoint, first) for r in gang.ranks[1:]]
-    return gang.wait([first, *others])
+    others = [
+        task_group.submit(publish, "publish", r, settings, r, paths[r], checkpoint, first) for r in task_group.ranks[1:]
+    ]
+    return task_group.wait([first, *others])
 
 
-def _discard_on_workers(gang: Gang, paths: Sequence[str], checkpoint: str) -> None:
-    """Have the workers that are left remove part files, which may fill the disk."""
-    with suppress(Exception):  # (the error that was raised before is what the user has to know)
-        roster, left = gang.roster, gang.left()
-        ranks = [rank for rank in gang.ranks if gang.workers[rank] in left]
-        tasks = [gang.submit(discard, "discard", rank, roster, rank, paths, checkpoint) for rank in ranks]
+def _discard_on_workers(task_group: TaskGroup, paths: Sequence[str], checkpoint: str) -> None:
+    """Make the remaining workers remove their part files, which may fill the disk."""
+    with suppress(Exception):  # the user has to see the error that was raised before
+        settings, remaining = task_group.settings, task_group.remaining_workers()
+        ranks = [rank for rank in task_group.ranks if task_group.workers[rank] in remaining]
+        tasks = [task_group.submit(discard, "discard", rank, settings, rank, paths, checkpoint) for rank in ranks]
         distributed.fire_and_forget(tasks)
         distributed.wait(tasks, timeout=_CLEANUP_TIMEOUT)

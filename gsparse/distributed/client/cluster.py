@@ -1,4 +1,4 @@
-"""A cluster of this machine: one dask worker a GPU, or several for its processors."""
+"""Dask clusters and their workers: a cluster on this machine, the current client, and the choice of workers."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from gsparse.errors import CommunicationError, DeviceError
 __all__ = ["LocalGpuCluster", "check_running", "chosen_workers", "current_client", "has_scheduler", "known_workers"]
 
 _HOST = "127.0.0.1"
-# Seconds that a worker's process has to end. Python takes 0.3 to 0.5 s of a processor to take down what is compiled in
-# it; on 2 processors with a load of 7 that was more than the 4 s that dask gives, in 2 of 6 runs.
-_ENDING = 20.0
+# Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
+# code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.
+_CLOSE_TIMEOUT = 20.0
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
-    """Dask's, which waits longer for its worker to end."""
+    """Dask's nanny with a longer time limit for its worker to end."""
 
-    async def close(self, timeout: float = _ENDING, reason: str = "nanny-close") -> Any:
+    async def close(self, timeout: float = _CLOSE_TIMEOUT, reason: str = "nanny-close") -> Any:
         return await super().close(timeout=timeout, reason=reason)
 
 
 def LocalGpuCluster(
     n_workers: int | None = None, *, device: str = "auto", security: Any = None, **options: Any
 ) -> distributed.SpecCluster:
-    """Start a dask cluster on this machine with a worker for each GPU; where there is none, for its processors.
+    """Start a dask cluster on this machine with one worker for each GPU, or with workers on the CPU if there is no GPU.
 
-    Any other cluster serves as well: `dask_cuda.LocalCUDACluster`, dask-jobqueue's, workers started by hand. Each
-    worker then takes the GPU that CuPy finds there.
+    Any other dask cluster can be used instead: `dask_cuda.LocalCUDACluster`, a cluster of dask-jobqueue, or workers
+    that are started by hand. Each worker then uses the current GPU of CuPy in its process.
 
     Parameters
     ----------
     n_workers : int, optional
-        All GPUs by default; 2 without any.
+        Number of workers. By default one for each GPU, or 2 if there is no GPU.
     device : {"auto", "cpu", "gpu"}, optional
-        "auto", the default, is GPUs where there are any.
+        Device of the workers. "auto", the default, uses the GPUs if there are any, else the CPU.
     security : distributed.Security, optional
-        TLS, which the connections between ranks use too. Without it nobody but this machine can reach the cluster, but
-        all who have an account on it.
+        Settings of TLS, which the connections between ranks use as well. Without TLS, the cluster can be reached from
+        this machine only, but by everyone who has an account on it.
     **options
-        Of `distributed.SpecCluster`.
+        Options of `distributed.SpecCluster`.
 
     Returns
     -------
     distributed.SpecCluster
-        A context manager. Each worker is a process with a nanny, which starts it again where it dies.
+        The cluster, which is a context manager. Each worker is a process with a nanny, which restarts it if it dies.
 
     Raises
     ------
     DeviceError
-        Where GPUs are asked for that are not there.
+        If more GPUs are requested than there are.
 
     Examples
     --------
@@ -79,11 +79,12 @@ def LocalGpuCluster(
     for number in range(n_workers):
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
         if num_gpus:  # on GPUs only
-            # All of them, the own one first: GPUs reach each other only where processes see both. (HIP reads this too,
-            # where its own variable is not set.)
+            # Each worker sees all GPUs, its own one first: two GPUs can copy to each other directly only in a process
+            # that sees both. HIP also reads this variable, unless its own one is set.
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
-        own = {"nthreads": 1, "env": env, "memory_limit": MEMORY_LIMIT // n_workers, "silence_logs": logging.WARNING}
-        workers[number] = {"cls": _Nanny, "options": {**common, **own}}
+        limits = {"nthreads": 1, "memory_limit": MEMORY_LIMIT // n_workers}
+        options_of_worker = {**common, **limits, "env": env, "silence_logs": logging.WARNING}
+        workers[number] = {"cls": _Nanny, "options": options_of_worker}
     scheduler = {**common, "port": 0, "dashboard_address": f"{_HOST}:0"}
     return distributed.SpecCluster(
         workers,
@@ -93,13 +94,13 @@ def LocalGpuCluster(
 
 
 def current_client(client: distributed.Client | None) -> distributed.Client:
-    """Give the client itself, or the one that dask knows of here; raise where it is none."""
+    """Return the given client, or dask's current one if it is None; raise an error if it is not a client."""
     if client is None:
         try:
             client = distributed.get_client()
         except ValueError as error:
             raise ValueError(
-                "there is no dask client; start one: Client(LocalGpuCluster()), or give client="
+                "there is no dask client; start one: Client(LocalGpuCluster()), or pass client="
             ) from error
     if not isinstance(client, distributed.Client):
         raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}: Client(cluster) makes one")
@@ -107,18 +108,18 @@ def current_client(client: distributed.Client | None) -> distributed.Client:
 
 
 def has_scheduler(client: distributed.Client) -> bool:
-    """Tell whether the scheduler answers: what asks one that is gone waits half a minute, or fails in other words."""
+    """Return whether the scheduler answers. A request to one that is gone waits half a minute, or fails unclearly."""
     return bool(client.status == "running")
 
 
 def check_running(client: distributed.Client) -> None:
-    """Raise where the scheduler does not answer."""
+    """Raise an error if the scheduler does not answer."""
     if not has_scheduler(client):
         raise CommunicationError(f"the scheduler is gone: the client is {client.status}")
 
 
 def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | None) -> list[str]:
-    """Give the addresses of these workers, of so many, or of all that there are."""
+    """Return the addresses of workers: of those in the list, of this number of them, or of all if `workers` is None."""
     known = sorted(known_workers(client))
     if isinstance(workers, Integral):
         if not 0 < int(workers) <= len(known):
@@ -126,21 +127,21 @@ def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | No
         return known[: int(workers)]
     if isinstance(workers, str) or not isinstance(workers, Iterable | None):
         raise TypeError(f"workers must be a list of dask's addresses, or how many of them, got {workers!r}")
-    wanted = known if workers is None else list(workers)
-    missing = [address for address in wanted if address not in known]
-    if missing or not wanted:
+    chosen = known if workers is None else list(workers)
+    missing = [address for address in chosen if address not in known]
+    if missing or not chosen:
         raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {known}")
-    return wanted
+    return chosen
 
 
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
-    """Give the workers that the scheduler knows, by address; raise where there is no scheduler.
+    """Return the workers that the scheduler knows, by address; raise an error if the scheduler does not answer.
 
-    (`Client.scheduler_info` gives what a periodic callback replaces meanwhile by an answer without workers.)
+    `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
     """
     check_running(client)
-    found: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
-    return found
+    workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return workers
 
 
 def _num_gpus(device: str) -> int:

@@ -1,4 +1,4 @@
-"""Distributed matrices out of what there is: a matrix here, files, dask arrays."""
+"""Functions that make a distributed matrix, from a matrix of this process, from files, from a function or from dask."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.distributed.client.matrix import TIMEOUT, DistributedMatrix
-from gsparse.distributed.client.row_sources import Blocks, Here, Loaded, Partition, RowSource
+from gsparse.distributed.client.row_sources import DaskRows, HostRows, LoadedRows, Partition, RowSource
 from gsparse.distributed.client.vector_layout import is_dask
-from gsparse.distributed.io.loaders import RowSources, Source
+from gsparse.distributed.io.loaders import RowLoader, Source
 from gsparse.errors import ShapeError
-from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 __all__ = ["distribute", "from_dask_array", "from_loaders"]
 
@@ -30,42 +30,46 @@ def distribute(
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> DistributedMatrix:
-    """Spread a matrix of this process over the workers of a dask cluster.
+    """Distribute a matrix of this process over the workers of a dask cluster.
 
     Parameters
     ----------
     S : sparse array or GpuSparseMatrix, shape (M, N)
-        It is kept here too, to be spread again where a worker is lost: CSR as it is, anything else as a copy.
+        The matrix. This process keeps it, to distribute it again if a worker is lost: a SciPy CSR array itself, and a
+        copy of anything else.
     client : distributed.Client, optional
-        The current one by default.
+        The client of the cluster; by default dask's current client.
     partition : {"nnz", "rows", "metis"} or sequence of int, optional
-        Rows with about as many entries a worker (default), as many rows, what METIS finds to have few ghosts (square
-        matrices; it needs pymetis and permutes rows and columns), or the bounds themselves.
+        "nnz", the default, gives each worker about the same number of entries, and "rows" the same number of rows.
+        "metis" calls METIS for few ghosts: it needs a square matrix and the package pymetis, and permutes rows and
+        columns. A sequence of integers holds the row bounds themselves.
     reorder : {"rcm"}, optional
-        Reverse Cuthill–McKee first: few ghosts without METIS.
+        "rcm" first permutes rows and columns by reverse Cuthill–McKee, which reduces ghosts without METIS.
     workers : sequence of str, or int, optional
-        Dask's addresses, or how many of them; all of the cluster's by default, one rank each.
+        Dask's addresses of the workers, or their number; by default all workers of the cluster. Each worker becomes one
+        rank.
     device : str, optional
-        On each worker; "auto" is its GPU where it has one.
+        Device on each worker. "auto" is the worker's GPU if it has one, else the CPU.
     timeout : float, optional
-        Seconds that a rank may be silent, before the others give up.
+        Longest time, in seconds, for which a rank may be silent while another one waits for it. After that,
+        all ranks end with an error.
     **options
-        Of `GpuSparseMatrix`, for the diagonal blocks.
+        Options of `GpuSparseMatrix`, for the diagonal blocks.
 
     Returns
     -------
     DistributedMatrix
-        Which keeps its rows on the workers until it is closed.
+        The matrix, whose rows stay on the workers until it is closed.
 
     Raises
     ------
     ValueError, TypeError
-        Where an argument is none of these, before anything is sent.
-    ShapeError, CommunicationError, WorkerLost
+        If an argument is not valid. They are raised before anything is sent to the workers.
+    ShapeError, CommunicationError, WorkerLostError
 
     Examples
     --------
-    A worker within this process; a cluster has more:
+    One worker within this process; a cluster usually has several:
 
     >>> import numpy, scipy.sparse
     >>> from distributed import Client
@@ -78,34 +82,36 @@ def distribute(
     """
     if not isinstance(S, RowSource) and np.ndim(S) != 2:
         got = f"{type(S).__name__} of {np.ndim(S)} dimensions"
-        raise ShapeError(f"S must be a sparse array of two, got {got}; files are read by from_loaders([path], (M, N))")
-    # (a copy of what would be on loan, so that the device's matrix is free again)
-    source = S if isinstance(S, RowSource) else Here(sp.csr_array(S, copy=isinstance(S, GpuSparseMatrix)))
-    return DistributedMatrix.made(source, client, workers, partition, reorder, device, timeout, options)
+        raise ShapeError(f"S must be a 2-D sparse array, got {got}; files are read by from_loaders([path], (M, N))")
+    # A GpuSparseMatrix is copied: its host arrays would stay on loan otherwise, and every product would upload them.
+    source = S if isinstance(S, RowSource) else HostRows(sp.csr_array(S, copy=isinstance(S, DeviceMatrix)))
+    return DistributedMatrix.create(source, client, workers, partition, reorder, device, timeout, options)
 
 
 def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement: Any) -> DistributedMatrix:
-    """Have each worker read its rows, so that the matrix never exists in one place.
+    """Make a distributed matrix whose rows each worker reads by itself, so that it is never assembled in one place.
 
     Parameters
     ----------
     sources : list of path, or of one callable
-        Files that workers can read, one below the other: SciPy's ``.npz`` or Matrix Market. Or ``callable(lo, hi)``,
-        which gives these rows as anything that SciPy makes a sparse array of, in all N columns.
+        Files that all workers can read, in SciPy's ``.npz`` or in the Matrix Market format. Their rows are stacked in
+        this order. Or one ``callable(lo, hi)`` that returns rows lo to hi, with all N columns, as anything that SciPy
+        converts to a sparse array.
     shape : (int, int)
-        (M, N): of all sources together.
+        Shape (M, N) of the whole matrix.
     **placement
-        What `distribute` takes by name: client, partition, workers, device, timeout, and options of `GpuSparseMatrix`;
-        neither METIS nor reorder, which need the whole matrix. By entries only where headers tell them.
+        Keyword arguments of `distribute`: client, partition, workers, device, timeout, and options of
+        `GpuSparseMatrix`. "metis" and `reorder` need the whole matrix and are refused. The partition "nnz" divides the
+        rows evenly if the number of entries in each row is not known without reading all of them.
 
     Returns
     -------
     DistributedMatrix
-        As from `distribute`.
+        The matrix, as from `distribute`.
 
     Raises
     ------
-    ShapeError, FileFormatError, CommunicationError, WorkerLost
+    ShapeError, FileFormatError, CommunicationError, WorkerLostError
 
     Examples
     --------
@@ -119,29 +125,29 @@ def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement:
     ...         A.row_bounds, A.nnz
     ((0, 50), 50)
     """
-    return distribute(Loaded(RowSources(sources, shape)), **placement)
+    return distribute(LoadedRows(RowLoader(sources, shape)), **placement)
 
 
 def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
-    """Take over a dask array whose chunks are blocks of rows, each a sparse array (or dense).
+    """Make a distributed matrix from a dask array whose chunks are blocks of rows, sparse or dense.
 
     Parameters
     ----------
     X : dask.array.Array, shape (M, N)
-        Chunked by rows only.
+        The matrix, in chunks of whole rows.
     **placement
-        What `distribute` takes by name: client, partition, workers, device, timeout, and options of `GpuSparseMatrix`;
-        neither METIS nor reorder, which need the whole matrix. By rows, since entries are not known; bounds are at ends
-        of chunks.
+        Keyword arguments of `distribute`: client, partition, workers, device, timeout, and options of
+        `GpuSparseMatrix`. "metis" and `reorder` need the whole matrix and are refused. The rows are divided evenly,
+        since the number of entries is not known, and row bounds are bounds of chunks.
 
     Returns
     -------
     DistributedMatrix
-        As from `distribute`.
+        The matrix, as from `distribute`.
 
     Raises
     ------
-    TypeError, ShapeError, CommunicationError, WorkerLost
+    TypeError, ShapeError, CommunicationError, WorkerLostError
 
     Examples
     --------
@@ -155,7 +161,7 @@ def from_dask_array(X: Any, **placement: Any) -> DistributedMatrix:
     ((0, 50), 50)
     """
     if not is_dask(X):
-        raise TypeError(f"a dask array is needed, got {type(X).__name__}: distribute(S) takes what is here")
+        raise TypeError(f"a dask array is needed, got {type(X).__name__}: distribute(S) takes a matrix of this process")
     if X.ndim != 2 or X.numblocks[1] != 1:
         raise ShapeError(f"a dask array in chunks of whole rows is needed, got chunks {X.chunks}: X.rechunk((n, -1))")
-    return distribute(Blocks(X), **placement)
+    return distribute(DaskRows(X), **placement)

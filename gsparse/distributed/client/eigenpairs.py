@@ -1,4 +1,4 @@
-"""`gsparse.linalg.lobpcg` of a distributed matrix, with blocks that stay on its workers."""
+"""The eigensolvers of `gsparse.linalg` for a distributed matrix, with vectors that stay on its workers."""
 
 from __future__ import annotations
 
@@ -9,32 +9,63 @@ import numpy as np
 
 from gsparse.device.select import device_of
 from gsparse.distributed.client import solves
-from gsparse.distributed.client.task_group import Gang
-from gsparse.distributed.client.vector_layout import Layout, is_dask
-from gsparse.distributed.worker.solve_tasks import Preconditioner, Solve
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
+from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
+from gsparse.linalg.eigen import problem
 from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small
 
-__all__ = ["lobpcg_on_workers"]
+__all__ = ["krylov_on_workers", "lobpcg_on_workers"]
 
 _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
 
 
-def lobpcg_on_workers(gang: Gang, layout: Layout, recipe: Preconditioner | None, options: dict[str, Any]) -> Any:
-    """Run `lobpcg` with these arguments; NotImplemented where it has to run here, with products on the workers only."""
+def lobpcg_on_workers(
+    task_group: TaskGroup, layout: VectorLayout, preconditioner: PreconditionerSpec | None, options: dict[str, Any]
+) -> Any:
+    """Run `lobpcg` on the workers.
+
+    Return NotImplemented if the arguments do not allow that. `lobpcg` then runs in this process, and only the products
+    run on the workers.
+    """
     X, B, M, Y = (options.pop(name) for name in "XBMY")
-    if B is not None or (M is not None and recipe is None) or not _fits(layout, X, Y):
+    if B is not None or (M is not None and preconditioner is None) or not _fits(layout, X, Y):
         return NotImplemented
-    shown = [options[name] for name in _HISTORIES]
+    is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
-    solve = Solve("lobpcg", options, recipe)
-    tasks = solves.run(gang, layout, solve, X, {"Y": Y})
-    values, vectors, *histories = solves.delivered(gang, layout, tasks, X)
+    solve = SolveSpec("lobpcg", options, preconditioner)
+    tasks = solves.run(task_group, layout, solve, X, {"Y": Y})
+    values, vectors, *histories = solves.collect(task_group, layout, tasks, X)
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
-    return (values, vectors, *(history for history, is_shown in zip(histories, shown, strict=True) if is_shown))
+    requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]
+    return (values, vectors, *requested)
 
 
-def _fits(layout: Layout, X: Any, Y: Any) -> bool:
-    """Tell whether blocks can be cut for the ranks, and are small beside the matrix."""
+def krylov_on_workers(name: str, task_group: TaskGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
+    """Run `eigsh` or `eigs` on the workers.
+
+    Return NotImplemented if the arguments do not allow that. The function then runs in this process, and only the
+    products run on the workers.
+    """
+    n, v0 = layout.shape[0], options.pop("v0")
+    is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
+    is_device_array = v0 is not None and device_of(v0) is not None
+    if is_refused or is_device_array or layout.shape[1] != n or options["k"] <= 0:
+        return NotImplemented
+    if problem.is_small(n, options["k"], options["ncv"], options["maxiter"]):
+        return NotImplemented
+    wants_vectors = options["return_eigenvectors"]
+    solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
+    tasks = solves.run(task_group, layout, solve, None if v0 is None else np.asarray(v0).reshape(-1), {})
+    values, vectors = solves.collect(task_group, layout, tasks, None)
+    if len(values) < options["k"]:
+        restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
+        raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)
+    return (values, vectors) if wants_vectors else values
+
+
+def _fits(layout: VectorLayout, X: Any, Y: Any) -> bool:
+    """Return whether the blocks can be split for the ranks, and are small compared with the matrix."""
     blocks = [block for block in (X, Y) if block is not None]
     if any(device_of(block) is not None or not (is_dask(block) or np.ndim(block) == 2) for block in blocks):
         return False
@@ -43,7 +74,7 @@ def _fits(layout: Layout, X: Any, Y: Any) -> bool:
 
 
 def _warn(norms: Any, tol: float | None, rows: int, dtype: Any) -> None:
-    """Warn as `lobpcg` does: workers have warned in their logs only."""
+    """Issue the warning of `lobpcg` in this process: the workers have only written it to their logs."""
     tol = default_tolerance(rows, dtype) if tol is None or tol <= 0 else tol
     if not np.max(norms) <= tol:
         text = f"Exited with accuracies {norms}, not reaching the requested tolerance {tol}."

@@ -1,4 +1,4 @@
-"""A matrix whose rows lie on the workers of a dask cluster, as its user sees it."""
+"""The distributed matrix: a matrix whose rows lie on the workers of a dask cluster, as its user sees it."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ import numpy.typing as npt
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.checkpoints import write_checkpoint
 from gsparse.distributed.client.cluster import chosen_workers, current_client
-from gsparse.distributed.client.eigenpairs import lobpcg_on_workers
-from gsparse.distributed.client.operators import Products
+from gsparse.distributed.client.eigenpairs import krylov_on_workers, lobpcg_on_workers
+from gsparse.distributed.client.operators import DistributedOperator
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.products import Multiplier
+from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.row_sources import Partition, RowSource
-from gsparse.distributed.client.task_group import Gang, started_again
-from gsparse.distributed.client.vector_layout import Layout
+from gsparse.distributed.client.task_group import TaskGroup, restart_stuck_workers
+from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
-from gsparse.distributed.ranks.ordering import parsed_partition
-from gsparse.distributed.worker import solution_copies as checkpoints
-from gsparse.distributed.worker.solve_tasks import Preconditioner, Solve
+from gsparse.distributed.ranks.ordering import parse_partition
+from gsparse.distributed.worker import solution_copies
+from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
 from gsparse.errors import CommunicationError
 from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import SolveResult
 
 __all__ = ["TIMEOUT", "DistributedMatrix"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 TIMEOUT = 60.0
 _CHECKPOINT_EVERY = 50
-# What solvers of a distributed matrix take beside their own arguments.
-_OWN_OPTIONS = ("on_failure", "checkpoint_every")
+# Arguments that solvers accept for a distributed matrix, in addition to their own.
+_DISTRIBUTED_OPTIONS = ("on_failure", "checkpoint_every")
 
 
-class DistributedMatrix(Products):
-    """A sparse matrix in blocks of rows, one a worker; made by `distribute`, `from_loaders` and `from_dask_array`.
+class DistributedMatrix(DistributedOperator):
+    """A sparse matrix in blocks of rows, one block for each worker of a dask cluster.
 
-    It is an operator for `scipy.sparse.linalg`, whose vectors are NumPy's here, and for `gsparse.linalg`, whose solvers
-    then run on the workers, with vectors that stay there. Products take NumPy arrays, which give NumPy arrays, and dask
-    arrays, which give dask arrays in chunks of `row_bounds`, without anything being computed yet.
+    `distribute`, `from_loaders` and `from_dask_array` make it. It is a linear operator for `scipy.sparse.linalg`, whose
+    vectors then are NumPy arrays of this process. The solvers of `gsparse.linalg` run on the workers, and their vectors
+    stay there. The product with a NumPy array is a NumPy array. The product with a dask array is a dask array in chunks
+    of `row_bounds`, which is not computed yet.
 
     Attributes
     ----------
     shape : (int, int)
     dtype : dtype
+        The common dtype of the values of all workers.
 
     Examples
     --------
@@ -70,19 +72,20 @@ class DistributedMatrix(Products):
         original: RowSource,
         client: distributed.Client,
         workers: Sequence[str],
-        layout: Layout,
+        layout: VectorLayout,
         device: str,
         timeout: float,
         options: dict[str, Any],
     ) -> None:
         self.client, self.timeout = client, timeout
+        # `_source` has the rows in the order of the blocks, `_original` in the order of the matrix.
         self._source, self._original = source, original
         self._device, self._options = device, options
         self._open(workers, layout)
-        super().__init__(self._multiplier.dtype, layout.shape)
+        super().__init__(self._worker_products.dtype, layout.shape)
 
     @classmethod
-    def made(
+    def create(
         cls,
         source: RowSource,
         client: distributed.Client | None,
@@ -93,54 +96,55 @@ class DistributedMatrix(Products):
         timeout: float,
         options: dict[str, Any],
     ) -> DistributedMatrix:
-        """Check what is asked for, choose workers and bounds, and make the matrix."""
-        partition = parsed_partition(reorder, partition)
+        """Check the arguments, choose the workers and the row bounds, and make the matrix."""
+        partition = parse_partition(reorder, partition)
         if not (isinstance(timeout, Real) and 0 < timeout < np.inf):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         client = current_client(client)
         workers = chosen_workers(client, workers)
-        workers = started_again(client, workers)
-        ordered, permutation, rows = source.ordered(partition, reorder, len(workers))
-        layout = Layout.of(rows, source.shape[1], permutation)
-        return cls(ordered, source, client, workers, layout, device, timeout, options)
+        workers = restart_stuck_workers(client, workers)
+        arranged, permutation, rows = source.arrange(partition, reorder, len(workers))
+        layout = VectorLayout.of(rows, source.shape[1], permutation)
+        return cls(arranged, source, client, workers, layout, device, timeout, options)
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ attributes
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Dask's addresses, by rank."""
-        return self._gang.workers
+        """Dask's addresses of the workers, in the order of the ranks."""
+        return self._task_group.workers
 
     @property
-    def permutation(self) -> Host | None:
-        """Which row of the matrix each row of the blocks is, and column too; None where none was moved.
+    def permutation(self) -> HostArray | None:
+        """The order of rows and columns in the blocks; None if it is that of the matrix.
 
-        Vectors need no permuting: that is done on the way.
+        Row i of the blocks is row ``permutation[i]`` of the matrix, and the same holds for the columns. Vectors are
+        permuted by the products and the solvers, not by the user.
         """
         return self._layout.permutation
 
     @property
     def row_bounds(self) -> tuple[int, ...]:
-        """Rank r owns the rows from ``row_bounds[r]`` to ``row_bounds[r + 1]``."""
+        """Bounds of the row blocks: rank r owns the rows from ``row_bounds[r]`` up to ``row_bounds[r + 1]``."""
         return self._layout.rows.row_bounds
 
     @property
     def nnz_per_worker(self) -> list[int]:
-        """Entries of each rank."""
-        return [stay.nnz for stay in self._stays]
+        """Number of entries of each rank."""
+        return [metadata.nnz for metadata in self._rank_metadata]
 
     @property
     def ghosts_per_worker(self) -> list[int]:
-        """Columns of other ranks that each rank has entries in."""
-        return [int(stay.ghosts.size) for stay in self._stays]
+        """Number of ghosts of each rank: columns of other ranks in which it has entries."""
+        return [int(metadata.ghosts.size) for metadata in self._rank_metadata]
 
     @property
     def nnz(self) -> int:
-        """Entries of all ranks."""
+        """Number of entries of all ranks together."""
         return sum(self.nnz_per_worker)
 
     def __repr__(self) -> str:
-        state = "" if self._gang.is_open else ", closed"
+        state = "" if self._task_group.is_open else ", closed"
         return f"<DistributedMatrix of shape {self.shape}, {self.nnz} entries on {len(self.workers)} workers{state}>"
 
     def __str__(self) -> str:
@@ -148,103 +152,105 @@ class DistributedMatrix(Products):
             repr(self),
             f"{'rank':>4} {'rows':>12} {'entries':>14} {'ghosts':>10} {'MB':>9}  format, device, worker",
         ]
-        for stay, address in zip(self._stays, self.workers, strict=True):
-            rows = self._layout.rows.rows(stay.rank)
+        for metadata, address in zip(self._rank_metadata, self.workers, strict=True):
+            rows = self._layout.rows.rows(metadata.rank)
             lines.append(
-                f"{stay.rank:4} {rows.stop - rows.start:12,} {stay.nnz:14,} {stay.ghosts.size:10,} "
-                f"{stay.nbytes / 1e6:9.1f}  {stay.plan}, {stay.device}, {address}"
+                f"{metadata.rank:4} {rows.stop - rows.start:12,} {metadata.nnz:14,} {metadata.ghosts.size:10,} "
+                f"{metadata.nbytes / 1e6:9.1f}  {metadata.plan}, {metadata.device}, {address}"
             )
         return "\n".join(lines)
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ opening, saving and closing
 
-    def _open(self, workers: Sequence[str], layout: Layout) -> None:
-        """Have these workers make the matrix."""
-        gang = Gang(self.client, workers, self.timeout)
+    def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
+        """Make the matrix on these workers."""
+        task_group = TaskGroup(self.client, workers, self.timeout)
         try:
-            self._stays = gang.open(
-                lambda: [self._source.part(self.client, w, layout.rows.rows(r)) for r, w in enumerate(workers)],
+            self._rank_metadata = task_group.open(
+                lambda: [self._source.rank_input(self.client, w, layout.rows.rows(r)) for r, w in enumerate(workers)],
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:
-            gang.close()
+            task_group.close()
             raise
-        dtype = np.dtype(np.result_type(*(stay.dtype for stay in self._stays)))
-        self._gang, self._layout = gang, layout
-        self._multiplier = Multiplier(gang, layout, self._stays, dtype)
+        dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
+        self._task_group, self._layout = task_group, layout
+        self._worker_products = WorkerProducts(task_group, layout, self._rank_metadata, dtype)
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
     ) -> DistributedMatrix:
-        """Make the same matrix again on other workers, or with other bounds, from where it came; this one is closed.
+        """Make the same matrix again from its source, on other workers or with other bounds, and close this one.
 
         Parameters
         ----------
         partition : {"nnz", "rows", "metis"} or sequence of int, optional
             As for `distribute`.
         workers : sequence of str, or int, optional
-            Dask's addresses, or how many; by default the workers that are there now.
+            Dask's addresses of the workers, or their number; by default all current workers of the cluster.
         reorder : {"rcm"}, optional
             As for `distribute`.
 
         Returns
         -------
         DistributedMatrix
-            A new one, to go on with: ``A = A.repartition()``.
+            The new matrix, which replaces this one: ``A = A.repartition()``.
 
         Raises
         ------
-        ValueError, ShapeError, CommunicationError, WorkerLost
+        ValueError, ShapeError, CommunicationError, WorkerLostError
         """
-        partition, workers = parsed_partition(reorder, partition), chosen_workers(self.client, workers)
+        partition, workers = parse_partition(reorder, partition), chosen_workers(self.client, workers)
         self.close()
-        given = self._device, self.timeout, self._options
-        again = DistributedMatrix.made(self._original, self.client, workers, partition, reorder, *given)
-        self._gang.closed_by = "closed by repartition(): use the matrix that it returned"
-        return again
+        settings = self._device, self.timeout, self._options
+        matrix = DistributedMatrix.create(self._original, self.client, workers, partition, reorder, *settings)
+        self._task_group.closed_by = "closed by repartition(): use the matrix that it returned"
+        return matrix
 
     def checkpoint(self, folder: str | Path) -> list[str]:
-        """Have each worker save its rows in a folder that all of them share.
+        """Make each worker save its rows in a folder that all workers share.
 
-        A checkpoint in the same folder is replaced as a whole: where this one fails, or a worker or this process ends
-        while it is written, `from_loaders` reads either all of the older one or all of the newer one. Only one matrix
-        may be saved in a folder at a time.
+        A checkpoint in the same folder is replaced as a whole. If this checkpoint fails, or a worker or this process
+        ends while it is written, `from_loaders` reads either all of the older checkpoint or all of the newer one. Only
+        one matrix may be saved in a folder at a time.
 
-        ``from_loaders(files, shape)`` makes the matrix again. Where `permutation` is not None, rows and columns are
-        saved in the order of the blocks, and `permutation` beside them, by which `from_loaders` finds back; who else
-        reads them has ``S[permutation][:, permutation]``.
+        ``from_loaders(files, shape)`` makes the matrix again. If `permutation` is not None, the files hold the rows and
+        columns in the order of the blocks, together with `permutation`, which `from_loaders` applies. Other programs
+        that read the files get ``S[permutation][:, permutation]``.
 
         Parameters
         ----------
         folder : path-like
-            That each worker can write to by this name; it is made where there is none.
+            A folder to which each worker can write under this name. It is made if it does not exist.
 
         Returns
         -------
         list of str
-            The files, by rank, in SciPy's ``.npz``; each with its part of `permutation` as one more array of that name.
+            The files in SciPy's ``.npz`` format, in the order of the ranks. If rows were permuted, each file also holds
+            its part of `permutation` as an array of that name.
 
         Raises
         ------
-        CommunicationError, WorkerLost
+        CommunicationError, WorkerLostError
         OSError
-            Where a worker cannot write there, or the disk is full.
+            If a worker cannot write to the folder, or the disk is full.
         """
-        self._gang.check_open()
-        return write_checkpoint(self._gang, Path(folder), [self._moved(rank) for rank in self._gang.ranks])
+        self._task_group.check_open()
+        arrays = [self._permutation_arrays(rank) for rank in self._task_group.ranks]
+        return write_checkpoint(self._task_group, Path(folder), arrays)
 
-    def _moved(self, rank: int) -> dict[str, Host]:
-        """Give what a rank's checkpoint is to hold beside its rows, where they were moved."""
+    def _permutation_arrays(self, rank: int) -> dict[str, HostArray]:
+        """Return the arrays of a rank's checkpoint from which the permutation can be restored; none if no row moved."""
         if self.permutation is None:
             return {}
-        own = self._layout.rows.rows(rank)
-        return {FIRST_ROW: np.array([own.start]), PERMUTATION: self.permutation[own]}
+        own_rows = self._layout.rows.rows(rank)
+        return {FIRST_ROW: np.array([own_rows.start]), PERMUTATION: self.permutation[own_rows]}
 
     def close(self) -> None:
-        """Let go of everything on the workers. Nothing else may be called after it, but `repartition`."""
-        if self._gang.is_open:
-            self._multiplier.close()
-            self._gang.close()
+        """Release the matrix on the workers. No method except `repartition` may be called afterwards."""
+        if self._task_group.is_open:
+            self._worker_products.close()
+            self._task_group.close()
 
     def __reduce__(self) -> Any:
         raise TypeError("a distributed matrix lives with its client and is not pickled: checkpoint(folder) saves it")
@@ -261,17 +267,26 @@ class DistributedMatrix(Products):
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of `gsparse.linalg` on the workers."""
-        given = _arguments(name, args, kwargs)
+        arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":
-            return DistributedPreconditioner(self, Preconditioner(name, args, kwargs))
+            return DistributedPreconditioner(self, PreconditionerSpec(name, args, kwargs))
         if kind == "eigensolver":
-            return lobpcg_on_workers(self._gang, self._layout, self._recipe(given["M"]), given)
+            return self._find_eigenpairs(name, arguments)
         return self._solve(name, *args, **kwargs)
 
-    def _recipe(self, M: Any) -> Preconditioner | None:
-        """Give what ranks make a preconditioner by; None where it is not one of this matrix."""
-        return M.recipe if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
+    def _find_eigenpairs(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Run an eigensolver on the workers, or return NotImplemented if that is not possible."""
+        if name == "lobpcg":
+            preconditioner = self._preconditioner_spec(arguments["M"])
+            return lobpcg_on_workers(self._task_group, self._layout, preconditioner, arguments)
+        if name in ("eigsh", "eigs"):
+            return krylov_on_workers(name, self._task_group, self._layout, arguments)
+        return NotImplemented
+
+    def _preconditioner_spec(self, M: Any) -> PreconditionerSpec | None:
+        """Return the specification of a preconditioner of this matrix; None if M is not one."""
+        return M.spec if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
 
     def _solve(
         self,
@@ -293,8 +308,8 @@ class DistributedMatrix(Products):
             if METHODS[name].least_squares:
                 raise TypeError(f"{name} of a distributed matrix takes keyword arguments after b")
             (x0,) = args
-        recipe = self._recipe(M)
-        if M is not None and recipe is None:
+        preconditioner = self._preconditioner_spec(M)
+        if M is not None and preconditioner is None:
             raise TypeError(
                 "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
                 f"amg(A), ..., got {M!r}; SciPy's solvers take any operator"
@@ -302,47 +317,50 @@ class DistributedMatrix(Products):
         kwargs["full_output"] = full_output or not METHODS[name].least_squares
         if isinstance(x0, str):
             kwargs, x0 = {**kwargs, "x0": x0}, None
-        solve = Solve(
+        solve = SolveSpec(
             name,
             kwargs,
-            recipe,
-            reports=progress,
-            calls=callback is not None,
+            preconditioner,
+            reports_progress=progress,
+            has_callback=callback is not None,
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         try:
-            tasks = solves.run(self._gang, self._layout, solve, b, {"x0": x0}, callback)
+            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
         except CommunicationError:
             if on_failure == "raise":
                 raise
-            x0 = self._resumed(x0)
-            tasks = solves.run(self._gang, self._layout, solve, b, {"x0": x0}, callback)
-        found = solves.delivered(self._gang, self._layout, tasks, b)
-        return found if full_output or not isinstance(found, SolveResult) else (found.x, found.info)
+            x0 = self._reopen(x0)
+            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
+        result = solves.collect(self._task_group, self._layout, tasks, b)
+        return result if full_output or not isinstance(result, SolveResult) else (result.x, result.info)
 
-    def _resumed(self, x0: Any) -> Any:
-        """Make the matrix again on the workers that are left, and give what ranks have kept of x."""
-        gang, layout = self._gang, self._layout
-        left = gang.left()
-        if not left:
+    def _reopen(self, x0: Any) -> Any:
+        """Make the matrix again on the remaining workers; return the latest checkpoint of x, or x0 if there is none."""
+        task_group, layout = self._task_group, self._layout
+        workers = task_group.remaining_workers()
+        if not workers:
             raise CommunicationError("no worker of this matrix is left to go on with")
-        found = self.client.run(checkpoints.last, gang.key, workers=left, on_error="return")
-        kept = {self.workers.index(a): checkpoint for a, checkpoint in found.items() if isinstance(checkpoint, tuple)}
-        parts = checkpoints.assembled(kept, np.diff(layout.columns.row_bounds).tolist())
-        left = started_again(self.client, left)
+        answers = self.client.run(solution_copies.latest_copy, task_group.key, workers=workers, on_error="return")
+        copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
+        parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
+        workers = restart_stuck_workers(self.client, workers)
         self.close()
-        rows = self._source.partition("nnz", len(left))
-        self._open(left, Layout.of(rows, layout.columns.num_rows, layout.permutation))
-        return x0 if parts is None else layout.joined(parts)
+        rows = self._source.partition("nnz", len(workers))
+        self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))
+        return x0 if parts is None else layout.join(parts)
 
 
-def _arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Give what a function of `gsparse.linalg` is given beside A; raise where it takes no such, before ranks do."""
+def _bind_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function of `gsparse.linalg` by name, without A and with the defaults.
+
+    Raise TypeError for arguments that it does not accept, before anything is sent to the ranks.
+    """
     method = METHODS[name]
-    own = () if method.kind == "preconditioner" else _OWN_OPTIONS
+    extra = () if method.kind == "preconditioner" else _DISTRIBUTED_OPTIONS
     try:
-        given = method.signature.bind(None, *args, **{key: kwargs[key] for key in kwargs if key not in own})
+        bound = method.signature.bind(None, *args, **{key: kwargs[key] for key in kwargs if key not in extra})
     except TypeError as error:
         raise TypeError(f"{name}() {error}") from None
-    given.apply_defaults()
-    return {key: value for key, value in given.arguments.items() if key != "A"}
+    bound.apply_defaults()
+    return {key: value for key, value in bound.arguments.items() if key != "A"}

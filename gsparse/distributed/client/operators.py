@@ -1,4 +1,4 @@
-"""A distributed matrix, its transpose and its adjoint, as operators of SciPy: what they take and give."""
+"""A distributed matrix, its transpose and its adjoint as linear operators of SciPy."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse.distributed.client.products import Multiplier
-from gsparse.distributed.client.vector_layout import check_factor, is_dask
+from gsparse.distributed.client.products import WorkerProducts
+from gsparse.distributed.client.vector_layout import check_operand, is_dask
 
-__all__ = ["Products"]
+__all__ = ["DistributedOperator"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 
-class Products(LinearOperator):  # type: ignore[misc]
-    """Products on the workers, of a matrix as it is, transposed or adjoint."""
+class DistributedOperator(LinearOperator):  # type: ignore[misc]
+    """A linear operator whose products are computed on the workers: a matrix, its transpose or its adjoint."""
 
-    _multiplier: Multiplier
-    _how = "plain"
+    _worker_products: WorkerProducts
+    _operation = "plain"
 
     def dot(self, x: Any) -> Any:
         """Multiply by a vector or a block of vectors.
@@ -27,19 +27,19 @@ class Products(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         x : ndarray or dask.array.Array, shape (N,) or (N, k)
-            Of NumPy, on this host, or of dask.
+            One or several vectors of numbers, in a NumPy array on this host or in a dask array.
 
         Returns
         -------
         ndarray or dask.array.Array, shape (M,) or (M, k)
-            As `x`; of dask in chunks of `row_bounds`, with nothing computed yet.
+            An array of the same library as `x`. A dask array has chunks of `row_bounds` and is not computed yet.
 
         Raises
         ------
-        ShapeError, DtypeError, CommunicationError, WorkerLost
+        ShapeError, DtypeError, CommunicationError, WorkerLostError
         """
-        check_factor(self.shape, x)
-        return self._multiplier.lazy(x, self._how) if is_dask(x) else super().dot(x)
+        check_operand(self.shape, x)
+        return self._worker_products.multiply_lazily(x, self._operation) if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:
         return self.dot(x)
@@ -50,18 +50,18 @@ class Products(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         x : ndarray, shape (N,) or (N, 1)
-            Of numbers, on this host.
+            A vector of numbers, on this host.
 
         Returns
         -------
         ndarray, shape (M,) or (M, 1)
-            On this host.
+            The product, on this host.
 
         Raises
         ------
-        ShapeError, DtypeError, CommunicationError, WorkerLost
+        ShapeError, DtypeError, CommunicationError, WorkerLostError
         """
-        check_factor(self.shape, x)
+        check_operand(self.shape, x)
         return super().matvec(x)
 
     def rmatvec(self, x: Any) -> Any:
@@ -70,97 +70,97 @@ class Products(LinearOperator):  # type: ignore[misc]
         Parameters
         ----------
         x : ndarray, shape (M,) or (M, 1)
-            Of numbers, on this host.
+            A vector of numbers, on this host.
 
         Returns
         -------
         ndarray, shape (N,) or (N, 1)
-            On this host.
+            The product, on this host.
 
         Raises
         ------
-        ShapeError, DtypeError, CommunicationError, WorkerLost
+        ShapeError, DtypeError, CommunicationError, WorkerLostError
         """
-        check_factor(self.shape[::-1], x)
+        check_operand(self.shape[::-1], x)
         return super().rmatvec(x)
 
     def matmat(self, X: Any) -> Any:
-        """Multiply by columns.
+        """Multiply by several vectors.
 
         Parameters
         ----------
         X : ndarray, shape (N, k)
-            Of numbers, on this host.
+            The vectors, as columns of an array of numbers on this host.
 
         Returns
         -------
         ndarray, shape (M, k)
-            On this host.
+            The products, on this host.
 
         Raises
         ------
-        ShapeError, DtypeError, CommunicationError, WorkerLost
+        ShapeError, DtypeError, CommunicationError, WorkerLostError
         """
-        check_factor(self.shape, X)
+        check_operand(self.shape, X)
         return super().matmat(X)
 
     def rmatmat(self, X: Any) -> Any:
-        """Multiply the adjoint by columns.
+        """Multiply the adjoint by several vectors.
 
         Parameters
         ----------
         X : ndarray, shape (M, k)
-            Of numbers, on this host.
+            The vectors, as columns of an array of numbers on this host.
 
         Returns
         -------
         ndarray, shape (N, k)
-            On this host.
+            The products, on this host.
 
         Raises
         ------
-        ShapeError, DtypeError, CommunicationError, WorkerLost
+        ShapeError, DtypeError, CommunicationError, WorkerLostError
         """
-        check_factor(self.shape[::-1], X)
+        check_operand(self.shape[::-1], X)
         return super().rmatmat(X)
 
-    def _matvec(self, x: Host) -> Host:
-        return self._multiplier.host(x.reshape(-1), self._how)
+    def _matvec(self, x: HostArray) -> HostArray:
+        return self._worker_products.multiply(x.reshape(-1), self._operation)
 
-    def _matmat(self, X: Host) -> Host:
-        return self._multiplier.host(X, self._how)
+    def _matmat(self, X: HostArray) -> HostArray:
+        return self._worker_products.multiply(X, self._operation)
 
-    def _rmatvec(self, x: Host) -> Host:
+    def _rmatvec(self, x: HostArray) -> HostArray:
         return self._rmatmat(x.reshape(-1))
 
-    def _rmatmat(self, X: Host) -> Host:
-        return self._multiplier.host(X, "adjoint")
+    def _rmatmat(self, X: HostArray) -> HostArray:
+        return self._worker_products.multiply(X, "adjoint")
 
     def _transpose(self) -> LinearOperator:
-        return _Turned(self, "transposed")
+        return _TransposedOperator(self, "transposed")
 
     def _adjoint(self) -> LinearOperator:
-        return _Turned(self, "adjoint")
+        return _TransposedOperator(self, "adjoint")
 
 
-class _Turned(Products):
+class _TransposedOperator(DistributedOperator):
     """The transpose or the adjoint of a distributed matrix."""
 
-    def __init__(self, matrix: Products, how: str) -> None:
+    def __init__(self, matrix: DistributedOperator, operation: str) -> None:
         super().__init__(matrix.dtype, matrix.shape[::-1])
-        self._matrix, self._how = matrix, how
+        self._matrix, self._operation = matrix, operation
 
     @property
-    def _multiplier(self) -> Multiplier:  # type: ignore[override]
-        return self._matrix._multiplier
+    def _worker_products(self) -> WorkerProducts:  # type: ignore[override]
+        return self._matrix._worker_products
 
-    def _rmatmat(self, X: Host) -> Host:
-        if self._how == "adjoint":
-            return self._multiplier.host(X, "plain")
-        return self._multiplier.host(X.conj(), "plain").conj()
+    def _rmatmat(self, X: HostArray) -> HostArray:
+        if self._operation == "adjoint":
+            return self._worker_products.multiply(X, "plain")
+        return self._worker_products.multiply(X.conj(), "plain").conj()
 
     def _adjoint(self) -> LinearOperator:
-        return self._matrix if self._how == "adjoint" else LinearOperator._adjoint(self)
+        return self._matrix if self._operation == "adjoint" else LinearOperator._adjoint(self)
 
     def _transpose(self) -> LinearOperator:
-        return self._matrix if self._how == "transposed" else LinearOperator._transpose(self)
+        return self._matrix if self._operation == "transposed" else LinearOperator._transpose(self)

@@ -1,4 +1,4 @@
-"""Preconditioners of a distributed matrix, as its user holds them: made and applied on the workers."""
+"""Preconditioners of a distributed matrix, which are made and applied on the workers."""
 
 from __future__ import annotations
 
@@ -8,60 +8,61 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.linalg import LinearOperator
 
-from gsparse.distributed.client.task_group import Gang
-from gsparse.distributed.client.vector_layout import Layout, check_numbers
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
 from gsparse.distributed.worker import solve_tasks
 
 __all__ = ["DistributedPreconditioner"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 
 class PreconditionedMatrix(Protocol):
-    """What a preconditioner asks of the distributed matrix that it belongs to."""
+    """The attributes of a distributed matrix that its preconditioner uses."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
-    _gang: Gang
-    _layout: Layout
+    _task_group: TaskGroup
+    _layout: VectorLayout
 
 
 class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
-    """What each worker makes of its own diagonal block: block Jacobi over workers.
+    """A preconditioner that each worker makes from its own diagonal block, which is block Jacobi over the workers.
 
-    `gsparse.linalg`'s solvers of the same matrix apply it on the workers, among their other steps. To all else it is an
-    operator, of SciPy's solvers too: then each product goes out and back as tasks of dask, which takes milliseconds.
+    The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
+    else, SciPy's solvers included, it is a linear operator whose products run as tasks of dask. Each of these sends its
+    vector to the workers and back, which takes milliseconds.
 
     Parameters
     ----------
     matrix : DistributedMatrix
-    recipe : Preconditioner
-        What each rank is to make.
+    spec : PreconditionerSpec
+        The preconditioner that each rank makes.
     """
 
-    def __init__(self, matrix: PreconditionedMatrix, recipe: solve_tasks.Preconditioner) -> None:
+    def __init__(self, matrix: PreconditionedMatrix, spec: solve_tasks.PreconditionerSpec) -> None:
         super().__init__(matrix.dtype, matrix.shape)
-        self.matrix, self.recipe = matrix, recipe
+        self.matrix, self.spec = matrix, spec
 
-    def _matvec(self, x: Host) -> Host:
-        return self._applied(x.reshape(-1), adjoint=False)
+    def _matvec(self, x: HostArray) -> HostArray:
+        return self._apply(x.reshape(-1), adjoint=False)
 
-    def _matmat(self, X: Host) -> Host:
-        return self._applied(X, adjoint=False)
+    def _matmat(self, X: HostArray) -> HostArray:
+        return self._apply(X, adjoint=False)
 
-    def _rmatvec(self, x: Host) -> Host:
-        return self._applied(x.reshape(-1), adjoint=True)
+    def _rmatvec(self, x: HostArray) -> HostArray:
+        return self._apply(x.reshape(-1), adjoint=True)
 
-    def _rmatmat(self, X: Host) -> Host:
-        return self._applied(X, adjoint=True)
+    def _rmatmat(self, X: HostArray) -> HostArray:
+        return self._apply(X, adjoint=True)
 
-    def _applied(self, x: Host, *, adjoint: bool) -> Host:
-        gang, layout = self.matrix._gang, self.matrix._layout
-        gang.check_open()
+    def _apply(self, x: HostArray, *, adjoint: bool) -> HostArray:
+        task_group, layout = self.matrix._task_group, self.matrix._layout
+        task_group.check_open()
         check_numbers("a product", x)
-        roster = gang.roster
+        settings = task_group.settings
         tasks = [
-            gang.submit(solve_tasks.precondition, self.recipe.name, rank, roster, rank, self.recipe, part, adjoint)
-            for rank, part in enumerate(layout.parts(np.asarray(x), layout.columns))
+            task_group.submit(solve_tasks.precondition, self.spec.name, rank, settings, rank, self.spec, part, adjoint)
+            for rank, part in enumerate(layout.split(np.asarray(x), layout.columns))
         ]
-        return layout.joined(gang.wait(tasks))
+        return layout.join(task_group.wait(tasks))

@@ -1,4 +1,4 @@
-"""Products of a distributed matrix with vectors of its user: NumPy's over direct sockets, dask's as a graph."""
+"""Products of a distributed matrix with vectors of its user: NumPy arrays over sockets, dask arrays as a task graph."""
 
 from __future__ import annotations
 
@@ -8,133 +8,144 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.client.task_group import Gang
-from gsparse.distributed.client.vector_layout import Layout
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.product_connections import ProductClient
 from gsparse.distributed.worker import product_tasks
-from gsparse.distributed.worker.group_tasks import Stay
+from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.errors import CommunicationError
 
-__all__ = ["Multiplier"]
+__all__ = ["WorkerProducts"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 
-class Multiplier:
-    """Multiplies on the workers; each is sent its part and the ghosts, so that they need not talk to each other.
+class WorkerProducts:
+    """Computes products on the workers. Each rank is sent its part of the vector and the ghosts that it needs.
 
     Parameters
     ----------
-    gang : Gang
-    layout : Layout
-    stays : list of Stay
-        By rank.
+    task_group : TaskGroup
+    layout : VectorLayout
+    rank_metadata : list of RankMetadata
+        One for each rank, in their order.
     dtype : dtype
-        Of the matrix.
+        Dtype of the matrix.
     """
 
-    def __init__(self, gang: Gang, layout: Layout, stays: list[Stay], dtype: np.dtype[Any]) -> None:
-        self._gang, self._layout, self._stays, self.dtype = gang, layout, stays, dtype
-        self._direct: ProductClient | None = None
+    def __init__(
+        self, task_group: TaskGroup, layout: VectorLayout, rank_metadata: list[RankMetadata], dtype: np.dtype[Any]
+    ) -> None:
+        self._task_group, self._layout, self._rank_metadata, self.dtype = task_group, layout, rank_metadata, dtype
+        self._product_client: ProductClient | None = None
         self._is_reachable = True
 
     def close(self) -> None:
-        if self._direct is not None:
-            self._direct.close()
+        if self._product_client is not None:
+            self._product_client.close()
 
     # ------------------------------------------------------------------ NumPy
 
-    def host(self, x: Host, how: str) -> Host:
-        """Multiply an array of this process: "plain", "transposed" or "adjoint"."""
-        self._gang.check_open()
-        layout, plain = self._layout, how == "plain"
-        x = layout.permuted(x)
-        cut = layout.columns if plain else layout.rows
-        found = self._multiply(
-            how, [(x[cut.rows(r)], x[stay.ghosts] if plain else x[:0]) for r, stay in enumerate(self._stays)]
-        )
-        if plain:
-            return layout.joined(found)
-        y = np.concatenate([own for own, _ in found])
-        for stay, (_, theirs) in zip(self._stays, found, strict=True):
-            y[stay.ghosts] += theirs
-        return layout.in_order(y)  # type: ignore[no-any-return]
+    def multiply(self, x: HostArray, operation: str) -> HostArray:
+        """Multiply an array of this process by the matrix ("plain"), its transpose ("transposed") or its "adjoint"."""
+        self._task_group.check_open()
+        layout, is_plain = self._layout, operation == "plain"
+        x = layout.in_block_order(x)
+        partition = layout.columns if is_plain else layout.rows
+        parts = [
+            (x[partition.rows(rank)], x[metadata.ghosts] if is_plain else x[:0])
+            for rank, metadata in enumerate(self._rank_metadata)
+        ]
+        products = self._multiply_parts(operation, parts)
+        if is_plain:
+            return layout.join(products)
+        y = np.concatenate([own_part for own_part, _ in products])
+        for metadata, (_, ghost_values) in zip(self._rank_metadata, products, strict=True):
+            y[metadata.ghosts] += ghost_values
+        return layout.in_matrix_order(y)  # type: ignore[no-any-return]
 
-    def _multiply(self, how: str, parts: list[tuple[Host, Host]]) -> list[Any]:
-        gang, direct = self._gang, self._connected()
-        if direct is None:
+    def _multiply_parts(self, operation: str, parts: list[tuple[HostArray, HostArray]]) -> list[Any]:
+        """Multiply on the ranks, over sockets, or as tasks of dask if this process cannot reach the ranks."""
+        task_group, product_client = self._task_group, self._connect()
+        if product_client is None:
+            key, workers = task_group.key, task_group.workers
             tasks = [
-                gang.submit(product_tasks.multiply, "product", rank, gang.key, gang.workers[rank], x, ghosts, how)
+                task_group.submit(product_tasks.multiply, "product", rank, key, workers[rank], x, ghosts, operation)
                 for rank, (x, ghosts) in enumerate(parts)
             ]
-            return gang.wait(tasks)
+            return task_group.wait(tasks)
         try:
-            return direct.multiply(how, parts)
+            return product_client.multiply(operation, parts)
         except CommunicationError as error:
-            lost = gang.first_lost()
+            lost = task_group.first_lost_worker()
             if lost is None:
                 raise
             raise lost from error
 
-    def _connected(self) -> ProductClient | None:
-        """Give connections to the ranks; None where they cannot be reached from here."""
-        if self._direct is None and self._is_reachable:
-            gang, tls = self._gang, None
-            if gang.workers[0].startswith("tls://"):
-                tls = gang.client.security.get_connection_args("client")["ssl_context"]
+    def _connect(self) -> ProductClient | None:
+        """Return connections to the ranks, made at the first call; None if this process cannot reach the ranks."""
+        if self._product_client is None and self._is_reachable:
+            task_group, tls = self._task_group, None
+            if task_group.workers[0].startswith("tls://"):
+                tls = task_group.client.security.get_connection_args("client")["ssl_context"]
+            addresses = [metadata.product_address for metadata in self._rank_metadata]
             try:
-                self._direct = ProductClient([stay.products for stay in self._stays], gang.secret, gang.timeout, tls)
+                self._product_client = ProductClient(addresses, task_group.secret, task_group.timeout, tls)
             except CommunicationError as error:
                 self._is_reachable = False
                 warnings.warn(f"products go through the scheduler, which is slow: {error}", stacklevel=4)
-        return self._direct
+        return self._product_client
 
     # ------------------------------------------------------------------ dask
 
-    def lazy(self, x: Any, how: str) -> Any:
-        """Give the product with a dask array as one, to be computed where the rows are."""
+    def multiply_lazily(self, x: Any, operation: str) -> Any:
+        """Return the product with a dask array as a dask array, which will be computed on the workers with the rows."""
         import dask
 
-        layout, gang, plain = self._layout, self._gang, how == "plain"
-        sources, targets = (layout.columns, layout.rows) if plain else (layout.rows, layout.columns)
-        chunks = layout.chunks(x, sources)
+        layout, task_group, is_plain = self._layout, self._task_group, operation == "plain"
+        x_partition, y_partition = (layout.columns, layout.rows) if is_plain else (layout.rows, layout.columns)
+        chunks = layout.chunks(x, x_partition)
         pieces: list[Any] = []
-        found = []
-        for rank, (stay, address) in enumerate(zip(self._stays, gang.workers, strict=True)):
+        products = []
+        for rank, (metadata, address) in enumerate(zip(self._rank_metadata, task_group.workers, strict=True)):
             with dask.annotate(workers=[address], allow_other_workers=False):
-                if plain:
-                    pieces = self._ghost_pieces(stay, chunks)
-                task = dask.delayed(product_tasks.join_and_multiply, pure=True)
-                found.append(task(gang.key, address, stay.products, chunks[rank], pieces, how))
-        if not plain:
-            found = [self._with_contributions(found, rank) for rank in gang.ranks]
-        return layout.dask_array(found, targets, x.shape[1:], np.result_type(self.dtype, x.dtype))
+                if is_plain:
+                    pieces = self._ghost_pieces(metadata, chunks)
+                multiply = dask.delayed(product_tasks.join_and_multiply, pure=True)
+                key, server = task_group.key, metadata.product_address
+                products.append(multiply(key, address, server, chunks[rank], pieces, operation))
+        if not is_plain:
+            products = [self._with_contributions(products, rank) for rank in task_group.ranks]
+        return layout.dask_array(products, y_partition, x.shape[1:], np.result_type(self.dtype, x.dtype))
 
-    def _with_contributions(self, found: list[Any], rank: int) -> Any:
-        """Give a rank's part of a transposed product: its own, and what others have for it, rank after rank."""
+    def _with_contributions(self, products: list[Any], rank: int) -> Any:
+        """Return a rank's part of a transposed product: its own part plus the contributions of the other ranks.
+
+        The contributions are added in the order of the ranks, so that the result has the same bits in every run.
+        """
         import dask
 
-        workers, own = self._gang.workers, self._layout.columns.rows(rank)
-        places, pieces = [], []
-        for stay, product, address in zip(self._stays, found, workers, strict=True):
-            first, last = np.searchsorted(stay.ghosts, [own.start, own.stop])
+        workers, own = self._task_group.workers, self._layout.columns.rows(rank)
+        positions, pieces = [], []
+        for metadata, product, address in zip(self._rank_metadata, products, workers, strict=True):
+            first, last = np.searchsorted(metadata.ghosts, [own.start, own.stop])
             if last > first:
-                places.append(stay.ghosts[first:last] - own.start)
+                positions.append(metadata.ghosts[first:last] - own.start)
                 with dask.annotate(workers=[address], allow_other_workers=True):
-                    part = dask.delayed(product_tasks.ghost_part, pure=True)
-                    pieces.append(part(product, int(first), int(last)))
+                    ghost_part = dask.delayed(product_tasks.ghost_part, pure=True)
+                    pieces.append(ghost_part(product, int(first), int(last)))
         with dask.annotate(workers=[workers[rank]], allow_other_workers=True):
-            return dask.delayed(product_tasks.add_contributions, pure=True)(found[rank], places, pieces)
+            return dask.delayed(product_tasks.add_contributions, pure=True)(products[rank], positions, pieces)
 
-    def _ghost_pieces(self, stay: Stay, chunks: list[Any]) -> list[Any]:
-        """Give what a rank needs of others' chunks, taken out where they are."""
+    def _ghost_pieces(self, metadata: RankMetadata, chunks: list[Any]) -> list[Any]:
+        """Return the ghosts of a rank in pieces, each of which the worker of their owner takes from its chunk."""
         import dask
 
         columns = self._layout.columns
-        owners = columns.owners(stay.ghosts)
+        owners = columns.owners(metadata.ghosts)
         pieces = []
         for owner in np.unique(owners):
-            numbers = stay.ghosts[owners == owner] - columns.row_bounds[owner]
-            with dask.annotate(workers=[self._gang.workers[owner]], allow_other_workers=True):
+            numbers = metadata.ghosts[owners == owner] - columns.row_bounds[owner]
+            with dask.annotate(workers=[self._task_group.workers[owner]], allow_other_workers=True):
                 pieces.append(dask.delayed(np.take, pure=True)(chunks[owner], numbers, 0))
         return pieces

@@ -1,4 +1,4 @@
-"""Workers of a cluster, reserved for one matrix at a time."""
+"""Reservation of workers, so that each of them runs the tasks of one matrix at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from gsparse.errors import CommunicationError
 
 __all__ = ["reserved"]
 
-# Seconds of waiting for a worker after which a warning says why.
-_SILENT = 1.0
-_LEASE = "distributed.scheduler.locks.lease-timeout"
+# Seconds of waiting for a worker after which a warning states the reason.
+_WARN_AFTER = 1.0
+# The key of dask's configuration with the time after which a lock expires whose holder has died.
+_LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
 
 
 @contextmanager
 def reserved(client: distributed.Client, workers: Iterable[str], timeout: float) -> Iterator[None]:
-    """Keep the tasks of other matrices off these workers: two gangs that interleave would wait for each other for ever.
+    """Reserve workers while the block runs, so that no other matrix runs tasks on them.
 
-    Dask's locks are leases, which end with their holder; its MultiLock outlives a client that dies. They are taken
-    in order of address, so nobody holds one that another waits for while waiting itself.
+    If the task groups of two matrices were interleaved on some workers, each could wait for the other one for ever. So
+    a lock of dask is acquired for each worker. Such a lock expires after its holder has died, which a MultiLock of dask
+    does not. All clients acquire the locks in the order of the addresses, so two of them never wait for each other.
 
     Parameters
     ----------
@@ -32,42 +34,43 @@ def reserved(client: distributed.Client, workers: Iterable[str], timeout: float)
     workers : iterable of str
         Dask's addresses.
     timeout : float
-        Seconds to wait for each worker. After the first second, a warning says what is waited for.
+        Seconds to wait for each worker. After the first second, a warning states the reason for the wait.
 
     Raises
     ------
     CommunicationError
-        Where another holder does not let a worker go in time.
+        If another client does not release a worker in time.
     """
-    held = []
+    acquired = []
     try:
         for address in sorted(set(workers)):
             lock = distributed.Lock(f"gsparse-{address}")
             _acquire(lock, client, address, timeout)
-            held.append(lock)
+            acquired.append(lock)
         yield
     finally:
-        for lock in held if has_scheduler(client) else ():
+        for lock in acquired if has_scheduler(client) else ():
             with suppress(Exception):
                 lock.release()
 
 
 def _acquire(lock: distributed.Lock, client: distributed.Client, address: str, timeout: float) -> None:
-    silent = min(_SILENT, timeout)
-    if lock.acquire(timeout=silent):
+    warn_after = min(_WARN_AFTER, timeout)
+    if lock.acquire(timeout=warn_after):
         return
     warnings.warn(_reason(client, address), stacklevel=2)
-    if not lock.acquire(timeout=timeout - silent):
+    if not lock.acquire(timeout=timeout - warn_after):
         raise CommunicationError(f"another solve holds {lock.name} for {timeout:g} s")
 
 
 def _reason(client: distributed.Client, address: str) -> str:
-    """Say why a worker is waited for: another solve runs there, or its holder has died."""
+    """Return the reason for the wait: another solve runs on the worker, or the client that has reserved it has died."""
     running = [str(key) for key in client.processing([address]).get(address, ()) if str(key).startswith("gsparse-")]
     if running:
         return f"waiting for worker {address}, which is busy with {running[0]} of another call: one runs at a time"
+    lease = dask.config.get(_LEASE_TIMEOUT_KEY)
     return (
         f"waiting for worker {address}, which another distribute() or solve has reserved, though none runs there now. "
-        f"If its client has died, dask frees the worker once the lease of {dask.config.get(_LEASE)} has expired. "
-        f"For shorter waits, set dask.config.set({{'{_LEASE}': '5s'}}) in every client before its first distribute()"
+        f"If its client has died, dask frees the worker once the lease of {lease} has expired. For shorter waits, set "
+        f"dask.config.set({{'{_LEASE_TIMEOUT_KEY}': '5s'}}) in every client before its first distribute()"
     )

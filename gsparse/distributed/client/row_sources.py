@@ -1,4 +1,4 @@
-"""Where the rows of a distributed matrix come from, once and again."""
+"""Sources of the rows of a distributed matrix, from which it can be made several times."""
 
 from __future__ import annotations
 
@@ -11,129 +11,141 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.ordering import order_rows
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["Blocks", "Here", "Loaded", "Partition", "RowSource"]
+__all__ = ["DaskRows", "HostRows", "LoadedRows", "Partition", "RowSource"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 Partition = str | Sequence[int]
 
 
 class RowSource(ABC):
-    """What a distributed matrix can be made of again."""
+    """A source of the rows of a matrix: a matrix of this process, files or a function, or a dask array."""
 
     shape: tuple[int, int]
 
     @abstractmethod
-    def lengths(self) -> Host | None:
-        """Give the entries of each row, where they are known."""
+    def row_lengths(self) -> HostArray | None:
+        """Return the number of entries of each row; None if it is not known."""
 
     @abstractmethod
-    def part(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        """Give a worker's rows, or what it can make them of."""
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+        """Return the rows of a worker, a future for them, or a `RowLoader` from which the worker reads them."""
 
-    def ordered(
+    def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
-    ) -> tuple[RowSource, Host | None, RowPartition]:
-        """Give the source in the order of the blocks, the permutation that makes it so, and the blocks' bounds."""
+    ) -> tuple[RowSource, HostArray | None, RowPartition]:
+        """Choose an order and a partition of the rows.
+
+        Returns
+        -------
+        RowSource
+            A source of the rows in their new order.
+        array of int64 or None
+            The permutation of rows and columns; None if no row moves.
+        RowPartition
+            The owners of the rows in their new order.
+        """
         if reorder is not None or partition == "metis":
             raise ValueError("reorder and partition='metis' need the whole matrix: use distribute(S)")
         return self, None, self.partition(partition, world_size)
 
     def partition(self, partition: Partition, world_size: int) -> RowPartition:
         if not isinstance(partition, str):
-            found = RowPartition.from_bounds(partition, self.shape[0])
-            if found.world_size != world_size:
-                raise ShapeError(f"row bounds for {found.world_size} workers, and there are {world_size}")
-            return found
-        lengths = self.lengths() if partition == "nnz" else None
+            rows = RowPartition.from_bounds(partition, self.shape[0])
+            if rows.world_size != world_size:
+                raise ShapeError(f"row bounds for {rows.world_size} workers, and there are {world_size}")
+            return rows
+        lengths = self.row_lengths() if partition == "nnz" else None
         if lengths is None:
             return RowPartition.by_rows(self.shape[0], world_size)
         return RowPartition.by_nnz(np.concatenate([[0], np.cumsum(lengths)]), world_size)
 
 
-class Here(RowSource):
+class HostRows(RowSource):
     """A matrix of this process."""
 
     def __init__(self, matrix: sp.csr_array) -> None:
         self.matrix, self.shape = matrix, matrix.shape
 
-    def lengths(self) -> Host | None:
-        found: Host = np.diff(self.matrix.indptr)
-        return found
+    def row_lengths(self) -> HostArray | None:
+        lengths: HostArray = np.diff(self.matrix.indptr)
+        return lengths
 
-    def ordered(
+    def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
-    ) -> tuple[RowSource, Host | None, RowPartition]:
+    ) -> tuple[RowSource, HostArray | None, RowPartition]:
         if reorder is None and partition != "metis":
-            return super().ordered(partition, reorder, world_size)
+            return super().arrange(partition, reorder, world_size)
         permutation, rows = order_rows(self.matrix, reorder, partition, world_size)
         if permutation is None:
             return self, None, rows
-        return Here(sp.csr_array(self.matrix[permutation][:, permutation])), permutation, rows
+        return HostRows(sp.csr_array(self.matrix[permutation][:, permutation])), permutation, rows
 
-    def part(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
         return client.scatter(self.matrix[rows], workers=[worker], hash=False)
 
 
-class Loaded(RowSource):
-    """Sources that each worker reads its rows from."""
+class LoadedRows(RowSource):
+    """Files or a function, from which each worker reads its rows."""
 
-    def __init__(self, sources: RowSources) -> None:
-        self._sources, self.shape = sources, sources.shape
-        self._permutation = sources.permutation()
+    def __init__(self, loader: RowLoader) -> None:
+        self._loader, self.shape = loader, loader.shape
+        self._permutation = loader.permutation()
 
-    def ordered(
+    def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
-    ) -> tuple[RowSource, Host | None, RowPartition]:
-        _, _, rows = super().ordered(partition, reorder, world_size)
+    ) -> tuple[RowSource, HostArray | None, RowPartition]:
+        _, _, rows = super().arrange(partition, reorder, world_size)
         return self, self._permutation, rows
 
-    def lengths(self) -> Host | None:
-        return self._sources.row_lengths(0, self.shape[0])
+    def row_lengths(self) -> HostArray | None:
+        return self._loader.row_lengths(0, self.shape[0])
 
-    def part(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        return self._sources
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+        return self._loader
 
 
-class Blocks(RowSource):
-    """Row chunks of a dask array."""
+class DaskRows(RowSource):
+    """A dask array in chunks of whole rows."""
 
-    def __init__(self, blocks: Any) -> None:
-        self._blocks, self.shape = blocks, blocks.shape
-        self._ends = np.cumsum((0, *blocks.chunks[0]))
+    def __init__(self, array: Any) -> None:
+        self._array, self.shape = array, array.shape
+        self._chunk_bounds = np.cumsum((0, *array.chunks[0]))
 
-    def lengths(self) -> Host | None:
+    def row_lengths(self) -> HostArray | None:
         return None
 
     def partition(self, partition: Partition, world_size: int) -> RowPartition:
-        wanted = super().partition(partition, world_size).row_bounds
-        if isinstance(partition, str):  # the chunk bounds nearest to what is wanted
-            near = [int(self._ends[np.argmin(abs(self._ends - bound))]) for bound in wanted]
-            return RowPartition((0, *near[1:-1], self.shape[0]))
-        if not set(wanted) <= set(self._ends.tolist()):
-            raise ShapeError(f"row bounds {wanted} are not between chunks of the dask array: {self._ends.tolist()}")
-        return RowPartition(wanted)
+        bounds = super().partition(partition, world_size).row_bounds
+        if isinstance(partition, str):  # take the nearest bounds of chunks
+            nearest = [int(self._chunk_bounds[np.argmin(abs(self._chunk_bounds - bound))]) for bound in bounds]
+            return RowPartition((0, *nearest[1:-1], self.shape[0]))
+        chunk_bounds = self._chunk_bounds.tolist()
+        if not set(bounds) <= set(chunk_bounds):
+            raise ShapeError(f"row bounds {bounds} are not between chunks of the dask array: {chunk_bounds}")
+        return RowPartition(bounds)
 
-    def part(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        first, last = np.searchsorted(self._ends, [rows.start, rows.stop])
-        blocks = list(self._blocks.to_delayed()[first:last].reshape(-1)) if rows.stop > rows.start else []
-        futures = client.compute(blocks, workers=[worker], allow_other_workers=True)
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+        first, last = np.searchsorted(self._chunk_bounds, [rows.start, rows.stop])
+        chunks = list(self._array.to_delayed()[first:last].reshape(-1)) if rows.stop > rows.start else []
+        futures = client.compute(chunks, workers=[worker], allow_other_workers=True)
         return client.submit(
             _stack_rows, futures, self.shape[1], workers=[worker], allow_other_workers=False, pure=False
         )
 
 
-def _stack_rows(blocks: list[Any], num_cols: int) -> sp.csr_array:
-    """Put sparse or dense blocks on top of each other, on their worker."""
-    parts = [sp.csr_array(block if sp.issparse(block) else _scipy_of(block)) for block in blocks]
+def _stack_rows(chunks: list[Any], num_cols: int) -> sp.csr_array:
+    """Stack sparse or dense chunks of rows, on their worker."""
+    parts = [sp.csr_array(chunk if sp.issparse(chunk) else _converted_to_scipy(chunk)) for chunk in chunks]
     return sp.csr_array(sp.vstack(parts)) if parts else sp.csr_array((0, num_cols))
 
 
-def _scipy_of(block: Any) -> Any:
-    to_scipy: Callable[[], Any] | None = getattr(block, "to_scipy_sparse", None)  # (the package sparse)
-    return block if to_scipy is None else to_scipy()
+def _converted_to_scipy(chunk: Any) -> Any:
+    """Convert an array of the package `sparse` to SciPy; return anything else as it is."""
+    to_scipy: Callable[[], Any] | None = getattr(chunk, "to_scipy_sparse", None)
+    return chunk if to_scipy is None else to_scipy()

@@ -1,4 +1,4 @@
-"""Functions of `gsparse.linalg` run on the workers of a matrix, as its user's process sees them."""
+"""Running a solver of `gsparse.linalg` on the workers of a matrix, from the user's process."""
 
 from __future__ import annotations
 
@@ -13,124 +13,149 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.client.channel import ClientEnd
-from gsparse.distributed.client.task_group import Gang
-from gsparse.distributed.client.vector_layout import Layout, is_dask
+from gsparse.distributed.client.channel import ClientChannel
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import solve_tasks
 from gsparse.linalg.progress import bars
 
-__all__ = ["delivered", "run"]
+__all__ = ["collect", "run"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 Report = dict[str, float]
 
 
 def run(
-    gang: Gang,
-    layout: Layout,
-    solve: solve_tasks.Solve,
+    task_group: TaskGroup,
+    layout: VectorLayout,
+    solve: solve_tasks.SolveSpec,
     b: Any,
     vectors: dict[str, Any],
     callback: Callable[[Any], Any] | None = None,
 ) -> list[distributed.Future]:
-    """Solve, and give what holds each rank's `Solution`; `vectors` are arguments by name, None where not given."""
-    parts = _parts(gang, layout, b, layout.rows, "b")
-    others = {name: _parts(gang, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
-    if solve.reports or solve.calls:  # (a name of its own for each run: a run that failed may still send)
-        solve = replace(solve, channel=f"{gang.key}-{uuid.uuid4().hex}")
-    with gang.alone(), _listening(gang, layout, solve, callback) as listener:
-        gang.reconnect()
-        roster = gang.roster
+    """Run a solver on all ranks, and return the futures of their `RankSolution`.
+
+    Parameters
+    ----------
+    task_group : TaskGroup
+    layout : VectorLayout
+    solve : SolveSpec
+    b : array, optional
+        The vector with one entry for each row, in a NumPy or a dask array.
+    vectors : dict
+        Other arguments that are vectors with one entry for each column, by name. A value may be None.
+    callback : callable, optional
+        Called in this process with the whole vector, or with the number, that the solver passes to its callback.
+    """
+    parts = [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")
+    others = {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
+    if solve.reports_progress or solve.has_callback:
+        # Each run has a channel of its own: the ranks of a run that has failed may still send messages.
+        solve = replace(solve, channel=f"{task_group.key}-{uuid.uuid4().hex}")
+    with task_group.exclusive(), _message_handler(task_group, layout, solve, callback) as handler:
+        task_group.reconnect()
+        settings = task_group.settings
         tasks = [
-            gang.submit(
-                solve_tasks.run_solve, solve.name, rank, roster, rank, solve, parts[rank],
+            task_group.submit(
+                solve_tasks.run_solve, solve.name, rank, settings, rank, solve, parts[rank],
                 {name: values[rank] for name, values in others.items()},
             )
-            for rank in gang.ranks
+            for rank in task_group.ranks
         ]  # fmt: skip
-        gang.wait(tasks, listener, gather=False)
-        if listener is not None and solve.reports:  # (reports come now and then: the last of them is of before the end)
-            listener.show(gang.client.submit(solve_tasks.Solution.report, tasks[0], pure=False).result())
+        task_group.wait(tasks, handler, gather=False)
+        if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
+            handler.show(task_group.client.submit(solve_tasks.RankSolution.report, tasks[0], pure=False).result())
     return tasks
 
 
-def delivered(gang: Gang, layout: Layout, tasks: list[distributed.Future], b: Any) -> Any:
-    """Give what has been found as b was given: in NumPy arrays, or in dask arrays that stay where they are."""
+def collect(task_group: TaskGroup, layout: VectorLayout, tasks: list[distributed.Future], b: Any) -> Any:
+    """Return the result of a solve, in NumPy arrays, or in dask arrays that stay on the workers if b is one."""
     if not is_dask(b):
-        solutions = gang.client.gather(tasks)
-        gang.let_go(tasks)
-        vectors = [layout.joined(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
-        return solutions[0].completed(vectors)
-    rest = gang.client.submit(solve_tasks.Solution.without_vectors, tasks[0], pure=False).result()
+        solutions = task_group.client.gather(tasks)
+        task_group.release_futures(tasks)
+        vectors = [layout.join(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
+        return solutions[0].with_vectors(vectors)
+    solution = task_group.client.submit(solve_tasks.RankSolution.without_vectors, tasks[0], pure=False).result()
     vectors = []
-    for number, dtype in enumerate(rest.dtypes):
-        parts = [gang.submit(solve_tasks.Solution.vector, "x", r, task, number) for r, task in enumerate(tasks)]
+    for number, dtype in enumerate(solution.dtypes):
+        parts = [
+            task_group.submit(solve_tasks.RankSolution.vector, "x", r, task, number) for r, task in enumerate(tasks)
+        ]
         vectors.append(layout.dask_array(parts, layout.columns, b.shape[1:], dtype))
-    return rest.completed(vectors)
+    return solution.with_vectors(vectors)
 
 
-def _parts(gang: Gang, layout: Layout, x: Any, cut: RowPartition, name: str) -> list[Any]:
-    """Give the ranks' parts of a vector: arrays, or futures of a dask array's chunks."""
+def _parts(task_group: TaskGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
+    """Return the ranks' parts of a vector: arrays, or futures for the chunks of a dask array."""
     x = x if is_dask(x) else np.asarray(x)
-    layout.check(x, cut, name)
+    layout.check(x, partition, name)
     if is_dask(x):
-        return gang.settled(gang.client.compute(layout.chunks(x, cut)))
-    return list(layout.parts(x, cut))
+        return task_group.wait_for_inputs(task_group.client.compute(layout.chunks(x, partition)))
+    return list(layout.split(x, partition))
 
 
 @contextmanager
-def _listening(
-    gang: Gang, layout: Layout, solve: solve_tasks.Solve, callback: Callable[[Any], Any] | None
-) -> Iterator[_Listener | None]:
-    """Open the channel from the ranks of a solve, and the bar (tqdm) that their reports are shown in."""
+def _message_handler(
+    task_group: TaskGroup, layout: VectorLayout, solve: solve_tasks.SolveSpec, callback: Callable[[Any], Any] | None
+) -> Iterator[_MessageHandler | None]:
+    """Open the channel from the ranks of a solve, and tqdm's progress bar that shows their reports."""
     if not solve.channel:
         yield None
         return
-    with bars()(unit="it", desc=solve.name) if solve.reports else nullcontext() as bar:
-        end = ClientEnd(gang.client, solve.channel, gang.ranks if solve.calls else ())
+    with bars()(unit="it", desc=solve.name) if solve.reports_progress else nullcontext() as bar:
+        channel = ClientChannel(task_group.client, solve.channel, task_group.ranks if solve.has_callback else ())
         try:
-            yield _Listener(end, layout, gang.ranks, callback, bar)
+            yield _MessageHandler(channel, layout, task_group.ranks, callback, bar)
         finally:
-            with suppress(Exception):  # (without a scheduler there are no queues)
-                left = gang.left()
-                end.close(lost=[rank for rank in gang.ranks if gang.workers[rank] not in left])
+            with suppress(Exception):  # if the scheduler is gone, so are the queues
+                remaining = task_group.remaining_workers()
+                channel.close(lost=[rank for rank in task_group.ranks if task_group.workers[rank] not in remaining])
 
 
-class _Listener:
-    """Handles what the ranks of a solve send: shows reports, runs the callback, and answers whether to go on."""
+class _MessageHandler:
+    """Handles the messages that the ranks of a solve have sent, whenever it is called.
+
+    It shows reports in the progress bar. When all ranks have sent their parts of a vector, it runs the user's callback
+    and answers whether the solve continues.
+    """
 
     def __init__(
-        self, end: ClientEnd, layout: Layout, ranks: range, callback: Callable[[Any], Any] | None, bar: Any
+        self,
+        channel: ClientChannel,
+        layout: VectorLayout,
+        ranks: range,
+        callback: Callable[[Any], Any] | None,
+        bar: Any,
     ) -> None:
-        self._end, self._layout, self._ranks, self._callback, self._bar = end, layout, ranks, callback, bar
-        self._parts: dict[int, Host] = {}
-        self._next_look = time.monotonic()
+        self._channel, self._layout, self._ranks, self._callback, self._bar = channel, layout, ranks, callback, bar
+        self._parts: dict[int, HostArray] = {}
+        self._next_poll = time.monotonic()
 
     def __call__(self) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        if self._callback is None:  # (reports are rare, and no rank waits for an answer)
-            self._next_look = now + solve_tasks.REPORT_EVERY
-        for kind, *content in self._end.received():
+        if self._callback is None:  # reports are rare, and no rank waits for an answer
+            self._next_poll = now + solve_tasks.REPORT_INTERVAL
+        for kind, *content in self._channel.received():
             if kind == solve_tasks.REPORT:
                 self.show(*content)
             else:
                 rank, dtype, shape, data = content
                 self._parts[rank] = np.frombuffer(data, dtype).reshape(shape)
         if len(self._parts) == len(self._ranks):
-            self._call([self._parts.pop(rank) for rank in self._ranks])
+            self._run_callback([self._parts.pop(rank) for rank in self._ranks])
 
     def show(self, report: Report) -> None:
         self._bar.set_postfix_str(f"residual {report['residual']:.2e}", refresh=False)
         self._bar.update(int(report["iteration"]) - self._bar.n)
 
-    def _call(self, parts: list[Host]) -> None:
+    def _run_callback(self, parts: list[HostArray]) -> None:
         assert self._callback is not None
-        goes_on = False
+        is_continued = False
         try:
-            self._callback(self._layout.joined(parts) if parts[0].ndim else float(parts[0]))
-            goes_on = True
+            self._callback(self._layout.join(parts) if parts[0].ndim else float(parts[0]))
+            is_continued = True
         finally:
-            self._end.answer(goes_on)
+            self._channel.answer(is_continued)

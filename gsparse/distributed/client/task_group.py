@@ -1,10 +1,9 @@
-"""Tasks that all workers of a matrix run together, one a rank, and what becomes of them."""
+"""Tasks that all workers of a matrix run together, one for each rank, and the errors and losses that may end them."""
 
 from __future__ import annotations
 
 import atexit
 import secrets
-import threading
 import time
 import uuid
 import weakref
@@ -15,39 +14,41 @@ from typing import Any
 
 import distributed
 
+from gsparse.device.locks import make_lock
 from gsparse.distributed.client.cluster import check_running, has_scheduler, known_workers
 from gsparse.distributed.client.reservation import reserved
-from gsparse.distributed.worker import group_tasks as gang_tasks
-from gsparse.distributed.worker import registry as resident
-from gsparse.errors import CommunicationError, RankLostError, WorkerLost
+from gsparse.distributed.worker import group_tasks, registry
+from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
-__all__ = ["Gang", "started_again"]
+__all__ = ["TaskGroup", "restart_stuck_workers"]
 
-# Seconds between two looks whether all workers of a gang are there, and that other ranks have to end when one failed.
-_LOOK_EVERY, _GRACE = 0.5, 3.0
-# And those that a worker that was started again has to register.
-_RESTART = 15.0
+# Seconds between two checks that all workers of a task group are alive.
+_CHECK_INTERVAL = 0.5
+# Seconds for which the tasks of the other ranks may continue after one rank has failed.
+_GRACE_PERIOD = 3.0
+# Time limit, in seconds, for restarted workers to register with the scheduler, and seconds between two checks.
+_RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 
 
-class Gang:
-    """The workers of one matrix, by rank.
+class TaskGroup:
+    """The workers of one matrix, one for each rank, and the tasks that they run together.
 
     Parameters
     ----------
     client : distributed.Client
     workers : sequence of str
-        Dask's addresses.
+        Dask's addresses, in the order of the ranks.
     timeout : float
-        Seconds that a rank may be silent.
+        Longest time, in seconds, for which a rank may be silent while another one waits for it.
 
     Attributes
     ----------
     key : str
-        That workers know the matrix by.
+        Identifies the matrix on the workers.
     secret : bytes
-        That ranks know each other by.
+        The secret by which the ranks recognize each other.
     closed_by : str
-        What has closed it, and what to do then.
+        What has closed the group, and what the user can do then, as a part of an error message.
     """
 
     def __init__(self, client: distributed.Client, workers: Sequence[str], timeout: float) -> None:
@@ -55,16 +56,16 @@ class Gang:
         self.key, self.secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
         self.is_open, self.closed_by = True, "closed: distribute it again"
         self._epoch, self._is_connected = 0, False
-        self._lock = threading.RLock()
-        self._anchors: list[distributed.Future] = []
+        self._lock = make_lock()  # lets one thread at a time run tasks on the group
+        self._references: list[distributed.Future] = []
 
     @property
     def ranks(self) -> range:
         return range(len(self.workers))
 
     @property
-    def roster(self) -> gang_tasks.Roster:
-        return gang_tasks.Roster(self.key, self._epoch, self.workers, self.timeout)
+    def settings(self) -> group_tasks.GroupSettings:
+        return group_tasks.GroupSettings(self.key, self._epoch, self.workers, self.timeout)
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -73,53 +74,59 @@ class Gang:
 
     # ------------------------------------------------------------------ life
 
-    def open(self, parts: Callable[[], list[Any]], *given: Any) -> list[gang_tasks.Stay]:
-        """Connect the ranks, and have each make its matrix of its part and of what all are given."""
-        with self.alone():
-            # A worker that is gone becomes an error of the tasks that follow, which names its rank.
-            self.client.run(resident.keep_secret, self.key, self.secret, workers=self.left(), on_error="ignore")
-            addresses = self._ports()
-            tasks = self._connect(gang_tasks.open_rank, "open", addresses, [(p, *given) for p in self.settled(parts())])
-            stays = self.wait(tasks, keep=True)
-            self._anchors = tasks  # (dask keeps what they have returned, and so the ranks their matrix)
+    def open(self, inputs: Callable[[], list[Any]], *arguments: Any) -> list[group_tasks.RankMetadata]:
+        """Connect the ranks, and make the matrix of each rank from its input and from the arguments common to all."""
+        with self.exclusive():
+            # If a worker is gone, `on_error="ignore"` leaves it to the next tasks to raise an error with its rank.
+            workers = self.remaining_workers()
+            self.client.run(registry.store_secret, self.key, self.secret, workers=workers, on_error="ignore")
+            addresses = self._open_ports()
+            # The inputs are not bound to a local variable. Dask's exceptions keep the frames of its callers alive until
+            # the garbage collector runs, and with a local variable also the inputs on the workers.
+            tasks = self._connect(
+                group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in self.wait_for_inputs(inputs())]
+            )
+            rank_metadata = self.wait(tasks, keep=True)
+            self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
             self._is_connected = True
-        _opened.add(self)
-        return stays
+        _groups.add(self)
+        return rank_metadata
 
     def reconnect(self) -> None:
-        """Connect the ranks anew, where a gang has failed since."""
+        """Connect the ranks again if tasks have failed since they were connected."""
         if not self._is_connected:
-            addresses = self._ports()
-            self.wait(self._connect(gang_tasks.reopen_rank, "reopen", addresses, [()] * len(self.workers)))
+            addresses = self._open_ports()
+            self.wait(self._connect(group_tasks.reopen_rank, "reopen", addresses, [()] * len(self.workers)))
             self._is_connected = True
 
-    def _ports(self) -> tuple[tuple[str, int], ...]:
-        """Have every rank open a port."""
+    def _open_ports(self) -> tuple[tuple[str, int], ...]:
+        """Make every rank open a port, and return the addresses."""
         self._epoch += 1
-        roster = self.roster
-        return tuple(self.wait([self.submit(gang_tasks.reserve, "reserve", r, roster, r) for r in self.ranks]))
+        settings = self.settings
+        return tuple(self.wait([self.submit(group_tasks.open_port, "port", r, settings, r) for r in self.ranks]))
 
     def _connect(
         self,
         function: Callable[..., Any],
         name: str,
         addresses: tuple[tuple[str, int], ...],
-        given: Sequence[tuple[Any, ...]],
+        arguments: Sequence[tuple[Any, ...]],
     ) -> list[distributed.Future]:
-        roster = self.roster
-        return [self.submit(function, name, r, roster, r, addresses, *given[r]) for r in self.ranks]
+        """Submit a task for each rank that connects it to the others; `arguments` are further arguments, by rank."""
+        settings = self.settings
+        return [self.submit(function, name, r, settings, r, addresses, *arguments[r]) for r in self.ranks]
 
     def close(self) -> None:
-        """Have the workers that are left let go: dask would wait half a minute for one that is gone."""
+        """Release the matrix on the remaining workers. Dask would wait half a minute for an answer of a lost one."""
         self.is_open = False
         with suppress(Exception):
-            self.client.run(resident.release, self.key, workers=self.left(), on_error="ignore")
-        self.let_go(self._anchors)
+            self.client.run(registry.release_matrix, self.key, workers=self.remaining_workers(), on_error="ignore")
+        self.release_futures(self._references)
 
     # ------------------------------------------------------------------ tasks
 
     def submit(self, function: Callable[..., Any], name: str, rank: int, *args: Any) -> distributed.Future:
-        """Give a rank's worker a task, which no other worker may take."""
+        """Submit a task that only the worker of this rank may run."""
         return self.client.submit(
             function,
             *args,
@@ -130,18 +137,21 @@ class Gang:
             retries=0,
         )
 
-    def settled(self, parts: list[Any]) -> list[Any]:
-        """Wait for what a gang is to be given: once the gang runs, workers may have no thread left to make it."""
-        futures = [part for part in parts if isinstance(part, distributed.Future)]
+    def wait_for_inputs(self, inputs: list[Any]) -> list[Any]:
+        """Wait until the futures among the inputs of tasks are computed, and return the inputs.
+
+        The tasks of a group occupy threads of the workers. An input that is still to be computed might get none.
+        """
+        futures = [value for value in inputs if isinstance(value, distributed.Future)]
         distributed.wait(futures)
         for future in futures:
             if future.status != "finished":
                 future.result()
-        return parts
+        return inputs
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other gangs off these workers: two that interleave would wait for each other for ever."""
+    def exclusive(self) -> Iterator[None]:
+        """Reserve the workers for this group while the block runs (`reservation.reserved`)."""
         self.check_open()
         with self._lock, self.client.as_current(), reserved(self.client, self.workers, 10 * self.timeout):
             yield
@@ -149,21 +159,30 @@ class Gang:
     def wait(
         self,
         tasks: list[distributed.Future],
-        meanwhile: Callable[[], None] | None = None,
+        on_poll: Callable[[], None] | None = None,
         *,
         gather: bool = True,
         keep: bool = False,
     ) -> list[Any]:
-        """Wait for a task a rank; where one fails, end the others and raise what has gone wrong.
+        """Wait for the tasks of all ranks and return the results. If one fails, cancel the others and raise the error.
 
-        Workers let go of what has been gathered, but for tasks that the caller is to keep.
+        Parameters
+        ----------
+        tasks : list of Future
+            One for each rank, in their order.
+        on_poll : callable, optional
+            Called repeatedly during the wait.
+        gather : bool
+            Whether to return the results. Otherwise they stay on the workers.
+        keep : bool
+            Whether the workers keep results that have been returned.
         """
         try:
-            self._watch(tasks, meanwhile)
-            found = list(self.client.gather(tasks)) if gather else []
+            self._watch(tasks, on_poll)
+            results = list(self.client.gather(tasks)) if gather else []
             if gather and not keep:
-                self.let_go(tasks)
-            return found
+                self.release_futures(tasks)
+            return results
         except BaseException:
             self._is_connected = False
             if has_scheduler(self.client):
@@ -171,89 +190,102 @@ class Gang:
                     self.client.cancel(tasks, force=True)
             raise
 
-    def let_go(self, tasks: list[distributed.Future]) -> None:
-        """Release futures now: dask's own references to one end only when garbage is collected."""
+    def release_futures(self, tasks: list[distributed.Future]) -> None:
+        """Release futures now. Otherwise dask would release them only when the garbage collector runs."""
         while tasks:
             tasks.pop().release()
 
-    def _watch(self, tasks: list[distributed.Future], meanwhile: Callable[[], None] | None) -> None:
-        """Wait until all have finished; raise where a rank fails or is lost, once the others know or had the time."""
-        next_look = time.monotonic() + _LOOK_EVERY
+    def _watch(self, tasks: list[distributed.Future], on_poll: Callable[[], None] | None) -> None:
+        """Wait until all tasks have finished, and raise an error if a rank fails or its worker is lost.
+
+        Before the error is raised, the tasks of the other ranks may end too, within `_GRACE_PERIOD`.
+        """
+        next_check = time.monotonic() + _CHECK_INTERVAL
         failed_at, lost = None, None
         while True:
             with suppress(TimeoutError, CancelledError):
-                distributed.wait(tasks, timeout=0.01 if meanwhile else 0.1)
-            if meanwhile is not None:
-                meanwhile()
+                distributed.wait(tasks, timeout=0.01 if on_poll else 0.1)
+            if on_poll is not None:
+                on_poll()
             states = [task.status for task in tasks]
             if all(state == "finished" for state in states):
                 return
             now = time.monotonic()
             if any(state in ("error", "cancelled", "lost") for state in states):
                 failed_at = failed_at or now
-                if all(state != "pending" for state in states) or now - failed_at > _GRACE:
-                    raise self._error(tasks)
-            if now >= next_look and lost is None:
-                next_look = now + _LOOK_EVERY
-                lost = self.first_lost(rank for rank in self.ranks if states[rank] == "pending")
+                if all(state != "pending" for state in states) or now - failed_at > _GRACE_PERIOD:
+                    raise self._first_error(tasks)
+            if now >= next_check and lost is None:
+                next_check = now + _CHECK_INTERVAL
+                lost = self.first_lost_worker(rank for rank in self.ranks if states[rank] == "pending")
             if lost is not None:
                 failed_at = failed_at or now
                 others = [task for rank, task in enumerate(tasks) if rank != lost.rank]
-                if all(task.status != "pending" for task in others) or now - failed_at > _GRACE:
+                if all(task.status != "pending" for task in others) or now - failed_at > _GRACE_PERIOD:
                     raise lost
 
-    # ------------------------------------------------------------------ who is lost
+    # ------------------------------------------------------------------ losses and errors
 
-    def first_lost(self, ranks: Iterable[int] | None = None) -> WorkerLost | None:
-        """Give the first of these ranks (of all) whose worker the scheduler does not know."""
+    def first_lost_worker(self, ranks: Iterable[int] | None = None) -> WorkerLostError | None:
+        """Return the error for the first of these ranks (by default, of all) whose worker is lost; None if none is."""
         known = known_workers(self.client)
         lost = (rank for rank in (self.ranks if ranks is None else ranks) if self.workers[rank] not in known)
-        return next((WorkerLost(rank, self.workers[rank]) for rank in lost), None)
+        return next((WorkerLostError(rank, self.workers[rank]) for rank in lost), None)
 
-    def left(self) -> list[str]:
-        """Give the workers of this matrix that are still there."""
+    def remaining_workers(self) -> list[str]:
+        """Return the workers of this matrix that the scheduler still knows."""
         known = known_workers(self.client)
         return [address for address in self.workers if address in known]
 
-    def _error(self, tasks: list[distributed.Future]) -> Any:
-        """Give what has gone wrong first: not what others have only heard of."""
-        found = [task.exception(timeout=1) for task in tasks if task.status == "error"]
-        for error in found:
+    def _first_error(self, tasks: list[distributed.Future]) -> Any:
+        """Return the error that made the tasks fail, and not the errors that other ranks raised in consequence."""
+        errors = [task.exception(timeout=1) for task in tasks if task.status == "error"]
+        for error in errors:
             if not isinstance(error, CommunicationError | distributed.KilledWorker):
                 return error
-        found.sort(key=lambda error: isinstance(error, RankLostError))
-        for error in found:
-            # (a rank that ended with an error of its own has closed its connections too)
+        errors.sort(key=lambda error: isinstance(error, RankLostError))
+        for error in errors:
+            # The rank is lost only if its task is still pending: a rank whose task has failed has closed its
+            # connections as well.
             if isinstance(error, RankLostError) and tasks[error.rank].status == "pending":
-                return WorkerLost(error.rank, self.workers[error.rank])
-        lost = self.first_lost()
+                return WorkerLostError(error.rank, self.workers[error.rank])
+        lost = self.first_lost_worker()
         if lost is not None:
             return lost
-        return found[0] if found else CommunicationError("cancelled, or the cluster has been restarted")
+        return errors[0] if errors else CommunicationError("cancelled, or the cluster has been restarted")
 
 
-_opened: weakref.WeakSet[Gang] = weakref.WeakSet()
+# All groups that have been opened.
+_groups: weakref.WeakSet[TaskGroup] = weakref.WeakSet()
 
 
 @atexit.register
-def _leave() -> None:
-    """Close the clients of what a session leaves open: dask closes its clusters first, and warns of what they lose."""
-    for client in {gang.client for gang in _opened if gang.is_open}:
+def _close_clients() -> None:
+    """Close the clients of groups that are open at exit.
+
+    Otherwise, dask would close its clusters before the clients, and warn that computed tasks are lost with the workers.
+    """
+    for client in {task_group.client for task_group in _groups if task_group.is_open}:
         with suppress(Exception):
             client.close()
 
 
-def started_again(client: distributed.Client, workers: Sequence[str]) -> list[str]:
-    """Start workers again that NCCL has left something in, where a nanny can; give the addresses that are good now."""
-    worn = [a for a, is_worn in client.run(gang_tasks.is_worn_out, workers=list(workers)).items() if is_worn]
-    if not worn:
+def restart_stuck_workers(client: distributed.Client, workers: Sequence[str]) -> list[str]:
+    """Restart the workers in which NCCL could not free its resources; return the new addresses of all workers.
+
+    A worker without a nanny cannot be restarted and is used as it is. A worker that does not register in time is left
+    out.
+    """
+    answers = client.run(group_tasks.needs_restart, workers=list(workers))
+    stuck = [address for address, is_stuck in answers.items() if is_stuck]
+    if not stuck:
         return list(workers)
-    names = {address: found["name"] for address, found in known_workers(client).items()}
-    with suppress(ValueError):  # (no nanny: it has to do as it is)
-        client.restart_workers(worn, raise_for_error=False)
-    wanted, deadline = {names[address] for address in workers}, time.monotonic() + _RESTART
+    names = {address: info["name"] for address, info in known_workers(client).items()}
+    with suppress(ValueError):  # dask raises it for workers without a nanny
+        client.restart_workers(stuck, raise_for_error=False)
+    expected, deadline = {names[address] for address in workers}, time.monotonic() + _RESTART_TIMEOUT
     while True:
-        now = {found["name"]: a for a, found in known_workers(client).items()}
-        if wanted <= now.keys() or time.monotonic() > deadline:
-            return [now[names[address]] for address in workers if names[address] in now]
-        time.sleep(_LOOK_EVERY / 10)  # (a worker that is up may not have registered yet)
+        addresses = {info["name"]: address for address, info in known_workers(client).items()}
+        if expected <= addresses.keys() or time.monotonic() > deadline:
+            return [addresses[names[address]] for address in workers if names[address] in addresses]
+        time.sleep(_RESTART_CHECK_INTERVAL)

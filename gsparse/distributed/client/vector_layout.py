@@ -1,4 +1,4 @@
-"""How vectors of the user, NumPy's or dask's, are cut for the ranks, and put together again."""
+"""How vectors of the user, in NumPy or dask arrays, are split into the parts of the ranks and joined again."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import DtypeError, ShapeError
 
-__all__ = ["Layout", "check_factor", "check_numbers", "is_dask"]
+__all__ = ["VectorLayout", "check_numbers", "check_operand", "is_dask"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 
 def is_dask(x: Any) -> bool:
-    """Tell whether something is dask's, without importing dask."""
+    """Return whether an object is a collection of dask, without importing dask."""
     return type(x).__module__.startswith("dask.")
 
 
-def check_factor(shape: tuple[int, int], x: Any) -> None:
-    """Raise where a matrix of this shape is to be multiplied by vectors of another length, or by what is no number."""
-    if isinstance(x, LinearOperator):  # (of which SciPy makes an operator, as of a number)
+def check_operand(shape: tuple[int, int], x: Any) -> None:
+    """Raise an error if a matrix of this shape cannot be multiplied by x: its length must match, and hold numbers."""
+    if isinstance(x, LinearOperator):  # SciPy makes the product of two operators, as it does for a number
         return
     check_numbers("a product", x)
     if np.isscalar(x):
@@ -35,36 +35,39 @@ def check_factor(shape: tuple[int, int], x: Any) -> None:
 
 
 def check_numbers(name: str, x: Any) -> None:
-    """Raise where something holds what is no number, which connections do not carry."""
+    """Raise an error if the elements of x are not numbers: connections between ranks carry only numbers."""
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
     if dtype.kind not in "biufc":
         raise DtypeError(f"{name} needs numbers, got {dtype}: use astype(float)")
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """Who owns what, and in which order.
+class VectorLayout:
+    """The ranks that own the entries of vectors, and the order of these entries.
 
     Attributes
     ----------
-    rows, columns : RowPartition
-        Of products, and of what is multiplied: a square matrix's columns are owned as its rows are.
+    rows : RowPartition
+        The owners of the rows of the matrix, and so of the entries of products.
+    columns : RowPartition
+        The owners of the columns of the matrix, and so of the entries of vectors that are multiplied. For a square
+        matrix, it is `rows`.
     permutation : array of int64 or None
-        Row i of the blocks is row ``permutation[i]`` of the matrix, and so are columns.
+        Row i of the blocks is row ``permutation[i]`` of the matrix, and the same holds for the columns.
     """
 
     rows: RowPartition
     columns: RowPartition
-    permutation: Host | None = None
-    _inverse: Host | None = field(init=False, repr=False)
+    permutation: HostArray | None = None
+    _inverse: HostArray | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         inverse = None if self.permutation is None else np.argsort(self.permutation)
         object.__setattr__(self, "_inverse", inverse)
 
     @classmethod
-    def of(cls, rows: RowPartition, num_columns: int, permutation: Host | None = None) -> Layout:
-        """Give the layout of a matrix whose rows are owned so."""
+    def of(cls, rows: RowPartition, num_columns: int, permutation: HostArray | None = None) -> VectorLayout:
+        """Return the layout for a matrix with these row owners."""
         is_square = rows.num_rows == num_columns
         return cls(rows, rows if is_square else RowPartition.by_rows(num_columns, rows.world_size), permutation)
 
@@ -72,49 +75,50 @@ class Layout:
     def shape(self) -> tuple[int, int]:
         return self.rows.num_rows, self.columns.num_rows
 
-    def check(self, x: Any, cut: RowPartition, name: str) -> None:
-        """Raise where something is not one or several vectors of numbers that can be cut so."""
+    def check(self, x: Any, partition: RowPartition, name: str) -> None:
+        """Raise an error if x does not hold one or several vectors of numbers that this partition can split."""
         check_numbers(name, x)
-        if x.ndim not in (1, 2) or x.shape[0] != cut.num_rows:
+        if x.ndim not in (1, 2) or x.shape[0] != partition.num_rows:
             raise ShapeError(f"{name} of shape {x.shape} does not fit a matrix of shape {self.shape}")
 
-    def permuted(self, x: Any) -> Any:
-        """Give a vector in the order of the blocks."""
+    def in_block_order(self, x: Any) -> Any:
+        """Return a vector of the user in the order of the blocks."""
         return x if self.permutation is None else x[self.permutation]
 
-    def in_order(self, y: Any) -> Any:
-        """Give a vector of the blocks in the order of the matrix."""
+    def in_matrix_order(self, y: Any) -> Any:
+        """Return a vector in the order of the blocks in the order of the matrix."""
         return y if self._inverse is None else y[self._inverse]
 
-    def parts(self, x: Host, cut: RowPartition) -> list[Host]:
-        """Give the ranks' parts of an array."""
-        x = self.permuted(x)
-        return [x[cut.rows(rank)] for rank in range(cut.world_size)]
+    def split(self, x: HostArray, partition: RowPartition) -> list[HostArray]:
+        """Return the parts of an array that the ranks own."""
+        x = self.in_block_order(x)
+        return [x[partition.rows(rank)] for rank in range(partition.world_size)]
 
-    def joined(self, parts: Sequence[Host]) -> Host:
-        """Put the ranks' parts together."""
-        return self.in_order(np.concatenate(parts))  # type: ignore[no-any-return]
+    def join(self, parts: Sequence[HostArray]) -> HostArray:
+        """Join the parts of the ranks to one array."""
+        return self.in_matrix_order(np.concatenate(parts))  # type: ignore[no-any-return]
 
-    def chunks(self, x: Any, cut: RowPartition) -> list[Any]:
-        """Give the ranks' parts of a dask array, as delayed objects."""
-        x = self.permuted(x)
-        sizes = tuple(np.diff(cut.row_bounds).tolist())
+    def chunks(self, x: Any, partition: RowPartition) -> list[Any]:
+        """Return the parts of a dask array that the ranks own, as delayed objects."""
+        x = self.in_block_order(x)
+        sizes = tuple(np.diff(partition.row_bounds).tolist())
         x = x.rechunk((sizes, -1) if x.ndim == 2 else (sizes,))
         return list(x.to_delayed().reshape(-1))
 
-    def dask_array(self, parts: Sequence[Any], cut: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
-        """Put delayed or future parts together, where they are.
+    def dask_array(self, parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
+        """Join the parts of the ranks to one dask array, without moving them.
 
         Parameters
         ----------
         parts : sequence of delayed or Future
-        cut : RowPartition
+        partition : RowPartition
+            The owners of the entries.
         width : tuple of int
-            Shape of a row: () for vectors, (k,) for k of them.
+            Shape of one row: () for a vector, (k,) for k vectors.
         dtype : dtype
         """
         import dask.array as da
 
-        sizes = np.diff(cut.row_bounds).tolist()
+        sizes = np.diff(partition.row_bounds).tolist()
         blocks = [da.from_delayed(part, (n, *width), dtype=dtype) for part, n in zip(parts, sizes, strict=True)]
-        return self.in_order(da.concatenate(blocks))
+        return self.in_matrix_order(da.concatenate(blocks))

@@ -1,1 +1,1 @@
-"""Rows of a matrix that is never assembled in one place: where they come from and how they are read."""
+"""Loading the rows of a matrix that is never assembled in one place: `loaders.py`, and `readers.py` for each format."""

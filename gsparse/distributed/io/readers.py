@@ -1,4 +1,4 @@
-"""Rows of a file's matrix, read without holding the rest of it: SciPy's ``.npz`` and Matrix Market."""
+"""Readers of some rows of a matrix in a file, without the other rows: SciPy's ``.npz`` format and Matrix Market."""
 
 from __future__ import annotations
 
@@ -25,57 +25,56 @@ from gsparse.writing import part_of
 
 __all__ = ["CHECKPOINT", "FIRST_ROW", "PERMUTATION", "Reader", "checkpoint_part", "open_file", "open_files"]
 
-# What an .npz calls the numbers that its rows had before they were moved, and the first one's number since
-# (`DistributedMatrix.checkpoint`).
+# Names of arrays in the .npz files of `DistributedMatrix.checkpoint`: for each row of the file, its number before rows
+# were permuted; the number of the file's first row after that; and the id of the checkpoint.
 PERMUTATION, FIRST_ROW = "permutation", "first_row"
-# And the id of the checkpoint that the file is of.
 CHECKPOINT = "checkpoint_id"
 _ID = re.compile(r"[0-9a-f]{32}")
 
-# Bytes read at once.
+# Number of bytes that are read at a time.
 _CHUNK = 1 << 23
 _BLANK_LINES = re.compile(rb"\n\s*\n")
 
 
 class Reader(Protocol):
-    """What gives rows of a matrix; ``0 <= lo <= hi <= shape[0]`` is the caller's to see to."""
+    """Reads ranges of rows of a matrix. The caller ensures that ``0 <= lo <= hi <= shape[0]``."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Give that of the values, None where only rows tell."""
+        """Return the dtype of the values; None if it is known only after reading rows."""
         ...
 
     @property
     def checkpoint(self) -> str | None:
-        """Give the id of the checkpoint that the file is of, None where it is of none."""
+        """Return the id of the checkpoint to which the file belongs; None if it belongs to none."""
         ...
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
-        """Give rows lo to hi, with checked indices."""
+        """Return rows lo to hi, with checked indices."""
         ...
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
-        """Give how many entries each of the rows holds, None where that takes reading them."""
+        """Return the number of entries in each of the rows; None if it is known only after reading the rows."""
         ...
 
-    def moved(self) -> tuple[int, npt.NDArray[np.int64]] | None:
-        """Give the first row's number, and those that all had before they were moved; None where they were not."""
+    def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
+        """Return the number of the first row, and for each row its number before rows were moved; None if none was."""
         ...
 
 
 def open_files(paths: Sequence[Path]) -> tuple[Reader, ...]:
-    """Read the headers of files that stand one below the other.
+    """Read the headers of files whose rows are stacked in this order.
 
-    The first file of a checkpoint in a folder says which checkpoint the folder holds. All others of that folder must be
-    of the same one: either under their own names, or as part files that their ranks could not rename any more.
+    The first file of a checkpoint in a folder determines which checkpoint the folder holds. All other files of that
+    folder must belong to the same checkpoint, under their own names or as part files that their ranks could not rename.
 
     Raises
     ------
     StructureError
-        Where files of one folder are of different checkpoints.
+        If the files of one folder belong to different checkpoints.
     FileNotFoundError, FileFormatError, DeviceMemoryError
     """
     readers: list[Reader] = []
@@ -96,7 +95,7 @@ def open_files(paths: Sequence[Path]) -> tuple[Reader, ...]:
 
 
 def checkpoint_part(path: Path, checkpoint: str) -> Path:
-    """Give the name of a checkpoint's file until the whole checkpoint is on the disk."""
+    """Return the name that a file of a checkpoint has until the whole checkpoint is on the disk."""
     return part_of(path, checkpoint)
 
 
@@ -107,23 +106,23 @@ def open_file(path: Path, checkpoint: str | None = None) -> Reader:
     ----------
     path : Path
     checkpoint : str, optional
-        The checkpoint that its folder holds, of which there may still be a part file.
+        Id of the checkpoint that its folder holds. The file may still be a part file of that checkpoint.
 
     Raises
     ------
     FileNotFoundError, DeviceMemoryError
     FileFormatError
-        Where the kind of file is unknown, or its header malformed.
+        If the kind of file is unknown, or its header is malformed.
     """
-    found = next((reader for kind, reader in _KINDS.items() if path.name.lower().endswith(kind)), None)
-    if found is None:
-        raise FileFormatError(f"{path.name}: unknown kind of file, rows are read of {', '.join(_KINDS)}")
-    with reading(_current(path, checkpoint), found.writer):
-        return found.open(path, checkpoint)
+    reader = next((reader for suffix, reader in _READERS.items() if path.name.lower().endswith(suffix)), None)
+    if reader is None:
+        raise FileFormatError(f"{path.name}: unknown kind of file, rows can be read from {', '.join(_READERS)}")
+    with reading(_current_file(path, checkpoint), reader.writer):
+        return reader.open(path, checkpoint)
 
 
-def _current(path: Path, checkpoint: str | None) -> Path:
-    """Give the file to read: the part file, as long as there is one of this checkpoint, and else the file itself."""
+def _current_file(path: Path, checkpoint: str | None) -> Path:
+    """Return the file to read: the part file of this checkpoint if there is one, else the file itself."""
     part = None if checkpoint is None else checkpoint_part(path, checkpoint)
     return path if part is None or not part.exists() else part
 
@@ -133,7 +132,7 @@ def _current(path: Path, checkpoint: str | None) -> Path:
 
 @dataclass(frozen=True)
 class _Npz:
-    """A file of `scipy.sparse.save_npz`: of CSR only the rows are read, other formats are loaded whole and sliced."""
+    """A file of `scipy.sparse.save_npz`. Of CSR, only the rows are read; other formats are loaded whole and sliced."""
 
     writer: ClassVar = npz.WRITER
 
@@ -141,93 +140,94 @@ class _Npz:
     shape: tuple[int, int]
     format: str
     dtype: np.dtype[Any]
-    was_moved: bool
+    is_permuted: bool
     checkpoint: str | None
 
     @classmethod
     def open(cls, path: Path, checkpoint: str | None) -> Self:
-        with zipfile.ZipFile(_current(path, checkpoint)) as archive:
+        with zipfile.ZipFile(_current_file(path, checkpoint)) as archive:
             headers = npz.headers(archive)
             own_checkpoint = _checkpoint_of(archive)
-            shape, kind = (_whole(archive, name).tolist() for name in ("shape", "format"))
+            shape, format_name = (_read_member(archive, name).tolist() for name in ("shape", "format"))
         num_rows, num_cols = map(index, shape)
         if num_rows < 0 or num_cols < 0:
             raise ValueError(f"its shape is {(num_rows, num_cols)}, which falls below 0")
-        layout = kind.decode() if isinstance(kind, bytes) else str(kind)
-        if layout == "csr":
+        format_name = format_name.decode() if isinstance(format_name, bytes) else str(format_name)
+        if format_name == "csr":
             _check_lengths(headers, num_rows)
         dtype = headers["data"].dtype
         check_values(dtype)
         shape = num_rows, num_cols
-        return cls(path, shape, layout, dtype.newbyteorder("="), PERMUTATION in headers, own_checkpoint)
+        return cls(path, shape, format_name, dtype.newbyteorder("="), PERMUTATION in headers, own_checkpoint)
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         if self.format != "csr":
             with reading(self.path, self.writer):
                 return npz.read(self.path, None)[lo:hi]
-        with self._opened() as file:
+        with self._open_checked() as file:
             indptr = self._indptr(file, lo, hi)
             begin, end = int(indptr[0]), int(indptr[-1])
-            data, indices = (_part(file, name, begin, end) for name in ("data", "indices"))
-            found = sp.csr_array((data, indices, indptr - begin), shape=(hi - lo, self.shape[1]))
-            return as_csr(found, os.fstat(file.fileno()).st_size)
+            data, indices = (_read_range(file, name, begin, end) for name in ("data", "indices"))
+            rows = sp.csr_array((data, indices, indptr - begin), shape=(hi - lo, self.shape[1]))
+            return as_csr(rows, os.fstat(file.fileno()).st_size)
 
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         if self.format != "csr":
             return None
-        with self._opened() as file:
+        with self._open_checked() as file:
             return np.diff(self._indptr(file, lo, hi)).astype(np.int64)
 
-    def moved(self) -> tuple[int, npt.NDArray[np.int64]] | None:
-        if not self.was_moved:
+    def permutation_part(self) -> tuple[int, npt.NDArray[np.int64]] | None:
+        if not self.is_permuted:
             return None
-        with self._opened() as file:
-            (first,) = _part(file, FIRST_ROW, 0, 1)
-            found = _part(file, PERMUTATION, 0, self.shape[0])
-            if found.dtype.kind != "i":
-                raise ValueError(f"{PERMUTATION} must be integers, got {found.dtype}")
-            return int(first), found.astype(np.int64, copy=False)
+        with self._open_checked() as file:
+            (first,) = _read_range(file, FIRST_ROW, 0, 1)
+            numbers = _read_range(file, PERMUTATION, 0, self.shape[0])
+            if numbers.dtype.kind != "i":
+                raise ValueError(f"{PERMUTATION} must be integers, got {numbers.dtype}")
+            return int(first), numbers.astype(np.int64, copy=False)
 
     @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
-        """Open the file, which stays the same while it is open, also where another one takes its place."""
-        path = _current(self.path, self.checkpoint)
+    def _open_checked(self) -> Iterator[IO[bytes]]:
+        """Open the file and check its checkpoint. An open file stays the same, even if another one replaces it."""
+        path = _current_file(self.path, self.checkpoint)
         with reading(path, self.writer), path.open("rb") as file:
             with zipfile.ZipFile(file) as archive:
-                is_another = _checkpoint_of(archive) != self.checkpoint
-            if not is_another:
+                is_replaced = _checkpoint_of(archive) != self.checkpoint
+            if not is_replaced:
                 yield file
-        if is_another:
+        if is_replaced:
             raise StructureError(
                 f"{self.path.name} has been replaced by a file of another checkpoint since its header was read: call "
                 "from_loaders(files, shape) again"
             )
 
     def _indptr(self, file: IO[bytes], lo: int, hi: int) -> npt.NDArray[Any]:
-        indptr = _part(file, "indptr", lo, hi + 1)
-        begins = indptr[0] == 0 if lo == 0 else indptr[0] >= 0
-        if indptr.dtype.kind != "i" or not begins or (np.diff(indptr) < 0).any():
+        indptr = _read_range(file, "indptr", lo, hi + 1)
+        is_valid_start = indptr[0] == 0 if lo == 0 else indptr[0] >= 0
+        if indptr.dtype.kind != "i" or not is_valid_start or (np.diff(indptr) < 0).any():
             raise ValueError("indptr must be integers from 0 on that never fall")
         return indptr
 
 
-def _whole(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+def _read_member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """Read a whole array of an archive."""
     with archive.open(f"{name}.npy") as member:
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def _checkpoint_of(archive: zipfile.ZipFile) -> str | None:
-    """Give the id of the checkpoint that a file is of, None where it is of none."""
+    """Return the id of the checkpoint to which a file belongs; None if it belongs to none."""
     if f"{CHECKPOINT}.npy" not in archive.namelist():
         return None
-    found = str(_whole(archive, CHECKPOINT))
-    if not _ID.fullmatch(found):
-        raise ValueError(f"{CHECKPOINT} must be 32 hexadecimal digits, it is {found!r:.99}")
-    return found
+    checkpoint = str(_read_member(archive, CHECKPOINT))
+    if not _ID.fullmatch(checkpoint):
+        raise ValueError(f"{CHECKPOINT} must be 32 hexadecimal digits, it is {checkpoint!r:.99}")
+    return checkpoint
 
 
 def _check_lengths(headers: dict[str, npz.Header], num_rows: int) -> None:
-    """Refuse vectors of CSR that do not fit to each other."""
+    """Raise an error if the lengths of the three arrays of CSR do not match."""
     shapes = [headers[name].shape if name in headers else () for name in ("indptr", "indices", "data")]
     if shapes[0] != (num_rows + 1,) or shapes[1] != shapes[2] or len(shapes[1]) != 1:
         got = ", ".join(map(str, shapes))
@@ -237,22 +237,22 @@ def _check_lengths(headers: dict[str, npz.Header], num_rows: int) -> None:
         )
 
 
-def _part(file: IO[bytes], name: str, start: int, stop: int) -> npt.NDArray[Any]:
-    """Read part of a vector, of what stands before it as little as can be."""
+def _read_range(file: IO[bytes], name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    """Read elements `start` up to `stop` of a vector, and as little as possible of the elements before them."""
     with _member(file, f"{name}.npy") as stream:
         shape, dtype = npz.array_header(stream, name)
         if len(shape) != 1 or stop > shape[0]:
             raise ValueError(f"{name} must be a vector of {stop} numbers or more, got {dtype} of shape {shape}")
         stream.seek(start * dtype.itemsize, os.SEEK_CUR)
-        found = np.empty(stop - start, dtype)
-        target, filled = found.view(np.uint8), 0
+        values = np.empty(stop - start, dtype)
+        target, filled = values.view(np.uint8), 0
         while filled < target.size:
             piece = np.frombuffer(stream.read(min(_CHUNK, target.size - filled)), np.uint8)
             if not piece.size:
                 raise EOFError(f"{name} ends early")
             target[filled : filled + piece.size] = piece
             filled += piece.size
-    return found
+    return values
 
 
 @contextmanager
@@ -260,7 +260,7 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     """Open a member of an archive at its first byte."""
     with zipfile.ZipFile(file) as archive:
         info = archive.getinfo(name)
-        if info.compress_type == zipfile.ZIP_STORED:  # bytes of the file itself, where seeking reads nothing
+        if info.compress_type == zipfile.ZIP_STORED:  # yield the file itself, in which seeking reads nothing
             file.seek(info.header_offset + 26)
             name_and_extra = struct.unpack("<HH", file.read(4))
             file.seek(sum(name_and_extra), os.SEEK_CUR)
@@ -275,9 +275,9 @@ def _member(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 
 @dataclass(frozen=True)
 class _MatrixMarket:
-    """A file in NIST's text format: entries come in any order, so each range of rows takes reading all of it.
+    """A file in NIST's text format. The entries have any order, so the whole file is read for each range of rows.
 
-    It is read a chunk of lines at a time, each of which SciPy parses as a file of its own.
+    It is read in chunks of lines. SciPy parses each chunk as if it were a file of its own.
     """
 
     writer: ClassVar = matrix_market.WRITER
@@ -299,77 +299,86 @@ class _MatrixMarket:
     def row_lengths(self, lo: int, hi: int) -> npt.NDArray[np.int64] | None:
         return None
 
-    def moved(self) -> None:
+    def permutation_part(self) -> None:
         return None
 
     def rows(self, lo: int, hi: int) -> sp.csr_array:
         with reading(self.path, self.writer):
-            parts = [self._kept(part, lo, hi) for part in self._parts(empty=lo == hi)]
+            parts = [self._select_rows(part, lo, hi) for part in self._parts(empty=lo == hi)]
             row, col, data = (np.concatenate(vectors) for vectors in zip(*parts, strict=True))
-            found = sp.coo_array((data, (row, col)), shape=(hi - lo, self.shape[1]))
-            return as_csr(found, self.path.stat().st_size)
+            rows = sp.coo_array((data, (row, col)), shape=(hi - lo, self.shape[1]))
+            return as_csr(rows, self.path.stat().st_size)
 
     @staticmethod
-    def _kept(part: sp.coo_array, lo: int, hi: int) -> tuple[npt.NDArray[Any], ...]:
-        keep = (part.row >= lo) & (part.row < hi)
-        return part.row[keep] - lo, part.col[keep], part.data[keep]
+    def _select_rows(part: sp.coo_array, lo: int, hi: int) -> tuple[npt.NDArray[Any], ...]:
+        is_selected = (part.row >= lo) & (part.row < hi)
+        return part.row[is_selected] - lo, part.col[is_selected], part.data[is_selected]
 
     def _parts(self, empty: bool) -> Iterator[sp.coo_array]:
-        """Give the matrix as sums, first one without entries, which has its dtype."""
+        """Yield matrices whose sum is the matrix. The first one has its dtype and no entries."""
         yield matrix_market.without_entries(self.header)
         if empty:
             return
-        read, done = self._entries if self.header.layout == "coordinate" else self._values, 0
+        parse = self._parse_coordinates if self.header.layout == "coordinate" else self._parse_values
+        num_read = 0
         with matrix_market.opened(self.path) as (_, stream):
             for count, lines in _line_chunks(stream):
-                if done + count > self.header.num_lines:
+                if num_read + count > self.header.num_lines:
                     raise ValueError(f"it holds more than the {self.header.num_lines:,} entries it announces")
-                yield read(done, count, lines)
-                done += count
-        if done != self.header.num_lines:
-            raise ValueError(f"it holds {done:,} entries of {self.header.num_lines:,}")
+                yield parse(num_read, count, lines)
+                num_read += count
+        if num_read != self.header.num_lines:
+            raise ValueError(f"it holds {num_read:,} entries of {self.header.num_lines:,}")
 
-    def _entries(self, first: int, count: int, lines: bytes) -> sp.coo_array:
+    def _parse_coordinates(self, first: int, count: int, lines: bytes) -> sp.coo_array:
+        """Parse lines of the layout "coordinate": each one has a row, a column and a value."""
         return self._parse(first, f"coordinate {self.header.field} {self.header.symmetry}", (*self.shape, count), lines)
 
-    def _values(self, first: int, count: int, lines: bytes) -> sp.coo_array:
-        """Place values that are listed column by column, and leave zeros out."""
+    def _parse_values(self, first: int, count: int, lines: bytes) -> sp.coo_array:
+        """Parse lines of the layout "array": the values of a dense matrix, column by column. Zeros are left out.
+
+        Of a symmetric matrix, each column is listed from its diagonal on; of a skew-symmetric one, from below it.
+        """
         values = self._parse(first, f"array {self.header.field} general", (count, 1), lines)[:, 0]
         (num_rows, num_cols), symmetry = self.shape, self.header.symmetry
-        heads = np.arange(num_cols) if symmetry in _MIRRORS else np.zeros(num_cols, np.int64)
-        heads += symmetry == "skew-symmetric"  # whose diagonal is not listed
-        starts = np.concatenate([[0], np.cumsum(num_rows - heads)])
+        first_rows = np.arange(num_cols) if symmetry in _MIRRORS else np.zeros(num_cols, np.int64)
+        first_rows += symmetry == "skew-symmetric"
+        starts = np.concatenate([[0], np.cumsum(num_rows - first_rows)])  # number of each column's first value
         numbers = np.arange(first, first + count)[values != 0]
         values = values[values != 0]
         col = np.searchsorted(starts, numbers, side="right") - 1
-        row = numbers - starts[col] + heads[col]
+        row = numbers - starts[col] + first_rows[col]
         if symmetry in _MIRRORS:
-            off = row != col
-            row, col = np.concatenate([row, col[off]]), np.concatenate([col, row[off]])
-            values = np.concatenate([values, _MIRRORS[symmetry](values[off])])
+            off_diagonal = row != col
+            row, col = np.concatenate([row, col[off_diagonal]]), np.concatenate([col, row[off_diagonal]])
+            values = np.concatenate([values, _MIRRORS[symmetry](values[off_diagonal])])
         return sp.coo_array((values, (row, col)), shape=self.shape)
 
     def _parse(self, first: int, kind: str, sizes: tuple[int, ...], lines: bytes) -> Any:
-        head = f"%%MatrixMarket matrix {kind}\n{' '.join(map(str, sizes))}\n"
+        """Parse lines as a file of their own, whose first entry is number `first` of the whole file."""
+        header = f"%%MatrixMarket matrix {kind}\n{' '.join(map(str, sizes))}\n"
         try:
-            return matrix_market.parse(BytesIO(head.encode() + lines))
-        except (ValueError, OverflowError) as error:  # counts the lines of the chunk
-            said = re.sub(r"Line (\d+)", lambda found: f"entry {first + int(found[1]) - 2}", str(error))
-            raise ValueError(said) from error
+            return matrix_market.parse(BytesIO(header.encode() + lines))
+        except (ValueError, OverflowError) as error:
+            # SciPy's message has the number of a line in the chunk, after two lines of header.
+            text = re.sub(r"Line (\d+)", lambda match: f"entry {first + int(match[1]) - 2}", str(error))
+            raise ValueError(text) from error
 
 
+# The value of entry (j, i) as a function of that of entry (i, j), for each symmetry.
 _MIRRORS: dict[str, Any] = {"symmetric": np.positive, "skew-symmetric": np.negative, "hermitian": np.conj}
 
 
 def _line_chunks(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Give lines, and how many: blank ones, which parsers skip, are taken out first."""
+    """Yield chunks of lines with their number of lines. Blank lines, which parsers skip, are removed first."""
     while chunk := stream.read(_CHUNK):
         lines = _BLANK_LINES.sub(b"\n", (chunk + stream.readline()).strip())
         if lines:
             yield lines.count(b"\n") + 1, lines
 
 
-_KINDS: dict[str, type[_Npz | _MatrixMarket]] = {
+# The readers by the suffix of the file's name.
+_READERS: dict[str, type[_Npz | _MatrixMarket]] = {
     ".npz": _Npz,
     **dict.fromkeys((".mtx", ".mtx.gz", ".mtx.bz2"), _MatrixMarket),
 }

@@ -1,4 +1,7 @@
-"""What ranks say to each other: one contract, implemented for threads, sockets and one rank alone."""
+"""The contract of a communicator between ranks, and its implementations for a single rank and for staging.
+
+`local.py` implements the contract for threads, `sockets.py` for processes, and `nccl.py` for GPUs.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,26 @@ __all__ = ["Communicator", "SingleCommunicator", "StagedCommunicator"]
 
 Buffers = Mapping[int, Array]
 
-# Seconds: between two looks whether all others are there, that a wait is busy, and that it sleeps then.
-_CHECK_EVERY, _SPIN, _NAP = 0.05, 2e-3, 5e-5
+# Seconds between two calls of `check` while a rank waits.
+_CHECK_INTERVAL = 0.05
+# A wait polls without a pause for _BUSY_SECONDS, and after that once every _POLL_INTERVAL seconds.
+_BUSY_SECONDS, _POLL_INTERVAL = 2e-3, 5e-5
 
 
 class Communicator(ABC):
-    """A rank's end of a group. All ranks call the same methods in the same order.
+    """The connection of one rank to the other ranks of its group. All ranks call the same methods in the same order.
 
     Attributes
     ----------
     rank, world_size : int
+        The number of this rank, and the number of ranks.
     timeout : float
-        Seconds that another rank may be silent when something of it is waited for.
+        Longest time, in seconds, for which a rank may be silent while another one waits for it.
     is_queued : bool
-        Whether calls with arrays of a GPU only queue work on its current stream, and so can be part of a CUDA graph.
+        Whether calls with arrays of a GPU only queue work on its current stream, so that they can be part of a CUDA
+        graph.
     is_stuck : bool
-        Whether something has not let go in time. Only the end of the process frees what it holds then.
+        Whether closing or aborting has not finished in time. The resources are then freed only when the process ends.
 
     Examples
     --------
@@ -54,76 +61,79 @@ class Communicator(ABC):
     is_stuck: bool = False
 
     def on(self, device: Device) -> Communicator:
-        """Give a communicator of the same ranks that takes arrays of a device.
+        """Return a communicator of the same ranks that takes arrays of a device.
 
         Parameters
         ----------
         device : Device
-            Where the arrays live that will be sent.
+            The device on which the arrays to be sent lie.
 
         Returns
         -------
         Communicator
-            This one where it takes them; otherwise one that goes by way of the host.
+            This one if it takes arrays of the device; otherwise one that copies them through host memory.
         """
         return self if device.is_host else StagedCommunicator(self, device)
 
-    def check(self) -> None:  # noqa: B027  (whoever can tell only when it waits has nothing to do)
-        """Raise where another rank is known to be gone, or to have called `abort`."""
+    def check(self) -> None:  # noqa: B027  (not abstract: a communicator that notices losses only in a wait does nothing)
+        """Raise an error if another rank is known to be lost, or to have called `abort`."""
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for something on this rank's device that others may keep from ever being done.
+        """Wait for work on this rank's device that may depend on other ranks; raise an error if one of them is lost.
 
         Parameters
         ----------
         is_done : callable
-            Tells, without waiting, whether it is.
+            Returns, without waiting, whether the work is done.
 
         Raises
         ------
         CommunicationError, RankLostError
         """
         began = time.monotonic()
-        next_check = began + _CHECK_EVERY
+        next_check = began + _CHECK_INTERVAL
         while not is_done():
             now = time.monotonic()
             if now >= next_check:
                 self.check()
-                next_check = now + _CHECK_EVERY
+                next_check = now + _CHECK_INTERVAL
             if now - began > self.timeout:
                 raise CommunicationError(f"rank {self.rank} has waited for {self.timeout:g} s: another rank is silent")
-            if now - began > _SPIN:
-                time.sleep(_NAP)
+            if now - began > _BUSY_SECONDS:
+                time.sleep(_POLL_INTERVAL)
 
     @abstractmethod
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        """Begin to send contiguous arrays to other ranks, and give what waits for those that come.
+        """Begin to send arrays to other ranks, and return a callable that waits for the arrays that they send.
 
         Parameters
         ----------
-        sends, receives : mapping of rank to array
-            What goes where, and where to put what comes from where, of the very size and dtype that is sent. Arrays
-            that are sent must not change before the exchange has been waited for.
+        sends : mapping of rank to array
+            Contiguous arrays, by the rank that receives them. They must not change until the exchange is complete.
+        receives : mapping of rank to array
+            Contiguous arrays to be filled, by the rank that sends their values. Size and dtype must be those of the
+            array that is sent.
 
         Returns
         -------
         callable
-            Returns once all of `receives` is filled; to be called before any other method.
+            Waits until all arrays of `receives` are filled. It must be called before any other method.
 
         Raises
         ------
         CommunicationError, RankLostError
-            From either call: another rank is gone, silent, or about something else, or has called `abort`.
+            From this method or from the returned callable, if another rank is lost or silent, makes a different call,
+            or has called `abort`.
         """
 
     @abstractmethod
     def allreduce(self, values: Array) -> None:
-        """Add an array up over all ranks, in place: the same bits on each, run after run.
+        """Replace an array by its sum over all ranks, with the same bits on every rank and in every run.
 
         Parameters
         ----------
         values : array
-            Of the same shape and dtype on all ranks.
+            It has the same shape and dtype on all ranks.
 
         Raises
         ------
@@ -132,17 +142,17 @@ class Communicator(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Have every other rank's next or current call raise `CommunicationError`.
+        """Make the current or next call of every other rank raise `CommunicationError`.
 
         Parameters
         ----------
         reason : str
-            What these errors say.
+            The message of these errors.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the group holds. Nothing may be called after it."""
+        """Free the resources of this rank's end. No method may be called afterwards."""
 
     def __enter__(self) -> Communicator:
         return self
@@ -154,7 +164,7 @@ class Communicator(ABC):
 
 
 class SingleCommunicator(Communicator):
-    """One rank alone.
+    """The communicator of a group of one rank.
 
     Examples
     --------
@@ -186,43 +196,46 @@ class SingleCommunicator(Communicator):
 
 
 class StagedCommunicator(Communicator):
-    """A communicator of host arrays for a GPU's: by way of the host, which waits for each call.
+    """Sends the arrays of a GPU over a communicator for host arrays. Each call copies through host memory and waits.
 
     Parameters
     ----------
     communicator : Communicator
+        A communicator that takes host arrays.
     device : Device
+        The device of the arrays.
     """
 
     def __init__(self, communicator: Communicator, device: Device) -> None:
-        self._inner, self._device = communicator, device
+        self._host_communicator, self._device = communicator, device
         self.rank, self.world_size, self.timeout = communicator.rank, communicator.world_size, communicator.timeout
 
     def on(self, device: Device) -> Communicator:
-        return self if device is self._device else self._inner.on(device)
+        return self if device is self._device else self._host_communicator.on(device)
 
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
         device = self._device
-        arrived = {peer: np.empty(target.shape, target.dtype) for peer, target in receives.items()}
-        wait_for = self._inner.exchange({peer: device.download(values) for peer, values in sends.items()}, arrived)
+        received = {peer: np.empty(target.shape, target.dtype) for peer, target in receives.items()}
+        sent = {peer: device.download(values) for peer, values in sends.items()}
+        wait_on_host = self._host_communicator.exchange(sent, received)
 
         def wait() -> None:
-            wait_for()
+            wait_on_host()
             for peer, target in receives.items():
-                target[...] = device.upload(arrived[peer])
+                target[...] = device.upload(received[peer])
 
         return wait
 
     def allreduce(self, values: Array) -> None:
         on_host = self._device.download(values)
-        self._inner.allreduce(on_host)
+        self._host_communicator.allreduce(on_host)
         values[...] = self._device.upload(on_host)
 
     def check(self) -> None:
-        self._inner.check()
+        self._host_communicator.check()
 
     def abort(self, reason: str) -> None:
-        self._inner.abort(reason)
+        self._host_communicator.abort(reason)
 
     def close(self) -> None:
-        self._inner.close()
+        self._host_communicator.close()

@@ -1,4 +1,18 @@
-"""A rank's part of a matrix in PETSc's MPIAIJ shape, and what its products exchange.
+"""The two blocks of a rank's rows, as in PETSc's MPIAIJ matrices, and the exchange of ghost entries between ranks.
+
+The rows of rank 1 of 3, divided by the rank that owns the columns:
+
+                rank 0        rank 1        rank 2
+            +-------------+-------------+-------------+
+    rows    |   *      *  |  diagonal   |    *        |     *  entries of the off-diagonal block, which has only the
+    of      |   *         |  block      |    *     *  |        rows and columns with such entries
+    rank 1  |             |             |             |
+            +-------------+-------------+-------------+
+                ^      ^                     ^     ^        columns of these entries: the ghosts of rank 1
+
+A product needs the entries of the vector that belong to the ghosts, which other ranks own. Each rank gathers the
+entries that others need into a buffer, begins to exchange these buffers, and multiplies its diagonal block meanwhile.
+Then it multiplies the off-diagonal block by the ghosts that it has received.
 
 References
 ----------
@@ -27,18 +41,20 @@ __all__ = ["Halo", "HaloExchange", "RowBlock", "split_columns"]
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """The rows of one rank, split by who owns the columns.
+    """The rows of one rank, split into the columns that the rank owns and the columns of other ranks.
 
     Attributes
     ----------
     diagonal : csr_array
-        Entries in the rank's own columns, numbered from its first; of SciPy, or a `GpuSparseMatrix` as it is.
+        The entries in the rank's own columns, which are numbered from the first of them; a SciPy array or a
+        `GpuSparseMatrix`.
     off_diagonal : csr_array
-        All others: of the rows that have any, in columns numbered by `ghosts`.
+        All other entries. Row i of this block is row ``boundary[i]`` of the rank, and column j is column ``ghosts[j]``
+        of the matrix.
     boundary : array of int64
-        Which rows those are.
+        The rank's rows that have entries in columns of other ranks.
     ghosts : array of int64
-        Columns of other ranks that have entries here, sorted.
+        Columns of other ranks in which the rank's rows have entries, sorted.
     """
 
     diagonal: sp.csr_array
@@ -52,31 +68,31 @@ class RowBlock:
         Parameters
         ----------
         dtype : dtype
-            Of the values; indices stay as they are.
+            New dtype of the values.
 
         Returns
         -------
         RowBlock
-            With the same arrays where they have this dtype already.
+            The converted blocks. Arrays that have this dtype already are not copied.
         """
         diagonal, off_diagonal = (part.astype(dtype, copy=False) for part in (self.diagonal, self.off_diagonal))
         return replace(self, diagonal=diagonal, off_diagonal=off_diagonal)
 
 
 def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
-    """Split a rank's rows into its own columns and the ghosts; entries keep their order.
+    """Split a rank's rows into a diagonal and an off-diagonal block. Entries keep their order.
 
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, all columns)
-        On the host.
+        The rows of the rank, on the host.
     columns : slice
-        Those that the rank owns.
+        The columns that the rank owns.
 
     Returns
     -------
     RowBlock
-        Columns are int32 where that holds them.
+        Its indices are int32 if that is large enough, else int64.
 
     Examples
     --------
@@ -88,17 +104,20 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
     (4, 2, array([1, 4]))
     """
     is_own = (block.indices >= columns.start) & (block.indices < columns.stop)
-    ghosts, places = np.unique(block.indices[~is_own], return_inverse=True)
-    own = block.indices[is_own] - columns.start
+    ghosts, ghost_numbers = np.unique(block.indices[~is_own], return_inverse=True)
+    own_numbers = block.indices[is_own] - columns.start
 
-    def part(mask: npt.NDArray[np.bool_], indices: npt.NDArray[Any], width: int) -> sp.csr_array:
-        before = np.concatenate([[0], np.cumsum(mask)])
-        indptr = before[block.indptr]
-        dtype = np.int32 if max(indptr[-1], width) < 2**31 else np.int64
+    def select(mask: npt.NDArray[np.bool_], indices: npt.NDArray[Any], num_columns: int) -> sp.csr_array:
+        """Return the entries that a mask selects, with new column indices."""
+        num_selected_before = np.concatenate([[0], np.cumsum(mask)])
+        indptr = num_selected_before[block.indptr]
+        dtype = np.int32 if max(indptr[-1], num_columns) < 2**31 else np.int64
         arrays = block.data[mask], indices.astype(dtype), indptr.astype(dtype)
-        return sp.csr_array(arrays, shape=(block.shape[0], width))
+        return sp.csr_array(arrays, shape=(block.shape[0], num_columns))
 
-    diagonal, others = part(is_own, own, columns.stop - columns.start), part(~is_own, places, ghosts.size)
+    diagonal = select(is_own, own_numbers, columns.stop - columns.start)
+    others = select(~is_own, ghost_numbers, ghosts.size)
+    # Drop the rows without entries in columns of other ranks.
     boundary = np.flatnonzero(np.diff(others.indptr))
     indptr = np.append(others.indptr[:-1][boundary], others.indptr[-1])
     shape = (boundary.size, ghosts.size)
@@ -107,27 +126,27 @@ def split_columns(block: sp.csr_array, columns: slice) -> RowBlock:
 
 
 class Halo:
-    """Who needs which of a rank's entries, and whose entries it needs: found out once, used by every product.
+    """The plan of a halo exchange: which entries of a vector a rank sends to, and receives from, each other rank.
 
-    Made by all ranks at the same time.
+    All ranks make theirs at the same time, once. Every product uses it.
 
     Parameters
     ----------
     ghosts : array of int64
-        As in `RowBlock`.
+        The columns of other ranks that this rank needs, as in `RowBlock`.
     columns : RowPartition
-        Of the columns.
+        The owners of the columns.
     communicator : Communicator
-        Of the ranks that own them, for arrays of the host.
+        A communicator of the ranks, for host arrays.
 
     Attributes
     ----------
     sends : dict of rank to array
-        Local numbers of the entries that each other rank needs, sorted.
+        For each rank that needs some of this rank's entries, their local numbers, sorted.
     receives : dict of rank to slice
-        Where its entries stand among the ghosts.
+        For each rank that owns ghosts of this rank, the positions of these ghosts in `ghosts`.
     size, num_ghosts : int
-        Entries that the rank owns, and ghosts.
+        Number of entries that the rank owns, and number of its ghosts.
 
     Examples
     --------
@@ -145,76 +164,97 @@ class Halo:
             raise ShapeError(f"{columns.world_size} blocks of columns for {communicator.world_size} ranks")
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]
         owners = columns.owners(ghosts)
-        wanted = np.zeros((communicator.world_size, communicator.world_size), np.int64)
-        wanted[rank] = np.bincount(owners, minlength=communicator.world_size)
-        communicator.allreduce(wanted)  # row: who asks; column: whom
-        ends = np.cumsum(wanted[rank])
+        # counts[p, q] is the number of ghosts of rank p that rank q owns.
+        counts = np.zeros((communicator.world_size, communicator.world_size), np.int64)
+        counts[rank] = np.bincount(owners, minlength=communicator.world_size)
+        communicator.allreduce(counts)
+        ends = np.cumsum(counts[rank])
         self.receives = {
-            int(p): slice(int(ends[p] - wanted[rank, p]), int(ends[p])) for p in np.flatnonzero(wanted[rank])
+            int(p): slice(int(ends[p] - counts[rank, p]), int(ends[p])) for p in np.flatnonzero(counts[rank])
         }
-        asked = {int(p): np.empty(wanted[p, rank], np.int64) for p in np.flatnonzero(wanted[:, rank])}
-        communicator.exchange({p: ghosts[part] for p, part in self.receives.items()}, asked)()
-        self.sends = {p: numbers - first for p, numbers in asked.items()}
+        requests = {int(p): np.empty(counts[p, rank], np.int64) for p in np.flatnonzero(counts[:, rank])}
+        communicator.exchange({p: ghosts[part] for p, part in self.receives.items()}, requests)()
+        self.sends = {p: numbers - first for p, numbers in requests.items()}
         self.num_ghosts = ghosts.size
         self.size = columns.row_bounds[rank + 1] - first
 
 
 class HaloExchange:
-    """A halo with buffers for vectors of one dtype, `columns` at a time, on the communicator's device.
+    """Exchanges the entries of vectors by the plan of a `Halo`, with buffers that every product reuses.
 
-    What goes to or comes from one rank is contiguous, column after column.
+    There are two buffers. One holds this rank's entries that other ranks need (`_shared`), the other one its ghosts
+    (`_ghosts`). `gather` sends shared entries and receives ghosts; `scatter_add` sends ghosts and receives values to be
+    added to shared entries. In both buffers, the entries for one rank are contiguous, one column after the other.
 
     Parameters
     ----------
     halo : Halo
+        The plan.
     communicator : Communicator
-        That takes arrays of the device.
+        A communicator that takes arrays of the device.
     device : Device
+        The device of the vectors.
     dtype : dtype
+        The dtype of the vectors.
     columns : int
+        Number of vectors that are exchanged at the same time.
     """
 
     def __init__(
         self, halo: Halo, communicator: Communicator, device: Device, dtype: np.dtype[Any], columns: int
     ) -> None:
         self._communicator, self._device = communicator, device
-        ghosts = {peer: np.arange(part.start, part.stop) for peer, part in halo.receives.items()}
-        self._inner = _Peers(device, halo.sends, halo.size, dtype, columns)
-        self._outer = _Peers(device, ghosts, halo.num_ghosts, dtype, columns)
-        # Received column after column for one rank after the other, which is the order of ghosts where there is one.
-        self._order = device.upload(np.argsort(device.download(self._outer.numbers))) if columns > 1 else None
-        self._ghosts = self._outer.buffer if columns == 1 else device.empty(columns * halo.num_ghosts, dtype)
+        ghost_numbers = {peer: np.arange(part.start, part.stop) for peer, part in halo.receives.items()}
+        self._shared = _PeerBuffers(device, halo.sends, halo.size, dtype, columns)
+        self._ghosts = _PeerBuffers(device, ghost_numbers, halo.num_ghosts, dtype, columns)
+        # The buffer is ordered by rank first and by column second. For one column that is the order of the ghosts. For
+        # several columns, `_ghost_order` sorts a buffer by column first.
+        self._ghost_order = device.upload(np.argsort(device.download(self._ghosts.numbers))) if columns > 1 else None
+        self._sorted_ghosts = self._ghosts.buffer if columns == 1 else device.empty(columns * halo.num_ghosts, dtype)
 
     def gather(self, x: Array) -> Callable[[], Array]:
-        """Begin to send others what they need of x; give what waits for the ghosts."""
-        kernels, inner, outer = kernels_of(self._device), self._inner, self._outer
-        kernels.gather(self._device, x, inner.numbers, inner.buffer)
-        wait = self._communicator.exchange(inner.parts, outer.parts)
+        """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts."""
+        kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
+        kernels.gather(self._device, x, shared.numbers, shared.buffer)
+        wait = self._communicator.exchange(shared.parts, ghosts.parts)
 
         def finish() -> Array:
             wait()
-            if self._order is not None:
-                kernels.gather(self._device, outer.buffer, self._order, self._ghosts)
-            return self._ghosts
+            if self._ghost_order is not None:
+                kernels.gather(self._device, ghosts.buffer, self._ghost_order, self._sorted_ghosts)
+            return self._sorted_ghosts
 
         return finish
 
-    def scatter_add(self, ghosts: Array) -> Callable[[Array], None]:
-        """Begin to send ghosts back to their owners; give what adds those that come to a vector, rank after rank."""
-        kernels, inner, outer = kernels_of(self._device), self._inner, self._outer
-        kernels.gather(self._device, ghosts, outer.numbers, outer.buffer)
-        wait = self._communicator.exchange(outer.parts, inner.parts)
+    def scatter_add(self, ghost_values: Array) -> Callable[[Array], None]:
+        """Begin to send the values of ghosts to their owners; return a callable that adds received values to a vector.
+
+        It adds them in the order of the ranks, so that the result has the same bits in every run.
+        """
+        kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
+        kernels.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
+        wait = self._communicator.exchange(ghosts.parts, shared.parts)
 
         def add_to(y: Array) -> None:
             wait()
-            for peer in sorted(inner.parts):
-                kernels.scatter_add(self._device, inner.parts[peer], inner.numbers_of[peer], y)
+            for peer in sorted(shared.parts):
+                kernels.scatter_add(self._device, shared.parts[peer], shared.numbers_of[peer], y)
 
         return add_to
 
 
-class _Peers:
-    """Entries of a vector that belong to several ranks, by rank, and a buffer for them."""
+class _PeerBuffers:
+    """A buffer for the entries of vectors that are exchanged with other ranks, ordered by rank and then by column.
+
+    Attributes
+    ----------
+    numbers : array of int
+        For each element of the buffer, its position in the vectors, which are stored one column after the other.
+    buffer : array
+        The values of these entries.
+    parts, numbers_of : dict of rank to array
+        The parts of `buffer` and of `numbers` that belong to each rank.
+    """
 
     def __init__(
         self,
@@ -224,12 +264,13 @@ class _Peers:
         dtype: np.dtype[Any],
         columns: int,
     ) -> None:
-        kind = np.int32 if columns * size < 2**31 else np.int64
+        index_dtype = np.int32 if columns * size < 2**31 else np.int64
         offsets = size * np.arange(columns)[:, None]
-        found = [(offsets + numbers[peer]).astype(kind).reshape(-1) for peer in sorted(numbers)]
-        ends = np.cumsum([len(part) for part in found])
-        slices = {p: slice(e - len(part), e) for p, part, e in zip(sorted(numbers), found, ends.tolist(), strict=True)}
-        self.numbers = device.upload(np.concatenate([np.empty(0, kind), *found]))
+        peers = sorted(numbers)
+        parts = [(offsets + numbers[peer]).astype(index_dtype).reshape(-1) for peer in peers]
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        slices = {peer: slice(end - len(part), end) for peer, part, end in zip(peers, parts, ends, strict=True)}
+        self.numbers = device.upload(np.concatenate([np.empty(0, index_dtype), *parts]))
         self.buffer = device.empty(self.numbers.size, dtype)
         self.parts = {peer: self.buffer[part] for peer, part in slices.items()}
         self.numbers_of = {peer: self.numbers[part] for peer, part in slices.items()}

@@ -1,7 +1,8 @@
-"""Connections whose ends prove that they know a secret, within a total time limit and only a bounded number at a time.
+"""Connections whose two ends prove to each other that they know a secret.
 
-A listener serves strangers too: silent ones, ones that send a byte a second, and many at once. Each handshake therefore
-has a thread of its own, one time limit for all that it waits for, TLS included, and ends early where too many are open.
+A listening port also receives connections from strangers, which do not prove that they know the secret. They may be
+silent, may send one byte per second, or may come in large numbers. Each handshake therefore runs in a thread of its own
+and has one time limit for all of its steps, TLS included. If too many handshakes are open, the oldest one is ended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from gsparse.device.locks import make_lock
 from gsparse.errors import CommunicationError
 
 __all__ = [
@@ -34,36 +36,40 @@ Address = tuple[str, int]
 
 # Time limit, in seconds, for a new connection to prove that it knows the secret.
 HANDSHAKE_TIMEOUT = 5.0
-# Handshakes of strangers that may be open at the same time: each costs a thread.
+# Maximum number of strangers' handshakes that may be open at the same time: each occupies a thread.
 MAX_STRANGERS = 64
-_NONCE = 32
-# Seconds between two looks whether an acceptor was closed (not every system wakes it), and after a failed accept.
-_LOOK_EVERY, _RETRY = 1.0, 0.05
+# Length of a challenge, in bytes.
+_CHALLENGE_SIZE = 32
+# Seconds between two checks whether the acceptor was closed. Some systems do not wake the accepting thread when the
+# listener is shut down.
+_CLOSED_CHECK_INTERVAL = 1.0
+# Seconds to wait after `accept` has failed.
+_ACCEPT_RETRY_DELAY = 0.05
 
 
 class Deadline:
-    """A point in time until which everything has to be done.
+    """One time limit for several operations.
 
     Parameters
     ----------
     seconds : float
-        From now.
+        Time from now until the deadline.
     """
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
-    def left(self) -> float:
-        """Return the seconds that are left; raise `TimeoutError` where there are none."""
-        left = self._end - time.monotonic()
-        if left <= 0:
+    def remaining(self) -> float:
+        """Return the seconds that remain; raise `TimeoutError` if the deadline has passed."""
+        seconds = self._end - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError("timed out")
-        return left
+        return seconds
 
 
-# What the system answers where it knows no way to a host, and seconds until it is asked once more.
+# Errors of the operating system that say that there is no route to a host, and seconds until the next attempt.
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
-_RETRY_AFTER = 0.1
+_CONNECT_RETRY_DELAY = 0.1
 
 Identify = Callable[[socket.socket, Deadline], int]
 Admit = Callable[[int, socket.socket], None]
@@ -75,23 +81,25 @@ class Acceptor:
     Parameters
     ----------
     listener : socket
-        It is closed with the acceptor.
+        The listening socket. Closing the acceptor closes it.
     identify : callable
-        Called with a new connection and the `Deadline` of its handshake. Returns the number that the peer has proved to
-        be, or raises `OSError` or `CommunicationError`, which closes the connection.
+        Called with a new connection and the `Deadline` of its handshake. It returns the number that the peer has proved
+        to have, or raises `OSError` or `CommunicationError`, which closes the connection.
     admit : callable
-        Called with that number and the connection, which belongs to it from then on, by one thread at a time. What it
-        raises closes the connection too.
+        Called with that number and the connection, by one thread at a time. It takes over the connection and has to
+        close it later. If it raises an exception, the acceptor closes the connection.
     tls : SSLContext or None
+        If not None, connections are encrypted with TLS.
     limit : int, optional
-        Handshakes that may be open at the same time. One more ends the oldest: an honest one takes milliseconds.
+        Maximum number of handshakes that are open at the same time. A further connection ends the oldest handshake: a
+        handshake of a peer that knows the secret takes milliseconds.
     name : str, optional
-        Of the threads.
+        Name of the threads.
 
     Attributes
     ----------
     refused : str
-        Why the last stranger was refused, as an addition to an error's text; empty where none was.
+        Reason why the last stranger was refused, in brackets, to be appended to an error message; empty if none was.
     """
 
     def __init__(
@@ -104,27 +112,28 @@ class Acceptor:
         name: str = "gsparse accepts",
     ) -> None:
         self._listener, self._tls, self._limit, self._name = listener, tls, limit, name
-        self._lock = threading.RLock()
+        self._lock = make_lock()  # guards `_handshakes`, and lets one thread at a time call `admit`
         self._handshakes: dict[socket.socket, threading.Thread] = {}  # the oldest first
         self._closed = threading.Event()
         self.refused = ""
-        listener.settimeout(_LOOK_EVERY)
-        # Only the threads hold `identify` and `admit`, which are methods of the acceptor's owner. Held by the acceptor,
-        # they would make a reference cycle, and the owner's memory would be kept until garbage is collected.
+        listener.settimeout(_CLOSED_CHECK_INTERVAL)
+        # `identify` and `admit` are methods of the acceptor's owner. They are passed to the threads and not stored in
+        # the acceptor: that would make a reference cycle, and the owner's memory would be freed only by the garbage
+        # collector.
         self._thread = threading.Thread(target=self._accept, args=(identify, admit), name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the listener and all handshakes; nothing is admitted afterwards."""
+        """Close the listener and end all handshakes; no connection is admitted afterwards."""
         self._closed.set()
         shut_down(self._listener)  # wakes the accepting thread
         _join(self._thread)
         self._listener.close()
         with self._lock:
-            open_now = list(self._handshakes.items())
-        for connection, _ in open_now:
+            handshakes = list(self._handshakes.items())
+        for connection, _ in handshakes:
             shut_down(connection)
-        for _, thread in open_now:
+        for _, thread in handshakes:
             _join(thread)
 
     def __enter__(self) -> Acceptor:
@@ -139,14 +148,14 @@ class Acceptor:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:  # (the connection ended before it was accepted, or no file descriptor is left)
-                self._closed.wait(_RETRY)
+            except OSError:  # the connection ended before it was accepted, or the process has no file descriptor left
+                self._closed.wait(_ACCEPT_RETRY_DELAY)
                 continue
             self._end_oldest()
-            with suppress(OSError, RuntimeError):  # (of a connection that has ended, or where no more threads are left)
-                self._begin(_prepared(connection, self._tls), identify, admit)
+            with suppress(OSError, RuntimeError):  # the connection has ended, or no thread can be started
+                self._start_handshake(_configured(connection, self._tls), identify, admit)
 
-    def _begin(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
+    def _start_handshake(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
         args = connection, identify, admit
         thread = threading.Thread(target=self._handshake, args=args, name=self._name, daemon=True)
         with self._lock, closed_on_error(connection):
@@ -154,7 +163,7 @@ class Acceptor:
             self._handshakes[connection] = thread
 
     def _end_oldest(self) -> None:
-        """End the oldest handshake where as many are open as may be."""
+        """End the oldest handshake if the maximum number is open."""
         with self._lock:
             if len(self._handshakes) < self._limit:
                 return
@@ -165,13 +174,13 @@ class Acceptor:
     def _handshake(self, connection: socket.socket, identify: Identify, admit: Admit) -> None:
         deadline = Deadline(HANDSHAKE_TIMEOUT)
         try:
-            _negotiate(connection, deadline)
+            _negotiate_tls(connection, deadline)
             peer = identify(connection, deadline)
             with self._lock:
-                # (no longer a handshake: `close` and `_end_oldest` leave it alone)
+                # The handshake is complete, so `close` and `_end_oldest` must not end this connection any more.
                 del self._handshakes[connection]
                 admit(peer, connection)
-        except Exception as error:  # (whatever a stranger brings about concerns its own connection only)
+        except Exception as error:  # an error that a stranger causes must not affect other connections
             self.refused = f" (a stranger was refused: {error})"
             connection.close()
         finally:
@@ -185,100 +194,106 @@ def connect(address: Address, tls: ssl.SSLContext | None, deadline: Deadline) ->
     Raises
     ------
     OSError
-        Where nobody listens there, or the time is over.
+        If no process listens at the address, or the deadline has passed.
     """
-    connection = _prepared(_reached(address, deadline), tls, address[0])
+    connection = _configured(_connect_tcp(address, deadline), tls, address[0])
     with closed_on_error(connection):
-        _negotiate(connection, deadline)
+        _negotiate_tls(connection, deadline)
     return connection
 
 
-def _reached(address: Address, deadline: Deadline) -> socket.socket:
-    """Connect, and try again within the deadline where there is no route: a link that was cut may just have come back.
+def _connect_tcp(address: Address, deadline: Deadline) -> socket.socket:
+    """Connect, and try again until the deadline if there is no route to the host.
 
-    For a few seconds after that, the system still answers that the host cannot be reached.
+    When a link that was cut comes back, the system still reports for a few seconds that the host cannot be reached.
     """
     while True:
         try:
-            return socket.create_connection(address[:2], deadline.left())
+            return socket.create_connection(address[:2], deadline.remaining())
         except OSError as error:
-            if error.errno not in _UNREACHABLE or deadline.left() < _RETRY_AFTER:
+            if error.errno not in _UNREACHABLE or deadline.remaining() < _CONNECT_RETRY_DELAY:
                 raise
-            time.sleep(_RETRY_AFTER)
+            time.sleep(_CONNECT_RETRY_DELAY)
 
 
 def prove(
     connection: socket.socket,
     secret: bytes,
-    own: int,
+    own_number: int,
     peer: int,
     deadline: Deadline,
     *,
     connects: bool,
     purpose: bytes = b"ranks",
 ) -> None:
-    """Have each side answer the other's challenge, first the one that connects: a listener tells strangers nothing.
+    """Prove to the other side that this side knows the secret, and check the other side's proof.
 
-    An answer serves for these two challenges, numbers and roles only.
+    Each side sends random bytes, its challenge, and answers with an HMAC of both challenges. The side that connects
+    answers first, so that a listener reveals nothing to strangers. The HMAC also covers the numbers and the roles of
+    both sides, so an answer is of no use in any other handshake.
 
     Raises
     ------
     CommunicationError
-        Where the other side does not know the secret.
+        If the other side does not know the secret.
     OSError
-        Where the connection ends, or the time is over.
+        If the connection ends, or the deadline has passed.
     """
 
-    def answer(role: bytes, of: int, to: int, challenges: bytes) -> bytes:
-        return hmac.digest(secret, b"%s %s %d %d " % (purpose, role, of, to) + challenges, "sha256")
+    def answer(role: bytes, sender: int, receiver: int, challenges: bytes) -> bytes:
+        return hmac.digest(secret, b"%s %s %d %d " % (purpose, role, sender, receiver) + challenges, "sha256")
 
-    connection.settimeout(deadline.left())
-    challenge = secrets.token_bytes(_NONCE)
+    connection.settimeout(deadline.remaining())
+    challenge = secrets.token_bytes(_CHALLENGE_SIZE)
     if connects:
         connection.sendall(challenge)
-        both = challenge + read_before(connection, _NONCE, deadline)
-        connection.sendall(answer(b"connects", own, peer, both))
-        expected = answer(b"accepts", peer, own, both)
+        challenges = challenge + read_before(connection, _CHALLENGE_SIZE, deadline)
+        connection.sendall(answer(b"connects", own_number, peer, challenges))
+        expected = answer(b"accepts", peer, own_number, challenges)
     else:
-        both = read_before(connection, _NONCE, deadline) + challenge
+        challenges = read_before(connection, _CHALLENGE_SIZE, deadline) + challenge
         connection.sendall(challenge)
-        expected = answer(b"connects", peer, own, both)
+        expected = answer(b"connects", peer, own_number, challenges)
     if not hmac.compare_digest(read_before(connection, len(expected), deadline), expected):
-        raise CommunicationError(f"what calls itself rank {peer} does not know this group's secret")
+        raise CommunicationError(f"the peer that claims to be rank {peer} does not know this group's secret")
     if not connects:
-        connection.sendall(answer(b"accepts", own, peer, both))
+        connection.sendall(answer(b"accepts", own_number, peer, challenges))
 
 
 def read_before(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
-    """Read a number of bytes before a deadline, however slowly they come.
+    """Read `size` bytes before a deadline, even if they arrive one at a time.
 
     Raises
     ------
     TimeoutError, ConnectionResetError
-        Where the time is over, or the connection ends before.
+        If the deadline passes or the connection ends before `size` bytes have arrived.
     """
-    found = bytearray(size)
-    rest = memoryview(found)
-    while rest:
-        connection.settimeout(deadline.left())
-        count = connection.recv_into(rest)
+    received = bytearray(size)
+    unfilled = memoryview(received)
+    while unfilled:
+        connection.settimeout(deadline.remaining())
+        count = connection.recv_into(unfilled)
         if not count:
             raise ConnectionResetError("the connection was closed")
-        rest = rest[count:]
-    return bytes(found)
+        unfilled = unfilled[count:]
+    return bytes(received)
 
 
-def shut_down(connection: socket.socket, how: int = socket.SHUT_RDWR) -> None:
-    """Shut a connection down, which wakes the threads that read from it or write to it; it still has to be closed.
+def shut_down(connection: socket.socket, direction: int = socket.SHUT_RDWR) -> None:
+    """Shut down a connection, which wakes the threads that read from it or write to it; it still has to be closed.
 
-    (`ssl.SSLSocket.shutdown` forgets its encryption first, so a thread that is about to write would write plain text.)
+    This calls `socket.socket.shutdown` also for TLS: `ssl.SSLSocket.shutdown` drops the encryption first, so a thread
+    that is about to write would send plain text.
     """
     with suppress(OSError):
-        socket.socket.shutdown(connection, how)
+        socket.socket.shutdown(connection, direction)
 
 
-def _prepared(connection: socket.socket, tls: ssl.SSLContext | None, host: str | None = None) -> socket.socket:
-    """Return the connection as it will be used, before any handshake; `host` is given where this end has connected."""
+def _configured(connection: socket.socket, tls: ssl.SSLContext | None, host: str | None = None) -> socket.socket:
+    """Return the connection with its options set and wrapped in TLS if needed, before any handshake.
+
+    `host` is the name of the other end if this end has connected, and None if this end has accepted.
+    """
     with closed_on_error(connection):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
@@ -287,22 +302,25 @@ def _prepared(connection: socket.socket, tls: ssl.SSLContext | None, host: str |
         return tls.wrap_socket(connection, host is None, do_handshake_on_connect=False, server_hostname=name)
 
 
-def _negotiate(connection: socket.socket, deadline: Deadline) -> None:
-    """Carry out the handshake of TLS, where the connection speaks it."""
+def _negotiate_tls(connection: socket.socket, deadline: Deadline) -> None:
+    """Carry out the TLS handshake, if the connection uses TLS."""
     if isinstance(connection, ssl.SSLSocket):
-        connection.settimeout(deadline.left())  # (for the handshake as a whole)
+        connection.settimeout(deadline.remaining())  # applies to the TLS handshake as a whole
         connection.do_handshake()
 
 
 def _join(thread: threading.Thread) -> None:
-    """Wait for a thread, unless it is this one: garbage may be collected, and an owner closed, by any thread."""
+    """Wait for a thread to end, unless it is the current one.
+
+    The garbage collector may close the owner of an acceptor in any thread, also in one of the acceptor's threads.
+    """
     if thread is not threading.current_thread():
         thread.join()
 
 
 @contextmanager
 def closed_on_error(connection: socket.socket) -> Iterator[None]:
-    """Close a connection where what is done with it fails."""
+    """Close the connection if the block raises an exception."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: several GPUs, or CPU ranks, without any cluster."""
+"""A communicator between threads of one process, for several GPUs or CPU ranks without a cluster."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ _TIMEOUT = 60.0
 
 
 class _Group:
-    """What the threads share."""
+    """The state that the ranks of a group share: a queue for each pair of ranks, a barrier, and the parts of a sum."""
 
     def __init__(self, world_size: int, timeout: float) -> None:
         self.timeout = timeout
-        self.mail = {(a, b): SimpleQueue[Any]() for a in range(world_size) for b in range(world_size) if a != b}
+        self.queues = {(a, b): SimpleQueue[Any]() for a in range(world_size) for b in range(world_size) if a != b}
         self.barrier = threading.Barrier(world_size)
         self.parts: list[Any] = [None] * world_size
         self.reason = ""
 
-    def meet(self) -> None:
+    def synchronize(self) -> None:
+        """Wait until all ranks have called this method."""
         try:
             self.barrier.wait(self.timeout)
         except threading.BrokenBarrierError:
-            raise CommunicationError(self.reason or f"not all ranks came within {self.timeout:g} s") from None
+            raise CommunicationError(self.reason or f"not all ranks made this call within {self.timeout:g} s") from None
 
 
 class LocalCommunicator(Communicator):
-    """One thread's end; `LocalCommunicator.group` makes all of them.
+    """The communicator of one rank in a group of threads; `LocalCommunicator.group` makes those of all ranks.
 
     Parameters
     ----------
     group : object
-        What the ends share.
+        The state that the ranks share.
     rank : int
-        Of this end.
+        The number of this rank.
     world_size : int
-        How many ends there are.
+        Number of ranks.
 
     Examples
     --------
@@ -53,9 +54,9 @@ class LocalCommunicator(Communicator):
     >>> import numpy
     >>> from gsparse.distributed import LocalCommunicator
     >>> totals = [numpy.array([1.0]), numpy.array([2.0])]
-    >>> with ThreadPoolExecutor(2) as pool:  # (`run_ranks` does this)
-    ...     ends = LocalCommunicator.group(2)
-    ...     done = list(pool.map(lambda end: end.allreduce(totals[end.rank]), ends))
+    >>> with ThreadPoolExecutor(2) as pool:  # as `run_ranks` does
+    ...     communicators = LocalCommunicator.group(2)
+    ...     done = list(pool.map(lambda c: c.allreduce(totals[c.rank]), communicators))
     >>> totals
     [array([3.]), array([3.])]
     """
@@ -65,26 +66,26 @@ class LocalCommunicator(Communicator):
 
     @classmethod
     def group(cls, world_size: int, timeout: float = _TIMEOUT) -> list[LocalCommunicator]:
-        """Make the ends of a new group.
+        """Make the communicators of a new group.
 
         Parameters
         ----------
         world_size : int
-            How many.
+            Number of ranks.
         timeout : float
-            Seconds after which a rank that does not come is an error.
+            Time limit, in seconds, for which a rank waits for another.
 
         Returns
         -------
         list of LocalCommunicator
-            By rank.
+            One for each rank, in their order.
         """
         shared = _Group(world_size, timeout)
         return [cls(shared, rank, world_size) for rank in range(world_size)]
 
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
         for peer, values in sends.items():
-            self._group.mail[self.rank, peer].put(values.copy())
+            self._group.queues[self.rank, peer].put(values.copy())
 
         def wait() -> None:
             for peer, target in receives.items():
@@ -94,27 +95,27 @@ class LocalCommunicator(Communicator):
 
     def _receive(self, peer: int, target: npt.NDArray[Any]) -> npt.NDArray[Any]:
         try:
-            values = self._group.mail[peer, self.rank].get(timeout=self._group.timeout)
+            values = self._group.queues[peer, self.rank].get(timeout=self._group.timeout)
         except Empty:
             raise CommunicationError(f"rank {peer} has sent nothing for {self._group.timeout:g} s") from None
         if values is None:
             raise CommunicationError(self._group.reason)
         if (values.shape, values.dtype) != (target.shape, target.dtype):
-            expected, got = (f"{a.size} numbers of {a.dtype}" for a in (target, values))
-            raise CommunicationError(f"ranks disagree: rank {self.rank} expects {expected}, rank {peer} sent {got}")
+            expected, sent = (f"{a.size} numbers of {a.dtype}" for a in (target, values))
+            raise CommunicationError(f"ranks disagree: rank {self.rank} expects {expected}, rank {peer} sent {sent}")
         return values  # type: ignore[no-any-return]
 
     def allreduce(self, values: npt.NDArray[Any]) -> None:
         group = self._group
         group.parts[self.rank] = values
-        group.meet()
+        group.synchronize()
         shapes = {(part.shape, part.dtype) for part in group.parts}
         total = group.parts[0].copy() if len(shapes) == 1 else None
         for part in group.parts[1:] if total is not None else ():
             total += part
-        group.meet()
+        group.synchronize()
         if total is None:
-            raise CommunicationError(f"ranks disagree on what to add up: {sorted(map(str, shapes))}")
+            raise CommunicationError(f"ranks disagree on the array to add up: {sorted(map(str, shapes))}")
         values[...] = total
 
     def check(self) -> None:
@@ -127,35 +128,35 @@ class LocalCommunicator(Communicator):
         group.barrier.abort()
         for peer in range(self.world_size):
             if peer != self.rank:
-                group.mail[self.rank, peer].put(None)
+                group.queues[self.rank, peer].put(None)
 
     def close(self) -> None:
         pass
 
 
 def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = _TIMEOUT) -> list[Any]:
-    """Run ``work(communicator, *args)`` in a thread for each rank, and give what each returns.
+    """Run ``work(communicator, *args)`` in one thread for each rank, and return the results.
 
     Parameters
     ----------
     work : callable
-        Of a `Communicator` and `args`. Where it raises, the other ranks are told to stop.
+        Called with the rank's `Communicator` and `args`. If it raises an exception, the other ranks are aborted.
     world_size : int
-        How many ranks.
+        Number of ranks.
     *args
-        Passed on.
+        Further arguments of `work`.
     timeout : float
-        Seconds that a rank may wait for another.
+        Time limit, in seconds, for which a rank waits for another.
 
     Returns
     -------
     list
-        By rank.
+        The result of each rank, in their order.
 
     Raises
     ------
     Exception
-        The first that any rank has raised by itself; the others then stop too.
+        The exception of the first rank that failed by itself, and not because another rank had failed.
 
     Examples
     --------
@@ -174,7 +175,8 @@ def run_ranks(work: Callable[..., Any], world_size: int, *args: Any, timeout: fl
             return work(communicator, *args)
 
     with ThreadPoolExecutor(world_size) as pool:
-        futures = [pool.submit(run, end) for end in LocalCommunicator.group(world_size, timeout)]
+        communicators = LocalCommunicator.group(world_size, timeout)
+        futures = [pool.submit(run, communicator) for communicator in communicators]
     errors = [error for future in futures if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, CommunicationError)):
         raise error

@@ -22,12 +22,13 @@ class RowPartition:
     Parameters
     ----------
     row_bounds : tuple of int
-        Rank r owns the rows from ``row_bounds[r]`` to ``row_bounds[r + 1]``; there may be none.
+        Rank r owns the rows from ``row_bounds[r]`` up to, but not including, ``row_bounds[r + 1]``. A rank may own no
+        rows.
 
     Raises
     ------
     ShapeError
-        Where the bounds do not begin at 0, or fall.
+        If the bounds do not begin at 0, or decrease.
 
     Examples
     --------
@@ -40,41 +41,41 @@ class RowPartition:
     def __post_init__(self) -> None:
         bounds = self.row_bounds
         if len(bounds) < 2 or bounds[0] != 0 or any(a > b for a, b in pairwise(bounds)):
-            raise ShapeError(f"row bounds begin at 0 and never fall, one more than there are ranks: got {bounds}")
+            raise ShapeError(f"row bounds must begin at 0 and never decrease, one bound more than ranks: got {bounds}")
 
     @classmethod
     def by_rows(cls, num_rows: int, world_size: int) -> RowPartition:
-        """Give every rank about as many rows.
+        """Divide the rows so that all ranks own about the same number of them.
 
         Parameters
         ----------
         num_rows : int
-            Of the matrix.
+            Number of rows of the matrix.
         world_size : int
-            How many ranks.
+            Number of ranks.
 
         Returns
         -------
         RowPartition
-            Blocks differ by a row at most.
+            Its blocks differ by one row at most.
         """
         return cls(tuple(num_rows * rank // world_size for rank in range(world_size + 1)))
 
     @classmethod
     def by_nnz(cls, indptr: npt.NDArray[np.integer], world_size: int) -> RowPartition:
-        """Give every rank about as many entries, each row counted as one more.
+        """Divide the rows so that all ranks own about the same number of entries, with one more for each row.
 
         Parameters
         ----------
         indptr : array of int, shape (num_rows + 1,)
             Row pointers of the matrix, on the host.
         world_size : int
-            How many ranks.
+            Number of ranks.
 
         Returns
         -------
         RowPartition
-            Rows are not split: one long row may be more than a share.
+            Rows are not split, so a rank with a long row may own more entries than the others.
         """
         work = np.asarray(indptr, np.int64) + np.arange(len(indptr))
         shares = int(work[-1]) * np.arange(1, world_size) // world_size
@@ -82,68 +83,68 @@ class RowPartition:
 
     @classmethod
     def from_bounds(cls, bounds: Sequence[int], num_rows: int) -> RowPartition:
-        """Take bounds as they are, for a matrix of so many rows.
+        """Make a partition with the given bounds, and check that they fit the matrix.
 
         Parameters
         ----------
         bounds : sequence of int
-            As `row_bounds`.
+            The `row_bounds`.
         num_rows : int
-            Of the matrix.
+            Number of rows of the matrix.
 
         Returns
         -------
         RowPartition
-            With these bounds.
+            The partition with these bounds.
 
         Raises
         ------
         ShapeError
-            Where they do not end there.
+            If the last bound is not `num_rows`.
         TypeError
-            Where they are no integers.
+            If the bounds are not integers.
         """
-        found = cls(tuple(map(index, bounds)))
-        if found.num_rows != num_rows:
-            raise ShapeError(f"row bounds end at {found.num_rows}, the matrix has {num_rows} rows")
-        return found
+        partition = cls(tuple(map(index, bounds)))
+        if partition.num_rows != num_rows:
+            raise ShapeError(f"row bounds end at {partition.num_rows}, the matrix has {num_rows} rows")
+        return partition
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.row_bounds) - 1
 
     @property
     def num_rows(self) -> int:
-        """The rows of all ranks."""
+        """Number of rows of all ranks together."""
         return self.row_bounds[-1]
 
     def rows(self, rank: int) -> slice:
-        """Give the rows of a rank.
+        """Return the rows that a rank owns.
 
         Parameters
         ----------
         rank : int
-            From 0 on.
+            The rank, counted from 0.
 
         Returns
         -------
         slice
-            Of the rows of the matrix.
+            Its rows, as row numbers of the whole matrix.
         """
         return slice(self.row_bounds[rank], self.row_bounds[rank + 1])
 
     def owners(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
-        """Give the rank that owns each of some rows.
+        """Return the rank that owns each of the given rows.
 
         Parameters
         ----------
         rows : array of int
-            Numbers of rows, on the host.
+            Row numbers, on the host.
 
         Returns
         -------
         array of int
-            Of the same shape.
+            The owners, in the shape of `rows`.
         """
         return np.searchsorted(self.row_bounds, rows, side="right") - 1

@@ -1,6 +1,8 @@
-"""Products with a vector that one process holds: each rank gets what it needs of it, and they never talk to each other.
+"""Products with a vector that one process holds, the client.
 
-A rank answers at a port of its own. What comes there is raw numbers behind a header, and nothing before the secret.
+The client sends each rank its part of the vector and the ghosts that it needs, so the ranks do not exchange anything.
+Each rank serves products at a port of its own. A message is a header and raw numbers. A server reads messages only
+after the client has proved that it knows the secret.
 """
 
 from __future__ import annotations
@@ -16,41 +18,50 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.handshake import Acceptor, Address, Deadline, connect, prove, shut_down
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.ranks.sockets import listen, read, send_array, take_array
+from gsparse.distributed.ranks.sockets import listen, read, receive_array, send_array
 from gsparse.errors import CommunicationError
 
-__all__ = ["HOWS", "ProductClient", "ProductServer", "local_product"]
+__all__ = ["OPERATIONS", "ProductClient", "ProductServer", "local_product"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
-HOWS = ("plain", "transposed", "adjoint")
-# A request: its number, and how to multiply. An answer: that number, whether it is right, and how many arrays follow
-# (or else, how many bytes of an error's text).
-_REQUEST, _ANSWER = struct.Struct("<QB"), struct.Struct("<QBI")
-# Numbers that both ends give themselves when they prove the secret.
+# The matrix that is multiplied: A itself, its transpose, or its adjoint.
+OPERATIONS = ("plain", "transposed", "adjoint")
+# A request: its number, and the index of the operation.
+_REQUEST = struct.Struct("<QB")
+# An answer: the number of the request, 1 for a product or 0 for an error, and the number of arrays that follow, or the
+# number of bytes of the error's text.
+_ANSWER = struct.Struct("<QBI")
+# Numbers by which the two ends are known in the proof of the secret (`handshake.prove`).
 _SERVER, _CLIENT = 1, 2
-# A client that vanished without closing its connection (its host lost power, or its network) is noticed after a minute
-# of silence and six questions of the system, ten seconds apart, that nobody answered.
+# A client may vanish without closing its connection, because its host lost power or its network. The system closes the
+# connection after a minute of silence and six unanswered probes, ten seconds apart.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
-def local_product(matrix: RankMatrix, x: Host, ghosts: Host, how: str) -> Any:
-    """Multiply a rank's blocks by its part of x and the ghosts; transposed, give its part of y and what ghosts get."""
-    inner, outer, boundary = matrix.diagonal, matrix.off_diagonal, matrix.boundary
+def local_product(matrix: RankMatrix, x: HostArray, ghosts: HostArray, operation: str) -> Any:
+    """Multiply a rank's two blocks by its part of x, without the other ranks.
+
+    For "plain", return the rank's part of the product; `ghosts` are the entries of x that other ranks own. Otherwise
+    return the rank's contributions to its own part of the product and to its ghosts.
+    """
+    diagonal, off_diagonal, boundary = matrix.diagonal, matrix.off_diagonal, matrix.boundary
     with matrix.device.active():
-        if how == "plain":
-            y, more = inner @ x, outer @ ghosts
-            y = y.astype(np.result_type(y, more), copy=False)
-            y[boundary] += more
+        if operation == "plain":
+            y, boundary_y = diagonal @ x, off_diagonal @ ghosts
+            y = y.astype(np.result_type(y, boundary_y), copy=False)
+            y[boundary] += boundary_y
             return y
-        turned = (inner.T, outer.T) if how == "transposed" else (inner.conj().T, outer.conj().T)
-        return turned[0] @ x, turned[1] @ x[boundary]
+        if operation == "adjoint":
+            diagonal, off_diagonal = diagonal.conj(), off_diagonal.conj()
+        return diagonal.T @ x, off_diagonal.T @ x[boundary]
 
 
 class ProductServer:
-    """Answers requests for a rank's products, until it is closed.
+    """Computes a rank's products at the request of clients, until it is closed.
 
     Each client that knows the secret is served by a thread of its own.
 
@@ -58,26 +69,26 @@ class ProductServer:
     ----------
     matrix : RankMatrix
     host : str
-        The worker's own address.
+        The worker's host, as clients reach it.
     secret : bytes
     tls : SSLContext or None
 
     Attributes
     ----------
     address : (str, int)
-        Host and port that clients connect to.
+        Host and port to which clients connect.
     """
 
     def __init__(self, matrix: RankMatrix, host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self.matrix, self._secret = matrix, secret
         self._connections: set[socket.socket] = set()
         listener = listen(host)
-        own, port = listener.getsockname()[:2]
-        self.address: Address = str(own), int(port)
+        own_host, port = listener.getsockname()[:2]
+        self.address: Address = str(own_host), int(port)
         self._acceptor = Acceptor(listener, self._identify, self._admit, tls, name="gsparse products")
 
     def close(self) -> None:
-        """End all threads: those that wait for a client at once, those that multiply after their product."""
+        """End all threads. Those that wait for a request end at once, those that multiply end after their product."""
         self._acceptor.close()
         for connection in list(self._connections):
             shut_down(connection)
@@ -96,27 +107,28 @@ class ProductServer:
         threading.Thread(target=self._serve, args=(connection,), name="gsparse products", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with suppress(Exception), connection:  # (clients that are gone, or that do not keep to the protocol)
+        with suppress(Exception), connection:  # the client has left, or has violated the protocol
             while True:
-                number, how = _REQUEST.unpack(read(connection, _REQUEST.size))
-                self._answer(connection, number, HOWS[how], take_array(connection), take_array(connection))
+                number, operation = _REQUEST.unpack(read(connection, _REQUEST.size))
+                x, ghosts = receive_array(connection), receive_array(connection)
+                self._answer(connection, number, OPERATIONS[operation], x, ghosts)
         self._connections.discard(connection)
 
-    def _answer(self, connection: socket.socket, number: int, how: str, x: Host, ghosts: Host) -> None:
+    def _answer(self, connection: socket.socket, number: int, operation: str, x: HostArray, ghosts: HostArray) -> None:
         try:
-            found = local_product(self.matrix, x, ghosts, how)
+            product = local_product(self.matrix, x, ghosts, operation)
         except Exception as error:
             text = f"{type(error).__name__}: {error}".encode()
             connection.sendall(_ANSWER.pack(number, 0, len(text)) + text)
             return
-        parts = found if isinstance(found, tuple) else (found,)
+        parts = product if isinstance(product, tuple) else (product,)
         connection.sendall(_ANSWER.pack(number, 1, len(parts)))
         for part in parts:
             send_array(connection, part)
 
 
-def _wake(connections: list[socket.socket]) -> None:
-    """End connections, so that the threads that send to them or wait for them go on, with an error."""
+def _shut_down_all(connections: list[socket.socket]) -> None:
+    """Shut down connections, so that the threads that send or receive over them continue, with an error."""
     for connection in connections:
         shut_down(connection)
 
@@ -127,25 +139,26 @@ class ProductClient:
     Parameters
     ----------
     addresses : list of (host, port)
+        Addresses of the servers, in the order of the ranks.
     secret : bytes
     timeout : float
-        Seconds that connecting to all ranks may take, and that a rank may take to answer.
+        Time limit, in seconds, for connecting to all ranks, and for the answer of a rank.
     tls : SSLContext or None
 
     Raises
     ------
     CommunicationError
-        Where a rank cannot be reached from here.
+        If a rank cannot be reached from this process.
     """
 
     def __init__(self, addresses: list[Address], secret: bytes, timeout: float, tls: ssl.SSLContext | None) -> None:
         self._addresses, self._secret, self._timeout, self._tls = addresses, secret, timeout, tls
-        self._lock = threading.Lock()
+        self._lock = make_lock()  # lets one product run at a time
         self._number = 0
-        self._connections = self._connected()
+        self._connections = self._connect()
         self._pool = ThreadPoolExecutor(len(addresses), "gsparse products")
 
-    def _connected(self) -> list[socket.socket]:
+    def _connect(self) -> list[socket.socket]:
         """Connect to all ranks."""
         deadline, connections = Deadline(self._timeout), []
         with ExitStack() as unfinished:
@@ -160,57 +173,61 @@ class ProductClient:
             unfinished.pop_all()
         return connections
 
-    def multiply(self, how: str, parts: list[tuple[Host, Host]]) -> list[Any]:
-        """Have every rank multiply at the same time; one call at a time.
+    def multiply(self, operation: str, parts: list[tuple[HostArray, HostArray]]) -> list[Any]:
+        """Make every rank multiply its part, all at the same time. Only one product runs at a time.
 
-        Whatever ends a product early (Ctrl-C, an error of one rank) leaves requests and answers of other ranks on their
-        way. So the connections are used again only after a complete product; else the next one makes new ones.
+        A product that ends early, because of Ctrl-C or an error of one rank, leaves requests and answers of other ranks
+        in transit. The connections are therefore used again only after a complete product; otherwise the next product
+        makes new ones.
         """
         with self._lock:
-            connections, self._connections = self._connections or self._connected(), []
+            connections, self._connections = self._connections or self._connect(), []
             self._number = number = self._number + 1
-            asked: list[Future[Any]] = []
-            failed: list[Exception] = []
+            requests: list[Future[Any]] = []
+            errors: list[Exception] = []
 
-            def ask(connection: socket.socket, part: tuple[Host, Host]) -> Any:
+            def request(connection: socket.socket, part: tuple[HostArray, HostArray]) -> Any:
                 try:
-                    return self._ask(connection, number, HOWS.index(how), part)
+                    return self._request(connection, number, OPERATIONS.index(operation), part)
                 except Exception as error:
-                    failed.append(error)  # (now, since the others fail too when their connections end)
-                    _wake(connections)
+                    errors.append(error)  # before the connections end, which makes the other requests fail too
+                    _shut_down_all(connections)
                     raise
 
             try:
                 for connection, part in zip(connections, parts, strict=True):
-                    asked.append(self._pool.submit(ask, connection, part))
-                found = [answered.result() for answered in asked]
+                    requests.append(self._pool.submit(request, connection, part))
+                products = [future.result() for future in requests]
             except BaseException as error:
-                _wake(connections)
-                wait(asked)
+                _shut_down_all(connections)
+                wait(requests)
                 for connection in connections:
                     connection.close()
-                first = failed[0] if failed and isinstance(error, Exception) else error
+                first = errors[0] if errors and isinstance(error, Exception) else error
                 raise first from first.__cause__
             self._connections = connections
-            return found
+            return products
 
-    def _ask(self, connection: socket.socket, number: int, how: int, parts: tuple[Host, Host]) -> Any:
+    def _request(
+        self, connection: socket.socket, number: int, operation: int, parts: tuple[HostArray, HostArray]
+    ) -> Any:
+        """Send a request to one rank, and return its product."""
         try:
-            connection.sendall(_REQUEST.pack(number, how))
+            connection.sendall(_REQUEST.pack(number, operation))
             for part in parts:
                 send_array(connection, part)
-            answers, is_right, count = _ANSWER.unpack(read(connection, _ANSWER.size))
-            if answers != number:
-                raise CommunicationError(f"a rank answered product {answers} where product {number} was asked for")
-            if not is_right:
+            answered, has_succeeded, count = _ANSWER.unpack(read(connection, _ANSWER.size))
+            if answered != number:
+                raise CommunicationError(f"a rank answered product {answered} where product {number} was asked for")
+            if not has_succeeded:
                 raise ValueError(read(connection, count).decode())
-            found = tuple(take_array(connection) for _ in range(count))
+            arrays = tuple(receive_array(connection) for _ in range(count))
         except OSError as error:
             raise CommunicationError(f"a rank does not answer: {error}") from error
-        return found if count > 1 else found[0]
+        return arrays if count > 1 else arrays[0]
 
     def close(self) -> None:
-        """Let go of the connections; a product that runs is finished before."""
+        """Close the connections, after the product that is running, if there is one."""
         with self._lock:
             for connection in self._connections:
                 connection.close()

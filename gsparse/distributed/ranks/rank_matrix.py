@@ -1,4 +1,4 @@
-"""One rank's rows of a matrix as an operator: solvers run on it as they are, all ranks together."""
+"""One rank's rows of a matrix as an operator. Any solver of `gsparse.linalg` runs on it, on all ranks together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.halo import Halo, HaloExchange, RowBlock, split_columns
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.krylov.solve_loop import Iteration
+from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -24,36 +24,42 @@ __all__ = ["RankMatrix"]
 
 
 class RankMatrix(Operator):
-    """The rows of one rank. All ranks make theirs, multiply and solve at the same time.
+    """The rows of one rank. All ranks construct theirs, multiply and solve at the same time.
 
-    Vectors are parts: of those that are multiplied, the rank's columns; of products, its rows.
+    Each rank holds its part of every vector. Of a vector that is multiplied, these are the entries of the columns that
+    it owns; of a product, the entries of its rows.
 
     Parameters
     ----------
     block : csr_array, shape (rows of the rank, N), or RowBlock
-        The rank's rows, split or not. All ranks' values are converted to their common dtype, as NumPy promotes them.
+        The rank's rows, split into blocks or not. The values of all ranks are converted to their common dtype, by
+        NumPy's rules of type promotion.
     rows, columns : RowPartition
-        Of the M rows and the N columns.
+        The owners of the M rows and of the N columns.
     communicator : Communicator
-        The rank's end, for arrays of the host.
+        The rank's communicator, for host arrays.
     device : str, optional
-        Of the rank's two blocks.
+        Device of the rank's two blocks.
     **options
-        As `GpuSparseMatrix` takes them, for the diagonal block.
+        Options of `GpuSparseMatrix`, for the diagonal block.
 
     Attributes
     ----------
     diagonal, off_diagonal : GpuSparseMatrix
-        Entries in the rank's own columns, and in others: only rows that have any, `boundary`, on columns `ghosts`.
+        The two blocks of the rank's rows, as in `RowBlock`.
+    boundary, ghosts : array of int64
+        The rows and the columns of the off-diagonal block, as in `RowBlock`.
     halo : Halo
+        The plan of the exchange.
     shape : (int, int)
-        Of the rank's part: its rows, and the columns that it owns.
+        Number of the rank's rows, and number of the columns that it owns.
     whole_shape : (int, int)
-        (M, N).
+        Shape of the whole matrix, (M, N).
     column_sizes : list of int
-        How many columns each rank owns.
+        Number of columns that each rank owns.
     observer : callable or None
-        Called with the `Iteration` whenever a solve has looked at its scalars; what it raises ends the solve.
+        Called with the `SolveLoop` whenever the host has read the scalars of a solve. If it raises an exception, the
+        solve ends.
 
     Examples
     --------
@@ -79,45 +85,47 @@ class RankMatrix(Operator):
         device: str | Device = "auto",
         **options: Any,
     ) -> None:
-        own = columns.rows(communicator.rank)
-        parts = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own)
-        parts = parts.astype(_common_dtype(parts.diagonal, communicator))
+        own_columns = columns.rows(communicator.rank)
+        blocks = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own_columns)
+        blocks = blocks.astype(_common_dtype(blocks.diagonal, communicator))
         self.device = get_device(device)
-        given = isinstance(parts.diagonal, GpuSparseMatrix)
-        self.diagonal = parts.diagonal if given else GpuSparseMatrix(parts.diagonal, device=self.device, **options)
-        self.off_diagonal = GpuSparseMatrix(parts.off_diagonal, device=self.device)
-        self.boundary, self.ghosts = parts.boundary, parts.ghosts
-        self.shape, self.dtype = parts.diagonal.shape, np.dtype(parts.diagonal.dtype)
-        self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own.start
+        is_prepared = isinstance(blocks.diagonal, GpuSparseMatrix)
+        self.diagonal = (
+            blocks.diagonal if is_prepared else GpuSparseMatrix(blocks.diagonal, device=self.device, **options)
+        )
+        self.off_diagonal = GpuSparseMatrix(blocks.off_diagonal, device=self.device)
+        self.boundary, self.ghosts = blocks.boundary, blocks.ghosts
+        self.shape, self.dtype = blocks.diagonal.shape, np.dtype(blocks.diagonal.dtype)
+        self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own_columns.start
         self._whole_shape = rows.num_rows, columns.num_rows
-        self.observer: Callable[[Iteration], None] | None = None
-        self.halo = Halo(parts.ghosts, columns, communicator)
+        self.observer: Callable[[SolveLoop], None] | None = None
+        self.halo = Halo(blocks.ghosts, columns, communicator)
         self.connect(communicator)
 
     def connect(self, communicator: Communicator) -> None:
-        """Go on with another communicator between the same ranks.
+        """Use another communicator between the same ranks from now on.
 
         Parameters
         ----------
         communicator : Communicator
-            The rank's end of the new group.
+            The rank's new communicator, for host arrays.
         """
         self.communicator = communicator.on(self.device)
         self.is_resident = self.device.is_host or self.communicator.is_queued
-        self._bound: dict[Any, Apply] = {}
+        self._bound_products: dict[Any, Apply] = {}  # buffers included: products follow one another, so they share them
 
     def rows_on_host(self) -> sp.csr_array:
-        """Give the rank's rows as they were, columns rising in each.
+        """Return the rank's rows as one matrix, with sorted column indices. Synchronizes.
 
         Returns
         -------
         csr_array, shape (rows of the rank, N)
-            On the host. Synchronizes.
+            The rows, on the host.
         """
-        inner, outer = self.diagonal.tocoo(), self.off_diagonal.tocoo()
-        rows = np.concatenate([inner.coords[0], self.boundary[outer.coords[0]]])
-        columns = np.concatenate([inner.coords[1] + self._first_column, self.ghosts[outer.coords[1]]])
-        data = np.concatenate([inner.data, outer.data])
+        diagonal, off_diagonal = self.diagonal.tocoo(), self.off_diagonal.tocoo()
+        rows = np.concatenate([diagonal.coords[0], self.boundary[off_diagonal.coords[0]]])
+        columns = np.concatenate([diagonal.coords[1] + self._first_column, self.ghosts[off_diagonal.coords[1]]])
+        data = np.concatenate([diagonal.data, off_diagonal.data])
         return sp.csr_array((data, (rows, columns)), shape=(self.shape[0], self.whole_shape[1]))
 
     @property
@@ -125,16 +133,20 @@ class RankMatrix(Operator):
         return self._whole_shape
 
     @property
+    def first_index(self) -> int:
+        return int(self._first_column)
+
+    @property
     def ranks(self) -> RankMatrix:
         return self
 
     def allreduce(self, values: Array) -> None:
-        """Add an array up over all ranks, in place: the same bits on each, run after run.
+        """Replace an array by its sum over all ranks, with the same bits on every rank and in every run.
 
         Parameters
         ----------
         values : array
-            On the rank's device, of the same shape and dtype on all ranks.
+            An array on the rank's device. It has the same shape and dtype on all ranks.
 
         Raises
         ------
@@ -143,17 +155,17 @@ class RankMatrix(Operator):
         self.communicator.allreduce(values)
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Give what the first rank has, on all. Synchronizes.
+        """Return the values of the first rank, on all ranks. Synchronizes.
 
         Parameters
         ----------
         values : ndarray
-            On the host, of the same shape and dtype on all ranks.
+            An array on the host. It has the same shape and dtype on all ranks.
 
         Returns
         -------
         ndarray
-            On the host: the first rank's.
+            The array of the first rank, on the host.
 
         Raises
         ------
@@ -164,12 +176,12 @@ class RankMatrix(Operator):
         return self.device.download(shared)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for something on this rank's device that others may keep from ever being done.
+        """Wait for work on this rank's device that may depend on other ranks; raise an error if one of them is lost.
 
         Parameters
         ----------
         is_done : callable
-            Tells, without waiting, whether it is.
+            Returns, without waiting, whether the work is done.
 
         Raises
         ------
@@ -177,13 +189,13 @@ class RankMatrix(Operator):
         """
         self.communicator.wait(is_done)
 
-    def look(self, iteration: Iteration) -> None:
-        """Call `observer`, if there is one: a solve does, whenever the host has looked at its scalars.
+    def observe(self, iteration: SolveLoop) -> None:
+        """Call the `observer`, if there is one. A solver calls this method whenever the host has read its scalars.
 
         Parameters
         ----------
-        iteration : Iteration
-            Of `gsparse.linalg.krylov.solve_loop`, as it is now.
+        iteration : SolveLoop
+            The current state of the solve.
         """
         if self.observer is not None:
             self.observer(iteration)
@@ -192,17 +204,17 @@ class RankMatrix(Operator):
         return self.device
 
     def matmat(self, V: Array) -> Array:
-        """Multiply parts of several vectors, all ranks at the same time.
+        """Multiply by several vectors. All ranks call this method at the same time.
 
         Parameters
         ----------
         V : array, shape (own columns, k)
-            On the rank's device.
+            The rank's part of the vectors, on its device.
 
         Returns
         -------
         array, shape (own rows, k)
-            On the rank's device.
+            The rank's part of the products, on its device.
 
         Raises
         ------
@@ -216,75 +228,84 @@ class RankMatrix(Operator):
 
     def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
         key = dtype, columns, adjoint
-        if key not in self._bound:  # (buffers are kept: products follow one another)
-            self._bound[key] = (_Adjoint if adjoint else _Product)(self, dtype, columns)
-        return self._bound[key]
+        if key not in self._bound_products:
+            self._bound_products[key] = (_AdjointProduct if adjoint else _Product)(self, dtype, columns)
+        return self._bound_products[key]
 
 
 def _common_dtype(part: sp.csr_array, communicator: Communicator) -> np.dtype[Any]:
-    """Return the dtype that holds the values of all ranks, the same on each; ranks without rows do not count.
+    """Return the dtype to which the dtypes of all ranks are promoted, the same one on each rank.
 
-    (SciPy makes matrices without rows in float64 where nothing else is said.)
+    Ranks without rows are left out, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
     """
-    mine = np.dtype(part.dtype).str.encode()  # (of at most 8 bytes, which travel as an integer)
-    known = np.zeros((communicator.world_size, 2), np.int64)
-    known[communicator.rank] = int.from_bytes(mine, "little"), part.shape[0] > 0
-    communicator.allreduce(known)
-    counted = known[known[:, 1] > 0] if known[:, 1].any() else known
+    own_name = np.dtype(part.dtype).str.encode()  # at most 8 bytes, which are sent as an integer
+    table = np.zeros((communicator.world_size, 2), np.int64)  # for each rank: its dtype, and whether it has rows
+    table[communicator.rank] = int.from_bytes(own_name, "little"), part.shape[0] > 0
+    communicator.allreduce(table)
+    counted = table[table[:, 1] > 0] if table[:, 1].any() else table
     names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
     return np.dtype(np.result_type(*names))
 
 
-class _Bound:
-    """Products of both blocks, the exchange between them, and what they need in between."""
+class _BoundProduct:
+    """The products of both blocks, bound to their buffers, and the exchange of ghosts."""
 
     def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, *, adjoint: bool) -> None:
         device = self._device = matrix.device
-        self._inner, self._outer = (
+        self._diagonal, self._off_diagonal = (
             MatrixOperator(part).bind(device, dtype, columns, adjoint=adjoint)
             for part in (matrix.diagonal, matrix.off_diagonal)
         )
         self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
+        # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
         numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
-        kind = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
-        self._boundary = device.upload(numbers.astype(kind).reshape(-1))
-        self._part = device.empty(self._boundary.size, dtype)
+        index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
+        self._boundary = device.upload(numbers.astype(index_dtype).reshape(-1))
+        self._boundary_values = device.empty(self._boundary.size, dtype)
 
 
-class _Product(_Bound):
-    """y = A·x as `Apply`: own columns while ghosts travel, then theirs; with sums of conj(x)·y where kernels have them.
+class _Product(_BoundProduct):
+    """Computes y = A·x as an `Apply`: the diagonal block while ghosts are sent, then the off-diagonal block.
+
+    If the kernels support it, the product also leaves partial sums of conj(x)·y.
 
     Attributes
     ----------
     num_dots : int
+        Number of these partial sums; 0 if the kernels leave none.
     """
 
     def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int) -> None:
         super().__init__(matrix, dtype, columns, adjoint=False)
-        self._inner_dots: int = getattr(self._inner, "num_dots", 0)
-        self.num_dots = self._inner_dots
+        self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
+        self.num_dots = self._num_diagonal_dots
         if self.num_dots:
-            self.num_dots += kernels_of(self._device).num_scatter_dots(self._part.size)
+            self.num_dots += kernels_of(self._device).num_scatter_dots(self._boundary_values.size)
 
     def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
         finish = self._exchange.gather(x)
-        of_inner, of_outer = ((), ()) if dots is None else ((dots[: self._inner_dots],), (x, dots[self._inner_dots :]))
-        inner: Any = self._inner
-        inner(x, y, *of_inner)
-        self._outer(finish(), self._part)
-        kernels_of(self._device).scatter_add(self._device, self._part, self._boundary, y, *of_outer)
+        diagonal_arguments: tuple[Any, ...] = ()
+        scatter_arguments: tuple[Any, ...] = ()
+        if dots is not None:
+            diagonal_arguments = (dots[: self._num_diagonal_dots],)
+            scatter_arguments = (x, dots[self._num_diagonal_dots :])
+        diagonal: Any = self._diagonal
+        diagonal(x, y, *diagonal_arguments)
+        self._off_diagonal(finish(), self._boundary_values)
+        kernels = kernels_of(self._device)
+        kernels.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
 
 
-class _Adjoint(_Bound):
-    """y = Aᴴ·x as `Apply`: what belongs to others first, so that it travels meanwhile."""
+class _AdjointProduct(_BoundProduct):
+    """Computes y = Aᴴ·x as an `Apply`: the off-diagonal block first, so that its values are sent meanwhile."""
 
     def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int) -> None:
         super().__init__(matrix, dtype, columns, adjoint=True)
-        self._ghosts = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
+        self._ghost_values = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
 
     def __call__(self, x: Array, y: Array) -> None:
-        kernels_of(self._device).gather(self._device, x, self._boundary, self._part)
-        self._outer(self._part, self._ghosts)
-        add_to = self._exchange.scatter_add(self._ghosts)
-        self._inner(x, y)
+        kernels_of(self._device).gather(self._device, x, self._boundary, self._boundary_values)
+        self._off_diagonal(self._boundary_values, self._ghost_values)
+        add_to = self._exchange.scatter_add(self._ghost_values)
+        self._diagonal(x, y)
         add_to(y)

@@ -1,7 +1,8 @@
-"""Ranks that are processes, on one host or several, over TCP.
+"""A communicator between processes, on one host or on several, over TCP.
 
-A frame is a header (what it belongs to, how many bytes) and raw bytes: nothing is unpickled. Before the first frame
-each side proves that it knows the group's secret. Ranks that are about different things see it by the header.
+A message is a header and raw bytes; nothing is unpickled. The header holds the kind of the call, its number and the
+count of bytes. If two ranks make different calls, the receiver notices it by the header. Before the first message, each
+side proves that it knows the group's secret (`handshake.prove`).
 """
 
 from __future__ import annotations
@@ -40,28 +41,30 @@ Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
-_ARRAY = struct.Struct("<8sQQ")  # dtype, rows, columns (0: a vector)
+_ARRAY = struct.Struct("<8sQQ")  # dtype, rows, columns (0 for a vector)
 _HELLO = struct.Struct("<I")  # rank
-_LONGEST_REASON = 4096
-# Up to so many bytes, all of what a call sends, the system's buffers take without anyone having to read.
-_AT_ONCE = 1 << 17
+# Longest reason of an abort, in bytes.
+_MAX_REASON_BYTES = 4096
+# The system's socket buffers take this many bytes, even if the receiver does not read yet. So a call that sends no more
+# than that in all does not block.
+_BUFFERED_BYTES = 1 << 17
 _TIMEOUT = 60.0
-# Seconds that what comes is looked for before it is waited for.
-_SPIN = 1e-3
+# Seconds for which a receiver polls a connection before it sleeps until data arrive.
+_POLL_SECONDS = 1e-3
 
 
 def listen(host: str) -> socket.socket:
-    """Open a port, any that is free, for `SocketCommunicator` to accept peers on.
+    """Open a free port on which `SocketCommunicator` accepts the connections of the other ranks.
 
     Parameters
     ----------
     host : str
-        An address of this host that the other ranks reach: a name, IPv4 or IPv6.
+        Name or address (IPv4 or IPv6) of this host, as the other ranks can reach it.
 
     Returns
     -------
     socket.socket
-        What its ``getsockname()`` gives is what the other ranks have to know.
+        The listening socket. The other ranks need the address that its ``getsockname()`` returns.
 
     Examples
     --------
@@ -75,35 +78,37 @@ def listen(host: str) -> socket.socket:
 
 
 class SocketCommunicator(Communicator):
-    """One process's end. All ranks make theirs at the same time.
+    """The communicator of one rank in a group of processes. All ranks make theirs at the same time.
 
-    Each rank connects to each other one: what it sends goes over its own connection, what it receives over the other's.
-    So a thread that sends and one that receives never touch the same connection, which TLS would not bear.
+    Each rank connects to every other rank. It sends over the connections that it has made and receives over those that
+    it has accepted. A thread that sends and a thread that receives therefore never use the same connection, which TLS
+    does not allow.
 
     Parameters
     ----------
     rank : int
-        Of this process, by which `addresses` has its own.
+        The rank of this process.
     addresses : sequence of (host, port)
-        Of all ranks' listeners, by rank.
+        Addresses of the listeners of all ranks, this one included, in the order of the ranks.
     listener : socket
-        This rank's own (`listen`); it is closed.
+        This rank's listener, from `listen`. The constructor closes it.
     secret : bytes
-        The same for all ranks, known to nobody else.
+        A secret that all ranks, and nobody else, know.
     timeout : float
-        Seconds that another rank may be silent when something of it is waited for, and that connecting to all ranks may
-        take in all.
+        Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the
+        time limit for connecting to all ranks.
     tls : (SSLContext, SSLContext), optional
-        For accepted connections and for those that this rank makes; without, what is sent can be read on the way.
+        Contexts for the connections that this rank accepts and for those that it makes. Without them, data are sent
+        unencrypted.
 
     Raises
     ------
     CommunicationError
-        Where a rank is not there in time, or does not know the secret.
+        If a rank does not connect in time, or does not know the secret.
 
     Examples
     --------
-    Two ranks; here they are threads, and would be processes:
+    Two ranks. They are threads in this example, and processes in a real program:
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> import numpy
@@ -135,18 +140,18 @@ class SocketCommunicator(Communicator):
         self._number = 0
         self._outgoing: dict[int, socket.socket] = {}
         self._incoming: dict[int, socket.socket] = {}
-        self._headers: dict[int, bytes] = {}  # read before anyone asked for them
+        self._headers: dict[int, bytes] = {}  # headers that `check` has read, by rank
         self._senders: list[threading.Thread] = []
         self._all_accepted = threading.Event()
         others = [peer for peer in range(self.world_size) if peer != rank]
-        deadline, most = Deadline(timeout), self.world_size + MAX_STRANGERS
+        deadline, max_handshakes = Deadline(timeout), self.world_size + MAX_STRANGERS
         name = f"gsparse rank {rank} accepts"
-        acceptor = Acceptor(listener, self._identify, self._admit, self._serve_tls, most, name)
+        acceptor = Acceptor(listener, self._identify, self._admit, self._serve_tls, max_handshakes, name)
         try:
             with acceptor:
                 for peer in others:
                     self._outgoing[peer] = self._connect(peer, deadline)
-                if others and not self._all_accepted.wait(deadline.left()):
+                if others and not self._all_accepted.wait(deadline.remaining()):
                     raise TimeoutError("timed out")
         except OSError as error:
             self.close()
@@ -169,14 +174,14 @@ class SocketCommunicator(Communicator):
         return connection
 
     def _identify(self, connection: socket.socket, deadline: Deadline) -> int:
-        """Return the rank that a new connection comes from, once it has proved that."""
+        """Return the rank that a new connection comes from, after it has proved that it knows the secret."""
         (peer,) = _HELLO.unpack(read_before(connection, _HELLO.size, deadline))
         self._check_expected(peer)
         prove(connection, self._secret, self.rank, peer, deadline, connects=False)
         return int(peer)
 
     def _admit(self, peer: int, connection: socket.socket) -> None:
-        self._check_expected(peer)  # (again: another connection of that rank may have been faster)
+        self._check_expected(peer)  # again: another connection of that rank may have been admitted since `_identify`
         _set_buffers(connection)
         connection.setblocking(False)
         self._incoming[peer] = connection
@@ -185,14 +190,14 @@ class SocketCommunicator(Communicator):
 
     def _check_expected(self, peer: int) -> None:
         if not 0 <= peer < self.world_size or peer == self.rank or peer in self._incoming:
-            raise CommunicationError(f"it called itself rank {peer}")
+            raise CommunicationError(f"it claimed to be rank {peer}")
 
     # -------------------------------------------------------------- the contract
 
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        number = self._next()
-        frames = {peer: _bytes(np.ascontiguousarray(a)) for peer, a in sends.items() if a.nbytes}
-        wait_for_sends = self._send_all(_EXCHANGE, number, frames)
+        number = self._next_number()
+        messages = {peer: _bytes(np.ascontiguousarray(a)) for peer, a in sends.items() if a.nbytes}
+        wait_for_sends = self._send_all(_EXCHANGE, number, messages)
 
         def wait() -> None:
             for peer, target in receives.items():
@@ -203,16 +208,17 @@ class SocketCommunicator(Communicator):
         return wait
 
     def allreduce(self, values: npt.NDArray[Any]) -> None:
-        # Up a binary tree and down again, so additions have always the same order.
+        # Partial sums go up a binary tree to rank 0, and the total goes down again. In the first half, a rank whose
+        # number is a multiple of 2 * step adds what rank + step sends. The order of the additions is always the same.
         assert values.flags.c_contiguous
-        number, part, own = self._next(), np.empty_like(values), _bytes(values)
+        number, received, own = self._next_number(), np.empty_like(values), _bytes(values)
         if not values.nbytes:
             return
         step = 1
         while step < self.world_size and self.rank % (2 * step) == 0:
             if self.rank + step < self.world_size:
-                self._receive(self.rank + step, _REDUCE, number, _bytes(part))
-                values += part
+                self._receive(self.rank + step, _REDUCE, number, _bytes(received))
+                values += received
             step *= 2
         if self.rank:
             parent = self.rank - (self.rank & -self.rank)
@@ -229,53 +235,57 @@ class SocketCommunicator(Communicator):
         readable = select.select(list(waiting.values()), [], [], 0)[0]
         for peer in [peer for peer, connection in waiting.items() if connection in readable]:
             try:
-                begun = waiting[peer].recv(_HEADER.size)
-                if not begun:
+                header = waiting[peer].recv(_HEADER.size)
+                if not header:
                     raise ConnectionResetError("the connection was closed")
-                self._headers[peer] = begun + read(waiting[peer], _HEADER.size - len(begun), self.timeout)
+                self._headers[peer] = header + read(waiting[peer], _HEADER.size - len(header), self.timeout)
             except (BlockingIOError, ssl.SSLWantReadError):
-                continue  # (nothing but TLS's own)
+                continue  # the bytes were a record of TLS itself, without data
             except OSError as error:
-                raise self._lost(peer, error) from error
+                raise self._communication_error(peer, error) from error
             if self._headers[peer][0] == _ABORT:
                 self._receive(peer, _ABORT, 0, memoryview(b""))
 
     def abort(self, reason: str) -> None:
-        text = reason.encode()[:_LONGEST_REASON]
+        text = reason.encode()[:_MAX_REASON_BYTES]
         for connection in self._outgoing.values():
             with suppress(OSError):
                 connection.settimeout(1.0)
                 connection.sendall(_HEADER.pack(_ABORT, 0, len(text)) + text)
 
     def close(self) -> None:
-        # (shut down before: a thread that still waits for one of them is woken)
-        ends = [(c, socket.SHUT_WR) for c in self._outgoing.values()]
-        for connection, way in [*ends, *((c, socket.SHUT_RD) for c in self._incoming.values())]:
-            shut_down(connection, way)
+        # Shutting down a connection before closing it wakes a thread that still waits for it.
+        outgoing = [(c, socket.SHUT_WR) for c in self._outgoing.values()]
+        for connection, direction in [*outgoing, *((c, socket.SHUT_RD) for c in self._incoming.values())]:
+            shut_down(connection, direction)
             connection.close()
         for sender in self._senders:
             sender.join(self.timeout)
 
-    # ------------------------------------------------------------------- frames
+    # ----------------------------------------------------------------- messages
 
-    def _next(self) -> int:
+    def _next_number(self) -> int:
         self._number += 1
         return self._number
 
-    def _send_all(self, kind: int, number: int, frames: dict[int, memoryview]) -> Callable[[], None]:
-        """Send at once what buffers take; more by a thread, since peers may all be sending too."""
-        if sum(len(frame) for frame in frames.values()) <= _AT_ONCE:
-            for peer, frame in frames.items():
-                self._send(peer, kind, number, frame)
+    def _send_all(self, kind: int, number: int, messages: dict[int, memoryview]) -> Callable[[], None]:
+        """Send messages, and return a callable that waits until they have been sent.
+
+        Messages that fit into the socket buffers are sent by this thread. Larger ones are sent by another thread: this
+        one has to receive meanwhile, because otherwise all ranks could block while sending to each other.
+        """
+        if sum(len(message) for message in messages.values()) <= _BUFFERED_BYTES:
+            for peer, message in messages.items():
+                self._send(peer, kind, number, message)
             return lambda: None
-        failed: list[Exception] = []
+        errors: list[Exception] = []
 
         def send() -> None:
             try:
-                for peer, frame in frames.items():
-                    self._send(peer, kind, number, frame)
+                for peer, message in messages.items():
+                    self._send(peer, kind, number, message)
             except CommunicationError as error:
-                failed.append(error)
+                errors.append(error)
 
         sender = threading.Thread(target=send, name=f"gsparse rank {self.rank} sends", daemon=True)
         self._senders = [thread for thread in self._senders if thread.is_alive()] + [sender]
@@ -283,54 +293,55 @@ class SocketCommunicator(Communicator):
 
         def wait() -> None:
             sender.join()
-            if failed:
-                raise failed[0]
+            if errors:
+                raise errors[0]
 
         return wait
 
-    def _send(self, peer: int, kind: int, number: int, frame: memoryview) -> None:
-        connection, header = self._outgoing[peer], _HEADER.pack(kind, number, len(frame))
+    def _send(self, peer: int, kind: int, number: int, message: memoryview) -> None:
+        connection, header = self._outgoing[peer], _HEADER.pack(kind, number, len(message))
         try:
-            if len(frame) <= _AT_ONCE:
-                connection.sendall(header + frame)
+            if len(message) <= _BUFFERED_BYTES:
+                connection.sendall(header + message)
             else:
                 connection.sendall(header)
-                connection.sendall(frame)
+                connection.sendall(message)
         except OSError as error:
-            raise self._lost(peer, error) from error
+            raise self._communication_error(peer, error) from error
 
     def _receive(self, peer: int, kind: int, number: int, target: memoryview) -> None:
         connection = self._incoming[peer]
         try:
             header = self._headers.pop(peer, None) or read(connection, _HEADER.size, self.timeout)
-            got, got_number, size = _HEADER.unpack(header)
-            if got == _ABORT:
-                reason = read(connection, min(size, _LONGEST_REASON), self.timeout)
+            sent_kind, sent_number, size = _HEADER.unpack(header)
+            if sent_kind == _ABORT:
+                reason = read(connection, min(size, _MAX_REASON_BYTES), self.timeout)
                 raise CommunicationError(reason.decode(errors="replace"))
-            if (got, got_number, size) != (kind, number, len(target)):
-                expected = f"{_NAMES[kind]} {number} of {len(target)} bytes"
-                sent = f"{_NAMES.get(got, 'noise')} {got_number} of {size} bytes"
+            if (sent_kind, sent_number, size) != (kind, number, len(target)):
+                expected = f"{_KIND_NAMES[kind]} {number} of {len(target)} bytes"
+                sent = f"{_KIND_NAMES.get(sent_kind, 'noise')} {sent_number} of {size} bytes"
                 raise CommunicationError(
                     f"ranks disagree: rank {self.rank} expects {expected}, rank {peer} sent {sent}"
                 )
             read_into(connection, target, self.timeout)
         except OSError as error:
-            raise self._lost(peer, error) from error
+            raise self._communication_error(peer, error) from error
 
-    def _lost(self, peer: int, error: OSError) -> CommunicationError:
+    def _communication_error(self, peer: int, error: OSError) -> CommunicationError:
+        """Return the error to raise for a rank that is silent, or whose connection has ended."""
         host, port = self._addresses[peer][:2]
         if isinstance(error, TimeoutError):
             return CommunicationError(f"rank {peer} at {host}:{port} has been silent for {self.timeout:g} s")
         return RankLostError(peer, f"{host}:{port}", str(error))
 
 
-_NAMES = {_EXCHANGE: "exchange", _REDUCE: "allreduce"}
+_KIND_NAMES = {_EXCHANGE: "exchange", _REDUCE: "allreduce"}
 
 
 def _set_buffers(connection: socket.socket) -> None:
-    """Have the system take what a call sends at once, without anyone having to read."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _AT_ONCE)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _AT_ONCE)
+    """Make the system's buffers large enough for `_BUFFERED_BYTES`, even if the receiver does not read yet."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _BUFFERED_BYTES)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _BUFFERED_BYTES)
 
 
 def _bytes(values: npt.NDArray[Any]) -> memoryview:
@@ -338,22 +349,22 @@ def _bytes(values: npt.NDArray[Any]) -> memoryview:
 
 
 def read(connection: socket.socket, size: int, timeout: float = _TIMEOUT) -> bytes:
-    """Read so many bytes; `ConnectionResetError` where the connection ends before."""
-    found = bytearray(size)
-    read_into(connection, memoryview(found), timeout)
-    return bytes(found)
+    """Read `size` bytes; raise `ConnectionResetError` if the connection ends before they have arrived."""
+    received = bytearray(size)
+    read_into(connection, memoryview(received), timeout)
+    return bytes(received)
 
 
 def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
-    """Send an array of numbers: a header of its dtype and shape, and its bytes."""
+    """Send an array of numbers: a header with its dtype and shape, then its bytes."""
     values = np.ascontiguousarray(values)
     rows, columns = (values.size, 0) if values.ndim == 1 else values.shape
     connection.sendall(_ARRAY.pack(values.dtype.str.encode(), rows, columns))
     connection.sendall(_bytes(values))
 
 
-def take_array(connection: socket.socket) -> npt.NDArray[Any]:
-    """Receive what `send_array` sends; `CommunicationError` where it is no array of numbers."""
+def receive_array(connection: socket.socket) -> npt.NDArray[Any]:
+    """Receive the array that `send_array` sends; raise `CommunicationError` if it is not an array of numbers."""
     kind, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
     try:
         dtype = np.dtype(kind.rstrip(b"\0").decode())
@@ -361,30 +372,30 @@ def take_array(connection: socket.socket) -> npt.NDArray[Any]:
         raise CommunicationError(f"an array of numbers was expected, got {kind!r}") from error
     if dtype.kind not in "biufc":
         raise CommunicationError(f"an array of numbers was expected, got {dtype}")
-    found = np.empty((rows, columns) if columns else rows, dtype)
-    read_into(connection, _bytes(found))
-    return found
+    received = np.empty((rows, columns) if columns else rows, dtype)
+    read_into(connection, _bytes(received))
+    return received
 
 
 def read_into(connection: socket.socket, target: memoryview, timeout: float = _TIMEOUT) -> None:
-    """Fill a buffer with what comes; `ConnectionResetError` where the connection ends before.
+    """Fill a buffer with received bytes; raise `ConnectionResetError` if the connection ends before it is full.
 
-    A socket that does not block is looked at again and again for a while, then waited for: what one rank has to wait
-    for in an iteration comes sooner than the system could wake it (2 processes on a virtual machine: an all-reduce took
-    310 us asleep).
+    A non-blocking socket is polled for a while before the thread sleeps until data arrive. The data for which a rank
+    waits in an iteration usually arrive sooner than the system could wake a sleeping thread: between 2 processes on a
+    virtual machine, an all-reduce that slept took 310 µs.
     """
-    began = 0.0
+    wait_began = 0.0  # 0 while data arrive
     while target:
         try:
             count = connection.recv_into(target)
         except (BlockingIOError, ssl.SSLWantReadError):
             now = time.monotonic()
-            began = began or now
-            if now - began < _SPIN:
+            wait_began = wait_began or now
+            if now - wait_began < _POLL_SECONDS:
                 os.sched_yield()
-            elif not select.select([connection], [], [], max(0.0, began + timeout - now))[0]:
+            elif not select.select([connection], [], [], max(0.0, wait_began + timeout - now))[0]:
                 raise TimeoutError from None
             continue
         if not count:
             raise ConnectionResetError("the connection was closed")
-        began, target = 0.0, target[count:]
+        wait_began, target = 0.0, target[count:]

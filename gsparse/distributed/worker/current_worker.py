@@ -1,4 +1,4 @@
-"""The dask worker that a task runs on, as the task sees it."""
+"""The dask worker on which a task runs, as the task sees it."""
 
 from __future__ import annotations
 
@@ -8,66 +8,79 @@ from typing import Any
 from gsparse.distributed.ranks.sockets import Contexts
 from gsparse.errors import CommunicationError
 
-__all__ = ["Heed", "address", "check_home", "is_wanted", "own_host", "this_worker", "tls_of"]
+__all__ = [
+    "CancellationCheck",
+    "check_worker",
+    "is_wanted",
+    "this_worker",
+    "tls_contexts",
+    "worker_address",
+    "worker_host",
+]
 
-# Seconds between two looks whether a task is still wanted.
-_HEED_EVERY = 0.1
+# Seconds between two checks whether a task is still wanted.
+_CHECK_INTERVAL = 0.1
 
 
 def this_worker() -> Any:
-    """Give dask's worker that the running task is on."""
+    """Return the dask worker on which the current task runs."""
     from distributed import get_worker
 
     return get_worker()
 
 
-def address() -> str:
-    """Give dask's address of this worker."""
+def worker_address() -> str:
+    """Return dask's address of this worker."""
     return str(this_worker().address)
 
 
-def check_home(wanted: str) -> None:
-    """Raise where a task has come to another worker than it was made for."""
-    if address() != wanted:
-        raise CommunicationError(f"a task of {wanted} came to {address()}: workers have changed, A = A.repartition()")
+def check_worker(expected: str) -> None:
+    """Raise an error if a task runs on another worker than the one that it was submitted for."""
+    if worker_address() != expected:
+        raise CommunicationError(
+            f"a task of {expected} came to {worker_address()}: workers have changed, A = A.repartition()"
+        )
 
 
-def own_host() -> str:
-    """Give the host that this worker is known by to others."""
+def worker_host() -> str:
+    """Return the host name or IP address at which others reach this worker."""
     from distributed.comm import get_address_host
 
-    own = address()
-    return "127.0.0.1" if own.startswith("inproc://") else str(get_address_host(own))
+    address = worker_address()
+    return "127.0.0.1" if address.startswith("inproc://") else str(get_address_host(address))
 
 
-def tls_of(security: Any, of: str) -> Contexts:
-    """Give the contexts for connections between workers, where the cluster talks TLS."""
-    if not of.startswith("tls://"):
+def tls_contexts(security: Any, address: str) -> Contexts:
+    """Return the TLS contexts for accepting and for making connections; None and None if the cluster does not use TLS.
+
+    `address` is dask's address of any worker of the cluster.
+    """
+    if not address.startswith("tls://"):
         return None, None
     return security.get_listen_args("worker")["ssl_context"], security.get_connection_args("worker")["ssl_context"]
 
 
-class Heed:
-    """Looks now and then whether the running task is still wanted."""
+class CancellationCheck:
+    """Raises an error if the current task is no longer wanted. It may be called often: most calls only read a clock."""
 
     def __init__(self) -> None:
         self._worker = this_worker()
         self._key = self._worker.get_current_task()
-        self._next = time.monotonic()
+        self._next_check = time.monotonic()
 
     def __call__(self) -> None:
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next_check:
             return
-        self._next = now + _HEED_EVERY
+        self._next_check = now + _CHECK_INTERVAL
         if not is_wanted(self._worker, self._key):
             raise CommunicationError("the solve is no longer wanted: cancelled, or its client or scheduler is gone")
 
 
 def is_wanted(worker: Any, key: Any) -> bool:
-    """Tell whether dask still waits for a running task.
+    """Return whether dask still waits for a running task.
 
-    The only use of what dask does not document: it tells nobody that a running task has been cancelled.
+    This is the only use of undocumented state of dask, which does not tell a running task that it has been cancelled.
     """
     if worker.status.name not in ("running", "paused"):
         return False

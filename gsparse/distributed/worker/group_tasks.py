@@ -1,6 +1,6 @@
-"""What all ranks of a matrix do together, as tasks on their workers: connect, and make their part of it.
+"""Tasks that all ranks of a matrix run at the same time: they connect to each other and make their parts of the matrix.
 
-Each task knows the address that it was made for, and looks first whether it is there.
+Each task first checks that it runs on the worker for which it was submitted.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ import scipy.sparse as sp
 
 from gsparse.device.gpu import GpuDevice
 from gsparse.device.select import get_device
-from gsparse.distributed.io.loaders import RowSources
+from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
-from gsparse.distributed.worker import registry as resident
-from gsparse.distributed.worker.current_worker import check_home, own_host, this_worker, tls_of
+from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
 
-__all__ = ["Roster", "Stay", "aborting", "is_worn_out", "open_rank", "reopen_rank", "reserve"]
+__all__ = ["GroupSettings", "RankMetadata", "aborting", "needs_restart", "open_port", "open_rank", "reopen_rank"]
 
 Addresses = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Roster:
-    """What all ranks of a gang are told.
+class GroupSettings:
+    """The settings of a task group, the same for all of its ranks.
 
     Attributes
     ----------
     key : str
-        Of the matrix.
+        Identifies the matrix on the workers.
     epoch : int
-        How often its ranks have been connected, this time included.
+        How many times the ranks have been connected, this time included.
     workers : tuple of str
-        Dask's addresses, by rank.
+        Dask's addresses of the workers, in the order of the ranks.
     timeout : float
-        Seconds.
+        Longest time, in seconds, for which a rank may be silent while another one waits for it.
     """
 
     key: str
@@ -56,23 +56,25 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Stay:
-    """What a rank's matrix is, for who holds it.
+class RankMetadata:
+    """Metadata of one rank's part of the matrix, returned to the client.
 
     Attributes
     ----------
     rank, nnz : int
+        The rank, and the number of its entries.
     ghosts : array of int64
+        Columns of other ranks in which this rank has entries.
     plan : str
-        Format of the diagonal block.
+        Storage format of the diagonal block.
     nbytes : int
-        That a product moves: both blocks as they are stored, and their vectors.
+        Bytes that a product moves: both blocks as they are stored, and their vectors.
     dtype : str
     device : str
-    products : (str, int)
-        Host and port that products are asked for at.
-    anchor : Anchor
-        While dask keeps it, the rank keeps its matrix.
+    product_address : (str, int)
+        Host and port of the rank's `ProductServer`.
+    reference : MatrixReference
+        The worker keeps the matrix as long as dask keeps this object.
     """
 
     rank: int
@@ -82,105 +84,106 @@ class Stay:
     nbytes: int
     dtype: str
     device: str
-    products: tuple[str, int]
-    anchor: Any = field(repr=False, default=None)
+    product_address: tuple[str, int]
+    reference: Any = field(repr=False, default=None)
 
 
-def reserve(roster: Roster, rank: int) -> tuple[str, int]:
-    """Open a port for the ranks to connect at."""
-    check_home(roster.workers[rank])
-    listener = listen(own_host())
-    resident.keep_listener(roster.key, roster.epoch, listener)
+def open_port(settings: GroupSettings, rank: int) -> tuple[str, int]:
+    """Open the port at which this rank accepts the other ranks, and return its address."""
+    check_worker(settings.workers[rank])
+    listener = listen(worker_host())
+    registry.store_listener(settings.key, settings.epoch, listener)
     host, port = listener.getsockname()[:2]
     return str(host), int(port)
 
 
 def open_rank(
-    roster: Roster,
+    settings: GroupSettings,
     rank: int,
     addresses: Addresses,
-    part: sp.csr_array | RowSources,
+    part: sp.csr_array | RowLoader,
     rows: RowPartition,
     columns: RowPartition,
     device: str,
     options: dict[str, Any],
-) -> Stay:
-    """Make a rank's part of a matrix, all ranks together."""
-    check_home(roster.workers[rank])
-    place = get_device(device)
-    with place.active():
-        communicator = _connect(roster, rank, addresses, place)
+) -> RankMetadata:
+    """Connect to the other ranks and make this rank's part of a matrix. All ranks run this task at the same time."""
+    check_worker(settings.workers[rank])
+    rank_device = get_device(device)
+    with rank_device.active():
+        communicator = _connect(settings, rank, addresses, rank_device)
         with aborting(communicator):
-            own = rows.rows(rank)
-            block = part.rows(own.start, own.stop) if isinstance(part, RowSources) else sp.csr_array(part)
-            matrix = RankMatrix(block, rows, columns, communicator, place, **options)
-            tls = tls_of(this_worker().security, roster.workers[rank])[0]
-            server = ProductServer(matrix, own_host(), resident.secret_of(roster.key), tls)
-    resident.keep(roster.key, resident.Resident(matrix, communicator, server, roster.epoch))
-    return Stay(
+            own_rows = rows.rows(rank)
+            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
+            matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
+            tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
+            server = ProductServer(matrix, worker_host(), registry.require_secret(settings.key), tls)
+    registry.store_matrix(settings.key, registry.ResidentMatrix(matrix, communicator, server, settings.epoch))
+    return RankMetadata(
         rank,
         int(block.nnz),
         matrix.ghosts,
         matrix.diagonal.plan.chosen.format,
         matrix.diagonal.plan.chosen.nbytes + matrix.off_diagonal.plan.chosen.nbytes,
         matrix.dtype.name,
-        place.name,
+        rank_device.name,
         server.address,
-        resident.Anchor(roster.key),
+        registry.MatrixReference(settings.key),
     )
 
 
-def reopen_rank(roster: Roster, rank: int, addresses: Addresses) -> None:
-    """Connect the ranks of a matrix again, after a gang has failed."""
-    check_home(roster.workers[rank])
-    found = resident.find(roster.key)
-    found.communicator.close()
-    with found.matrix.device.active():
-        found.communicator = _connect(roster, rank, addresses, found.matrix.device)
-        found.matrix.connect(found.communicator)
-    found.epoch = roster.epoch
+def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> None:
+    """Connect the ranks of a matrix again after their tasks have failed. All ranks run this task at the same time."""
+    check_worker(settings.workers[rank])
+    resident = registry.require_matrix(settings.key)
+    resident.communicator.close()
+    with resident.matrix.device.active():
+        resident.communicator = _connect(settings, rank, addresses, resident.matrix.device)
+        resident.matrix.connect(resident.communicator)
+    resident.epoch = settings.epoch
 
 
-def _connect(roster: Roster, rank: int, addresses: Addresses, device: Any) -> Communicator:
-    secret, listener = resident.secret_of(roster.key), resident.take_listener(roster.key, roster.epoch)
-    if len(roster.workers) == 1:
+def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: Any) -> Communicator:
+    """Connect to the other ranks: over NCCL if each rank has a GPU of its own, else over sockets."""
+    secret, listener = registry.require_secret(settings.key), registry.take_listener(settings.key, settings.epoch)
+    if len(settings.workers) == 1:
         listener.close()
         return SingleCommunicator()
-    tls = tls_of(this_worker().security, roster.workers[rank])
-    control = SocketCommunicator(rank, addresses, listener, secret, roster.timeout, tls)
+    tls = tls_contexts(this_worker().security, settings.workers[rank])
+    control = SocketCommunicator(rank, addresses, listener, secret, settings.timeout, tls)
     if not isinstance(device, GpuDevice):
         return control
     with aborting(control):  # on GPUs only
-        return NcclCommunicator(control, device) if _have_gpus_apart(control, device) else control
+        return NcclCommunicator(control, device) if _each_has_its_own_gpu(control, device) else control
 
 
-def _have_gpus_apart(control: Communicator, device: GpuDevice) -> bool:  # on GPUs only
-    """Tell whether each rank has a GPU of its own: NCCL takes no two ranks on one."""
+def _each_has_its_own_gpu(control: Communicator, device: GpuDevice) -> bool:  # on GPUs only
+    """Return whether each rank has a GPU of its own: NCCL does not accept two ranks on one GPU."""
     from hashlib import sha256
 
-    mine = sha256(f"{os.uname().nodename} {device.bus}".encode()).digest()[:8]
-    known = np.zeros(control.world_size, np.int64)
-    known[control.rank] = np.frombuffer(mine, np.int64)[0]
-    control.allreduce(known)
-    return np.unique(known).size == known.size
+    own_hash = sha256(f"{os.uname().nodename} {device.bus}".encode()).digest()[:8]
+    hashes = np.zeros(control.world_size, np.int64)
+    hashes[control.rank] = np.frombuffer(own_hash, np.int64)[0]
+    control.allreduce(hashes)
+    return np.unique(hashes).size == hashes.size
 
 
 @contextmanager
 def aborting(communicator: Communicator) -> Iterator[None]:
-    """Tell the others where this rank fails."""
+    """If the block raises an exception, abort the other ranks."""
     try:
         yield
     except BaseException as error:
         communicator.abort(f"rank {communicator.rank}: {type(error).__name__}: {error}")
         if communicator.is_stuck:
-            _worn_out.set()
+            _restart_needed.set()
         raise
 
 
-# Set where NCCL has not let go of something: the GPU goes on working, but only the end of the process frees it all.
-_worn_out = threading.Event()
+# Set if NCCL has not freed its resources. The GPU continues to work, but they are freed only when the process ends.
+_restart_needed = threading.Event()
 
 
-def is_worn_out() -> bool:
-    """Tell whether this process is better started again before it gets another matrix."""
-    return _worn_out.is_set()
+def needs_restart() -> bool:
+    """Return whether this process should be restarted before it gets another matrix, to free the resources of NCCL."""
+    return _restart_needed.is_set()

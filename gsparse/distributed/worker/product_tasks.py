@@ -1,4 +1,4 @@
-"""Parts of a product as tasks on the workers: each rank is given what it needs of the vector, and asks no other."""
+"""Parts of a product as tasks on the workers. Each rank is sent the ghosts that it needs, and calls no other rank."""
 
 from __future__ import annotations
 
@@ -9,55 +9,59 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.ranks.product_connections import ProductClient, local_product
-from gsparse.distributed.worker import registry as resident
-from gsparse.distributed.worker.current_worker import address, check_home, this_worker, tls_of
+from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_address
 
 __all__ = ["add_contributions", "ghost_part", "join_and_multiply", "multiply"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
-# Seconds that a rank may take for a product that another worker asks for.
+# Time limit, in seconds, for a product that another worker requests from a rank.
 _PRODUCT_TIMEOUT = 60.0
 
 
-def multiply(key: str, home: str, x: Host, ghosts: Host, how: str) -> Any:
-    """Multiply a rank's blocks by parts of a vector, without the other ranks."""
-    check_home(home)
-    return local_product(resident.find(key).matrix, x, ghosts, how)
+def multiply(key: str, worker: str, x: HostArray, ghosts: HostArray, operation: str) -> Any:
+    """Multiply a rank's blocks by its part of a vector, without the other ranks."""
+    check_worker(worker)
+    return local_product(registry.require_matrix(key).matrix, x, ghosts, operation)
 
 
-def join_and_multiply(key: str, home: str, server: tuple[str, int], x: Host, pieces: list[Host], how: str) -> Any:
-    """Multiply by ghosts that come in pieces, by rank.
+def join_and_multiply(
+    key: str, worker: str, server: tuple[str, int], x: HostArray, pieces: list[HostArray], operation: str
+) -> Any:
+    """Join the pieces of the ghosts, one from each rank that owns some, and multiply.
 
-    Dask may have put this task elsewhere (what it is told about places is lost where it fuses tasks): then the rank is
-    asked at its port.
+    Dask may run this task on another worker than the rank's, because it drops the restriction to a worker when it fuses
+    tasks. Then the product is requested from the rank's server.
     """
     ghosts = np.concatenate(pieces) if pieces else np.empty((0, *x.shape[1:]), x.dtype)
-    if address() == home:
-        return multiply(key, home, x, ghosts, how)
-    tls = tls_of(this_worker().security, home)[1]
-    with closing(ProductClient([server], _secret_at(key, home), _PRODUCT_TIMEOUT, tls)) as rank:
-        return rank.multiply(how, [(x, ghosts)])[0]
+    if worker_address() == worker:
+        return multiply(key, worker, x, ghosts, operation)
+    tls = tls_contexts(this_worker().security, worker)[1]
+    with closing(ProductClient([server], _secret_of(key, worker), _PRODUCT_TIMEOUT, tls)) as client:
+        return client.multiply(operation, [(x, ghosts)])[0]
 
 
-def _secret_at(key: str, home: str) -> bytes:
-    """Ask a worker that has rows of a matrix for its secret, over dask's own connections."""
+def _secret_of(key: str, worker: str) -> bytes:
+    """Request the secret of a matrix from a worker that has rows of it, over dask's own connections."""
     from distributed import get_client
 
-    found: bytes | None = get_client().run(resident.look_for_secret, key, workers=[home])[home]
-    if found is None:
-        raise resident.no_rows(home)
-    return found
+    secret: bytes | None = get_client().run(registry.get_secret, key, workers=[worker])[worker]
+    if secret is None:
+        raise registry.lost_rows_error(worker)
+    return secret
 
 
-def ghost_part(product: tuple[Host, Host], first: int, last: int) -> Host:
-    """Give a stretch of what a transposed product has for ghosts."""
+def ghost_part(product: tuple[HostArray, HostArray], first: int, last: int) -> HostArray:
+    """Return the contributions of a transposed product to the ghosts from `first` up to `last`."""
     return product[1][first:last]
 
 
-def add_contributions(product: tuple[Host, Host], places: list[Host], pieces: list[Host]) -> Host:
-    """Add what other ranks have for this one's part of a transposed product."""
+def add_contributions(
+    product: tuple[HostArray, HostArray], positions: list[HostArray], pieces: list[HostArray]
+) -> HostArray:
+    """Add the contributions of other ranks to this rank's part of a transposed product."""
     y = product[0].copy()
-    for place, piece in zip(places, pieces, strict=True):
-        y[place] += piece
+    for position, piece in zip(positions, pieces, strict=True):
+        y[position] += piece
     return y

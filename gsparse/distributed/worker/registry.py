@@ -1,11 +1,11 @@
-"""What ranks keep on their dask worker, by matrix.
+"""The objects that stay on a dask worker between tasks, by the key of the matrix that they belong to.
 
-It stays in a registry of this module: dask may move what tasks return, never this.
+They are stored in dictionaries of this module and not in the results of tasks, because dask may move results to other
+workers.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass, field
 from socket import socket
@@ -13,80 +13,97 @@ from typing import Any
 
 import numpy.typing as npt
 
+from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.worker.current_worker import address
+from gsparse.distributed.worker.current_worker import worker_address
 from gsparse.errors import CommunicationError
 
 __all__ = [
-    "Anchor",
-    "Resident",
-    "find",
-    "keep",
-    "keep_listener",
-    "keep_secret",
-    "look_for",
-    "look_for_secret",
-    "no_rows",
-    "release",
-    "secret_of",
+    "MatrixReference",
+    "ResidentMatrix",
+    "get_matrix",
+    "get_secret",
+    "lost_rows_error",
+    "release_matrix",
+    "require_matrix",
+    "require_secret",
+    "store_listener",
+    "store_matrix",
+    "store_secret",
     "take_listener",
 ]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
 
 @dataclass(eq=False)
-class Resident:
-    """A rank's part of one matrix."""
+class ResidentMatrix:
+    """A rank's part of one matrix, and the objects that belong to it.
+
+    Attributes
+    ----------
+    matrix : RankMatrix
+    communicator : Communicator
+        The rank's communicator, for host arrays.
+    server : ProductServer
+        Serves products with vectors of the client.
+    epoch : int
+        Which connection of the ranks the communicator belongs to (`GroupSettings.epoch`).
+    preconditioners : dict
+        Preconditioners of the diagonal block, by the text of their specification.
+    solution_copy : (int, array, array) or None
+        An iteration, this rank's part of x at that iteration, and that of the rank before (`solution_copies`).
+    """
 
     matrix: RankMatrix
     communicator: Communicator
     server: ProductServer
     epoch: int
     preconditioners: dict[str, Any] = field(default_factory=dict)
-    # Iteration, own x, the x of the rank before.
-    checkpoint: tuple[int, Host, Host] | None = None
+    solution_copy: tuple[int, HostArray, HostArray] | None = None
 
     def close(self) -> None:
         self.server.close()
         self.communicator.close()
 
 
-_residents: dict[str, Resident] = {}
+_residents: dict[str, ResidentMatrix] = {}
 _listeners: dict[tuple[str, int], socket] = {}
 _secrets: dict[str, bytes] = {}
-_lock = threading.Lock()
+# Guards the dictionaries. The lock has to be reentrant: the garbage collector may call `release_matrix` in any thread,
+# also in one that holds the lock.
+_lock = make_lock()
 
 
-def keep(key: str, resident: Resident) -> None:
-    """Keep a rank's part of a matrix until it is released."""
+def store_matrix(key: str, resident: ResidentMatrix) -> None:
+    """Store a rank's part of a matrix until it is released."""
     with _lock:
         _residents[key] = resident
 
 
-def look_for(key: str) -> Resident | None:
-    """Give a rank's part of a matrix, where it is here."""
+def get_matrix(key: str) -> ResidentMatrix | None:
+    """Return a rank's part of a matrix; None if this worker has none."""
     return _residents.get(key)
 
 
-def find(key: str) -> Resident:
-    """Give a rank's part of a matrix.
+def require_matrix(key: str) -> ResidentMatrix:
+    """Return a rank's part of a matrix.
 
     Raises
     ------
     CommunicationError
-        Where this process has none: it has been restarted since.
+        If this process has none, because it has been restarted since.
     """
-    found = look_for(key)
-    if found is None:
-        raise no_rows(address())
-    return found
+    resident = get_matrix(key)
+    if resident is None:
+        raise lost_rows_error(worker_address())
+    return resident
 
 
-def keep_secret(key: str, secret: bytes) -> None:
-    """Keep the secret of a matrix until the matrix is released.
+def store_secret(key: str, secret: bytes) -> None:
+    """Store the secret of a matrix until the matrix is released.
 
     The client calls this with `Client.run`. As an argument of a task, the secret would be in the graphs that the
     scheduler keeps, and in the logs that workers write of tasks that fail.
@@ -95,76 +112,80 @@ def keep_secret(key: str, secret: bytes) -> None:
         _secrets[key] = secret
 
 
-def look_for_secret(key: str) -> bytes | None:
-    """Return the secret of a matrix, where this worker has it."""
+def get_secret(key: str) -> bytes | None:
+    """Return the secret of a matrix; None if this worker does not have it."""
     return _secrets.get(key)
 
 
-def secret_of(key: str) -> bytes:
+def require_secret(key: str) -> bytes:
     """Return the secret of a matrix that this worker has, or is about to have, rows of.
 
     Raises
     ------
     CommunicationError
-        Where this process has none: it has been restarted since.
+        If this process does not have it, because it has been restarted since.
     """
-    found = look_for_secret(key)
-    if found is None:
-        raise no_rows(address())
-    return found
+    secret = get_secret(key)
+    if secret is None:
+        raise lost_rows_error(worker_address())
+    return secret
 
 
-def no_rows(worker: str) -> CommunicationError:
-    """Make the error for a worker that has lost its rows."""
+def lost_rows_error(worker: str) -> CommunicationError:
+    """Return the error for a worker that has lost its rows."""
     return CommunicationError(f"{worker} has been restarted and has no rows of this matrix: A = A.repartition()")
 
 
-def keep_listener(key: str, epoch: int, listener: socket) -> None:
-    """Keep a port that ranks are to connect at."""
+def store_listener(key: str, epoch: int, listener: socket) -> None:
+    """Store the listening socket at which this rank accepts the other ranks of a matrix."""
     with _lock:
         _listeners[key, epoch] = listener
 
 
 def take_listener(key: str, epoch: int) -> socket:
-    """Give the port that `keep_listener` has kept, to be closed by who takes it.
+    """Remove a stored listening socket and return it; the caller has to close it.
 
     Raises
     ------
     CommunicationError
-        Where this process has none: it has been restarted since.
+        If this process has none, because it has been restarted since.
     """
     with _lock:
-        found = _listeners.pop((key, epoch), None)
-    if found is None:
+        listener = _listeners.pop((key, epoch), None)
+    if listener is None:
         raise CommunicationError(
-            f"{address()} holds no port for this rank: it has been restarted while ranks were to be connected, or it "
-            "shares a process with another worker of this matrix (each rank needs its own: Client(processes=True))"
+            f"{worker_address()} holds no port for this rank: it has been restarted while ranks were to be connected, "
+            "or it shares a process with another worker of this matrix (each rank needs its own: "
+            "Client(processes=True))"
         )
-    return found
+    return listener
 
 
-def release(key: str) -> None:
-    """Let go of a matrix."""
+def release_matrix(key: str) -> None:
+    """Remove and close everything that belongs to a matrix."""
     with _lock:
         _secrets.pop(key, None)
-        found = _residents.pop(key, None)
-        waiting = [_listeners.pop(known) for known in list(_listeners) if known[0] == key]
-    for listener in waiting:
+        resident = _residents.pop(key, None)
+        unused = [_listeners.pop(known) for known in list(_listeners) if known[0] == key]
+    for listener in unused:
         listener.close()
-    if found is not None:
-        found.close()
+    if resident is not None:
+        resident.close()
 
 
-class Anchor:
-    """Something for dask to keep as long as a client wants a matrix; without it, the rank lets go."""
+class MatrixReference:
+    """A reference to a rank's part of a matrix, as the result of a task.
+
+    Dask keeps it on the worker as long as the client wants the matrix. When dask drops it, the matrix is released.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
-        weakref.finalize(self, release, key)
+        weakref.finalize(self, release_matrix, key)
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
-        return _nothing, ()  # (a copy elsewhere holds nothing)
+        return _none, ()  # a copy in another process must not release the matrix when it is deleted
 
 
-def _nothing() -> None:
+def _none() -> None:
     return None

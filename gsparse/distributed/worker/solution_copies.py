@@ -1,7 +1,14 @@
-"""Checkpoints of x on the workers, without any disk: each rank keeps its part, and that of the rank before.
+"""Checkpoints of x in the memory of the workers: each rank stores its part of x and a copy of the part of another rank.
 
-All parts outlive any one rank. G. Bosilca, R. Delmas, J. Dongarra, J. Langou, "Algorithm-based fault tolerance applied
-to high performance computing", J. Parallel Distrib. Comput. 69(4), 2009, have more of such.
+Rank r sends its part to rank r + 1, and the last rank sends its part to rank 0:
+
+    rank          0        1        2
+    own part     x[0]     x[1]     x[2]
+    copy         x[2]     x[0]     x[1]
+
+If one rank is lost, the other ranks still have all parts. G. Bosilca, R. Delmas, J. Dongarra, J. Langou,
+"Algorithm-based fault tolerance applied to high performance computing", J. Parallel Distrib. Comput. 69(4), 2009,
+describe further schemes of this kind.
 """
 
 from __future__ import annotations
@@ -12,41 +19,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.worker import registry as resident
-from gsparse.distributed.worker.registry import Resident
+from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.registry import ResidentMatrix
 
-__all__ = ["assembled", "keep", "last"]
+__all__ = ["assemble", "latest_copy", "store_copies"]
 
-Host = npt.NDArray[Any]
-Checkpoint = tuple[int, Host, Host]
+HostArray = npt.NDArray[Any]
+# An iteration, the rank's own part of x, and the part of the rank before.
+SolutionCopy = tuple[int, HostArray, HostArray]
 
 
-def keep(kept: Resident, iteration: Any) -> None:
-    """Keep x as it is now, all ranks together. Synchronizes."""
-    matrix, control = kept.matrix, kept.communicator
+def store_copies(resident: ResidentMatrix, iteration: Any) -> None:
+    """Store the current x of a solve, on all ranks together. Synchronizes."""
+    matrix, control = resident.matrix, resident.communicator
     world_size, rank = matrix.communicator.world_size, matrix.communicator.rank
     x = matrix.device.download(iteration.vectors["x"])
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
     columns = x.size // max(matrix.shape[1], 1)
-    theirs = np.empty(matrix.column_sizes[before] * columns, x.dtype)
+    x_before = np.empty(matrix.column_sizes[before] * columns, x.dtype)
     if world_size > 1:
-        control.exchange({after: x}, {before: theirs})()
-    kept.checkpoint = iteration.iterations, x, theirs
+        control.exchange({after: x}, {before: x_before})()
+    resident.solution_copy = iteration.iterations, x, x_before
 
 
-def last(key: str) -> Checkpoint | None:
-    """Give what this worker has kept of x; None where it has nothing."""
-    found = resident.look_for(key)
-    return None if found is None else found.checkpoint
+def latest_copy(key: str) -> SolutionCopy | None:
+    """Return the latest parts of x that this worker has stored; None if it has none."""
+    resident = registry.get_matrix(key)
+    return None if resident is None else resident.solution_copy
 
 
-def assembled(kept: Mapping[int, Checkpoint], sizes: Sequence[int]) -> list[Host] | None:
-    """Give all parts of the newest checkpoint of which every part is there, of its rank or of the one after it.
+def assemble(copies: Mapping[int, SolutionCopy], sizes: Sequence[int]) -> list[HostArray] | None:
+    """Return all parts of x at the latest iteration of which every part is available; None if there is no such one.
 
     Parameters
     ----------
-    kept : mapping of rank to checkpoint
-        Of the ranks that are left.
+    copies : mapping of rank to solution copy
+        The copies of the remaining ranks.
     sizes : sequence of int
         Elements of x that each rank owns.
 
@@ -55,12 +63,12 @@ def assembled(kept: Mapping[int, Checkpoint], sizes: Sequence[int]) -> list[Host
     list of array, shape (size,) or (size, k), or None
     """
     world_size = len(sizes)
-    for newest in sorted({found[0] for found in kept.values()}, reverse=True):
-        at = {rank: found for rank, found in kept.items() if found[0] == newest}
-        own = {(rank - 1) % world_size: found[2] for rank, found in at.items()}
-        own |= {rank: found[1] for rank, found in at.items()}
-        if len(own) == world_size:
-            columns = next((own[rank].size // n for rank, n in enumerate(sizes) if n), 1)
-            parts = [own[rank] for rank in range(world_size)]
+    for iteration in sorted({copy[0] for copy in copies.values()}, reverse=True):
+        same_iteration = {rank: copy for rank, copy in copies.items() if copy[0] == iteration}
+        by_rank = {(rank - 1) % world_size: x_before for rank, (_, _, x_before) in same_iteration.items()}
+        by_rank |= {rank: x for rank, (_, x, _) in same_iteration.items()}
+        if len(by_rank) == world_size:
+            columns = next((by_rank[rank].size // n for rank, n in enumerate(sizes) if n), 1)
+            parts = [by_rank[rank] for rank in range(world_size)]
             return parts if columns == 1 else [part.reshape(columns, -1).T for part in parts]
     return None

@@ -1,4 +1,4 @@
-"""A solve as its ranks run it: what they are told, what they give back, and who watches meanwhile."""
+"""A solve as its ranks run it: its specification, its result, and the observer that is called during the solve."""
 
 from __future__ import annotations
 
@@ -10,132 +10,140 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from dask.base import tokenize
+from scipy.sparse.linalg import ArpackNoConvergence
 
-from gsparse.distributed.worker import registry as resident
-from gsparse.distributed.worker import solution_copies as checkpoints
-from gsparse.distributed.worker.channel import RankEnd
-from gsparse.distributed.worker.current_worker import Heed, check_home
-from gsparse.distributed.worker.group_tasks import Roster, aborting
-from gsparse.distributed.worker.registry import Resident
+from gsparse.distributed.worker import registry, solution_copies
+from gsparse.distributed.worker.channel import RankChannel
+from gsparse.distributed.worker.current_worker import CancellationCheck, check_worker
+from gsparse.distributed.worker.group_tasks import GroupSettings, aborting
+from gsparse.distributed.worker.registry import ResidentMatrix
 from gsparse.errors import CommunicationError
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
-__all__ = ["Preconditioner", "Solution", "Solve", "precondition", "run_solve"]
+__all__ = ["PreconditionerSpec", "RankSolution", "SolveSpec", "precondition", "run_solve"]
 
-Host = npt.NDArray[Any]
+HostArray = npt.NDArray[Any]
 
-# Seconds between two reports of how a solve goes.
-REPORT_EVERY = 0.2
-# Kinds of messages from ranks to the client, which each begins with.
-REPORT, CALL = "report", "call"
+# Seconds between two reports of the progress of a solve.
+REPORT_INTERVAL = 0.2
+# Kinds of messages from ranks to the client; the kind is the first element of a message.
+REPORT, CALLBACK = "report", "callback"
 
 
 @dataclass(frozen=True)
-class Preconditioner:
-    """A preconditioner that each rank makes of its own diagonal block: block Jacobi over ranks.
+class PreconditionerSpec:
+    """A preconditioner that each rank makes from its own diagonal block, which is block Jacobi over the ranks.
 
     Attributes
     ----------
     name : str
-        In `gsparse.linalg`.
+        Name of the preconditioner in `gsparse.linalg`.
     args, kwargs
-        Its other arguments.
+        Its arguments, without the matrix.
     """
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def of(self, kept: Resident) -> Any:
-        """Give it for a rank's block, made once."""
-        known = repr((self.name, self.args, self.kwargs))
-        if known not in kept.preconditioners:
+    def build(self, resident: ResidentMatrix) -> Any:
+        """Return the preconditioner of a rank's diagonal block; it is made at the first call and then stored."""
+        key = tokenize(self.name, self.args, self.kwargs)  # NumPy's repr of a large array leaves elements out.
+        if key not in resident.preconditioners:
             make = find_method(self.name, "preconditioner").function
-            kept.preconditioners[known] = make(kept.matrix.diagonal, *self.args, **self.kwargs)
-        return kept.preconditioners[known]
+            resident.preconditioners[key] = make(resident.matrix.diagonal, *self.args, **self.kwargs)
+        return resident.preconditioners[key]
 
 
 @dataclass(frozen=True)
-class Solve:
-    """What a rank is to solve.
+class SolveSpec:
+    """The specification of a solve, the same for all ranks.
 
     Attributes
     ----------
     name : str
-        In `gsparse.linalg`.
+        Name of the solver in `gsparse.linalg`.
     kwargs : dict
-    preconditioner : Preconditioner or None
+        Its keyword arguments, without vectors, preconditioner and callback.
+    preconditioner : PreconditionerSpec or None
     channel : str
-        Name of the channel to the client; empty where nothing is sent.
-    reports : bool
+        Name of the channel to the client; empty if the ranks send no messages.
+    reports_progress : bool
         Whether rank 0 reports residuals.
-    calls : bool
+    has_callback : bool
         Whether the client runs a callback.
     checkpoint_every : int
-        Iterations; 0 for never.
+        Number of iterations between two checkpoints of x; 0 for no checkpoints.
+    start : str
+        Name of the argument that b is passed as; if empty, b is the argument after the matrix.
     """
 
     name: str
     kwargs: dict[str, Any]
-    preconditioner: Preconditioner | None = None
+    preconditioner: PreconditionerSpec | None = None
     channel: str = ""
-    reports: bool = False
-    calls: bool = False
+    reports_progress: bool = False
+    has_callback: bool = False
     checkpoint_every: int = 0
+    start: str = ""
 
 
 @dataclass(frozen=True)
-class Solution:
-    """What a rank has found.
+class RankSolution:
+    """The result of a solver on one rank, with the rank's parts of vectors separate from the rest.
 
     Attributes
     ----------
     vectors : list of array
-        The rank's parts.
-    rest : SolveResult or tuple
-        What the function gives, without them.
-    places : tuple of int
-        Where they stand in the tuple.
+        The rank's parts of the vectors in the result.
+    template : SolveResult or tuple
+        The result of the solver, with None instead of each vector.
+    positions : tuple of int
+        Positions of the vectors in the tuple; empty for a `SolveResult`.
     dtypes : list of dtype
+        Dtypes of the vectors.
     """
 
     vectors: list[Any]
-    rest: Any
-    places: tuple[int, ...]
+    template: Any
+    positions: tuple[int, ...]
     dtypes: list[Any]
 
     @classmethod
-    def of(cls, name: str, found: Any) -> Solution:
-        """Take apart what a function gives."""
-        if isinstance(found, SolveResult):
-            return cls([found.x], replace(found, x=None), (), [found.x.dtype])
-        places = tuple(place for place in METHODS[name].vectors if place < len(found) and np.ndim(found[place]))
-        vectors = [found[place] for place in places]
-        rest = tuple(None if place in places else value for place, value in enumerate(found))
-        return cls(vectors, rest, places, [v.dtype for v in vectors])
+    def of(cls, name: str, result: Any) -> RankSolution:
+        """Separate the vectors from the rest of the result of the solver of this name."""
+        if isinstance(result, SolveResult):
+            return cls([result.x], replace(result, x=None), (), [result.x.dtype])
+        positions = tuple(
+            position for position in METHODS[name].vectors if position < len(result) and np.ndim(result[position])
+        )
+        vectors = [result[position] for position in positions]
+        template = tuple(None if position in positions else value for position, value in enumerate(result))
+        return cls(vectors, template, positions, [v.dtype for v in vectors])
 
-    def completed(self, vectors: list[Any]) -> Any:
-        """Put whole vectors in the place of parts."""
-        if isinstance(self.rest, SolveResult):
-            return replace(self.rest, x=vectors[0])
-        found = list(self.rest)
-        for place, vector in zip(self.places, vectors, strict=True):
-            found[place] = vector
-        return tuple(found)
+    def with_vectors(self, vectors: list[Any]) -> Any:
+        """Return the result of the solver with these whole vectors."""
+        if isinstance(self.template, SolveResult):
+            return replace(self.template, x=vectors[0])
+        result = list(self.template)
+        for position, vector in zip(self.positions, vectors, strict=True):
+            result[position] = vector
+        return tuple(result)
 
-    def without_vectors(self) -> Solution:
+    def without_vectors(self) -> RankSolution:
         return replace(self, vectors=[])
 
     def vector(self, number: int) -> Any:
         return self.vectors[number]
 
     def report(self) -> dict[str, float]:
-        """Give what the solve has ended at, as it is told while it runs."""
-        found = self.rest
-        if isinstance(found, SolveResult):
-            return _report(found.iterations, found.residuals)
-        itn, norms = found[2:4]  # (of lsqr and lsmr)
+        """Return the last iteration and its residual, in the form of the reports that are sent during the solve."""
+        result = self.template
+        if isinstance(result, SolveResult):
+            return _report(result.iterations, result.residuals)
+        itn, norms = result[2:4]  # the tuple of lsqr or lsmr
         return {"iteration": int(np.max(itn)), "residual": float(np.max(norms))}
 
 
@@ -143,77 +151,94 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
     return {"iteration": iterations, "residual": largest(residuals[-1:])}
 
 
-def run_solve(roster: Roster, rank: int, solve: Solve, b: Any, vectors: dict[str, Any]) -> Solution:
-    """Run one of the solvers, all ranks together."""
-    check_home(roster.workers[rank])
-    kept = resident.find(roster.key)
-    if kept.epoch != roster.epoch:
-        raise CommunicationError(f"rank {rank} has been connected {kept.epoch} times, not {roster.epoch}")
+def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vectors: dict[str, Any]) -> RankSolution:
+    """Run a solver of `gsparse.linalg`. All ranks run this task at the same time."""
+    check_worker(settings.workers[rank])
+    resident = registry.require_matrix(settings.key)
+    if resident.epoch != settings.epoch:
+        raise CommunicationError(f"rank {rank} has been connected {resident.epoch} times, not {settings.epoch}")
     kwargs = {**solve.kwargs, **vectors}
     if solve.preconditioner is not None:
-        kwargs["M"] = solve.preconditioner.of(kept)
-    matrix = kept.matrix
-    with matrix.device.active(), aborting(kept.communicator), _channel(solve, rank) as channel:
-        if solve.calls:
-            kwargs["callback"] = _Calls(channel, rank)
-        matrix.observer = _Observer(kept, solve, channel)
+        kwargs["M"] = solve.preconditioner.build(resident)
+    matrix = resident.matrix
+    with matrix.device.active(), aborting(resident.communicator), _channel(solve, rank) as channel:
+        if solve.has_callback:
+            kwargs["callback"] = _ClientCallback(channel, rank)
+        matrix.observer = _Observer(resident, solve, channel)
         try:
-            return Solution.of(solve.name, METHODS[solve.name].function(matrix, b, **kwargs))
+            return RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
         finally:
             matrix.observer = None
 
 
+def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the solver. What an eigensolver has found until its limit is a result; the client raises the error."""
+    function = METHODS[solve.name].function
+    if not solve.start:
+        return function(matrix, b, **kwargs)
+    try:
+        return function(matrix, **{**kwargs, solve.start: b})
+    except ArpackNoConvergence as error:
+        return error.eigenvalues, error.eigenvectors
+
+
 @contextmanager
-def _channel(solve: Solve, rank: int) -> Iterator[RankEnd | None]:
-    """Open this rank's end of the channel to the client, where it has anything to send."""
-    if not (solve.calls or (solve.reports and rank == 0)):
+def _channel(solve: SolveSpec, rank: int) -> Iterator[RankChannel | None]:
+    """Open this rank's end of the channel to the client, if the rank sends messages."""
+    if not (solve.has_callback or (solve.reports_progress and rank == 0)):
         yield None
         return
-    with closing(RankEnd(solve.channel, rank, is_answered=solve.calls)) as end:
-        yield end
+    with closing(RankChannel(solve.channel, rank, is_answered=solve.has_callback)) as channel:
+        yield channel
 
 
-def precondition(roster: Roster, rank: int, recipe: Preconditioner, x: Host, adjoint: bool) -> Host:
+def precondition(
+    settings: GroupSettings, rank: int, spec: PreconditionerSpec, x: HostArray, adjoint: bool
+) -> HostArray:
     """Apply a rank's preconditioner to its part of vectors, without the other ranks."""
-    check_home(roster.workers[rank])
-    kept = resident.find(roster.key)
-    with kept.matrix.device.active():
-        own = recipe.of(kept)
-        found: Host = own.rmatmat(x) if adjoint else own.matmat(x)
-    return found
+    check_worker(settings.workers[rank])
+    resident = registry.require_matrix(settings.key)
+    with resident.matrix.device.active():
+        preconditioner = spec.build(resident)
+        result: HostArray = preconditioner.rmatmat(x) if adjoint else preconditioner.matmat(x)
+    return result
 
 
 class _Observer:
-    """Sees a solve whenever its host does: reports, keeps checkpoints, ends it where nobody wants it any more."""
+    """The observer of a rank's matrix during a solve (`RankMatrix.observer`).
 
-    def __init__(self, kept: Resident, solve: Solve, channel: RankEnd | None) -> None:
-        self._kept, self._solve, self._heed = kept, solve, Heed()
-        self._reports = channel if solve.reports and kept.matrix.communicator.rank == 0 else None
-        self._of: Any = None
+    Whenever the host has read the scalars of the solve, the observer may report them, may store a checkpoint of x, and
+    ends the solve if it is no longer wanted.
+    """
+
+    def __init__(self, resident: ResidentMatrix, solve: SolveSpec, channel: RankChannel | None) -> None:
+        self._resident, self._solve, self._check_cancelled = resident, solve, CancellationCheck()
+        self._report_channel = channel if solve.reports_progress and resident.matrix.communicator.rank == 0 else None
+        self._outer_solve: Any = None
         self._next_report, self._next_checkpoint = 0.0, solve.checkpoint_every
 
     def __call__(self, iteration: Any) -> None:
-        self._heed()
-        self._of = self._of or iteration  # (solves within the solve are not what is asked for)
-        if iteration is not self._of:
+        self._check_cancelled()
+        self._outer_solve = self._outer_solve or iteration  # the first one; a solver may run other solves inside
+        if iteration is not self._outer_solve:
             return
         now, solve = time.monotonic(), self._solve
-        if self._reports is not None and now >= self._next_report:
-            self._next_report = now + REPORT_EVERY
-            self._reports.send((REPORT, _report(iteration.iterations, iteration.residuals)))
+        if self._report_channel is not None and now >= self._next_report:
+            self._next_report = now + REPORT_INTERVAL
+            self._report_channel.send((REPORT, _report(iteration.iterations, iteration.residuals)))
         if solve.checkpoint_every and iteration.iterations >= self._next_checkpoint:
             self._next_checkpoint = iteration.iterations + solve.checkpoint_every
-            checkpoints.keep(self._kept, iteration)
+            solution_copies.store_copies(self._resident, iteration)
 
 
-class _Calls:
-    """A callback that the client runs: it gets this rank's part, and says whether to go on."""
+class _ClientCallback:
+    """A callback that runs on the client: it is sent this rank's part of x, and answers whether to continue."""
 
     def __init__(self, channel: Any, rank: int) -> None:
-        self._channel, self._rank, self._heed = channel, rank, Heed()
+        self._channel, self._rank, self._check_cancelled = channel, rank, CancellationCheck()
 
     def __call__(self, argument: Any) -> None:
         values = np.asarray(argument)
-        self._channel.send((CALL, self._rank, values.dtype.str, list(values.shape), values.tobytes()))
-        if not self._channel.answer(self._heed):
+        self._channel.send((CALLBACK, self._rank, values.dtype.str, list(values.shape), values.tobytes()))
+        if not self._channel.answer(self._check_cancelled):
             raise CommunicationError("the callback has raised an exception")

@@ -8,26 +8,65 @@ import numpy as np
 
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels.contract import BindProduct
+from gsparse.kernels.cpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.cpu.basis import Arnoldi
+from gsparse.kernels.cpu.connections import block_weights, examine_rows, strong_connections
+from gsparse.kernels.cpu.decomposition import Decomposition
+from gsparse.kernels.cpu.edits import (
+    add_entries,
+    find_entries,
+    insert_entries,
+    missing_entries,
+    put_values,
+    sample_entries,
+    take_elements,
+)
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
+from gsparse.kernels.cpu.prolongation import (
+    expand_pattern,
+    orthonormal_candidates,
+    prolongator_pattern,
+    prolongator_values,
+)
+from gsparse.kernels.cpu.reductions import extreme_columns, extreme_entries, extreme_positions, sum_entries
+from gsparse.kernels.cpu.relaxation import bind_projections, bind_sweep, color_rows
+from gsparse.kernels.cpu.row_pairs import combine_alike, combine_rows
 from gsparse.kernels.cpu.slices import SORTING_SCOPE, cut_slices, lay_out, lay_out_ellpack
+from gsparse.kernels.cpu.sparse_products import spgemm, spgemm_known, spgemm_values
+from gsparse.kernels.cpu.sparse_rows import (
+    are_in_range,
+    diagonal_entries,
+    drop_zeros,
+    keep_entries,
+    map_columns,
+    numbers_from_start,
+    places_of,
+    row_numbers,
+    scale_columns,
+    scale_rows,
+    slice_rows,
+    sum_runs,
+    take_rows,
+    triangle,
+)
 from gsparse.kernels.cpu.spmm import csr_spmm
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
-from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric
+from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_solver
 
 __all__ = [
     "BLOCK_WORK",
     "CHUNK_SIZE",
     "CSR_CODES",
+    "FIRST_FORMAT",
     "LONG_LENGTH",
     "LOOKS_UP",
     "NEEDS_LEVELS",
@@ -39,9 +78,18 @@ __all__ = [
     "TILE_WORK",
     "VECTOR_LENGTH",
     "Arnoldi",
+    "Decomposition",
+    "add_entries",
+    "are_in_range",
     "bind_dots",
+    "bind_projections",
     "bind_step",
+    "bind_sweep",
+    "block_weights",
     "blocked_ellpack",
+    "color_rows",
+    "combine_alike",
+    "combine_rows",
     "csr_adaptive",
     "csr_scalar",
     "csr_split",
@@ -49,43 +97,81 @@ __all__ = [
     "csr_transpose",
     "csr_vector",
     "cut_slices",
+    "diagonal_entries",
     "distinct_keys",
+    "drop_zeros",
     "ellpack",
     "encode_columns",
     "encode_keys",
+    "examine_rows",
+    "expand_pattern",
+    "extreme_columns",
+    "extreme_entries",
+    "extreme_positions",
     "factorize_ilu0",
+    "find_entries",
     "gather",
     "gather_rows",
+    "independent_set",
+    "insert_entries",
     "is_symmetric",
+    "join_aggregates",
+    "keep_entries",
     "lay_out",
     "lay_out_ellpack",
     "long_rows",
+    "map_columns",
+    "missing_entries",
     "num_scatter_dots",
+    "numbers_from_start",
+    "order_by_row",
+    "orthonormal_candidates",
+    "places_of",
+    "prolongator_pattern",
+    "prolongator_values",
+    "put_values",
     "row_blocks",
     "row_keys",
+    "row_numbers",
     "row_pattern",
     "rows_follow",
     "run_span",
+    "sample_entries",
+    "scale_columns",
+    "scale_rows",
     "scatter_add",
+    "slice_rows",
+    "spgemm",
+    "spgemm_known",
+    "spgemm_values",
+    "stable_order",
+    "strong_connections",
+    "sum_entries",
+    "sum_runs",
     "survey",
     "survives_halving",
+    "take_elements",
+    "take_rows",
     "tiles",
+    "triangle",
     "triangular_solver",
 ]
 
-# Rows are walked whole by whichever thread has their part.
+# The thread that owns a row sums all of it, however long it is.
 SCALAR_LENGTH = VECTOR_LENGTH = NO_LIMIT
 
-# Narrow columns in CSR's order cost 10 to 25 % on one thread, and looking two values up a lane costs more than reading
+# Narrow columns in CSR order cost 10 to 25 % on one thread, and looking values up in a table costs more than reading
 # them as float32 (7-point 100**3, 27-point 64**3).
 CSR_CODES: tuple[np.dtype[Any], ...] = ()
 LOOKS_UP = False
 
-# One thread goes from row to row.
+# One thread solves triangular factors, row after row.
 NEEDS_LEVELS = False
 
 SPMM_READS_LESS = False
-# Consecutive rows that follow one pattern are multiplied side by side.
+# Every schedule of CSR gives each thread as many entries.
+FIRST_FORMAT = "csr_scalar"
+# Consecutive rows that follow one pattern are multiplied together.
 SHARES_RUNS = True
 
 

@@ -1,4 +1,8 @@
-"""Krylov bases on the CPU (contract: `gsparse.kernels.basis`)."""
+"""Krylov bases on the CPU; the contract and its notation are in `gsparse.kernels.basis`.
+
+Each pass over the vectors is a loop over chunks of `CHUNK` elements. A part owns consecutive chunks, the same number
+for each part, and stores the partial sums of each chunk. The small problem that follows runs on the calling thread.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,15 @@ from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.cpu.compiling import compiled_loosely
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["Arnoldi"]
+__all__ = ["CHUNK", "Arnoldi", "orthogonalize", "project", "total"]
 
-# Elements of which all vectors are gone through at a time: what a pass reads twice is then still in the cache. They are
-# summed up on their own, so that sums do not depend on the number of threads.
-_CHUNK = 512
+# Elements of a chunk. A pass processes one chunk of all vectors before the next chunk, so that what it reads twice is
+# still in the cache. Each chunk has sums of its own, so that the result does not depend on the number of threads.
+CHUNK = 512
 
 
 class Small(NamedTuple):
-    """The small part for one right-hand side; names as in the contract."""
+    """The small problem of one right-hand side; `p`, `s`, `Q` and `R` are those of the contract."""
 
     sums: Array
     p: Array
@@ -31,20 +35,29 @@ class Small(NamedTuple):
     rotated: Array
     rhs: Array
     scales: Array
-    found: Array
+    num_vectors: Array
     Q: Array
     R: Array
     cells: Array
     history: Array
 
 
+class Place(NamedTuple):
+    """Where a pass works: `size` elements of right-hand side `column` of `num_columns`, and the first vectors."""
+
+    size: int
+    column: int
+    num_columns: int
+    num_vectors: int
+
+
 class Arnoldi(basis.Arnoldi):
-    """Two loops an iteration over all vectors, chunk by chunk, and the small part after each."""
+    """Two passes over all vectors per iteration, each followed by its share of the small problem."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         m, wide = self.restart, self.state.cells.dtype
-        self._partials = np.zeros((m + 2, -(-self.size // _CHUNK)), wide)
+        self._partials = np.zeros((m + 2, -(-self.size // CHUNK)), wide)
         self._sums = np.zeros((self.columns, m + 2), wide)
         cells, history = (a.reshape(self.columns, -1) for a in (self.state.cells, self.state.history))
         self._small = [
@@ -55,7 +68,7 @@ class Arnoldi(basis.Arnoldi):
                 rotated=np.zeros(m + 1, wide),
                 rhs=np.zeros(m + 1, wide),
                 scales=np.zeros(m, wide),
-                found=np.zeros(1, np.int64),
+                num_vectors=np.zeros(1, np.int64),
                 Q=np.zeros((m + 1, m + 1), wide),
                 R=np.zeros((m, m), wide),
                 cells=cells[c],
@@ -74,7 +87,7 @@ class Arnoldi(basis.Arnoldi):
         return self._pass(orthogonalize, j, j + 2, after)
 
     def settle(self, j: int) -> Call:
-        return partial(queue, ())  # (`orthogonalize` has)
+        return partial(queue, ())  # `orthogonalize` has decided already
 
     def _pass(self, loop: Callable[..., None], j: int, num_sums: int, after: Callable[[Small], None]) -> Call:
         vectors, w, u = self.vectors.reshape(-1), self.w, self.u
@@ -84,9 +97,9 @@ class Arnoldi(basis.Arnoldi):
         def run() -> None:
             busy = [c for c in range(self.columns) if self._is_busy(c)]
             for c in busy:
-                sizes, small = (self.size, c, self.columns, j), self._small[c]
+                place, small = (self.size, c, self.columns, j), self._small[c]
                 coefficients = (small.s, small.p, small.cells[norm].real)
-                run_parts(loop, self.size * (j + 4), *sizes, vectors, w, u, coefficients, partials)
+                run_parts(loop, self.size * (j + 4), place, (vectors, w, u), coefficients, partials)
                 total(partials, small.sums)
             if self.reduce is not None:
                 self.reduce(self._sums)
@@ -106,26 +119,27 @@ class Arnoldi(basis.Arnoldi):
             for c, small in enumerate(self._small):
                 if small.cells[0] == 0:
                     solve(small)
-                    found = int(small.found[0])
-                    sizes = (self.size, c, self.columns, found)
-                    run_parts(combine, self.size * (found + 2), *sizes, combined, x, small.rotated)
+                    num_vectors = int(small.num_vectors[0])
+                    place = (self.size, c, self.columns, num_vectors)
+                    run_parts(combine, self.size * (num_vectors + 2), place, combined, x, small.rotated)
 
         return run
 
 
-# ---- loops over all elements; `size` elements of right-hand side `column` of `columns`
+# ---- loops over all elements
 
 
 @compiled_loosely
 def project(
-    part: int, num_parts: int, size: int, column: int, columns: int, j: int, vectors: Array, w: Array, u: Array,
-    coefficients: Any, partials: Array,
-) -> None:  # fmt: skip
-    """Multiply the first j vectors and w by u."""
+    part: int, num_parts: int, place: Place, arrays: tuple[Array, Array, Array], coefficients: Any, partials: Array
+) -> None:
+    """Compute the inner products of the first j vectors and of w with u."""
+    size, column, columns, j = place
+    vectors, w, u = arrays
     kind = partials.dtype.type
     num_chunks = partials.shape[1]
     for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
-        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, size)
+        first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, size)
         right = u[column * size + first : column * size + last]
         for k in range(j + 1):
             total = kind(0)
@@ -141,19 +155,20 @@ def project(
             partials[k, chunk] = total
 
 
-@compiled_loosely
+@partial(compiled_loosely, allocates=True)
 def orthogonalize(
-    part: int, num_parts: int, size: int, column: int, columns: int, j: int, vectors: Array, w: Array, u: Array,
-    coefficients: Any, partials: Array,
-) -> None:  # fmt: skip
-    """Finish vector j, make the next w, and multiply all of them by it."""
+    part: int, num_parts: int, place: Place, arrays: tuple[Array, Array, Array], coefficients: Any, partials: Array
+) -> None:
+    """Finish vector j, compute the next w, and compute the inner products of all vectors and of w with w."""
+    size, column, columns, j = place
+    vectors, w, u = arrays
     s, p, norm = coefficients
     kind, wide = w.dtype.type, partials.dtype.type
     inverse, last_p = kind(1 / norm), kind(p[j])
     num_chunks = partials.shape[1]
-    made, next_ = np.empty(_CHUNK, w.dtype), np.empty(_CHUNK, w.dtype)
+    made, next_ = np.empty(CHUNK, w.dtype), np.empty(CHUNK, w.dtype)
     for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
-        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, size)
+        first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, size)
         old, right = w[column * size + first : column * size + last], u[column * size + first : column * size + last]
         for i in range(np.uint64(old.size)):
             made[i] = old[i]
@@ -170,7 +185,7 @@ def orthogonalize(
         product, square = wide(0), wide(0)
         for i in range(np.uint64(old.size)):
             target[i] = vectors.dtype.type(made[i] * inverse)
-            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # (what will be read is what is used here)
+            new = kind((next_[i] - last_p * kind(target[i])) * inverse)  # with the rounded vector that is stored
             next_[i] = new
             old[i] = new
             product += wide(np.conj(target[i])) * wide(new)
@@ -186,16 +201,15 @@ def orthogonalize(
 
 
 @compiled_loosely
-def combine(
-    part: int, num_parts: int, size: int, column: int, columns: int, found: int, vectors: Array, x: Array, y: Array
-) -> None:
-    """Let x += V·y."""
+def combine(part: int, num_parts: int, place: Place, vectors: Array, x: Array, y: Array) -> None:
+    """Compute x += V·y."""
+    size, column, columns, num_vectors = place
     kind = x.dtype.type
-    num_chunks = (size + _CHUNK - 1) // _CHUNK
+    num_chunks = (size + CHUNK - 1) // CHUNK
     for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
-        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, size)
+        first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, size)
         target = x[column * size + first : column * size + last]
-        for k in range(found):
+        for k in range(num_vectors):
             begin = (k * columns + column) * size
             vector, factor = vectors[begin + first : begin + last], kind(y[k])
             for i in range(np.uint64(target.size)):
@@ -204,19 +218,19 @@ def combine(
 
 @jitted
 def total(partials: Array, sums: Array) -> None:
-    """Add the chunks' sums up."""
+    """Add up the sums of all chunks."""
     for k in range(partials.shape[0]):
         sums[k] = 0
         for chunk in range(partials.shape[1]):
             sums[k] += partials[k, chunk]
 
 
-# ---- the small part
+# ---- the small problem
 
 
 @jitted
 def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...]) -> None:
-    """Finish p, and at the beginning of a cycle the right-hand side."""
+    """Finish p and, at the beginning of a cycle, set up the right-hand side."""
     norm = small.cells[places[1]]
     last = small.sums[j]
     for k in range(j):
@@ -231,7 +245,7 @@ def after_project(small: Small, j: int, flexible: bool, places: tuple[int, ...])
 
 @jitted
 def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, places: tuple[int, ...]) -> None:
-    """Make column j of R, the residual, and decide whether to go on."""
+    """Compute column j of R and the residual, and decide whether the cycle goes on."""
     p, s, sums, rotated, rhs, Q, R = small.p, small.s, small.sums, small.rotated, small.rhs, small.Q, small.R
     cells, norm = small.cells, small.cells[places[1]].real
     left = height = 0.0
@@ -247,7 +261,7 @@ def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, pl
     for k in range(j + 1):
         s[k] = sums[k]
         R[k, j] = rotated[k]
-    # Below `noise` all is what rounding leaves.
+    # Values below `noise` are rounding error.
     rest = sums[j + 1].real - left
     noise = 100 * epsilon * epsilon * (height + max(rest, 0.0))
     is_broken = rest <= noise
@@ -261,7 +275,7 @@ def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, pl
     rhs[j + 1] = -np.conj(sine) * rhs[j]
     rhs[j] = 0 if is_singular else cosine * rhs[j]
     residual, iteration = abs(rhs[j + 1]), cells[1].real + 1
-    small.found[0] = j + 1
+    small.num_vectors[0] = j + 1
     small.history[np.int64(iteration) % small.history.size] = residual
     cells[1], cells[places[1]], cells[places[2]] = iteration, after, residual
     is_enough, is_limit = residual <= cells[places[3]].real, iteration >= cells[places[4]].real
@@ -272,7 +286,7 @@ def after_orthogonalize(small: Small, j: int, flexible: bool, epsilon: float, pl
 
 @jitted
 def rotation(f: Any, g: float) -> Any:
-    """Give cosine, sine and r of the rotation that takes (f, g) to (r, 0), as LAPACK's lartg."""
+    """Return cosine, sine and r of the rotation that turns (f, g) into (r, 0), as LAPACK's lartg does."""
     size = abs(f)
     length = np.sqrt(size * size + g * g)
     if g == 0:
@@ -285,15 +299,15 @@ def rotation(f: Any, g: float) -> Any:
 
 @jitted
 def solve(small: Small) -> None:
-    """Let `rotated` be y: R·y = rhs."""
+    """Solve R·y = rhs for y, and store y in `rotated`."""
     y, R = small.rotated, small.R
-    found = small.found[0]
-    for k in range(found):
+    num_vectors = small.num_vectors[0]
+    for k in range(num_vectors):
         y[k] = small.rhs[k]
-    for k in range(found - 1, -1, -1):
+    for k in range(num_vectors - 1, -1, -1):
         if y[k] != 0:
             y[k] /= R[k, k]
         for i in range(k):
             y[i] -= y[k] * R[i, k]
-    for k in range(found):
+    for k in range(num_vectors):
         y[k] /= small.scales[k]

@@ -1,4 +1,4 @@
-"""How kernels that take all of their arguments at once become products that are bound to a matrix first."""
+"""From a function that takes the matrix with all other arguments to a product that is bound to its matrix first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["bound"]
 
 
 def bound(kernel: Callable[..., None]) -> BindProduct:
-    """Decorate ``kernel(matrix, x, y, alpha, beta, conjugate)`` as the contract has it; the CPU needs no launch."""
+    """Turn ``kernel(matrix, x, y, alpha, beta, conjugate)`` into a `BindProduct`; the CPU needs no launch."""
 
     def bind(device: Device, matrix: Any, dtype: np.dtype[Any], launch: Launch) -> Multiply:
         def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:

@@ -1,9 +1,14 @@
-"""How this backend's loops are compiled: kernels, called from Python, and the pieces inlined into them."""
+"""How the loops of this backend are compiled: kernels, which Python calls, and the pieces that are inlined into them.
+
+A kernel is a function ``(part, num_parts, ...)`` that does one part of a product or of another loop; the header of each
+module says what a part owns. A small product calls the kernel once, for all of it. A large one calls the kernel's
+`hand_out`, which runs the parts on several threads (`gsparse.kernels.cpu.pool`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -12,63 +17,86 @@ from zlib import crc32
 import numba
 
 from gsparse.kernels.cpu import intrinsics, pool
-from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, entry_of, unpacked
-from gsparse.kernels.cpu.jit import PIECE_OPTIONS, jitted, piece
+from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, part_caller
+from gsparse.kernels.cpu.jit import PIECE_OPTIONS, jitted
 from gsparse.kernels.cpu.pool import hand_out, post
 
-__all__ = ["compiled", "compiled_loosely", "inlined"]
+__all__ = ["compiled", "compiled_loosely", "inlined", "specialized"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def compiled(function: Callable[P, R], **options: Any) -> Callable[P, R]:
-    """Compile a kernel as `jitted` does; `gsparse.device.threads.run_parts` hands out its parts without the GIL."""
-    kernel: Any = jitted(function, **options)
+def compiled(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:
+    """Compile a kernel, ``function(part, num_parts, ...)``, as `jitted` does.
+
+    `gsparse.device.threads.run_parts` calls it, or its `hand_out`, which runs the parts on threads without the GIL.
+
+    Arguments that belong together are one named tuple in the source of a kernel. Python passes the fields as a plain
+    tuple and the kernel begins with ``entries = Entries(*entries)``, because numba takes a microsecond to find the type
+    of a named tuple, as long as a small product takes, but no longer for a plain tuple than for its fields. Within
+    compiled code both cost nothing.
+    """
+    compiled_kernel: Any = jitted(function, allocates=allocates, **options)
     if FUTEX is not None:
-        kernel.hand_out = partial(hand_out, _in_parts(kernel, function))
-    return cast("Callable[P, R]", kernel)
+        compiled_kernel.hand_out = partial(hand_out, _in_parts(compiled_kernel, function))
+    return cast("Callable[P, R]", compiled_kernel)
 
 
-def compiled_loosely(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel whose sums LLVM may add up in another order, the same each time: in vectors."""
-    return compiled(function, fastmath={"reassoc", "contract", "nsz"})
+def compiled_loosely(function: Callable[P, R], *, allocates: bool = False) -> Callable[P, R]:
+    """Compile a kernel whose sums LLVM may vectorise; their order is then another, but always the same."""
+    return compiled(function, allocates=allocates, fastmath={"reassoc", "contract", "nsz"})
+
+
+def specialized(function: Callable[P, None]) -> Callable[[Callable[..., Any]], Callable[P, None]]:
+    """Compile a kernel once for each piece that it calls under the global name ``combined``.
+
+    Returns
+    -------
+    callable
+        ``kernel_of(piece)`` returns the kernel in which `combined` is this piece. It is made when it is first needed.
+    """
+
+    @cache
+    def kernel_of(piece: Any) -> Callable[P, None]:
+        # As in `_in_parts`, the piece is a global variable of a copy, and the copy has a name of its own.
+        copy = FunctionType(function.__code__, {**function.__globals__, "combined": piece})
+        copy.__module__ = function.__module__
+        copy.__qualname__ = f"{function.__qualname__}{piece.py_func.__name__}"
+        return compiled(cast("Callable[P, None]", copy))
+
+    return kernel_of
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a piece of kernels into each of them.
+    """Compile a piece into each kernel that calls it, without a call.
 
-    A call would count references to every array with atomic instructions, which costs more than a short row (7-point
-    100**3, eight rows at a time: 8.6 ms called, 5.9 ms inlined).
+    7-point 100**3, eight rows at a time: 5.9 ms inlined. Calls took 8.6 ms, when each one counted the references to its
+    arrays with atomic instructions.
     """
     return cast("Callable[P, R]", numba.njit(forceinline=True, **PIECE_OPTIONS)(function))
 
 
 _STAMP = f"{crc32(b''.join(Path(file).read_bytes() for file in (intrinsics.__file__, pool.__file__))):x}"
 
-run_part: Any = None  # each copy of `_post_parts` has a global of its own
+kernel: Any = None  # a global variable of each copy of `_post_parts`
 
 
-def _in_parts(kernel: Any, function: Callable[..., Any]) -> Callable[..., None]:
+def _in_parts(compiled_kernel: Any, function: Callable[..., Any]) -> Callable[..., None]:
     """Compile `_post_parts` for a kernel.
 
-    Numba finds code on disk by the file, line, name and bytecode of a function, and by the variables it closes over,
-    where a compiled function differs in every process. So the kernel is a global of the copy made here, which goes by
-    the kernel's file and line, and is compiled again when that file changes. What it takes from the pool is in its
-    name, because all that share the pool's memory must agree on it.
+    Numba finds code on disk by the file, line, name and bytecode of a function, and by the variables that it closes
+    over. A compiled function among these would differ in every process, so the kernel is a global variable of the copy
+    made here instead. The copy has the kernel's file and line, and is compiled again when that file changes. Its name
+    ends with a checksum of the pool's source, because all code that shares the pool's memory must agree on its layout.
     """
-
-    @piece
-    def run_part(part: int, num_parts: int, packed: Any) -> None:
-        kernel(part, num_parts, *unpacked(packed))
-
     source: Any = function.__code__
     code = _post_parts.__code__.replace(co_filename=source.co_filename, co_firstlineno=source.co_firstlineno)
-    in_parts = FunctionType(code, {**globals(), "run_part": run_part})
+    in_parts = FunctionType(code, {**globals(), "kernel": compiled_kernel})
     in_parts.__module__, in_parts.__qualname__ = function.__module__, f"{function.__qualname__}_in_parts_{_STAMP}"
     return jitted(in_parts)
 
 
 def _post_parts(memory: int, helpers: int, num_parts: int, *args: Any) -> None:
-    """Run a kernel's parts on this thread and those that help; the arguments stay on its stack meanwhile."""
-    post(memory, helpers, num_parts, entry_of(run_part, args), address_of(args))
+    """Run a kernel's parts on this thread and on helpers; the arguments stay on this thread's stack meanwhile."""
+    post(memory, helpers, num_parts, part_caller(kernel, args), address_of(args))

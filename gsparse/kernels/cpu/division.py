@@ -1,4 +1,4 @@
-"""Division as on a GPU and in NumPy: by zero it gives infinities and NaN, for complex numbers too (numba raises)."""
+"""Division as on a GPU and in NumPy: by zero it results in infinities and NaN, where numba's complex one raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def divide(a: Any, b: Any) -> Any:
 
 @overload(divide, jit_options=OPTIONS)  # type: ignore[arg-type]
 def _divide(a: Any, b: Any) -> Callable[[Any, Any], Any]:
-    # (numba wants the same annotations here)
+    # Numba requires the same annotations as in `divide_real`.
     def divide_real(a: Any, b: Any) -> Any:
         return a / b
 

@@ -1,10 +1,12 @@
-"""Set-up of encodings: columns as distances from a base, values as places in a table.
+"""Set-up of encodings: columns as distances from a base, values as positions in a table.
 
-The contract is in `gsparse.kernels.contract`.
+The contract is in `gsparse.kernels.contract`. A part of a loop owns consecutive runs, blocks of runs, blocks of keys,
+or keys, the same number for each part.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,8 @@ from gsparse.kernels.cpu.entries import RUN
 
 __all__ = ["distinct_keys", "encode_columns", "encode_keys", "run_span", "survives_halving"]
 
-# Runs whose greatest span is noted together, and blocks that gather distinct keys on their own: fixed numbers, so that
-# nothing depends on the threads. Slots of the table that a block gathers in.
+# Runs of a block, of which the greatest span is stored, and the number of blocks, each of which collects its distinct
+# keys: both are fixed, so that nothing depends on the number of threads. Then the slots of the hash table of a block.
 _SPAN_RUNS = 1024
 _KEY_BLOCKS = 64
 _SLOTS = 8192
@@ -29,21 +31,21 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def run_span(device: Device, columns: Array, num_cols: int) -> int:
-    """Measure the widest run of positions."""
+    """Return the span of the widest run of positions."""
     spans = np.zeros(-(-columns.size // (_SPAN_RUNS * RUN)), np.int64)
     run_parts(_measure_spans, columns.size, columns, spans)
     return int(spans.max(initial=0))
 
 
 def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
-    """Write columns as distances from the least one of their run."""
+    """Encode columns as distances from the least column of their run."""
     codes, bases = np.empty(columns.size, dtype), np.empty(-(-columns.size // RUN), np.int32)
     run_parts(_encode_runs, columns.size, columns, codes, bases)
     return Columns(codes, bases)
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Gather the distinct keys, block by block."""
+    """Collect the distinct keys of each block, then those of all blocks."""
     listed = np.empty((_KEY_BLOCKS, limit), np.int64)
     counts = np.zeros(_KEY_BLOCKS, np.int64)
     run_parts(_collect_blocks, keys.size, keys, listed, counts)
@@ -55,17 +57,17 @@ def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[
 
 
 def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
-    """Look each key up in the table."""
+    """Look up each key in the table."""
     codes = np.empty(keys.size, dtype)
     run_parts(_encode_keys, keys.size, keys, table, codes)
     return codes
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Compare every value with what comes back from half the precision: a sample first."""
+    """Convert the values to half the precision and back, and compare: first a sample, then all of them."""
     values = data.view(np.float64)
     for part in (values[:: max(1, values.size // 1024)], values):
-        with np.errstate(over="ignore", invalid="ignore"):  # (1e300 does not survive, and nobody has to hear of it)
+        with np.errstate(over="ignore", invalid="ignore"):  # 1e300 overflows, and a warning would not help the user
             back = part.astype(np.float32).astype(np.float64)
         if not np.array_equal(np.ascontiguousarray(part).view(np.uint64), back.view(np.uint64)):
             return False
@@ -74,7 +76,7 @@ def survives_halving(device: Device, data: Array) -> bool:
 
 @inlined
 def _bounds(columns: Array, run: int) -> tuple[Any, Any]:
-    """Give the least and the greatest column of a run, padding aside; 0, 0 where all is padding."""
+    """Return the least and the greatest column of a run without its padding; 0, 0 if the run is all padding."""
     low, high = np.int64(2**62), np.int64(-1)
     for k in range(run * RUN, min((run + 1) * RUN, columns.size)):
         column = np.int64(columns[np.uint64(k)])
@@ -106,9 +108,9 @@ def _encode_runs(part: int, num_parts: int, columns: Array, codes: Array, bases:
             codes[np.uint64(k)] = column - low if column >= 0 else -1
 
 
-@compiled
+@partial(compiled, allocates=True)
 def _collect_blocks(part: int, num_parts: int, keys: Array, listed: Array, counts: Array) -> None:
-    """List, for each block, places where its distinct keys stand; one more than fit where there are too many."""
+    """List positions of the distinct keys of each block; if there are too many, their number is ``limit + 1``."""
     num_blocks, limit = listed.shape
     slots = np.empty(_SLOTS, np.int64)
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
@@ -116,7 +118,7 @@ def _collect_blocks(part: int, num_parts: int, keys: Array, listed: Array, count
         count, place = np.int64(0), np.int64(-1)
         for k in range(block * keys.size // num_blocks, (block + 1) * keys.size // num_blocks):
             key = keys[np.uint64(k)]
-            # Neighbours are often equal.
+            # Consecutive keys are often equal.
             if place >= 0 and keys[np.uint64(place)] == key:
                 continue
             slot = ((np.uint64(key) ^ (np.uint64(key) >> np.uint64(32))) * _MULTIPLIER) >> np.uint64(64 - 13)
@@ -138,7 +140,7 @@ def _encode_keys(part: int, num_parts: int, keys: Array, table: Array, codes: Ar
     place = np.int64(0)
     for k in range(part * keys.size // num_parts, (part + 1) * keys.size // num_parts):
         key = keys[np.uint64(k)]
-        # Neighbours are often equal.
+        # Consecutive keys are often equal.
         if table[np.uint64(place)] != key:
             low, high = np.int64(0), np.int64(table.size - 1)
             while low < high:

@@ -1,18 +1,18 @@
-"""How the loops read stored entries (`gsparse.formats.entries`): one position, or eight or a run of them side by side.
+"""How the loops read stored entries (`gsparse.formats.entries`): one position, eight of them side by side, or a run.
 
-What an encoding lacks is None: `bases` of plain columns, `table` of plain values, `codes` of values that are all equal.
-Numba compiles a loop for the types it is called with and drops branches on None, so each combination has code of its
-own and none is written twice.
+An array that an encoding does not have is None: `bases` of plain columns, `table` of plain values, `values` that are
+all equal. Numba compiles a loop for the types of its arguments, and where an argument is None it drops the branches
+for an array. So each combination of encodings has machine code of its own, but its source is written only once. For the
+same reason `conjugate` is True or None, never False. Numba drops branches on arguments only, not on fields of a tuple:
+the functions below that index an array only if it is not None take the array itself, all others take `Entries`.
 
-Positions and columns are turned into uint64 where they index, because numba tests each signed index for wrap-around.
-That alone costs half as much again (7-point 100**3, one thread: 17.1 ms signed, 10.8 ms unsigned).
-
-`conjugate` is True or None, never False, for the same reason.
+Positions and columns are converted to uint64 where they index an array, because numba tests each signed index for
+wrap-around. That test alone costs half as much again (7-point 100**3, one thread: 17.1 ms signed, 10.8 ms unsigned).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from gsparse.kernels.cpu.lanes import (
     conjugate_lanes,
     gather,
     gather_first,
-    gather_kept,
+    gather_or_first,
     keep_padding,
     lane_sum,
     load,
@@ -56,21 +56,32 @@ __all__ = [
 # Consecutive positions that share a base; also the rows of a slice. Four times LANES.
 RUN = CPU_LANES
 
-# What loops take of a matrix's entries: codes and bases of columns, codes and table of values, whether to conjugate.
-Entries = tuple[Array, Array | None, Array | None, Array | None, bool | None]
-# Sums of a run of rows: four `Lanes`.
+# The sums of a run of rows: four `Lanes`.
 Run = tuple[Any, Any, Any, Any]
 
 
-def entries_of(columns: Columns, values: Values, conjugate: bool) -> Entries:
-    """Give the arguments of a loop over encoded entries, in their order."""
-    told = True if conjugate and values.dtype.kind == "c" else None
-    return columns.codes, columns.bases, values.codes, values.table, told
+class Entries(NamedTuple):
+    """The stored entries of a matrix, as loops read them."""
+
+    columns: Array
+    bases: Array | None
+    values: Array | None
+    table: Array | None
+    conjugate: bool | None
+
+
+def entries_of(columns: Columns, values: Values, conjugate: bool) -> tuple[Any, ...]:
+    """Return the fields of `Entries` as a plain tuple, for a call of a loop from Python (see `compiled`)."""
+    conjugates = True if conjugate and values.dtype.kind == "c" else None
+    return columns.codes, columns.bases, values.codes, values.table, conjugates
+
+
+# ---------------------------------------------------------------------------- one position
 
 
 @inlined
 def column_at(codes: Array, bases: Array | None, k: Any) -> Any:
-    """Give the column of position `k`, which does not pad."""
+    """Return the column of position `k`, which is no padding."""
     if bases is not None:
         return np.uint64(bases[np.uint64(k) // np.uint64(RUN)]) + np.uint64(codes[np.uint64(k)])
     return np.uint64(codes[np.uint64(k)])
@@ -78,7 +89,7 @@ def column_at(codes: Array, bases: Array | None, k: Any) -> Any:
 
 @inlined
 def value_at(codes: Array | None, table: Array | None, k: Any, zero: Any, conjugate: bool | None) -> Any:
-    """Give the value of position `k`, widened to the type of `zero`."""
+    """Return the value of position `k`, widened to the type of `zero`."""
     value = zero
     if codes is not None:
         if table is not None:
@@ -93,31 +104,26 @@ def value_at(codes: Array | None, table: Array | None, k: Any, zero: Any, conjug
 
 
 @inlined
-def add_entry(
-    total: Any,
-    k: Any,
-    columns: Array,
-    bases: Array | None,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-) -> Any:
-    """Add the entry at position `k`, its value widened to the type of `total` first, as SciPy does."""
-    return total + value_at(values, table, k, total, conjugate) * x[column_at(columns, bases, k)]
+def add_entry(total: Any, k: Any, entries: Entries, x: Array) -> Any:
+    """Add the entry at position `k`. Its value is first widened to the type of `total`, as SciPy does."""
+    value = value_at(entries.values, entries.table, k, total, entries.conjugate)
+    return total + value * x[column_at(entries.columns, entries.bases, k)]
 
 
 @inlined
 def base_at(bases: Array | None, k: Any) -> Any:
-    """Give the base of the run that position `k` is in, 0 for plain columns."""
+    """Return the base of the run that position `k` belongs to, 0 for plain columns."""
     if bases is not None:
         return np.uint64(bases[np.uint64(k) // np.uint64(RUN)])
     return np.uint64(0)
 
 
+# ---------------------------------------------------------------------------- eight positions
+
+
 @inlined
 def lanes_value(codes: Array | None, table: Array | None, k: Any, zero: Any, conjugate: bool | None) -> Any:
-    """Give the values of the positions from `k` on, widened."""
+    """Return the values of the `LANES` positions from `k` on, widened to the type of `zero`."""
     value = splat(zero)
     if codes is not None:
         if table is not None:
@@ -135,7 +141,7 @@ def lanes_value(codes: Array | None, table: Array | None, k: Any, zero: Any, con
 def lanes_first_value(
     codes: Array | None, table: Array | None, k: Any, count: Any, zero: Any, conjugate: bool | None
 ) -> Any:
-    """Give the values of `count` positions from `k` on, then anything; no other position is read."""
+    """Return the values of `count` positions from `k` on, followed by arbitrary values; reads no other position."""
     value = splat(zero)
     if codes is not None:
         if table is not None:
@@ -150,103 +156,67 @@ def lanes_first_value(
 
 
 @inlined
-def lanes_product(
-    k: Any,
-    base: Any,
-    columns: Array,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-    zero: Any,
-) -> Any:
-    """Give the products of the entries at `LANES` positions from `k` on, none of which pads."""
-    return multiply(lanes_value(values, table, k, zero, conjugate), gather(x, columns, np.uint64(k), base))
+def lanes_product(k: Any, base: Any, entries: Entries, x: Array, zero: Any) -> Any:
+    """Return the products of the `LANES` entries from position `k` on with `x`; none of them is padding."""
+    value = lanes_value(entries.values, entries.table, k, zero, entries.conjugate)
+    return multiply(value, gather(x, entries.columns, np.uint64(k), base))
 
 
 @inlined
-def _add_padded(
-    sums: Any,
-    k: Any,
-    base: Any,
-    columns: Array,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-    zero: Any,
-) -> Any:
-    # The product of padding is dropped, not multiplied by zero: x[0] may be inf or NaN.
-    gathered = gather_kept(x, columns, np.uint64(k), base)
-    product = multiply(lanes_value(values, table, k, zero, conjugate), gathered)
-    return keep_padding(columns, np.uint64(k), sums, add(sums, product))
+def _add_padded(sums: Any, k: Any, base: Any, entries: Entries, x: Array, zero: Any) -> Any:
+    # The product of padding is dropped and not multiplied by zero, because x[0] may be inf or NaN.
+    gathered = gather_or_first(x, entries.columns, np.uint64(k), base)
+    value = lanes_value(entries.values, entries.table, k, zero, entries.conjugate)
+    return keep_padding(entries.columns, np.uint64(k), sums, add(sums, multiply(value, gathered)))
+
+
+# ---------------------------------------------------------------------------- runs and rows
 
 
 @inlined
 def no_sums(zero: Any) -> Run:
-    """Give a run of sums to start from."""
+    """Return a run of sums that are zero."""
     lanes = splat(zero)
     return lanes, lanes, lanes, lanes
 
 
 @inlined
-def add_run(
-    sums: Run,
-    k: Any,
-    columns: Array,
-    bases: Array | None,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-    zero: Any,
-) -> Run:
-    """Add the run of positions from `k` on to the sums of as many rows; those that pad add nothing."""
+def add_run(sums: Run, k: Any, entries: Entries, x: Array, zero: Any) -> Run:
+    """Add the run of positions from `k` on to the sums of as many rows; padding adds nothing."""
     a, b, c, d = sums
-    base = base_at(bases, k)
-    if any_padding(columns, np.uint64(k)):
-        a = _add_padded(a, k, base, columns, values, table, conjugate, x, zero)
-        b = _add_padded(b, k + LANES, base, columns, values, table, conjugate, x, zero)
-        c = _add_padded(c, k + 2 * LANES, base, columns, values, table, conjugate, x, zero)
-        d = _add_padded(d, k + 3 * LANES, base, columns, values, table, conjugate, x, zero)
+    base = base_at(entries.bases, k)
+    if any_padding(entries.columns, np.uint64(k)):
+        a = _add_padded(a, k, base, entries, x, zero)
+        b = _add_padded(b, k + LANES, base, entries, x, zero)
+        c = _add_padded(c, k + 2 * LANES, base, entries, x, zero)
+        d = _add_padded(d, k + 3 * LANES, base, entries, x, zero)
     else:
-        a = add(a, lanes_product(k, base, columns, values, table, conjugate, x, zero))
-        b = add(b, lanes_product(k + LANES, base, columns, values, table, conjugate, x, zero))
-        c = add(c, lanes_product(k + 2 * LANES, base, columns, values, table, conjugate, x, zero))
-        d = add(d, lanes_product(k + 3 * LANES, base, columns, values, table, conjugate, x, zero))
+        a = add(a, lanes_product(k, base, entries, x, zero))
+        b = add(b, lanes_product(k + LANES, base, entries, x, zero))
+        c = add(c, lanes_product(k + 2 * LANES, base, entries, x, zero))
+        d = add(d, lanes_product(k + 3 * LANES, base, entries, x, zero))
     return a, b, c, d
 
 
 @inlined
-def sum_lanes(
-    begin: Any,
-    end: Any,
-    columns: Array,
-    bases: Array | None,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-    zero: Any,
-) -> Any:
-    """Sum consecutive positions in `LANES` partial sums; those before and after whole groups of positions singly.
+def sum_lanes(begin: Any, end: Any, entries: Entries, x: Array, zero: Any) -> Any:
+    """Sum consecutive positions in `LANES` partial sums; positions before and after whole groups are added singly.
 
-    With bases, groups begin at multiples of `LANES`, so that none has positions of two runs.
+    With bases, groups begin at multiples of `LANES`, so that no group has positions of two runs.
     """
     first = begin
-    if bases is not None:
+    if entries.bases is not None:
         first = min(-(-begin // LANES) * LANES, end)
     total = zero
     for k in range(begin, first):
-        total = add_entry(total, k, columns, bases, values, table, conjugate, x)
+        total = add_entry(total, k, entries, x)
     if end - first >= LANES:
         lanes = splat(zero)
         stop = end - (end - first) % LANES
         for k in range(first, stop, LANES):
-            base = base_at(bases, k)
-            lanes = add(lanes, lanes_product(k, base, columns, values, table, conjugate, x, zero))
+            lanes = add(lanes, lanes_product(k, base_at(entries.bases, k), entries, x, zero))
         total = total + lane_sum(lanes)
         first = stop
     for k in range(first, end):
-        total = add_entry(total, k, columns, bases, values, table, conjugate, x)
+        total = add_entry(total, k, entries, x)
     return total

@@ -1,4 +1,4 @@
-"""What ranks exchange, picked out and put back (contract: `gsparse.kernels.contract`)."""
+"""Elements of vectors that ranks exchange: gathered, and added back; the contract is in `gsparse.kernels.contract`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["gather", "num_scatter_dots", "scatter_add"]
 
 
 def gather(device: Device, x: Array, numbers: Array, out: Array) -> None:
-    """Take elements (in "clip" mode NumPy writes `out` directly)."""
+    """Gather elements. NumPy writes to `out` directly in "clip" mode only."""
     np.take(x, numbers, out=out, mode="clip")
 
 
 def num_scatter_dots(count: int) -> int:
-    """Return how many partial sums `scatter_add` leaves: one."""
+    """Return the number of partial sums that `scatter_add` stores: one."""
     return 1
 
 
@@ -28,9 +28,9 @@ def scatter_add(
     x: Array | None = None,
     dots: Array | None = None,
 ) -> None:
-    """Add to elements, each number once.
+    """Add values to elements of `y`.
 
-    NumPy's warnings are switched off, since a GPU gives none: a right-hand side that has broken down goes on with inf.
+    NumPy's warnings are switched off, because a GPU has none: a solve that has broken down continues with inf.
     """
     with np.errstate(all="ignore"):
         y[numbers] += values

@@ -1,7 +1,7 @@
-"""What numba has no words for: atomic words of memory, sleeping on one, and calling compiled code by its address.
+"""What numba does not offer: atomic words of memory, sleeping on a word, and calling compiled code by its address.
 
-A word is an int64, named by its address. Every access is sequentially consistent: the protocol in `pool` then holds on
-any processor, and it makes a handful of them a product.
+A word is an int64 in memory, passed as its address. Every access is sequentially consistent, so that the protocol of
+`gsparse.kernels.cpu.pool` is correct on any processor; a product makes only a few such accesses.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ __all__ = [
     "FUTEX",
     "address_of",
     "call_part",
-    "entry_of",
     "fetch_add",
     "fetch_and",
     "fetch_or",
     "load",
+    "part_caller",
     "pause",
     "sleep_while",
     "store",
     "swap_if",
-    "unpacked",
     "wake",
 ]
 
 Emit = Callable[..., Any]
 
-# Numba annotates some of it, and not all that it annotates fits.
+# Numba has type annotations for some of its functions, and not all of them are right.
 types: Any = numba_types
 cgutils: Any = numba_cgutils
 imputils: Any = numba_imputils
 
-# The number of Linux's futex call, or None where there is none that we know.
+# The number of Linux's futex system call, or None on other systems and processors.
 _NUMBERS = {"x86_64": 202, "aarch64": 98} if sys.platform == "linux" and sys.maxsize > 2**32 else {}
 FUTEX = _NUMBERS.get(platform.machine())
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE, of threads of one process
 
-# LLVM's name and arguments for the instruction that a spinning thread is to give.
+# LLVM's name and arguments of the instruction that a spinning thread should execute.
 _PAUSE: dict[str, tuple[str, list[Any]]] = {
     "x86_64": ("llvm.x86.sse2.pause", []),
     "aarch64": ("llvm.aarch64.hint", [ir.IntType(32)(1)]),
 }
+
+# The signature of a function that `call_part` calls: part, number of parts, address of the other arguments.
+_PART = types.void(types.int64, types.int64, types.voidptr)
 
 _syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
@@ -66,7 +68,7 @@ def _word(builder: Any, address: Any) -> Any:
 
 
 def _fetch(operation: str) -> Callable[[int, int], int]:
-    """Make a function ``(address, value)`` that changes a word and gives what it was."""
+    """Make a function ``(address, value)`` that changes a word and returns its previous value."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw(operation, _word(builder, args[0]), args[1], "seq_cst")
@@ -79,7 +81,7 @@ fetch_add, fetch_and, fetch_or = _fetch("add"), _fetch("and"), _fetch("or")
 
 @_intrinsic
 def load(typing: Any, address: Any) -> tuple[Any, Emit]:
-    """Give a word."""
+    """Return the value of a word."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_word(builder, args[0]), "seq_cst", 8)
@@ -100,12 +102,12 @@ def store(typing: Any, address: Any, value: Any) -> tuple[Any, Emit]:
 
 @_intrinsic
 def swap_if(typing: Any, address: Any, expected: Any, value: Any) -> tuple[Any, Emit]:
-    """Set a word where it is as expected, and tell whether it was."""
+    """Set a word if it has the expected value, and return whether it had."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word, expected, value = args
-        found = builder.cmpxchg(_word(builder, word), expected, value, "seq_cst", "seq_cst")
-        return builder.extract_value(found, 1)
+        exchange = builder.cmpxchg(_word(builder, word), expected, value, "seq_cst", "seq_cst")
+        return builder.extract_value(exchange, 1)
 
     return types.boolean(types.int64, types.int64, types.int64), emit
 
@@ -125,22 +127,22 @@ def pause(typing: Any) -> tuple[Any, Emit]:
 
 @piece
 def sleep_while(word: int, value: int) -> None:
-    """Sleep until woken, unless the word is not `value`; returns without a reason too.
+    """Sleep until woken, or return at once if the word differs from `value`; may also return for no reason.
 
-    The system looks at 32 bits: those that the address of a little-endian word is the address of.
+    The system compares 32 bits, the lower half of the word: on a little-endian processor it has the word's address.
     """
     _syscall(FUTEX, word, _WAIT, value, 0, 0, 0)
 
 
 @piece
 def wake(word: int, sleepers: int) -> None:
-    """Wake so many of those that sleep on the word."""
+    """Wake at most `sleepers` threads that sleep on the word."""
     _syscall(FUTEX, word, _WAKE, sleepers, 0, 0, 0)
 
 
 @_intrinsic
 def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
-    """Give the address of a copy on the stack of the function that asks, valid until that returns."""
+    """Return the address of a copy of `value` on the stack of the calling function, valid until that returns."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(cgutils.alloca_once_value(builder, args[0]), ir.IntType(64))
@@ -149,40 +151,40 @@ def address_of(typing: Any, value: Any) -> tuple[Any, Emit]:
 
 
 @_intrinsic
-def unpacked(typing: Any, packed: Any) -> tuple[Any, Emit]:
-    """Give the value whose address is the pointer `packed`."""
+def part_caller(typing: Any, kernel: Any, args: Any) -> tuple[Any, Emit]:
+    """Return the address of a function that `call_part` calls: it calls ``kernel(part, num_parts, *args)``.
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = signature.return_type
-        value = builder.load(builder.bitcast(args[0], context.get_value_type(kind).as_pointer()))
-        return imputils.impl_ret_borrowed(context, builder, kind, value)
-
-    return packed.dtype(packed), emit
-
-
-@_intrinsic
-def entry_of(typing: Any, function: Any, args: Any) -> tuple[Any, Emit]:
-    """Give the address of ``function(part, num_parts, pointer to args)``, compiled: what `call_part` calls."""
-    called = function.get_call_type(typing, (types.int64, types.int64, types.CPointer(args)), {})
+    The function takes `args` from the address that `call_part` passes. It is put together here and not compiled by
+    numba from Python, because that would optimise each kernel once more: 0.15 s of compile time for each.
+    """
+    called = kernel.get_call_type(typing, (types.int64, types.int64, *args), {})
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        result = function.dispatcher.get_compile_result(called)
+        result = kernel.dispatcher.get_compile_result(called)
         context.active_code_library.add_linking_library(result.library)
-        return builder.ptrtoint(context.declare_function(builder.module, result.fndesc), ir.IntType(64))
+        kind = context.call_conv.get_function_type(_PART.return_type, _PART.args)
+        caller = ir.Function(builder.module, kind, f"call.{result.fndesc.mangled_name}")
+        caller.linkage = "internal"
+        inner = ir.IRBuilder(caller.append_basic_block())
+        part, num_parts, address = context.call_conv.decode_arguments(inner, _PART.args, caller)
+        packed = inner.load(inner.bitcast(address, context.get_value_type(args).as_pointer()))
+        unpacked = [inner.extract_value(packed, i) for i in range(len(args))]
+        context.call_internal(inner, result.fndesc, called, [part, num_parts, *unpacked])
+        context.call_conv.return_value(inner, context.get_dummy_value())
+        return builder.ptrtoint(caller, ir.IntType(64))
 
-    return types.int64(function, args), emit
+    return types.int64(kernel, args), emit
 
 
 @_intrinsic
-def call_part(typing: Any, entry: Any, part: Any, num_parts: Any, packed: Any) -> tuple[Any, Emit]:
-    """Call what `entry_of` gave, and tell whether it raised."""
-    called = types.void(types.int64, types.int64, types.voidptr)
+def call_part(typing: Any, caller: Any, part: Any, num_parts: Any, args: Any) -> tuple[Any, Emit]:
+    """Call the function at the address `caller`, made by `part_caller`, and return whether it raised."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kind = context.call_conv.get_function_type(called.return_type, called.args)
-        entry = builder.inttoptr(values[0], kind.as_pointer())
-        args = [values[1], values[2], builder.inttoptr(values[3], context.get_value_type(types.voidptr))]
-        status, _ = context.call_conv.call_function(builder, entry, called.return_type, called.args, args)
+        kind = context.call_conv.get_function_type(_PART.return_type, _PART.args)
+        function = builder.inttoptr(values[0], kind.as_pointer())
+        passed = [values[1], values[2], builder.inttoptr(values[3], context.get_value_type(types.voidptr))]
+        status, _ = context.call_conv.call_function(builder, function, _PART.return_type, _PART.args, passed)
         return status.is_error
 
     return types.boolean(types.int64, types.int64, types.int64, types.int64), emit

@@ -1,10 +1,10 @@
-"""Eight numbers side by side in vector registers, for compiled loops: what LLVM does not find by itself.
+"""Eight numbers side by side in vector registers, for compiled loops that LLVM does not vectorise by itself.
 
-LLVM vectorises neither a sum of gathered elements (it cannot tell that a store to sums leaves `x` alone) nor one kept
-in eight scalars. Slices of 7-point 24**3, in the cache, ns an entry: scalars 0.8, these lanes 0.4. Gathers are scalar
-loads put together: AMD's gather instructions are slower.
+LLVM vectorises neither a sum of gathered elements, because it cannot prove that storing the sums leaves `x` unchanged,
+nor a sum that is kept in eight scalars. Slices of 7-point 24**3, in the cache, ns per entry: scalars 0.8, these lanes
+0.4. A gather is made of scalar loads, because AMD's gather instructions are slower.
 
-A `Lanes` is one LLVM vector, or two of real and imaginary parts. Nothing re-associates and nothing is fused, so each
+A `Lanes` is one LLVM vector, or two vectors of real and imaginary parts. No operations are reordered or fused, so each
 lane has the bits of a scalar loop. Positions are uint64.
 """
 
@@ -46,7 +46,7 @@ __all__ = [
     "conjugate_lanes",
     "gather",
     "gather_first",
-    "gather_kept",
+    "gather_or_first",
     "keep_padding",
     "lane_sum",
     "load",
@@ -60,7 +60,7 @@ __all__ = [
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make code that compiled functions call: numba's own, which mypy takes for a function with one argument more."""
+    """Apply numba's `intrinsic`; mypy does not know that the result has one argument less than the function."""
     return cast("Callable[..., Any]", numba.extending.intrinsic(function))
 
 
@@ -69,7 +69,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @intrinsic
 def splat(context: Any, scalar: Any) -> Any:
-    """Give a number to every lane."""
+    """Return lanes that all hold one number."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         complex_ = num_parts(scalar) == 2
@@ -81,7 +81,7 @@ def splat(context: Any, scalar: Any) -> Any:
 
 @intrinsic
 def load(context: Any, array: Any, k: Any, like: Any) -> Any:
-    """Give ``array[k : k + LANES]``, widened to the dtype of the number `like`."""
+    """Return ``array[k : k + LANES]``, widened to the dtype of the number `like`."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         parts = num_parts(array.dtype)
@@ -94,7 +94,7 @@ def load(context: Any, array: Any, k: Any, like: Any) -> Any:
 
 @intrinsic
 def load_first(context: Any, array: Any, k: Any, count: Any, like: Any) -> Any:
-    """Give ``array[k : k + count]``, widened, then zeros; nothing past them is read."""
+    """Return ``array[k : k + count]``, widened, followed by zeros; no other element is read."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         parts = num_parts(array.dtype)
@@ -110,7 +110,7 @@ def load_first(context: Any, array: Any, k: Any, count: Any, like: Any) -> Any:
 
 @intrinsic
 def store(context: Any, array: Any, k: Any, lanes: Any) -> Any:
-    """Let ``array[k : k + LANES]`` be the lanes."""
+    """Store the lanes in ``array[k : k + LANES]``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = join_parts(builder, unpack(builder, args[2]))
@@ -123,7 +123,7 @@ def store(context: Any, array: Any, k: Any, lanes: Any) -> Any:
 
 @intrinsic
 def store_first(context: Any, array: Any, k: Any, count: Any, lanes: Any) -> Any:
-    """Let ``array[k : k + count]`` be the first lanes."""
+    """Store the first lanes in ``array[k : k + count]``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         vector = join_parts(builder, unpack(builder, args[3]))
@@ -137,7 +137,7 @@ def store_first(context: Any, array: Any, k: Any, count: Any, lanes: Any) -> Any
 
 @intrinsic
 def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Give ``array[base + codes[k : k + LANES]]``; no code is padding."""
+    """Return ``array[base + codes[k : k + LANES]]``; no code is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(context, builder, array, args[0], lane_indices(context, builder, codes, args[1:]))
@@ -147,7 +147,7 @@ def gather(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
 
 @intrinsic
 def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count: Any) -> Any:
-    """Give ``array[base + codes[k : k + count]]``, then anything; no other code is read."""
+    """Return ``array[base + codes[k : k + count]]``, followed by arbitrary values; no other code is read."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         columns = lane_indices(context, builder, codes, args[1:4], count=args[4])
@@ -157,12 +157,12 @@ def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count:
 
 
 @intrinsic
-def gather_kept(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Do as `gather`, but where the code is padding take ``array[0]``: something that can be read."""
+def gather_or_first(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
+    """Do the same as `gather`, but read ``array[0]`` where the code is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(
-            context, builder, array, args[0], lane_indices(context, builder, codes, args[1:], kept=True)
+            context, builder, array, args[0], lane_indices(context, builder, codes, args[1:], padded=True)
         )
 
     return Lanes(array.dtype)(array, codes, types.uint64, types.uint64), codegen
@@ -173,11 +173,11 @@ def gather_kept(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
 
 @intrinsic
 def keep_padding(context: Any, codes: Any, k: Any, before: Any, after: Any) -> Any:
-    """Give `before` in the lanes whose code is padding, `after` in the others."""
+    """Return `before` in the lanes whose code is padding, and `after` in the others."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = load_codes(context, builder, codes, args[0], args[1], LANES)
-        padding = builder.icmp_unsigned("==", found, ir.Constant(found.type, [-1] * LANES))
+        vector = load_codes(context, builder, codes, args[0], args[1], LANES)
+        padding = builder.icmp_unsigned("==", vector, ir.Constant(vector.type, [-1] * LANES))
         pairs = zip(unpack(builder, args[2]), unpack(builder, args[3]), strict=True)
         return pack(builder, [builder.select(padding, old, new) for old, new in pairs])
 
@@ -186,11 +186,11 @@ def keep_padding(context: Any, codes: Any, k: Any, before: Any, after: Any) -> A
 
 @intrinsic
 def any_padding(context: Any, codes: Any, k: Any) -> Any:
-    """Tell whether any of the ``4 * LANES`` codes from `k` on is padding."""
+    """Return whether any of the ``4 * LANES`` codes from `k` on is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = load_codes(context, builder, codes, args[0], args[1], 4 * LANES)
-        padding = builder.icmp_unsigned("==", found, ir.Constant(found.type, [-1] * (4 * LANES)))
+        vector = load_codes(context, builder, codes, args[0], args[1], 4 * LANES)
+        padding = builder.icmp_unsigned("==", vector, ir.Constant(vector.type, [-1] * (4 * LANES)))
         return builder.icmp_unsigned("!=", builder.bitcast(padding, I32), ir.Constant(I32, 0))
 
     return types.boolean(codes, types.uint64), codegen
@@ -198,11 +198,11 @@ def any_padding(context: Any, codes: Any, k: Any) -> Any:
 
 @intrinsic
 def same_as_first(context: Any, codes: Any, k: Any) -> Any:
-    """Tell whether the `LANES` codes from `k` on are all equal."""
+    """Return whether the `LANES` codes from `k` on are all equal."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = load_codes(context, builder, codes, args[0], args[1], LANES)
-        same = builder.icmp_unsigned("==", found, shuffle(builder, found, found, [0] * LANES))
+        vector = load_codes(context, builder, codes, args[0], args[1], LANES)
+        same = builder.icmp_unsigned("==", vector, shuffle(builder, vector, vector, [0] * LANES))
         bits = builder.bitcast(same, ir.IntType(LANES))
         return builder.icmp_unsigned("==", bits, ir.Constant(bits.type, -1))
 
@@ -214,7 +214,7 @@ def same_as_first(context: Any, codes: Any, k: Any) -> Any:
 
 @intrinsic
 def add(context: Any, a: Any, b: Any) -> Any:
-    """Give a + b."""
+    """Return a + b."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         plus, _, _ = arithmetic(a.dtype, builder)
@@ -226,7 +226,7 @@ def add(context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def multiply(context: Any, a: Any, b: Any) -> Any:
-    """Give a * b."""
+    """Return a * b."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         plus, minus, times = arithmetic(a.dtype, builder)
@@ -241,7 +241,7 @@ def multiply(context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def conjugate_lanes(context: Any, a: Any) -> Any:
-    """Give the complex conjugate of each lane."""
+    """Return the complex conjugate of each lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         real, imaginary = unpack(builder, args[0])
@@ -252,7 +252,7 @@ def conjugate_lanes(context: Any, a: Any) -> Any:
 
 @intrinsic
 def lane_sum(context: Any, a: Any) -> Any:
-    """Give the sum of all lanes: halves are added until one is left."""
+    """Return the sum of all lanes: the halves of the vector are added until one element is left."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         plus, _, _ = arithmetic(a.dtype, builder)

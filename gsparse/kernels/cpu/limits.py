@@ -1,4 +1,4 @@
-"""`threadpoolctl` limits hold for this backend's threads as they do for those of BLAS."""
+"""Limits that are set with `threadpoolctl` apply to the threads of this backend, as to those of BLAS."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["register_with_threadpoolctl"]
 
 
 def register_with_threadpoolctl() -> None:
-    """Make `threadpoolctl.threadpool_limits` limit our threads, where it is installed.
+    """Make `threadpoolctl.threadpool_limits` limit the threads of this backend, if threadpoolctl is installed.
 
-    It knows thread pools by the shared library they live in, and ours live in none: LLVM's, which compiled the loops
-    and therefore is loaded, stands for them.
+    It identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's library stands for
+    it, which is always loaded because it has compiled the loops.
     """
     try:
         import threadpoolctl  # type: ignore[import-untyped, unused-ignore]

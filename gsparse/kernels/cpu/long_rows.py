@@ -1,8 +1,13 @@
-"""Rows kept apart (`gsparse.formats.LongRows`): chunks of a fixed size, summed by any part, added up in their order."""
+"""Rows that are kept out of slices and blocks (`gsparse.formats.LongRows`).
+
+A long row is cut into chunks of a fixed number of entries. A part of a product owns a contiguous share of all chunks,
+whichever rows they belong to, and stores the sum of each chunk. After all parts have finished, a second loop adds up
+the chunks of each row in their order; there a part owns whole long rows. So no bit depends on the number of parts.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,21 +15,32 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import LongRows
 from gsparse.kernels.cpu.compiling import compiled, inlined
-from gsparse.kernels.cpu.entries import sum_lanes
+from gsparse.kernels.cpu.entries import Entries, sum_lanes
 from gsparse.kernels.cpu.rows import write
 
-__all__ = ["CHUNK_SIZE", "long_args", "sum_chunks", "write_long_rows"]
+__all__ = ["CHUNK_SIZE", "Chunks", "chunks_of", "sum_chunks", "write_long_rows"]
 
-# Entries of a chunk: microseconds of work, so that chunks share out well and their sums cost nothing.
+# Entries of a chunk: microseconds of work, so that threads share the chunks evenly, and adding up the sums is cheap.
 CHUNK_SIZE = 4096
 
 _NO_POSITIONS, _NO_CHUNKS = np.empty(0, np.int64), np.empty(0, np.int32)
 
 
-def long_args(long_rows: LongRows | None, dtype: Any) -> tuple[Any, ...]:
-    """Give what a kernel takes of long rows, room for the sums of chunks last; the same types where there are none.
+class Chunks(NamedTuple):
+    """The chunks of long rows, as loops read them: the arrays of `LongRows`, and room for the sum of each chunk."""
 
-    The room is new for each product: the same matrix may be multiplied in two threads at once.
+    begins: Array
+    ends: Array
+    first_chunk: Array
+    chunk_rows: Array
+    size: int
+    sums: Array
+
+
+def chunks_of(long_rows: LongRows | None, dtype: Any) -> tuple[Any, ...]:
+    """Return the fields of `Chunks` as a plain tuple, of the same types where there are no long rows.
+
+    The room for the sums is new for each product: the same matrix may be multiplied in two threads at once.
     """
     if long_rows is None:
         return _NO_POSITIONS, _NO_POSITIONS, _NO_CHUNKS, _NO_CHUNKS, CHUNK_SIZE, np.empty(0, dtype)
@@ -33,44 +49,28 @@ def long_args(long_rows: LongRows | None, dtype: Any) -> tuple[Any, ...]:
 
 
 @inlined
-def sum_chunks(
-    part: int,
-    num_parts: int,
-    begins: Array,
-    ends: Array,
-    first_chunk: Array,
-    chunk_rows: Array,
-    chunk_size: int,
-    chunk_sums: Array,
-    columns: Array,
-    bases: Array | None,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-    zero: Any,
-) -> None:
-    """Sum a part's share of the chunks."""
-    num_chunks = chunk_rows.size
+def sum_chunks(part: int, num_parts: int, chunks: Chunks, entries: Entries, x: Array, zero: Any) -> None:
+    """Sum the chunks that a part owns."""
+    num_chunks = chunks.chunk_rows.size
     for chunk in range(part * num_chunks // num_parts, (part + 1) * num_chunks // num_parts):
-        place = np.uint64(chunk_rows[np.uint64(chunk)])
-        begin = begins[place] + (chunk - np.int64(first_chunk[place])) * chunk_size
-        end = min(begin + chunk_size, ends[place])
-        total = sum_lanes(begin, end, columns, bases, values, table, conjugate, x, zero)
-        chunk_sums[np.uint64(chunk)] = total
+        row = np.uint64(chunks.chunk_rows[np.uint64(chunk)])
+        begin = chunks.begins[row] + (chunk - np.int64(chunks.first_chunk[row])) * chunks.size
+        end = min(begin + chunks.size, chunks.ends[row])
+        chunks.sums[np.uint64(chunk)] = sum_lanes(begin, end, entries, x, zero)
 
 
 def write_long_rows(long_rows: LongRows | None, chunk_sums: Array, y: Array, alpha: Any, beta: Any) -> None:
-    """Add up the chunks of each long row, once all are there."""
+    """Add up the chunks of each long row, once all of them have been summed."""
     if long_rows is not None:
-        args = (long_rows.rows, long_rows.first_chunk, chunk_sums, y, alpha, beta)
-        run_parts(_write_long_rows, chunk_sums.size, *args)
+        chunks = (long_rows.rows, long_rows.first_chunk, chunk_sums)
+        run_parts(_write_long_rows, chunk_sums.size, chunks, y, alpha, beta)
 
 
 @compiled
 def _write_long_rows(
-    part: int, num_parts: int, rows: Array, first_chunk: Array, chunk_sums: Array, y: Array, alpha: Any, beta: Any
+    part: int, num_parts: int, chunks: tuple[Array, Array, Array], y: Array, alpha: Any, beta: Any
 ) -> None:
+    rows, first_chunk, chunk_sums = chunks
     for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
         total = y.dtype.type(0)
         for chunk in range(first_chunk[np.uint64(i)], first_chunk[np.uint64(i + 1)]):

@@ -1,11 +1,13 @@
-"""Set-up of row patterns: a hash of each row, and whether rows are what their pattern says.
+"""Set-up of row patterns: a hash of each row, and whether each row equals the representative of its pattern.
 
-The contract is in `gsparse.kernels.contract`.
+The contract is in `gsparse.kernels.contract`. A part that hashes owns consecutive rows, about the same number of
+entries plus rows for each part (`first_row`). A part that compares owns consecutive blocks of rows, the same number for
+each part.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +21,24 @@ from gsparse.kernels.cpu.rows import first_row
 
 __all__ = ["gather_rows", "row_keys", "rows_follow"]
 
-# Odd, with bits as good as random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
+# Odd numbers whose bits look random: 2**64 over the golden ratio, and a multiplier of SplitMix64.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
-# Rows that `rows_follow` answers for together: a part that meets a row which does not follow looks no further.
+# Rows of a block of `rows_follow`. A part returns at the first row that does not follow its pattern.
 _BLOCK_ROWS = 4096
 
 
+class Rows(NamedTuple):
+    """Row pointers, columns, and the bits of the values (`_words`), or None if values are not compared."""
+
+    indptr: Array
+    indices: Array
+    words: Array | None
+
+
 def row_keys(device: Device, csr: Csr, values: bool) -> Array:
-    """Hash the offsets of each row, and where asked its values."""
+    """Hash the offsets of each row, and its values if `values` is true."""
     keys = np.empty(csr.num_rows, np.uint64)
     words = _words(csr.data) if values else None
     run_parts(_hash_rows, csr.nnz + csr.num_rows, csr.indptr, csr.indices, words, keys)
@@ -38,11 +48,11 @@ def row_keys(device: Device, csr: Csr, values: bool) -> Array:
 def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
-    """Compare each row with the one that stands for it, entry by entry."""
+    """Compare each row with the representative of its pattern, entry by entry."""
     followed = np.ones(-(-csr.num_rows // _BLOCK_ROWS), np.bool_)
     words = _words(csr.data) if values else None
-    args = (csr.indptr, csr.indices, words, codes, representatives, followed)
-    run_parts(_compare_blocks, csr.nnz + csr.num_rows, *args)
+    rows = (csr.indptr, csr.indices, words)
+    run_parts(_compare_blocks, csr.nnz + csr.num_rows, rows, codes, representatives, followed)
     if not followed.all():
         return None
     lengths: npt.NDArray[np.int32] = (csr.indptr[representatives + 1] - csr.indptr[representatives]).astype(np.int32)
@@ -52,7 +62,7 @@ def rows_follow(
 def gather_rows(
     device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
 ) -> tuple[Array, Array | None]:
-    """Copy the offsets of some rows, and their values where asked."""
+    """Copy the offsets of the representative rows, and their values if `values` is true."""
     lengths = np.diff(indptr)
     begins = csr.indptr[representatives].astype(np.int64) - indptr[:-1]
     entries = np.repeat(begins, lengths) + np.arange(num_entries)
@@ -61,13 +71,13 @@ def gather_rows(
 
 
 def _words(data: Array) -> Array:
-    """Give the bits of each value, one integer a row of the result or two."""
+    """Return the bits of each value: one integer in each row of the result, or two for complex128."""
     return data.view(f"u{min(data.itemsize, 8)}").reshape(data.size, max(data.itemsize // 8, 1))
 
 
 @inlined
 def _mix(key: Any, word: Any) -> Any:
-    # The shift brings the high bits down, where the next product spreads them again.
+    # The shift moves the high bits down, and the next product spreads them over all bits again.
     key = (key ^ word) * _MULTIPLIER
     return (key ^ (key >> np.uint64(29))) * _MIXER
 
@@ -103,15 +113,9 @@ def _follows(row: Any, model: Any, indptr: Array, indices: Array, words: Array |
 
 @compiled
 def _compare_blocks(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    words: Array | None,
-    codes: Array,
-    representatives: Array,
-    followed: Array,
+    part: int, num_parts: int, rows: Rows, codes: Array, representatives: Array, followed: Array
 ) -> None:
+    indptr, indices, words = rows
     num_rows = indptr.size - 1
     for block in range(part * followed.size // num_parts, (part + 1) * followed.size // num_parts):
         for row in range(block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, num_rows)):

@@ -1,21 +1,23 @@
-"""Threads that help with a product's parts and never need the GIL: they serve inside compiled code until told to leave.
+"""Helpers: threads that run parts of products without ever needing the GIL: they stay in compiled code until they end.
 
-A product posts a job in a table that helpers look through, bumps POSTED, which they watch, and wakes those that sleep.
-It then takes parts itself, closes the job, and waits for helpers that are still in a part. So it waits for nothing that
-nobody has begun; where the table is full it runs alone.
+A product writes a job into a table that the helpers search, increments POSTED, which they watch, and wakes helpers that
+sleep. It then runs parts itself, closes the job, and waits for helpers that are still running a part. So it never waits
+for a part that no thread has begun. If the table is full, the product runs all parts itself. The parts of a job are
+divided into shares of consecutive parts, one for each thread; a thread that has finished its share continues with the
+parts that are left of the others.
 
-Words of memory, from the start of a cache line each row:
+Words of memory; each line of this table begins a cache line:
 
-    POSTED   jobs posted, ever; what idle helpers watch, spinning for a while and then asleep
-    SPINNING helpers that watch awake | SPINS how often they look | ALIVE helpers | LIMIT helpers wanted
-    TAKEN    this job's line is in use | STATE | NUM_PARTS | ENTRY, ARGS addresses | FAILED | NUM_SHARES
+    POSTED   number of jobs posted so far; idle helpers watch it, first spinning, then asleep
+    SPINNING number of spinning helpers | SPINS reads of POSTED before sleeping | ALIVE helpers | LIMIT of ALIVE
+    TAKEN    whether this entry of the table is in use | STATE | NUM_PARTS | ENTRY, ARGS addresses | FAILED | NUM_SHARES
     SHARES   the next part of each share of this job
     ...      further jobs
 
-STATE is in one word who may come and who is there, so that a helper joins, the last one leaves and the product closes
-the job each in one atomic step:  WAITING (the product sleeps) | seats left, in units of SEAT | helpers in the job.
-A helper touches the other words of a job only between joining and leaving it, and the product frees the line when STATE
-says that all have left.
+STATE holds in one word how many helpers may still join and how many have joined, so that joining, leaving and closing
+are one atomic step each:  WAITING (the product sleeps) | free seats, in units of SEAT | helpers in the job.
+A helper accesses the other words of a job only between joining and leaving it, and the product frees the entry of the
+table when STATE says that all helpers have left.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from gsparse.device.threads import available_cpus, get_num_threads
 from gsparse.kernels.cpu.intrinsics import (
     address_of,
     call_part,
-    entry_of,
     fetch_add,
     fetch_and,
     fetch_or,
     load,
+    part_caller,
     pause,
     sleep_while,
     store,
@@ -51,8 +53,8 @@ from gsparse.kernels.cpu.jit import jitted, piece
 __all__ = ["hand_out", "post"]
 
 _WORD, _LINE = 8, 64  # bytes
-_NUM_JOBS = 8  # products helped at one time; any further one runs on its own thread
-_MAX_SHARES = 64  # more threads begin with the same ones
+_NUM_JOBS = 8  # products that have helpers at the same time; any further product runs on its own thread only
+_MAX_SHARES = 64  # with more threads, several begin with the same share
 _POSTED, _SPINNING, _SPINS, _ALIVE, _LIMIT = 0, _LINE, _LINE + _WORD, _LINE + 2 * _WORD, _LINE + 3 * _WORD
 _TAKEN, _STATE, _NUM_PARTS, _ENTRY, _ARGS, _FAILED, _NUM_SHARES = range(0, 7 * _WORD, _WORD)
 _SHARES = _LINE
@@ -64,22 +66,22 @@ _SIZE = _FIRST_JOB + _NUM_JOBS * _JOB_SIZE
 _SEAT, _WAITING = 1 << 15, 1 << 30
 _HELPERS, _SEATS = _SEAT - 1, _WAITING - _SEAT
 
-# Seconds that a helper without work, and a product that waits for its helpers, look before they sleep. One product
-# after another finds the helpers awake, since Python needs some 10 us between them.
+# Seconds that a helper without work, and a product that waits for its helpers, spin before they sleep. The helpers are
+# then still awake when one product follows another, because Python needs about 10 us between them.
 _SPIN_SECONDS = 50e-6
 
-# Helpers that a thread wakes before it takes parts. Each costs it some 10 us on a virtual machine, where one CPU
-# interrupts another through the host, so a tree of threads wakes all sooner than one thread could.
+# Helpers that a thread wakes before it takes parts. Each costs it about 10 us on a virtual machine, where one CPU
+# interrupts another through the host, so a tree of threads wakes all of them sooner than one thread could.
 _WAKES = 2
 
-# Seconds that the end of the process waits for helpers; they are late only where a product still runs then.
+# Seconds that the end of the process waits for helpers; they end late only if a product is still running.
 _MAX_GOODBYE = 5.0
 
 
 # ------------------------------------------------------------------------------------------------- compiled: products
 @jitted
 def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None:
-    """Run a job's parts on this thread and as many helpers as come, and return when all are done."""
+    """Run the parts of a job on this thread and on helpers that join, and return when all parts are done."""
     job = _claim(pool)
     if job == 0:
         failed = call_part(entry, 0, 1, args)
@@ -98,7 +100,7 @@ def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None
 
 @piece
 def _claim(pool: int) -> int:
-    """Give the address of a free line of the table, 0 where there is none."""
+    """Return the address of a free entry of the table, or 0 if there is none."""
     for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
         if load(job + _TAKEN) == 0 and swap_if(job + _TAKEN, 0, 1):
             return job
@@ -118,9 +120,9 @@ def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) 
 
 @piece
 def _wake_some(pool: int, helpers: int) -> None:
-    """Wake as many helpers as are awake too few, or the first of them, who wake the others.
+    """Wake the missing helper threads in a tree: at most `_WAKES` from here, and each of those wakes more.
 
-    POSTED has changed before, so that a helper which is about to sleep does not.
+    POSTED has been changed before, so that a helper that is about to sleep does not.
     """
     asleep = helpers - load(pool + _SPINNING)
     if asleep > 0:
@@ -129,9 +131,9 @@ def _wake_some(pool: int, helpers: int) -> None:
 
 @piece
 def _take_parts(job: int, number: int) -> None:
-    """Take the parts of one share, then what is left of the others.
+    """Run the parts of one share, then the parts that are left of the others.
 
-    A thread begins with the same share in each product: its cache may still hold those rows.
+    A thread begins with the same share in each product, because its cache may still hold those rows.
     """
     num_parts, num_shares = load(job + _NUM_PARTS), load(job + _NUM_SHARES)
     entry, args = load(job + _ENTRY), load(job + _ARGS)
@@ -146,7 +148,7 @@ def _take_parts(job: int, number: int) -> None:
 
 @piece
 def _close(pool: int, job: int) -> None:
-    """Let nobody join any more, and wait for those who have."""
+    """Let no more helpers join, and wait for those that have joined."""
     fetch_and(job + _STATE, _HELPERS)
     for _ in range(load(pool + _SPINS)):
         if load(job + _STATE) == 0:
@@ -161,9 +163,9 @@ def _close(pool: int, job: int) -> None:
 # -------------------------------------------------------------------------------------------------- compiled: helpers
 @jitted
 def _enter(pool: int) -> None:
-    """Serve as one more helper, unless there are as many as wanted.
+    """Serve as one more helper, unless there are enough of them.
 
-    A thread counts itself here rather than where it is started, so that an interruption there counts no thread that
+    A thread counts itself in this function, not where it is started: an interruption there could count a thread that
     does not exist.
     """
     alive: int = load(pool + _ALIVE)
@@ -176,7 +178,7 @@ def _enter(pool: int) -> None:
 
 @jitted
 def _serve(pool: int, number: int) -> None:
-    """Help with jobs for as long as no more helpers are alive than wanted; `number` says with which share to begin."""
+    """Help with jobs until there are more helpers than wanted; `number` is the share with which to begin."""
     while True:
         posted = load(pool + _POSTED)
         if _help(pool, number):
@@ -190,12 +192,12 @@ def _serve(pool: int, number: int) -> None:
 
 @piece
 def _help(pool: int, number: int) -> bool:
-    """Help with one job, and tell whether there was one."""
+    """Help with one job, and return whether there was one."""
     for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
         if _join(job):
             _wake_some(pool, (load(job + _STATE) & _SEATS) // _SEAT)
             _take_parts(job, number)
-            fetch_and(job + _STATE, ~_SEATS)  # nothing is left for those who come now
+            fetch_and(job + _STATE, ~_SEATS)  # no part is left for helpers that come later
             if fetch_add(job + _STATE, -1) == _WAITING + 1:
                 wake(job + _STATE, 1)
             return True
@@ -228,14 +230,14 @@ def _watch(pool: int, posted: int) -> None:
 # -------------------------------------------------------------------------------------- compiled: called from Python
 @jitted
 def _count_missing(pool: int) -> int:
-    """Return how many more helpers are wanted than are alive."""
+    """Return how many helpers must be started."""
     missing: int = load(pool + _LIMIT) - load(pool + _ALIVE)
     return missing
 
 
 @jitted
 def _set_limit(pool: int, helpers: int, spins: int) -> None:
-    """Say how many helpers there shall be and how long they look for work, and have those above leave."""
+    """Set how many helpers there may be and how long they spin, and wake them so that surplus ones end."""
     store(pool + _LIMIT, helpers)
     store(pool + _SPINS, spins)
     fetch_add(pool + _POSTED, 1)
@@ -250,46 +252,46 @@ def _spin(spins: int) -> None:
 
 @jitted
 def _try(pool: int) -> None:
-    """Post a job that does nothing, and have a helper too many look at it and leave."""
-    post(pool, 1, 2, entry_of(_nothing, 0), address_of(0))
+    """Post a job that does nothing, then serve as a surplus helper, which ends at once."""
+    post(pool, 1, 2, part_caller(_nothing, ()), address_of(0))
     fetch_add(pool + _ALIVE, 1)
     _serve(pool, 1)
 
 
 @piece
-def _nothing(part: int, num_parts: int, packed: int) -> None:
+def _nothing(part: int, num_parts: int) -> None:
     pass
 
 
 # ------------------------------------------------------------------------------------------------------------- Python
 class _Pool:
-    """The helpers: threads that are in `_serve` until they leave."""
+    """The helpers: threads that run `_serve` until they end."""
 
     def __init__(self) -> None:
         memory = np.zeros(_SIZE + _LINE, np.uint8)
         first = -memory.ctypes.data % _LINE
         self.memory = memory[first : first + _SIZE]
         self.address: int = self.memory.ctypes.data
-        self.spins: int | None = None  # that take `_SPIN_SECONDS`; known once the pool has started
+        self.spins: int | None = None  # number that takes `_SPIN_SECONDS`; measured when the pool is started
         self.usable = True
         self.ended = False
         self.forget_threads()
 
     def forget_threads(self) -> None:
-        """Start anew in a forked child, where the parent's threads do not exist and its locks may be held for ever."""
+        """Reset a forked child, where the parent's threads do not exist and its locks may be held forever."""
         self.memory[:] = 0
-        self.lock = make_lock()  # guards what follows
+        self.lock = make_lock()  # guards the attributes below
         self.threads: list[threading.Thread] = []
         self.size = 0
 
     def resize(self, size: int) -> None:
-        """Have so many helpers, or as many of them as can be started."""
+        """Change the number of helpers to `size`, or to the number that can be started."""
         with self.lock:
             if self.spins is None:
                 self.start()
             if self.spins is None or self.ended:
                 return
-            # Where there are more threads than CPUs, who spins keeps another from its work.
+            # With more threads than CPUs, a spinning thread would keep another one from its work.
             _set_limit(self.address, size, self.spins if size < available_cpus() else 0)
             self.threads = [thread for thread in self.threads if thread.is_alive()]
             for _ in range(_count_missing(self.address)):
@@ -297,22 +299,22 @@ class _Pool:
                 self.threads.append(thread)
                 try:
                     thread.start()
-                except RuntimeError:  # no more threads, or the interpreter is ending: others do the work
+                except RuntimeError:  # no thread can be started, or the interpreter is ending
                     break
-            self.size = size  # only now, so that the next product makes up for what an interruption left out
+            self.size = size  # set last, so that the next product starts the threads that an interruption has left out
 
     def start(self) -> None:
-        """Compile and try what helpers run, and do without where that fails: on a numba of another make, say."""
+        """Compile and try the code of helpers; if that fails, as with an unknown numba, products run without them."""
         try:
             _try(self.address)
-            _enter(self.address)  # compiles it; no helper is wanted yet
+            _enter(self.address)  # only compiles it, because no helper is wanted yet
             self.spins = _count_spins()
         except Exception as error:
             self.usable = False
             warnings.warn(f"threads that help with products wake through Python, slowly: {error!r}", RuntimeWarning, 2)
 
     def end(self) -> None:
-        """Have all helpers leave before the interpreter and the compiled code go."""
+        """End all helpers before the interpreter frees the compiled code."""
         with self.lock:
             self.ended = True
             if self.spins is not None:
@@ -323,7 +325,7 @@ class _Pool:
 
 
 def _count_spins() -> int:
-    """Give the spins that take `_SPIN_SECONDS`; the fastest try counts, the others were interrupted."""
+    """Return the number of spins that take `_SPIN_SECONDS`, from the fastest try, which was not interrupted."""
     tried, times = 1000, []
     for _ in range(5):
         begin = time.perf_counter()
@@ -340,7 +342,7 @@ atexit.register(_pool.end)
 
 
 def hand_out(in_parts: Callable[..., None], helpers: int, num_parts: int, args: tuple[Any, ...]) -> bool:
-    """Run ``in_parts(pool, helpers, num_parts, *args)``, or tell that the pool does not work here."""
+    """Run ``in_parts(pool, helpers, num_parts, *args)``, or return False if the pool cannot be used."""
     size = min(max(helpers, _pool.size), get_num_threads() - 1, _HELPERS)
     if _pool.usable and size != _pool.size:
         _pool.resize(size)

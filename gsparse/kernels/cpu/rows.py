@@ -1,8 +1,12 @@
-"""Which part of a product owns a row, and how a row's sum reaches `y`. Inlined into the kernels."""
+"""Which part of a product owns a row, and how the sum of a row reaches `y`.
+
+The rows of a product are divided into parts of consecutive rows. A part owns its rows: it alone sums their entries and
+writes their elements of `y`. The functions of this module are compiled into the kernels.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,18 +15,33 @@ from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.entries import Run
 from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
 
-__all__ = ["Int", "first_row", "write", "write_first", "write_lanes", "write_run"]
+__all__ = ["Int", "Product", "first_row", "write", "write_first", "write_lanes", "write_run"]
 
 Int = int | np.signedinteger[Any]
 
 
+class Product(NamedTuple):
+    """The vectors and factors of a product, y = alpha * A @ x + beta * y, as loops take them."""
+
+    x: Array
+    y: Array
+    alpha: Any
+    beta: Any
+
+
 @inlined
 def first_row(part: int, num_parts: int, offsets: Array) -> int:
-    """Find the first row of a part, where parts share entries plus rows equally.
+    """Find the first row of a part, where parts have equal shares of the entries plus rows.
 
-    Row i costs its entries and one more for its place in `y`, so it begins at cost ``offsets[i] + i``; part p owns the
-    rows that begin in its share of the whole. A part ends where the next begins, so each row has one owner, also
-    where rows are empty or one row costs more than a share.
+    The cost of row i is the number of its entries, plus one for its element of `y`. Row i therefore begins at cost
+    ``offsets[i] + i``, and part p owns the rows that begin within its share of the total cost:
+
+        cost    0 |------- share 0 -------|------- share 1 -------|------- share 2 -------| offsets[-1] + num_rows
+        rows      | 0 | 1 |   2   |     3       | 4 |        5                 | 6 |   7  |
+        owner     | part 0                      | part 1                       | part 2   |
+
+    A part ends where the next one begins, so each row has one owner, even if rows are empty or the cost of one row
+    exceeds a share.
     """
     num_rows: int = offsets.size - 1
     if part >= num_parts:
@@ -40,9 +59,9 @@ def first_row(part: int, num_parts: int, offsets: Array) -> int:
 
 @inlined
 def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
-    """Let ``y[row] = alpha * total + beta * y[row]``; `y` is not read where beta is zero.
+    """Compute ``y[row] = alpha * total + beta * y[row]``; `y` is not read if beta is zero.
 
-    A factor of one is not multiplied by: complex 1 * inf has a NaN in it, which SciPy's product has not.
+    A factor of one is not multiplied with: the complex product 1 * inf contains a NaN, and SciPy's result does not.
     """
     if alpha != 1:
         total = alpha * total
@@ -55,7 +74,7 @@ def write(y: Array, row: Int, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Do as `write` for `LANES` rows."""
+    """Write `LANES` consecutive rows as `write` does."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -67,7 +86,7 @@ def write_lanes(y: Array, row: Any, total: Any, alpha: Any, beta: Any) -> None:
 
 @inlined
 def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: Any) -> None:
-    """Do as `write_lanes` for the first `count` of them."""
+    """Write `count` consecutive rows, at most `LANES`, as `write` does; `total` holds `LANES` sums."""
     if alpha != 1:
         total = multiply(splat(alpha), total)
     if beta == 1:
@@ -79,7 +98,7 @@ def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: An
 
 @inlined
 def write_run(y: Array, row: Any, rows: Any, sums: Run, alpha: Any, beta: Any) -> None:
-    """Do as `write` for `rows` rows from `row` on, up to a run."""
+    """Write `rows` consecutive rows from `row` on, at most a run, as `write` does."""
     a, b, c, d = sums
     if rows == 4 * LANES:
         write_lanes(y, row, a, alpha, beta)

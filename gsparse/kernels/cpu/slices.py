@@ -1,11 +1,13 @@
-"""Set-up of padded formats: the order of rows, where slices begin, and laying items out in them.
+"""Set-up of padded formats: the order of rows, the bounds of slices, and items laid out in slices.
 
-The contract is in `gsparse.kernels.contract`.
+The contract is in `gsparse.kernels.contract`. A part of a loop owns consecutive sorting scopes, slices, long rows or
+rows of ELLPACK, the same number for each part; only slices that are filled are divided by their positions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,18 +23,27 @@ from gsparse.kernels.cpu.rows import first_row
 
 __all__ = ["SORTING_SCOPE", "bits", "cut_slices", "lay_out", "lay_out_ellpack"]
 
-# Rows among which those of like length are gathered; the GPU's own.
+# Rows are sorted by length within scopes of this many rows, as on the GPU.
 SORTING_SCOPE = 1024
 
-# ELLPACK rows filled at a time: enough that each column is written in whole cache lines, few enough that the rows read
-# stay in the cache from one column to the next.
+# ELLPACK rows that are filled at a time: enough that each column is written in whole cache lines, and few enough that
+# the rows that are read stay in the cache from one column to the next.
 _FILL_ROWS = 64
+
+
+class Copy(NamedTuple):
+    """Items in CSR order, and the positions to which they are copied, the others receiving `padding`."""
+
+    indptr: Array
+    items: Array
+    placed: Array
+    padding: Any
 
 
 def cut_slices(
     device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
 ) -> tuple[Array | None, Array, int]:
-    """Order the rows where asked; count and scan the positions of slices."""
+    """Sort the rows if `sort` is true, count the positions of each slice, and add them up."""
     num_rows = indptr.size - 1
     num_slices = -(-num_rows // RUN)
     rows = None
@@ -49,27 +60,30 @@ def cut_slices(
 
 
 def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-    """Put the items of CSR's order where slices and long rows have them."""
+    """Copy items from CSR order to the positions of slices and long rows."""
     placed = np.empty(slices.num_positions, items.dtype)
-    source, target, fill = bits(items), bits(placed), bits(np.array([padding]).astype(items.dtype))[0]
-    offsets, rows, long_rows = slices.slice_offsets, slices.rows, slices.long_rows
-    run_parts(_fill_slices, placed.size, indptr, source, offsets, rows, target, fill)
+    copy, long_rows = _copy_of(indptr, items, placed, padding), slices.long_rows
+    run_parts(_fill_slices, placed.size, slices.slice_offsets, slices.rows, copy)
     if long_rows is not None:
-        run_parts(_fill_long_rows, placed.size, indptr, source, long_rows.rows, long_rows.begins, target, fill)
+        run_parts(_fill_long_rows, placed.size, long_rows.rows, long_rows.begins, copy)
     return placed
 
 
 def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
-    """Put the items of CSR's order where ELLPACK has them."""
+    """Copy items from CSR order to the positions of ELLPACK."""
     placed = np.empty(width * pitch, items.dtype)
-    fill = bits(np.array([padding]).astype(items.dtype))[0]
-    run_parts(_fill_ellpack, placed.size, indptr, bits(items), width, pitch, bits(placed), fill)
+    run_parts(_fill_ellpack, placed.size, width, pitch, _copy_of(indptr, items, placed, padding))
     return placed
 
 
 def bits(items: Array) -> Array:
-    """Give items of up to eight bytes as the integers of their bits: loops that copy need no more types than sizes."""
+    """Return items of up to eight bytes as integers of the same bits, so that loops are compiled for fewer types."""
     return items if items.itemsize > 8 else items.view(f"u{items.itemsize}")
+
+
+def _copy_of(indptr: Array, items: Array, placed: Array, padding: Any) -> tuple[Any, ...]:
+    """Return the fields of `Copy` as a plain tuple, for a call of a loop from Python (see `compiled`)."""
+    return indptr, bits(items), bits(placed), bits(np.array([padding]).astype(items.dtype))[0]
 
 
 @inlined
@@ -77,7 +91,7 @@ def _length(indptr: Array, row: Any) -> Any:
     return np.int64(indptr[np.uint64(row + 1)]) - np.int64(indptr[np.uint64(row)])
 
 
-@compiled
+@partial(compiled, allocates=True)
 def _sort_scopes(part: int, num_parts: int, indptr: Array, long_length: int, rows: Array) -> None:
     num_rows = indptr.size - 1
     num_scopes = -(-rows.size // SORTING_SCOPE)
@@ -85,7 +99,7 @@ def _sort_scopes(part: int, num_parts: int, indptr: Array, long_length: int, row
         first, last = scope * SORTING_SCOPE, min((scope + 1) * SORTING_SCOPE, rows.size)
         keys = np.empty(last - first, np.int64)
         for row in range(first, last):
-            # By falling length, then by row; what has no place in a slice comes last.
+            # By falling length, then by row. Rows that belong to no slice come last.
             length = np.int64(-1)
             if row < num_rows and _length(indptr, row) <= long_length:
                 length = _length(indptr, row)
@@ -101,7 +115,7 @@ def _sort_scopes(part: int, num_parts: int, indptr: Array, long_length: int, row
 def _measure_slices(
     part: int, num_parts: int, indptr: Array, rows: Array | None, long_length: int, offsets: Array
 ) -> None:
-    """Let ``offsets[s + 1]`` be the positions of slice s."""
+    """Store the number of positions of slice s in ``offsets[s + 1]``."""
     num_rows, num_slices = indptr.size - 1, offsets.size - 1
     for index in range(part * num_slices // num_parts, (part + 1) * num_slices // num_parts):
         width = np.int64(0)
@@ -115,10 +129,9 @@ def _measure_slices(
 
 
 @inlined
-def _fill_place(
-    indptr: Array, items: Array, row: Any, width: Any, begin: Any, stride: int, placed: Array, padding: Any
-) -> None:
-    """Put a row's items `stride` apart from `begin` on, then padding, `width` in all; all padding for a row of -1."""
+def _fill_place(copy: Copy, row: Any, width: Any, begin: Any, stride: int) -> None:
+    """Copy the items of a row to `width` positions, `stride` apart from `begin` on; row -1 has only padding."""
+    indptr, items, placed, padding = copy
     source, length = np.int64(0), np.int64(0)
     if row >= 0:
         source = np.int64(indptr[np.uint64(row)])
@@ -130,17 +143,9 @@ def _fill_place(
 
 
 @compiled
-def _fill_slices(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    items: Array,
-    offsets: Array,
-    rows: Array | None,
-    placed: Array,
-    padding: Any,
-) -> None:
-    num_rows = indptr.size - 1
+def _fill_slices(part: int, num_parts: int, offsets: Array, rows: Array | None, copy: Copy) -> None:
+    copy = Copy(*copy)
+    num_rows = copy.indptr.size - 1
     for index in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
         begin = offsets[np.uint64(index)]
         width = (offsets[np.uint64(index + 1)] - begin) // RUN
@@ -148,26 +153,24 @@ def _fill_slices(
             row = np.int64(index * RUN + place)
             if rows is not None:
                 row = np.int64(rows[np.uint64(row)])
-            # A long row without an order of rows: what is longer than its slice is not in it.
-            if row >= num_rows or (row >= 0 and _length(indptr, row) > width):
+            # Without an order of rows, a row that is longer than its slice is a long row, which the slice leaves out.
+            if row >= num_rows or (row >= 0 and _length(copy.indptr, row) > width):
                 row = np.int64(-1)
-            _fill_place(indptr, items, row, width, begin + place, RUN, placed, padding)
+            _fill_place(copy, row, width, begin + place, RUN)
 
 
 @compiled
-def _fill_long_rows(
-    part: int, num_parts: int, indptr: Array, items: Array, rows: Array, begins: Array, placed: Array, padding: Any
-) -> None:
+def _fill_long_rows(part: int, num_parts: int, rows: Array, begins: Array, copy: Copy) -> None:
+    copy = Copy(*copy)
     num_long = rows.size
     for i in range(part * num_long // num_parts, (part + 1) * num_long // num_parts):
-        end = begins[i + 1] if i + 1 < num_long else np.int64(placed.size)
-        _fill_place(indptr, items, rows[i], end - begins[i], begins[i], 1, placed, padding)
+        end = begins[i + 1] if i + 1 < num_long else np.int64(copy.placed.size)
+        _fill_place(copy, rows[i], end - begins[i], begins[i], 1)
 
 
 @compiled
-def _fill_ellpack(
-    part: int, num_parts: int, indptr: Array, items: Array, width: int, pitch: int, placed: Array, padding: Any
-) -> None:
+def _fill_ellpack(part: int, num_parts: int, width: int, pitch: int, copy: Copy) -> None:
+    indptr, items, placed, padding = copy
     num_rows = indptr.size - 1
     last = (part + 1) * pitch // num_parts
     for first in range(part * pitch // num_parts, last, _FILL_ROWS):

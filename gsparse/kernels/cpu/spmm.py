@@ -1,9 +1,13 @@
-"""CSR times a dense matrix; the contract is in `gsparse.kernels.contract`."""
+"""CSR times a dense matrix; the contract is in `gsparse.kernels.contract`.
+
+A part owns consecutive rows, about the same number of entries plus rows for each part (`first_row`), and all columns of
+these rows.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,25 +23,39 @@ __all__ = ["csr_spmm"]
 
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
-# From so many columns on, a row-major `x` is read along its rows, with the sums in memory; fewer columns, or columns
-# that are not side by side, are summed up to eight at a time in registers. 7-point 60**3, ms, in memory / in registers
-# / SciPy: 4 columns 7.0 / 2.4 / 3.6, 8 columns 4.8 / 3.7 / 4.9, 16 columns 6.7 / 7.1 / 9.2, 32 columns 11.5 / 12.9 /
-# 17.6.
+# Number of columns from which on a row-major `x` is read along its rows, with the sums in memory. Fewer columns, or
+# columns that are not contiguous within a row, are summed up to eight at a time in registers. 7-point 60**3, ms, in
+# memory / in registers / SciPy: 4 columns 7.0 / 2.4 / 3.6, 8 columns 4.8 / 3.7 / 4.9, 16 columns 6.7 / 7.1 / 9.2, 32
+# columns 11.5 / 12.9 / 17.6.
 _MIN_ROW_COLUMNS = 16
 
-# Columns that are not side by side are multiplied so many at a time, copied side by side: an entry then reads one line
-# of the cache, not eight, and no more memory is needed than that of eight vectors. Column-major, fe_body, one thread,
-# ms, as it is / in strips / SciPy, which copies all of it: 8 columns 2.0 / 1.6 / 2.1, 32 columns 10.8 / 5.8 / 9.4, 128
-# columns 37 / 26 / 38.
+# Columns that are not contiguous within a row are multiplied in strips of this many columns, each copied to row-major
+# order: an entry then reads one cache line instead of eight, and the extra memory is that of eight vectors.
+# Column-major, fe_body, one thread, ms, without a copy / in strips / SciPy, which copies all columns: 8 columns 2.0 /
+# 1.6 / 2.1, 32 columns 10.8 / 5.8 / 9.4, 128 columns 37 / 26 / 38.
 _STRIP_COLUMNS = 8
-# So few are read where they are. In strips, as above: 3 columns 1.0 / 1.0 / 1.1, 6 columns 1.7 / 1.2 / 1.4.
+# Up to this many columns are not copied. Without a copy / in strips / SciPy, as above: 3 columns 1.0 / 1.0 / 1.1,
+# 6 columns 1.7 / 1.2 / 1.4.
 _FEW_COLUMNS = 2
+
+
+class PanelProduct(NamedTuple):
+    """A CSR matrix and the columns that it is multiplied with, as loops take them; `conjugate` is True or None."""
+
+    indptr: Array
+    indices: Array
+    data: Array
+    conjugate: bool | None
+    x: Array
+    y: Array
+    alpha: Any
+    beta: Any
 
 
 def csr_spmm(
     device: Device, matrix: Csr | RowPattern, dtype: np.dtype[Any], choose: ChoosePanelLaunch, survey: Survey
 ) -> MultiplyColumns:
-    """Multiply columns of any strides; the bits of each are those of `csr_scalar`."""
+    """Multiply columns of any strides; each column has the bits of `csr_scalar`."""
     assert isinstance(matrix, Csr)
     return partial(_multiply, matrix)
 
@@ -49,22 +67,21 @@ def _multiply(matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate:
         return
     for first in range(0, num_columns, _STRIP_COLUMNS):
         columns = slice(first, first + _STRIP_COLUMNS)
-        _multiply_strip(matrix, _side_by_side(x[:, columns]), y[:, columns], alpha, beta, conjugate)
+        _multiply_strip(matrix, _in_row_order(x[:, columns]), y[:, columns], alpha, beta, conjugate)
 
 
 def _multiply_strip(matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
     num_columns = x.shape[1]
     if num_columns == 0:
         return
-    indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
     by_rows = num_columns >= _MIN_ROW_COLUMNS and x.flags.c_contiguous
-    cost = (indices.size + y.shape[0]) * num_columns
-    told = True if conjugate and data.dtype.kind == "c" else None
+    cost = (matrix.indices.size + y.shape[0]) * num_columns
+    conjugates = True if conjugate and matrix.data.dtype.kind == "c" else None
     kernel = _csr_spmm_rows if by_rows else _csr_spmm_tiles
-    run_parts(kernel, cost, indptr, indices, data, x, y, alpha, beta, told)
+    run_parts(kernel, cost, (matrix.indptr, matrix.indices, matrix.data, conjugates, x, y, alpha, beta))
 
 
-def _side_by_side(x: Array) -> Array:
+def _in_row_order(x: Array) -> Array:
     strip = np.empty(x.shape, x.dtype)
     run_parts(_copy_rows, x.size, x, strip)
     return strip
@@ -78,19 +95,10 @@ def _copy_rows(part: int, num_parts: int, source: Array, target: Array) -> None:
             target[np.uint64(row), np.uint64(column)] = source[np.uint64(row), np.uint64(column)]
 
 
-@compiled
-def _csr_spmm_rows(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    x: Array,
-    y: Array,
-    alpha: Any,
-    beta: Any,
-    conjugate: bool | None,
-) -> None:
+@partial(compiled, allocates=True)
+def _csr_spmm_rows(part: int, num_parts: int, product: PanelProduct) -> None:
+    """Add each entry to the sums of all columns of its row, which are in memory."""
+    indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
     zero = y.dtype.type(0)
     sums = np.empty(num_columns, y.dtype)
@@ -106,35 +114,27 @@ def _csr_spmm_rows(
 
 
 @compiled
-def _csr_spmm_tiles(
-    part: int,
-    num_parts: int,
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    x: Array,
-    y: Array,
-    alpha: Any,
-    beta: Any,
-    conjugate: bool | None,
-) -> None:
+def _csr_spmm_tiles(part: int, num_parts: int, product: PanelProduct) -> None:
+    """Sum eight columns of a row at a time in registers, then four, two and one."""
+    product = PanelProduct(*product)
+    indptr, indices, data, conjugate, x, y, alpha, beta = product
     num_columns = x.shape[1]
     zero = y.dtype.type(0)
     for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         begin, end = indptr[np.uint64(row)], indptr[np.uint64(row + 1)]
         column = 0
         while column + 8 <= num_columns:
-            sums = _columns_of_8(zero, begin, end, column, indices, data, x, conjugate)
+            sums = _columns_of_8(zero, begin, end, column, product)
             for lane in range(8):
                 write(y[np.uint64(row)], column + lane, sums[lane], alpha, beta)
             column += 8
         if column + 4 <= num_columns:
-            fewer = _columns_of_4(zero, begin, end, column, indices, data, x, conjugate)
+            fewer = _columns_of_4(zero, begin, end, column, product)
             for lane in range(4):
                 write(y[np.uint64(row)], column + lane, fewer[lane], alpha, beta)
             column += 4
         if column + 2 <= num_columns:
-            pair = _columns_of_2(zero, begin, end, column, indices, data, x, conjugate)
+            pair = _columns_of_2(zero, begin, end, column, product)
             for lane in range(2):
                 write(y[np.uint64(row)], column + lane, pair[lane], alpha, beta)
             column += 2
@@ -147,10 +147,9 @@ def _csr_spmm_tiles(
 
 
 @inlined
-def _columns_of_8(
-    zero: Any, begin: Int, end: Int, column: Int, indices: Array, data: Array, x: Array, conjugate: bool | None
-) -> Eight:
-    """Give one row's sums of eight columns, read together."""
+def _columns_of_8(zero: Any, begin: Int, end: Int, column: Int, product: PanelProduct) -> Eight:
+    """Return the sums of eight columns of one row."""
+    indices, data, conjugate, x = product.indices, product.data, product.conjugate, product.x
     a = b = c = d = e = f = g = h = zero
     for position in range(begin, end):
         value = _widened(zero, data[np.uint64(position)], conjugate)
@@ -167,10 +166,9 @@ def _columns_of_8(
 
 
 @inlined
-def _columns_of_4(
-    zero: Any, begin: Int, end: Int, column: Int, indices: Array, data: Array, x: Array, conjugate: bool | None
-) -> tuple[Any, Any, Any, Any]:
-    """Give one row's sums of four columns, read together."""
+def _columns_of_4(zero: Any, begin: Int, end: Int, column: Int, product: PanelProduct) -> tuple[Any, Any, Any, Any]:
+    """Return the sums of four columns of one row."""
+    indices, data, conjugate, x = product.indices, product.data, product.conjugate, product.x
     a = b = c = d = zero
     for position in range(begin, end):
         value = _widened(zero, data[np.uint64(position)], conjugate)
@@ -183,10 +181,9 @@ def _columns_of_4(
 
 
 @inlined
-def _columns_of_2(
-    zero: Any, begin: Int, end: Int, column: Int, indices: Array, data: Array, x: Array, conjugate: bool | None
-) -> tuple[Any, Any]:
-    """Give one row's sums of two columns, read together."""
+def _columns_of_2(zero: Any, begin: Int, end: Int, column: Int, product: PanelProduct) -> tuple[Any, Any]:
+    """Return the sums of two columns of one row."""
+    indices, data, conjugate, x = product.indices, product.data, product.conjugate, product.x
     a = b = zero
     for position in range(begin, end):
         value = _widened(zero, data[np.uint64(position)], conjugate)

@@ -1,13 +1,16 @@
 """Row-pattern product; the contract is in `gsparse.kernels.contract`.
 
-Consecutive rows that follow the same pattern read `x` side by side, entry after entry: no column is read or gathered.
-Eight such rows, or as many as there are, make a step; each row is summed in the order of its entries, so the bits are
-those of `csr_scalar`.
+Consecutive rows that follow the same pattern read consecutive elements of `x` for each entry, so no column index is
+read and nothing is gathered. Up to a run of such rows is summed at a time, in vector registers; each row is summed in
+the order of its entries, so the bits are those of `csr_scalar`.
+
+A part owns consecutive rows, the same number for each part. Where values differ from row to row and are stored in
+slices, it owns consecutive slices, the same number for each part.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,27 +30,43 @@ from gsparse.kernels.cpu.lanes import (
     same_as_first,
     splat,
 )
-from gsparse.kernels.cpu.rows import write_first, write_run
+from gsparse.kernels.cpu.rows import Product, write_first, write_run
 
 __all__ = ["row_pattern"]
 
 
+class Patterns(NamedTuple):
+    """The pattern of each row, and the entries of pattern p: positions ``indptr[p]`` to ``indptr[p + 1]``."""
+
+    codes: Array
+    indptr: Array
+    offsets: Array
+
+
+class StoredValues(NamedTuple):
+    """Encoded values, as loops read them (`gsparse.kernels.cpu.entries`)."""
+
+    codes: Array | None
+    table: Array | None
+    conjugate: bool | None
+
+
 @bound
 def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-    """Row patterns, as many rows at a time as follow the same one."""
-    told = True if conjugate and matrix.dtype.kind == "c" else None
+    """Row patterns, consecutive rows of one pattern at a time."""
+    conjugates = True if conjugate and matrix.dtype.kind == "c" else None
     cost = matrix.nnz + y.size
-    patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
+    patterns, product = (matrix.codes, matrix.pattern_indptr, matrix.offsets), (x, y, alpha, beta)
     if matrix.slices is None or matrix.values is None:
-        run_parts(_constant_rows, cost, *patterns, matrix.pattern_values, told, x, y, alpha, beta)
+        run_parts(_constant_rows, cost, patterns, matrix.pattern_values, conjugates, product)
     else:
-        kept = (matrix.slices.slice_offsets, matrix.values.codes, matrix.values.table)
-        run_parts(_varying_rows, cost, *patterns, *kept, told, x, y, alpha, beta)
+        values = (matrix.values.codes, matrix.values.table, conjugates)
+        run_parts(_varying_rows, cost, patterns, matrix.slices.slice_offsets, values, product)
 
 
 @inlined
 def _end_of_stretch(codes: Array, row: int, limit: int) -> int:
-    """Find the end of the rows from `row` on that follow its pattern."""
+    """Return the end of the consecutive rows, beginning with `row`, that follow one pattern; at most `limit`."""
     code = codes[np.uint64(row)]
     row += 1
     while row + LANES <= limit and codes[np.uint64(row)] == code and same_as_first(codes, np.uint64(row)):
@@ -59,14 +78,14 @@ def _end_of_stretch(codes: Array, row: int, limit: int) -> int:
 
 @inlined
 def _groups(rows: Any) -> tuple[Any, Any, Any]:
-    """Give how many of up to a run of rows are in the second, third and last of its groups of lanes."""
+    """Return how many of `rows` rows, at most a run, are in the second, third and fourth group of `LANES` rows."""
     q, r, s = rows - LANES, rows - 2 * LANES, rows - 3 * LANES
     return np.uint64(max(min(q, LANES), 0)), np.uint64(max(min(r, LANES), 0)), np.uint64(max(min(s, LANES), 0))
 
 
 @inlined
 def _add_rows(sums: Run, values: Run, x: Array, source: Any, groups: tuple[Any, Any, Any], zero: Any) -> Run:
-    """Add one entry to each of more than `LANES` rows; the first reads ``x[source]``, the others what follows it."""
+    """Add one entry to each of more than `LANES` rows; row i of them reads ``x[source + i]``."""
     a, b, c, d = sums
     t, u, v, w = values
     q, r, s = groups
@@ -78,21 +97,15 @@ def _add_rows(sums: Run, values: Run, x: Array, source: Any, groups: tuple[Any, 
 
 
 @inlined
-def _run_of_values(
-    values: Array | None,
-    table: Array | None,
-    k: Any,
-    groups: tuple[Any, Any, Any],
-    zero: Any,
-    conjugate: bool | None,
-) -> Run:
-    """Give the values of more than `LANES` positions from `k` on."""
+def _run_of_values(stored: StoredValues, k: Any, groups: tuple[Any, Any, Any], zero: Any) -> Run:
+    """Return the values of more than `LANES` positions from `k` on; `groups` as `_groups` returns it."""
+    codes, table, conjugate = stored
     q, r, s = groups
     return (
-        lanes_value(values, table, k, zero, conjugate),
-        lanes_first_value(values, table, k + LANES, q, zero, conjugate),
-        lanes_first_value(values, table, k + 2 * LANES, r, zero, conjugate),
-        lanes_first_value(values, table, k + 3 * LANES, s, zero, conjugate),
+        lanes_value(codes, table, k, zero, conjugate),
+        lanes_first_value(codes, table, k + LANES, q, zero, conjugate),
+        lanes_first_value(codes, table, k + 2 * LANES, r, zero, conjugate),
+        lanes_first_value(codes, table, k + 3 * LANES, s, zero, conjugate),
     )
 
 
@@ -106,18 +119,10 @@ def _constant(values: Array, k: Any, conjugate: bool | None) -> Any:
 
 @compiled
 def _constant_rows(
-    part: int,
-    num_parts: int,
-    codes: Array,
-    pattern_indptr: Array,
-    offsets: Array,
-    values: Array,
-    conjugate: bool | None,
-    x: Array,
-    y: Array,
-    alpha: Any,
-    beta: Any,
+    part: int, num_parts: int, patterns: Patterns, values: Array, conjugate: bool | None, product: Product
 ) -> None:
+    codes, pattern_indptr, offsets = patterns
+    x, y, alpha, beta = product
     zero = y.dtype.type(0)
     row, last = part * y.size // num_parts, (part + 1) * y.size // num_parts
     while row < last:
@@ -145,23 +150,14 @@ def _constant_rows(
 
 @compiled
 def _varying_rows(
-    part: int,
-    num_parts: int,
-    codes: Array,
-    pattern_indptr: Array,
-    offsets: Array,
-    slice_offsets: Array,
-    values: Array | None,
-    table: Array | None,
-    conjugate: bool | None,
-    x: Array,
-    y: Array,
-    alpha: Any,
-    beta: Any,
+    part: int, num_parts: int, patterns: Patterns, slice_offsets: Array, stored: StoredValues, product: Product
 ) -> None:
-    # Rows are taken within a slice, whose values are then read as they lie. Eight rows at a time, each group of lanes
-    # would read every fourth cache line, which the hardware does not prefetch (27-point 64**3, one thread: 6.1 ms
-    # against 3.2 ms).
+    # Rows are taken within one slice, whose values are then read in the order in which they are stored. Eight rows at a
+    # time, each group of lanes would read every fourth cache line, which the hardware does not prefetch (27-point
+    # 64**3, one thread: 6.1 ms against 3.2 ms).
+    codes, pattern_indptr, offsets = patterns
+    value_codes, table, conjugate = stored
+    x, y, alpha, beta = product
     zero = y.dtype.type(0)
     num_slices = slice_offsets.size - 1
     for index in range(part * num_slices // num_parts, (part + 1) * num_slices // num_parts):
@@ -176,14 +172,14 @@ def _varying_rows(
                 run, groups = no_sums(zero), _groups(rows)
                 for k in range(first, stop):
                     source = np.uint64(row + offsets[np.uint64(k)])
-                    value = _run_of_values(values, table, position, groups, zero, conjugate)
+                    value = _run_of_values(stored, position, groups, zero)
                     run = _add_rows(run, value, x, source, groups, zero)
                     position += RUN
                 write_run(y, row, rows, run, alpha, beta)
             else:
                 sums = splat(zero)
                 for k in range(first, stop):
-                    value = lanes_first_value(values, table, position, rows, zero, conjugate)
+                    value = lanes_first_value(value_codes, table, position, rows, zero, conjugate)
                     read = load_first(x, np.uint64(row + offsets[np.uint64(k)]), np.uint64(rows), zero)
                     sums = add(sums, multiply(value, read))
                     position += RUN

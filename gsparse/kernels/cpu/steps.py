@@ -1,6 +1,8 @@
-"""Passes of solvers as numba loops (contract: `gsparse.kernels.contract`; language: `gsparse.kernels.steps`).
+"""Passes of solvers as numba loops.
 
-A program's steps are written to a file in the user's cache directory, so that numba keeps what it compiled beside it.
+The contract is in `gsparse.kernels.contract`, and the language of steps in `gsparse.kernels.steps`. The source of a
+program's steps is written to a file in the user's cache directory, because numba caches the compiled code of functions
+only if they come from a file. A part of a pass owns consecutive chunks of elements, the same number for each part.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from gsparse.writing import replacing
 
 __all__ = ["bind_dots", "bind_step", "step_source"]
 
-# Elements that are summed up on their own, so that sums do not depend on the number of threads.
+# Elements of a chunk. Each chunk has sums of its own, so that the result does not depend on the number of threads.
 _CHUNK = 4096
 
 _HEAD = f'''"""Written by gsparse.kernels.cpu.steps; may be deleted."""
@@ -47,7 +49,7 @@ def total(partials, sums):
 
 
 class _Writer(ast.NodeTransformer):
-    """Spells names and functions as numba takes them."""
+    """Rewrites an expression of a step in the names and functions that the generated source uses."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
@@ -80,18 +82,18 @@ def _write(value: ast.expr, names: Mapping[str, str]) -> str:
 
 @cache
 def step_source(program: Program) -> str:
-    """Write all steps of a program: the pass over a part of the chunks, and what comes after the sums."""
+    """Return the source of all steps of a program: for each one its pass over a part, and what follows the sums."""
     return _HEAD + "".join(_functions(program, step) for step in program.steps)
 
 
 def _functions(program: Program, step: Step) -> str:
     vectors, sums = program.vectors_of(step), step.targets("sums")
     early = program.cells_read(step, "before", "each", "sums")
-    spelt = {name: f"c_{name}" for name in (*early, *step.targets("before"))}
+    symbols = {name: f"c_{name}" for name in (*early, *step.targets("before"))}
     before = [f"c_{name} = cells[{program.cells[name]}]" for name in early]
-    before += [f"c_{a.target} = {_write(a.value, spelt)}" for a in step.sections["before"]]
+    before += [f"c_{a.target} = {_write(a.value, symbols)}" for a in step.sections["before"]]
     kind = f"v_{vectors[0]}.dtype.type" if vectors else "np.float64"
-    scalars = {n for a in step.sections["each"] for n in names_in(a.value) if n in spelt}
+    scalars = {n for a in step.sections["each"] for n in names_in(a.value) if n in symbols}
     before += [f"t_{name} = {kind}(c_{name})" for name in sorted(scalars)]
     before += [f"sum_{name} = partials.dtype.type(0)" for name in sums]
     narrow = {**{n: f"t_{n}" for n in scalars}, **{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}}
@@ -99,7 +101,7 @@ def _functions(program: Program, step: Step) -> str:
     for a in step.sections["each"]:
         each.append(f"l_{a.target} = {kind}({_write(a.value, narrow)})")
     each += [f"v_{v}[i] = l_{v}" for v in vectors if v in step.targets("each")]
-    wide = {**spelt, **{n: f"partials.dtype.type(l_{n})" for n in (*vectors, *step.targets("each"))}}
+    wide = {**symbols, **{n: f"partials.dtype.type(l_{n})" for n in (*vectors, *step.targets("each"))}}
     each += [f"sum_{a.target} += {_write(a.value, wide)}" for a in step.sections["sums"]]
     body = "\n                ".join(each) or "pass"
     closing = "".join(f"\n            partials[{s}, chunk] = sum_{name}" for s, name in enumerate(sums))
@@ -128,23 +130,23 @@ def after_{step.name}(sums, cells, history):
 def _after(program: Program, step: Step) -> str:
     sums = step.targets("sums")
     read = dict.fromkeys((*program.cells_read(step, "after"), "iteration"))
-    kept = dict.fromkeys((*step.targets("after"), *sums))
-    spelt = {name: f"c_{name}" for name in (*read, *kept)}
+    results = dict.fromkeys((*step.targets("after"), *sums))
+    symbols = {name: f"c_{name}" for name in (*read, *results)}
     lines = [f"c_{name} = sums[{s}]" for s, name in enumerate(sums)]
     lines += [f"c_{name} = cells[{program.cells[name]}]" for name in read]
     for a in step.sections["after"]:
         if a.target:
-            lines.append(f"c_{a.target} = cells.dtype.type({_write(a.value, spelt)})")
+            lines.append(f"c_{a.target} = cells.dtype.type({_write(a.value, symbols)})")
         else:
             argument = a.value.args[0]  # type: ignore[attr-defined]
-            lines.append(f"history[np.int64(c_iteration.real) % history.size] = ({_write(argument, spelt)}).real")
-    lines += [f"cells[{program.cells[name]}] = c_{name}" for name in kept if name in program.cells]
+            lines.append(f"history[np.int64(c_iteration.real) % history.size] = ({_write(argument, symbols)}).real")
+    lines += [f"cells[{program.cells[name]}] = c_{name}" for name in results if name in program.cells]
     return "\n    ".join(lines)
 
 
 @cache
 def _module(program: Program) -> Any:
-    """Import a program's loops out of the file they are written to."""
+    """Write the loops of a program to a file, and import it."""
     source = step_source(program)
     name = f"gsparse_{program.name}_{sha256(source.encode()).hexdigest()[:16]}"
     path = _written(f"{name}.py", source)
@@ -156,7 +158,7 @@ def _module(program: Program) -> Any:
 
 
 def _written(name: str, source: str) -> Path:
-    """Write a file where it is kept, or where that cannot be for this process alone."""
+    """Write a file to the cache directory or, if that cannot be written, to a folder of this process."""
     try:
         return _write_once(make_private(cache_folder() / "steps") / name, source)
     except OSError:
@@ -164,7 +166,7 @@ def _written(name: str, source: str) -> Path:
 
 
 def _write_once(path: Path, source: str) -> Path:
-    """Write a file that is not there yet; another process may write the same one at the same time."""
+    """Write a file unless it exists; another process may write the same file at the same time."""
     if path.exists() and path.read_text() == source:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
 """Triangular factors; the contract is in `gsparse.kernels.contract`.
 
-One thread goes from row to row: most levels are too narrow to share. Sweeps (`gsparse.linalg.preconditioners`) are
-products, which all threads share.
+The calling thread computes all rows in order: most levels have too few rows to divide among threads. Sweeps
+(`gsparse.linalg.preconditioners`) are products, which are divided among all threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ __all__ = ["factorize_ilu0", "order_levels", "triangular_solver"]
 
 
 def order_levels(indptr: Array, indices: Array, upper: bool) -> Levels:
-    """Sort rows by level, in two passes over the entries and one over the rows."""
+    """Sort rows by level, in one pass over the entries and two over the rows."""
     order, bounds = _order_levels(indptr, indices, upper)
     return Levels(order, bounds)
 
 
-@jitted
+@partial(jitted, allocates=True)
 def _order_levels(indptr: Array, indices: Array, upper: bool) -> Any:
     num_rows = indptr.size - 1
     levels = np.zeros(num_rows, np.int64)
@@ -50,7 +51,7 @@ def _order_levels(indptr: Array, indices: Array, upper: bool) -> Any:
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
-    """Factorize in place, in order of rows; `levels` is not needed."""
+    """Factorize in place, row after row; `levels` is not used."""
     _factorize_ilu0(csr.indptr, csr.indices, csr.data, diagonal)
 
 
@@ -72,7 +73,7 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Bind a solve with a unit triangular matrix; `levels` is not needed."""
+    """Bind a solve with a unit triangular matrix; `levels` is not used."""
 
     def solve(x: Array, y: Array) -> None:
         for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):

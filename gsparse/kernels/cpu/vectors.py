@@ -1,6 +1,6 @@
-"""LLVM's side of `gsparse.kernels.cpu.lanes`: the type, and the pieces that its intrinsics are put together from.
+"""The LLVM code of `gsparse.kernels.cpu.lanes`: its type, and the functions from which its intrinsics are built.
 
-Lanes are one LLVM vector, or two of real and imaginary parts, in a struct.
+Lanes are a struct of one LLVM vector, or of two vectors of real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
 
 
 def num_parts(dtype: Any) -> int:
-    """Give the vectors that hold numbers of a dtype: two where it is complex."""
+    """Return the number of vectors that hold numbers of a dtype: two for complex dtypes, one for the others."""
     return 2 if isinstance(dtype, types.Complex) else 1
 
 
 def real_type(dtype: Any) -> Any:
-    """Give the dtype of a real part; real dtypes are their own."""
+    """Return the dtype of the real part of a dtype; for a real dtype, the dtype itself."""
     return dtype.underlying_float if isinstance(dtype, types.Complex) else dtype
 
 
 def llvm_type(dtype: Any) -> Any:
-    """Give LLVM's type of a real number."""
+    """Return LLVM's type of a real number."""
     if isinstance(dtype, types.Float):
         return ir.DoubleType() if dtype.bitwidth == 64 else ir.FloatType()
     return ir.IntType(dtype.bitwidth)
 
 
 def pack(builder: Any, vectors: Vectors) -> Any:
-    """Put vectors into the struct that numba passes about."""
+    """Put vectors into the struct that numba handles as one value."""
     packed = ir.Constant(ir.LiteralStructType([vector.type for vector in vectors]), ir.Undefined)
     for i, vector in enumerate(vectors):
         packed = builder.insert_value(packed, vector, i)
@@ -88,24 +88,24 @@ def pack(builder: Any, vectors: Vectors) -> Any:
 
 
 def unpack(builder: Any, packed: Any) -> Vectors:
-    """Take the vectors out of such a struct."""
+    """Return the vectors of such a struct."""
     return [builder.extract_value(packed, i) for i in range(len(packed.type.elements))]
 
 
 def splat_vector(builder: Any, scalar: Any, count: int = LANES) -> Any:
-    """Give a number to every element of a vector."""
+    """Return a vector whose elements are all one number."""
     vector = ir.Constant(ir.VectorType(scalar.type, count), ir.Undefined)
     vector = builder.insert_element(vector, scalar, ir.Constant(I32, 0))
     return shuffle(builder, vector, vector, [0] * count)
 
 
 def shuffle(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
-    """Pick elements of two vectors, numbered through."""
+    """Pick elements of two vectors; those of `b` are numbered after those of `a`."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
 def widen(builder: Any, vector: Any, stored: Any, dtype: Any) -> Any:
-    """Convert a vector of stored numbers to a dtype that holds them all."""
+    """Convert a vector of stored numbers to a dtype that can represent all of them."""
     if stored == dtype:
         return vector
     wide = ir.VectorType(llvm_type(dtype), vector.type.count)
@@ -117,7 +117,7 @@ def widen(builder: Any, vector: Any, stored: Any, dtype: Any) -> Any:
 
 
 def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vectors:
-    """Widen real or complex parts; a real number gets the imaginary part 0, as NumPy's conversion gives it."""
+    """Widen real or complex parts; a real number gets the imaginary part 0, as in NumPy's conversion."""
     widened = [widen(builder, vector, real_type(stored), real_type(dtype)) for vector in vectors]
     while len(widened) < num_parts(dtype):
         widened.append(ir.Constant(widened[0].type, None))
@@ -125,35 +125,35 @@ def widen_parts(builder: Any, vectors: Vectors, stored: Any, dtype: Any) -> Vect
 
 
 def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, k: Any) -> Any:
-    """Point at the first real number of element `k`, which is two of them where it is complex."""
+    """Return a pointer to the first real number of element `k`; a complex element consists of two."""
     data = context.make_array(array_type)(context, builder, array).data
     scalar = llvm_type(real_type(array_type.dtype)).as_pointer()
     return builder.bitcast(builder.gep(data, [k]), scalar)
 
 
 def as_vector(builder: Any, pointer: Any, count: int) -> tuple[Any, int]:
-    """Turn a pointer to a number into one to a vector, and give the number's alignment."""
+    """Convert a pointer to a number into a pointer to a vector, and return the alignment of the number as well."""
     scalar = pointer.type.pointee
     align = {ir.FloatType: 4, ir.DoubleType: 8}.get(type(scalar)) or scalar.width // 8
     return builder.bitcast(pointer, ir.VectorType(scalar, count).as_pointer()), align
 
 
 def split_parts(builder: Any, vector: Any, parts: int) -> Vectors:
-    """Take apart what lies as real, imaginary, real, imaginary …."""
+    """Split a vector of alternating real and imaginary parts into one vector for each part."""
     if parts == 1:
         return [vector]
     return [shuffle(builder, vector, vector, list(range(i, 2 * LANES, 2))) for i in range(2)]
 
 
 def join_parts(builder: Any, vectors: Vectors) -> Any:
-    """Put parts together again, as `split_parts` found them."""
+    """Join vectors of parts into one vector of alternating parts: the inverse of `split_parts`."""
     if len(vectors) == 1:
         return vectors[0]
     return shuffle(builder, vectors[0], vectors[1], [i // 2 + LANES * (i % 2) for i in range(2 * LANES)])
 
 
 def first_mask(builder: Any, count: Any, parts: int) -> Any:
-    """Give a mask of the first `count` elements."""
+    """Return a mask of the first `count` elements."""
     size = LANES * parts
     places = ir.Constant(ir.VectorType(I64, size), [i // parts for i in range(size)])
     return builder.icmp_unsigned("<", places, splat_vector(builder, count, size))
@@ -170,14 +170,14 @@ def masked_call(builder: Any, name: str, vector: Any, result: Any, args: list[An
 
 
 def lane_indices(
-    context: Any, builder: Any, codes_type: Any, args: list[Any], *, kept: bool = False, count: Any = None
+    context: Any, builder: Any, codes_type: Any, args: list[Any], *, padded: bool = False, count: Any = None
 ) -> list[Any]:
-    """Give the index of each lane, base plus code; 0 where `kept` and the code is padding.
+    """Return the index of each lane, base plus code. With `padded`, lanes whose code is padding have index 0.
 
-    Where there are only `count` codes, the other lanes read the first one.
+    With `count`, only that many codes are read, and the other lanes have the index of the first one.
     """
     codes, k, base = args
-    found = []
+    result = []
     for lane in range(LANES):
         place = ir.Constant(I64, lane)
         if count is not None:
@@ -186,15 +186,15 @@ def lane_indices(
         code = builder.load(pointer_to(context, builder, codes_type, codes, position))
         wide = code if code.type == I64 else builder.zext(code, I64)
         index = builder.add(wide, base)
-        if kept:
+        if padded:
             padding = builder.icmp_unsigned("==", code, ir.Constant(code.type, -1))
             index = builder.select(padding, ir.Constant(I64, 0), index)
-        found.append(index)
-    return found
+        result.append(index)
+    return result
 
 
 def gather_lanes(context: Any, builder: Any, array_type: Any, array: Any, indices: list[Any]) -> Any:
-    """Load an element a lane."""
+    """Load one element for each lane."""
     parts = num_parts(array_type.dtype)
     vector = ir.VectorType(llvm_type(real_type(array_type.dtype)), LANES)
     vectors: Vectors = [ir.Constant(vector, ir.Undefined)] * parts
@@ -213,7 +213,7 @@ def load_codes(context: Any, builder: Any, codes_type: Any, codes: Any, k: Any, 
 
 
 def arithmetic(dtype: Any, builder: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Give the builder's addition, subtraction and multiplication for a dtype."""
+    """Return the builder's addition, subtraction and multiplication for a dtype."""
     if isinstance(real_type(dtype), types.Float):
         return builder.fadd, builder.fsub, builder.fmul
     return builder.add, builder.sub, builder.mul

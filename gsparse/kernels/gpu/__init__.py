@@ -1,6 +1,18 @@
-"""The GPU backend: CUDA C++ in `src/`, bound and launched here."""
+"""The GPU backend: kernels in CUDA C++ (`src/`), and the functions that bind and launch them."""
 
+from gsparse.kernels.gpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.gpu.basis import Arnoldi
+from gsparse.kernels.gpu.connections import block_weights, examine_rows, strong_connections
+from gsparse.kernels.gpu.decomposition import Decomposition
+from gsparse.kernels.gpu.edits import (
+    add_entries,
+    find_entries,
+    insert_entries,
+    missing_entries,
+    put_values,
+    sample_entries,
+    take_elements,
+)
 from gsparse.kernels.gpu.encode import (
     CSR_CODES,
     LOOKS_UP,
@@ -14,7 +26,32 @@ from gsparse.kernels.gpu.encode import (
     survives_halving,
 )
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
+from gsparse.kernels.gpu.indices import are_in_range, numbers_from_start, places_of
+from gsparse.kernels.gpu.prolongation import (
+    expand_pattern,
+    orthonormal_candidates,
+    prolongator_pattern,
+    prolongator_values,
+)
+from gsparse.kernels.gpu.reductions import extreme_columns, extreme_entries, extreme_positions, sum_entries
+from gsparse.kernels.gpu.relaxation import bind_projections, bind_sweep, color_rows
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
+from gsparse.kernels.gpu.sort import csr_transpose, order_by_row, stable_order
+from gsparse.kernels.gpu.sparse_pairs import combine_alike, combine_rows
+from gsparse.kernels.gpu.sparse_products import spgemm, spgemm_known, spgemm_values
+from gsparse.kernels.gpu.sparse_rows import (
+    diagonal_entries,
+    drop_zeros,
+    keep_entries,
+    map_columns,
+    row_numbers,
+    scale_columns,
+    scale_rows,
+    slice_rows,
+    sum_runs,
+    take_rows,
+    triangle,
+)
 from gsparse.kernels.gpu.spmm import csr_spmm
 from gsparse.kernels.gpu.spmv import (
     BLOCK_WORK,
@@ -40,13 +77,14 @@ from gsparse.kernels.gpu.survey import (
     survey,
     tiles,
 )
-from gsparse.kernels.gpu.transpose import csr_transpose, is_symmetric
+from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
 
 __all__ = [
     "BLOCK_WORK",
     "CHUNK_SIZE",
     "CSR_CODES",
+    "FIRST_FORMAT",
     "LONG_LENGTH",
     "LOOKS_UP",
     "NEEDS_LEVELS",
@@ -58,9 +96,18 @@ __all__ = [
     "TILE_WORK",
     "VECTOR_LENGTH",
     "Arnoldi",
+    "Decomposition",
+    "add_entries",
+    "are_in_range",
     "bind_dots",
+    "bind_projections",
     "bind_step",
+    "bind_sweep",
+    "block_weights",
     "blocked_ellpack",
+    "color_rows",
+    "combine_alike",
+    "combine_rows",
     "csr_adaptive",
     "csr_scalar",
     "csr_split",
@@ -68,33 +115,71 @@ __all__ = [
     "csr_transpose",
     "csr_vector",
     "cut_slices",
+    "diagonal_entries",
     "distinct_keys",
+    "drop_zeros",
     "ellpack",
     "encode_columns",
     "encode_keys",
+    "examine_rows",
+    "expand_pattern",
+    "extreme_columns",
+    "extreme_entries",
+    "extreme_positions",
     "factorize_ilu0",
+    "find_entries",
     "gather",
     "gather_rows",
+    "independent_set",
+    "insert_entries",
     "is_symmetric",
+    "join_aggregates",
+    "keep_entries",
     "lay_out",
     "lay_out_ellpack",
     "long_rows",
+    "map_columns",
+    "missing_entries",
     "num_scatter_dots",
+    "numbers_from_start",
+    "order_by_row",
+    "orthonormal_candidates",
+    "places_of",
+    "prolongator_pattern",
+    "prolongator_values",
+    "put_values",
     "row_blocks",
     "row_keys",
+    "row_numbers",
     "row_pattern",
     "rows_follow",
     "run_span",
+    "sample_entries",
+    "scale_columns",
+    "scale_rows",
     "scatter_add",
+    "slice_rows",
+    "spgemm",
+    "spgemm_known",
+    "spgemm_values",
+    "stable_order",
+    "strong_connections",
+    "sum_entries",
+    "sum_runs",
     "survey",
     "survives_halving",
+    "take_elements",
+    "take_rows",
     "tiles",
+    "triangle",
     "triangular_solver",
 ]
 
-# Blocks of threads share the rows of a level.
+# Triangular solves need levels, because threads work on the rows of a level at once.
 NEEDS_LEVELS = True
 
 SPMM_READS_LESS = True
-# Every row has a thread of its own.
+# Which schedule of CSR is fast depends on the lengths of the rows.
+FIRST_FORMAT = "auto"
+# Each row of a row pattern has a thread of its own.
 SHARES_RUNS = False

@@ -1,4 +1,4 @@
-"""Columns, values and rows in fewer bytes (contract: `gsparse.kernels.contract`; kernels: `src/setup_entries.cu`)."""
+"""Encodings in fewer bytes (contract: `gsparse.kernels.contract`; kernels: `src/setup_entries.cu`)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ __all__ = [
     "survives_halving",
 ]
 
-# What columns in CSR's order may be narrowed to, and whether a value looked up beats one of half the precision.
+# The types that columns in the order of CSR may be encoded in, and whether looking a value up in a table is faster than
+# reading it in half the precision.
 CSR_CODES = (np.dtype(np.uint16),)
 LOOKS_UP = True
 
 SOURCE = "setup_entries.cu"
-# Blocks of kernels whose threads go round and tell what they found once: enough to fill any GPU, few enough that their
-# atomics on one word do not queue.
+# The largest number of blocks of kernels that report to one word: enough to fill any GPU, few enough that their atomics
+# do not queue.
 _MAX_BLOCKS = 1056
-# Slots of the table that distinct keys are gathered in, and one for 0 (GS_SLOTS, setup_entries.cu); keys brought to the
-# host at once.
+# Slots of the hash table of distinct keys, with one for the key 0 (GS_SLOTS, setup_entries.cu); keys that the first
+# download brings to the host.
 _SLOTS, _FIRST_KEYS = 8192 + 1, 256
 
 
@@ -45,7 +46,7 @@ def _blocks(threads: int) -> int:
 
 
 def run_span(device: Device, columns: Array, num_cols: int) -> int:
-    """Find the largest distance of columns within a run. Synchronizes."""
+    """Find the largest distance between two columns of one run. Synchronizes."""
     span = device.xp.zeros(1, np.uint64)
     args = (np.int64(columns.size), columns, span)
     launch_blocks(device, SOURCE, expression("run_span", columns.dtype), _blocks(columns.size), THREADS, args)
@@ -53,7 +54,7 @@ def run_span(device: Device, columns: Array, num_cols: int) -> int:
 
 
 def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
-    """Give a base a run, and what each column has above it."""
+    """Return the base of each run, and the distance of each column from it."""
     dtype = np.dtype(dtype)
     codes = device.empty(columns.size, dtype)
     bases = device.empty(-(-columns.size // device.lanes), np.int32)
@@ -63,23 +64,24 @@ def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
 
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
-    """Gather the distinct keys in a hash table. Synchronizes."""
-    room = device.xp.zeros(_SLOTS + 1 + 2 * limit, np.uint64)
-    args = (np.int64(keys.size), keys, np.int32(limit), room, room[_SLOTS:], room[_SLOTS + 1 :])
+    """Collect the distinct keys in a hash table. Synchronizes."""
+    # The hash table, the number of keys in it, and the list of (key, position).
+    memory = device.xp.zeros(_SLOTS + 1 + 2 * limit, np.uint64)
+    args = (np.int64(keys.size), keys, np.int32(limit), memory, memory[_SLOTS:], memory[_SLOTS + 1 :])
     launch_blocks(device, SOURCE, expression("collect_keys", keys.dtype), _blocks(keys.size), THREADS, args)
-    found = device.download(room[_SLOTS : _SLOTS + 1 + 2 * min(_FIRST_KEYS, limit)])  # synchronizes
-    count = int(found[0])
+    words = device.download(memory[_SLOTS : _SLOTS + 1 + 2 * min(_FIRST_KEYS, limit)])  # synchronizes
+    count = int(words[0])
     if count > limit:
         return None
-    if 1 + 2 * count > found.size:
-        found = device.download(room[_SLOTS : _SLOTS + 1 + 2 * count])  # synchronizes
-    table, places = found[1 : 1 + 2 * count : 2].astype(keys.dtype), found[2 : 2 + 2 * count : 2].astype(np.int64)
+    if 1 + 2 * count > words.size:
+        words = device.download(memory[_SLOTS : _SLOTS + 1 + 2 * count])  # synchronizes
+    table, places = words[1 : 1 + 2 * count : 2].astype(keys.dtype), words[2 : 2 + 2 * count : 2].astype(np.int64)
     order = np.argsort(table)
     return table[order], places[order]
 
 
 def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
-    """Look every key up in a sorted table."""
+    """Look up each key in a sorted table."""
     codes = device.empty(keys.size, dtype)
     name = expression("encode_keys", keys.dtype, np.dtype(dtype))
     args = (np.int64(keys.size), keys, np.int32(table.size), table, codes)
@@ -88,7 +90,7 @@ def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
 
 
 def survives_halving(device: Device, data: Array) -> bool:
-    """Look at every value until one does not. Synchronizes."""
+    """Test all values, and stop at the first that changes. Synchronizes."""
     differs, words = device.xp.zeros(1, np.int32), data.view(np.int64)
     args = (np.int64(words.size), words, differs)
     launch_blocks(device, SOURCE, expression("survive", words.dtype), _blocks(words.size), THREADS, args)
@@ -96,7 +98,7 @@ def survives_halving(device: Device, data: Array) -> bool:
 
 
 def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any]]:
-    """Give a matrix's values as words: how many a value, the words, their type."""
+    """View the values of a matrix as words: return the number of words in a value, the words and their type."""
     size = csr.data.dtype.itemsize
     word = np.dtype(np.int32) if size == 4 else np.dtype(np.int64)
     if not values:
@@ -105,7 +107,7 @@ def _words(csr: Csr, values: bool) -> tuple[np.int32, Array | None, np.dtype[Any
 
 
 def row_keys(device: Device, csr: Csr, values: bool) -> Array:
-    """Hash each row's offsets, and its values where asked."""
+    """Hash the offsets of each row, and its values if `values` is true."""
     keys = device.empty(csr.num_rows, np.uint64)
     words, data, word = _words(csr, values)
     name = expression("row_keys", csr.indptr.dtype, word)
@@ -118,20 +120,20 @@ def rows_follow(
     device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
 ) -> npt.NDArray[np.int32] | None:
     """Compare each row with its representative. Synchronizes."""
-    told = device.xp.zeros(1 + representatives.size, np.int32)
+    result = device.xp.zeros(1 + representatives.size, np.int32)
     words, data, word = _words(csr, values)
     name = expression("rows_follow", csr.indptr.dtype, word, codes.dtype)
     rows = (np.int64(csr.num_rows), csr.indptr, csr.indices, words, data, codes)
-    args = (*rows, np.int32(representatives.size), representatives, told)
+    args = (*rows, np.int32(representatives.size), representatives, result)
     launch_threads(device, SOURCE, name, csr.num_rows, THREADS, args)
-    found = device.download(told)  # synchronizes
-    return None if found[0] else found[1:]
+    differs, lengths = np.split(device.download(result), [1])  # synchronizes
+    return None if differs[0] else lengths
 
 
 def gather_rows(
     device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
 ) -> tuple[Array, Array | None]:
-    """Copy the offsets of some rows, and their values where asked."""
+    """Copy the offsets of some rows, and their values if `values` is true."""
     offsets = device.empty(num_entries, np.int32)
     gathered = device.empty(num_entries, csr.data.dtype) if values else None
     words, data, word = _words(csr, values)

@@ -11,7 +11,17 @@ import numpy as np
 from gsparse.device.dtypes import COMPUTE_DTYPES, storage_dtype
 from gsparse.formats.launch import LANE_BYTES
 
-__all__ = ["CPP_TYPES", "NARROW", "expression", "loads_choices", "packs", "plain_types"]
+__all__ = [
+    "BLOCK_DOTS",
+    "CPP_TYPES",
+    "NARROW",
+    "NO_DOTS",
+    "expression",
+    "leaves_dots",
+    "loads_choices",
+    "packs",
+    "plain_types",
+]
 
 CPP_TYPES: dict[np.dtype[Any], str] = {
     np.dtype(np.uint8): "unsigned char",
@@ -29,6 +39,9 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 # The dtypes of codes: columns relative to a base, places in a table of values, numbers of row patterns.
 NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
+# The last template argument of a product with a vector: whether it also leaves partial sums of conj(x)·y (sums.cuh).
+NO_DOTS, BLOCK_DOTS = "NoDots", "BlockDots"
+
 # csr_spmm: bytes of neighbouring columns that one access takes.
 _PACK_BYTES = 16
 
@@ -45,13 +58,24 @@ def expression(name: str, *arguments: np.dtype[Any] | int | str) -> str:
     return f"{name}<{', '.join(CPP_TYPES[a] if isinstance(a, np.dtype) else str(a) for a in arguments)}>"
 
 
+def leaves_dots(expression: str) -> bool:
+    """Return whether a kernel is a product that leaves partial sums of conj(x)·y.
+
+    Examples
+    --------
+    >>> leaves_dots("ellpack<float, int, float, BlockDots>")
+    True
+    """
+    return expression.endswith(f", {BLOCK_DOTS}>")
+
+
 def plain_types() -> list[tuple[Any, np.dtype[Any]]]:
-    """Return each dtype that values may be stored in, with each that products of them compute in."""
+    """List each dtype that values may be stored in with each dtype that products of them compute in."""
     return [(s, c) for s, c in product(COMPUTE_DTYPES, COMPUTE_DTYPES) if storage_dtype(s, c) == s]
 
 
 def packs(itemsize: int) -> tuple[int, ...]:
-    """Return how many elements of this size one access can take together, without 1, the largest number first.
+    """Return the numbers of elements of this size that one access can take, from the largest on, without 1.
 
     Examples
     --------
@@ -62,7 +86,7 @@ def packs(itemsize: int) -> tuple[int, ...]:
 
 
 def loads_choices(itemsize: int, columns_per_load: int) -> tuple[int, ...]:
-    """Return the numbers of accesses, of `columns_per_load` columns each, that a lane can make for an entry.
+    """Return the numbers of accesses, of `columns_per_load` columns each, that a lane may make for one entry.
 
     Examples
     --------

@@ -1,15 +1,16 @@
-"""Launching: grids that cover their work, and nothing launched for nothing."""
+"""Launch kernels with grids that cover their work. Empty grids are not launched."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 
-__all__ = ["MAX_GRID", "check_grid", "launch_blocks", "launch_threads"]
+__all__ = ["MAX_GRID", "bind_product", "check_grid", "launch_blocks", "launch_nothing", "launch_threads"]
 
-# Blocks along x that CUDA and HIP both take.
+# The largest number of blocks along x that both CUDA and HIP accept.
 MAX_GRID = 2**31 - 1
 
 
@@ -37,15 +38,36 @@ def launch_blocks(device: Device, source: str, expression: str, blocks: int, thr
     if blocks == 0:
         return
     check_grid(expression, blocks)
-    device.kernel(source, expression)((blocks,), (threads_per_block,), args)
+    device.kernel(source, expression)((blocks, 1, 1), (threads_per_block, 1, 1), args)
 
 
-def check_grid(expression: str, blocks: int) -> None:
-    """Refuse a grid that passes what the device can number.
+def bind_product(
+    device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: Any, dtype: Any
+) -> Callable[..., None]:
+    """Return ``launch(x, y, alpha, beta, conjugate)`` of a one-dimensional grid; see `Device.bind_product`.
 
     Raises
     ------
     ShapeError
+        See `check_grid`.
+    """
+    if blocks == 0:
+        return launch_nothing
+    check_grid(expression, blocks)
+    return device.bind_product(source, expression, (blocks,), (threads_per_block,), args, dtype)
+
+
+def launch_nothing(*_: Any) -> None:
+    """Stand in for a launch whose grid is empty."""
+
+
+def check_grid(expression: str, blocks: int) -> None:
+    """Check that the device can number the blocks of a grid.
+
+    Raises
+    ------
+    ShapeError
+        If there are too many blocks.
     """
     if blocks > MAX_GRID:
         raise ShapeError(f"{expression} needs {blocks} blocks, a grid holds {MAX_GRID}: use more threads a block")

@@ -1,12 +1,14 @@
-"""Scratch of products that add up parts of rows: arrays that belong to a bound product, one set a stream.
+"""Scratch memory of products that add up parts of rows: one set of arrays for each stream of a bound product.
 
-Products of one matrix may run on several streams at once, and products captured in a CUDA graph whenever the graph is
-launched, so each stream and each capture has arrays of its own. Counts begin at 0, and kernels leave them at 0.
+Products with one matrix may run on several streams at once, and a product that is captured in a CUDA graph runs
+whenever the graph is launched. Therefore each stream and each capture has arrays of its own. Counts are 0 at first,
+and kernels set them back to 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,36 +19,66 @@ from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
 
-__all__ = ["Scratch", "records"]
+__all__ = ["PerStream", "Scratch", "call_for_stream", "records"]
+
+_Bound = TypeVar("_Bound")
 
 
-class Scratch:
-    """Arrays of these sizes and dtypes for each stream, all zero at first.
+class PerStream(Generic[_Bound]):
+    """What is bound to arrays of its own for each stream. The arrays are 0 at first.
+
+    Parameters
+    ----------
+    device : Device
+    bind : callable
+        Takes the arrays, and returns what `get` is to return. It must not refer to the product, because that would be a
+        reference cycle.
+    arrays : tuple of (int, dtype)
+        The size and the dtype of each array.
+    """
+
+    def __init__(self, device: Device, bind: Callable[..., _Bound], *arrays: tuple[int, Any]) -> None:
+        self._device, self._bind, self._arrays = device, bind, arrays
+        self._of_stream: dict[Any, _Bound] = {}
+
+    def get(self) -> _Bound:
+        """Return what is bound for the caller's current stream. The arrays are allocated on first use."""
+        key = self._device.stream_key()
+        bound = self._of_stream.get(key)
+        if bound is None:
+            with self._device.outside_capture():
+                arrays = [self._device.xp.zeros(size, dtype) for size, dtype in self._arrays]
+            bound = self._of_stream[key] = self._bind(*arrays)
+        return bound
+
+
+class Scratch(PerStream[tuple[Array, ...]]):
+    """Arrays for each stream, which are 0 at first.
 
     Parameters
     ----------
     device : Device
     arrays : tuple of (int, dtype)
+        The size and the dtype of each array.
     """
 
     def __init__(self, device: Device, *arrays: tuple[int, Any]) -> None:
-        self._device, self._arrays = device, arrays
-        self._kept: dict[Any, tuple[Array, ...]] = {}
+        super().__init__(device, lambda *made: made, *arrays)
 
-    def get(self) -> tuple[Array, ...]:
-        """Give those of the caller's current stream."""
-        key = self._device.stream_key()
-        found = self._kept.get(key)
-        if found is None:
-            with self._device.aside():
-                found = self._kept[key] = tuple(self._device.xp.zeros(size, dtype) for size, dtype in self._arrays)
-        return found
+
+def call_for_stream(bound: PerStream[Any]) -> Callable[..., None]:
+    """Return a function that calls what is bound for the caller's current stream."""
+
+    def call(*args: Any) -> None:
+        bound.get()(*args)
+
+    return call
 
 
 def records(device: Device, long_rows: LongRows) -> Array:
-    """Give the chunks of long rows as kernels read them (struct Chunk, long_rows.cuh): a record of 32 bytes each."""
-    rows, found = long_rows, device.empty((long_rows.num_chunks, 8), np.int32)
-    args = (np.int32(rows.num_chunks), rows.rows, rows.begins, rows.ends, rows.first_chunk, rows.chunk_rows, found)
+    """Return the chunks of long rows as kernels read them: records of 32 bytes (struct Chunk, long_rows.cuh)."""
+    rows, chunks = long_rows, device.empty((long_rows.num_chunks, 8), np.int32)
+    args = (np.int32(rows.num_chunks), rows.rows, rows.begins, rows.ends, rows.first_chunk, rows.chunk_rows, chunks)
     name, threads = expression("list_chunks", rows.rows.dtype), Launch().threads_per_block
     launch_threads(device, "setup_rows.cu", name, rows.num_chunks, threads, args)
-    return found
+    return chunks

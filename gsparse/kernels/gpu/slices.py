@@ -1,4 +1,4 @@
-"""Where entries go in padded formats, and laying items out there (contract: `gsparse.kernels.contract`)."""
+"""Positions of entries in padded formats, and copying items there (contract: `gsparse.kernels.contract`)."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from gsparse.kernels.gpu.survey import SORTING_SCOPE, SOURCE, THREADS, Counts
 __all__ = ["cut_slices", "lay_out", "lay_out_ellpack"]
 
 _SORT_THREADS = 512
-# Unsigned or other types that stand for all items of their size when rows are laid out.
+# The type that items of each size are copied as.
 _ITEM_TYPES = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64, 16: np.complex128}
 
 
 def cut_slices(
     device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
 ) -> tuple[Array | None, Array, int]:
-    """Order the rows where asked; count and scan the positions of slices. Synchronizes where rows are sorted."""
+    """Sort the rows if `sort` is true, and place the slices. Synchronizes if rows are sorted."""
     counts: Counts = survey.counts
     num_rows = indptr.size - 1
     num_slices = -(-num_rows // device.lanes)
-    rows = kept = None
+    rows = short_rows = None
     if sort:
         rows, places = _sort(device, indptr, counts, long_length, num_slices * device.lanes)
-        where = np.int32(1), places
+        positions_of_parts = np.int32(1), places
         num_places = int(device.download(places[counts.num_parts :])[0])  # synchronizes
     else:
-        kept = None if long_length == NO_LIMIT else device.empty(num_slices * device.lanes, np.int32)
+        short_rows = None if long_length == NO_LIMIT else device.empty(num_slices * device.lanes, np.int32)
         counter = "places" if long_length == NO_LIMIT else "split_places"
-        where, num_places = (counts.stride, counts.of(counter)), counts.total(counter)
+        positions_of_parts, num_places = (counts.stride, counts.of(counter)), counts.total(counter)
     offsets = (device.empty if num_slices else device.xp.zeros)(num_slices + 1, np.int64)
     sizes = (np.int64(num_rows), np.int64(num_slices), np.int64(counts.part_rows), np.int64(long_length))
-    args = (*sizes, *where, rows, indptr, offsets, kept)
+    args = (*sizes, *positions_of_parts, rows, indptr, offsets, short_rows)
     launch_blocks(device, SOURCE, expression("place_slices", indptr.dtype), counts.num_parts, THREADS, args)
-    return rows if sort else kept, offsets, num_places
+    return rows if sort else short_rows, offsets, num_places
 
 
 def _sort(device: Device, indptr: Array, counts: Counts, long_length: int, num_places: int) -> tuple[Array, Array]:
-    """Sort the rows of each scope by falling length; add up the positions of each part, and of all."""
+    """Sort the rows of each scope by decreasing length; return them and the number of positions of each part."""
     num_rows = indptr.size - 1
     rows, places = device.empty(num_places, np.int32), device.xp.zeros(counts.num_parts + 1, np.int64)
     sizes = (np.int32(num_rows), np.int32(num_places), np.int64(long_length))
@@ -58,12 +58,12 @@ def _sort(device: Device, indptr: Array, counts: Counts, long_length: int, num_p
 
 
 def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-    """Give items at the positions of slices and long rows."""
+    """Copy items, one for each entry of CSR, to the positions of slices and long rows."""
     long_rows, out = slices.long_rows, device.empty(slices.num_positions, items.dtype)
     places = slices.num_slices * device.lanes
     sizes = (np.int64(slices.num_rows), np.int64(places), np.int64(slices.long_length))
-    where = (slices.rows, slices.slice_offsets, np.int64(device.lanes), np.int32(0))
-    _lay_out(device, indptr, items, padding, out, (*sizes, *where), places)
+    layout = (slices.rows, slices.slice_offsets, np.int64(device.lanes), np.int32(0))
+    _lay_out(device, indptr, items, padding, out, (*sizes, *layout), places)
     if long_rows is not None:
         name = expression("lay_out_long", _item_type(items), indptr.dtype)
         args = (np.int32(long_rows.num_chunks), records(device, long_rows), indptr, *_items(items, padding, out))
@@ -72,7 +72,7 @@ def lay_out(device: Device, indptr: Array, items: Array, slices: Slices, padding
 
 
 def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any) -> Array:
-    """Give items at the positions of ELLPACK."""
+    """Copy items, one for each entry of CSR, to the positions of ELLPACK."""
     out = device.empty(width * pitch, items.dtype)
     sizes = (np.int64(indptr.size - 1), np.int64(pitch), np.int64(NO_LIMIT))
     _lay_out(device, indptr, items, padding, out, (*sizes, None, None, np.int64(pitch), np.int32(width)), pitch)
@@ -80,10 +80,10 @@ def lay_out_ellpack(device: Device, indptr: Array, items: Array, width: int, pit
 
 
 def _lay_out(
-    device: Device, indptr: Array, items: Array, padding: Any, out: Array, where: tuple[Any, ...], places: int
+    device: Device, indptr: Array, items: Array, padding: Any, out: Array, layout: tuple[Any, ...], places: int
 ) -> None:
     name = expression("lay_out", _item_type(items), indptr.dtype)
-    launch_threads(device, SOURCE, name, places, THREADS, (*where, indptr, *_items(items, padding, out)))
+    launch_threads(device, SOURCE, name, places, THREADS, (*layout, indptr, *_items(items, padding, out)))
 
 
 def _item_type(items: Array) -> np.dtype[Any]:
@@ -91,6 +91,6 @@ def _item_type(items: Array) -> np.dtype[Any]:
 
 
 def _items(items: Array, padding: Any, out: Array) -> tuple[Array, Any, Array]:
-    """Give items, padding and what they are written to as the type that stands for them."""
-    kind = _item_type(items)
-    return items.view(kind), np.array(padding, items.dtype).view(kind)[()], out.view(kind)
+    """View items, padding and output as the type that they are copied as."""
+    dtype = _item_type(items)
+    return items.view(dtype), np.array(padding, items.dtype).view(dtype)[()], out.view(dtype)

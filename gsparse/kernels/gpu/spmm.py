@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.launching import Slot
 from gsparse.formats import Csr, RowPattern
 from gsparse.formats.launch import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns, Survey
 from gsparse.kernels.gpu.expressions import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
-from gsparse.kernels.gpu.scratch import Scratch, records
+from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.survey import long_rows
 
 __all__ = ["csr_spmm", "panel_of"]
 
-# Threads of a block (GS_SPMM_THREADS).
+# Threads in a block (GS_SPMM_THREADS, spmm.cuh).
 THREADS = 256
-# Blocks along y that CUDA and HIP both take, and so the most column tiles of one launch.
+# The largest number of blocks along y that both CUDA and HIP accept, and so of column tiles in one launch.
 MAX_GRID_Y = 65_535
-# Sums of chunks of long rows may take so many bytes: more columns are multiplied one slab after the other.
+# The most bytes of partial sums of long rows. If a product needed more, its columns are multiplied in several slabs.
 MAX_PARTIAL_BYTES = 1 << 27
 _INT32 = 2**31 - 1
-_FLAGS = np.int32(0), np.int32(1)
-
-
-class _Bound(NamedTuple):
-    """A kernel and what stays the same from product to product: arguments before the scratch, and of X and Y."""
-
-    kernel: Callable[..., None]
-    grid: tuple[int, int]
-    before: tuple[Any, ...]
-    scratch: Scratch | None
-    x_steps: tuple[Any, Any]
-    y_steps: tuple[Any, Any, Any]
 
 
 def panel_of(x: Array) -> Panel:
-    """Tell what of X lies side by side.
+    """Return how the columns of X lie in memory.
 
     Examples
     --------
@@ -55,17 +44,20 @@ def panel_of(x: Array) -> Panel:
 
 
 def _pack(array: Array) -> int:
-    """Give how many neighbours in a row one access may take: all rows divide into as many, aligned."""
+    """Return how many neighbouring columns one access may take: they must be contiguous and aligned in every row."""
     itemsize: int = array.itemsize
     if array.strides[1] != itemsize:
         return 1
-    together = array.strides[0] | _address(array)
-    return next((n for n in packs(itemsize) if array.shape[1] % n == 0 and together % (n * itemsize) == 0), 1)
+    alignment = array.strides[0] | _address(array)
+    return next((n for n in packs(itemsize) if array.shape[1] % n == 0 and alignment % (n * itemsize) == 0), 1)
 
 
 def _address(array: Array) -> int:
-    pointer = getattr(array.data, "ptr", None)
-    return int(array.ctypes.data if pointer is None else pointer)
+    try:
+        pointer: int = array.data.ptr
+    except AttributeError:  # an array of NumPy, in the emulator
+        pointer = array.ctypes.data
+    return pointer
 
 
 def csr_spmm(
@@ -75,12 +67,15 @@ def csr_spmm(
     choose: ChoosePanelLaunch,
     survey: Survey,
 ) -> MultiplyColumns:
-    """Multiply as `choose` says for each shape and layout of X."""
-    return _Product(device, matrix, dtype, choose, survey)
+    """Bind a product whose launch `choose` decides for each shape and layout of X."""
+    return _Product(device, matrix, dtype, choose, survey).multiply
 
 
 class _Product:
-    """A matrix ready for dense columns: kernels, chunks and scratch as they are first asked for."""
+    """A product with dense columns. Kernels, chunks and scratch memory are made when they are first needed.
+
+    A launch is bound for each layout of X and Y: shape, strides, and how the first elements are aligned.
+    """
 
     def __init__(
         self,
@@ -93,80 +88,96 @@ class _Product:
         self._device, self._matrix, self._dtype, self._choose = device, matrix, dtype, choose
         self._survey = survey
         if isinstance(matrix, Csr):
-            self._read: tuple[Any, ...] = None, np.int32(0), matrix.indptr, matrix.indices, matrix.data
+            self._matrix_args: tuple[Any, ...] = None, np.int32(0), matrix.indptr, matrix.indices, matrix.data
         else:
             codes = matrix.codes, np.int32(matrix.codes.itemsize)
-            self._read = *codes, matrix.pattern_indptr, matrix.offsets, matrix.pattern_values
-        self._bound: dict[Any, _Bound] = {}
+            self._matrix_args = *codes, matrix.pattern_indptr, matrix.offsets, matrix.pattern_values
+        self._index = self._matrix_args[2].dtype
+        self._launches: dict[Any, Callable[..., None]] = {}
         self._chunks: dict[int, tuple[int, int, Array]] = {}
 
-    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+    def multiply(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+        """Compute Y = alpha·A·X + beta·Y."""
+        layout = x.shape, x.strides, y.strides, _address(x) & 15, _address(y) & 15
+        launch = self._launches.get(layout)
+        if launch is None:
+            self._multiply_anew(layout, x, y, alpha, beta, conjugate)
+        else:
+            launch(x, y, alpha, beta, conjugate)
+
+    def _multiply_anew(self, layout: Any, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+        """Multiply an X and a Y with a layout for which no launch is bound, and bind one if one launch is enough."""
         num_columns = x.shape[1]
         if num_columns == 0 or self._matrix.num_rows == 0:
             return
-        if abs(x.strides[0]) > _INT32:  # (kernels count the bytes of a row as they count columns)
-            x = x.copy()
-        key = num_columns, x.strides, y.strides, _address(x) & 15, _address(y) & 15
-        bound = self._bound.get(key)
-        if bound is None:
-            launch = self._choose(panel_of(x))
-            slab = self._slab(launch)
-            if slab < num_columns:
-                for first in range(0, num_columns, slab):
-                    part = slice(first, first + slab)
-                    self(x[:, part], y[:, part], alpha, beta, conjugate)
-                return
-            bound = self._bound[key] = self._bind(launch, x, y)
-        sums = (None, None) if bound.scratch is None else bound.scratch.get()
-        panels = x, *bound.x_steps, y, *bound.y_steps
-        scalars = alpha, beta, _FLAGS[bool(beta)], _FLAGS[conjugate]
-        bound.kernel(bound.grid, (THREADS,), (*bound.before, *sums, *self._read, *panels, *scalars))
+        if abs(x.strides[0]) > _INT32:  # kernels hold the bytes from row to row in the type of column indices
+            self.multiply(x.copy(), y, alpha, beta, conjugate)
+            return
+        panel_launch = self._choose(panel_of(x))
+        slab = self._slab(panel_launch)
+        if slab < num_columns:
+            for first in range(0, num_columns, slab):
+                part = slice(first, first + slab)
+                self.multiply(x[:, part], y[:, part], alpha, beta, conjugate)
+            return
+        launch = self._launches[layout] = self._bind(panel_launch, x, y)
+        launch(x, y, alpha, beta, conjugate)
 
     def _slab(self, launch: PanelLaunch) -> int:
-        """Give the columns that one launch may take."""
+        """Return the largest number of columns of one launch."""
         tile, num_chunks = launch.tile, self._long_rows(launch.long_length)[1]
         if not num_chunks:
             return MAX_GRID_Y * tile
-        room = MAX_PARTIAL_BYTES // (num_chunks * self._dtype.itemsize) // tile
-        return min(max(room, 1), MAX_GRID_Y) * tile
+        num_tiles = MAX_PARTIAL_BYTES // (num_chunks * self._dtype.itemsize) // tile
+        return min(max(num_tiles, 1), MAX_GRID_Y) * tile
 
-    def _bind(self, launch: PanelLaunch, x: Array, y: Array) -> _Bound:
-        matrix, device, num_columns = self._matrix, self._device, x.shape[1]
+    def _bind(self, launch: PanelLaunch, x: Array, y: Array) -> Callable[..., None]:
+        """Return ``launch(x, y, alpha, beta, conjugate)`` for X and Y with the layout of these two."""
+        device, dtype, num_columns = self._device, self._dtype, x.shape[1]
         num_long, num_chunks, chunks = self._long_rows(launch.long_length)
-        limit = launch.long_length if num_chunks else NO_LIMIT
         chunk_threads = THREADS if device.lanes // launch.column_lanes <= FEW_PLACES else device.lanes
         chunk_blocks = -(-num_chunks * chunk_threads // THREADS)
-        blocks = chunk_blocks - (-matrix.num_rows * launch.column_lanes * launch.entry_lanes // THREADS)
+        blocks = chunk_blocks - (-self._matrix.num_rows * launch.column_lanes * launch.entry_lanes // THREADS)
         check_grid("csr_spmm", blocks)
         tiles = -(-num_columns // launch.tile)
-        sizes = np.int64(matrix.num_rows), np.int32(num_columns)
-        shape = _bits(launch.column_lanes), _bits(launch.entry_lanes), np.int64(limit), _bits(chunk_threads)
+        limit = np.int64(launch.long_length if num_chunks else NO_LIMIT)
+        sizes = np.int64(self._matrix.num_rows), np.int32(num_columns)
+        shape = _bits(launch.column_lanes), _bits(launch.entry_lanes), limit, _bits(chunk_threads)
         before = *sizes, *shape, np.int32(num_chunks), chunks
-        index = self._read[2].dtype
-        x_steps = index.type(x.strides[0]), np.int64(x.strides[1])
+        after = *self._matrix_args, *self._panel_args(launch, x, y)
+        name = expression("csr_spmm", self._matrix.dtype, dtype, self._index, launch.loads, launch.columns_per_load)
+
+        def bind(*sums: Array | None) -> Callable[..., None]:
+            args = (*before, *sums, *after)
+            return device.bind_product("spmm_csr.cu", name, (blocks, tiles), (THREADS,), args, dtype)
+
+        if not num_chunks:
+            return bind(None, None)
+        arrays = (num_chunks * num_columns, dtype), (num_long * tiles, np.dtype(np.uint32))
+        return call_for_stream(PerStream(device, bind, *arrays))
+
+    def _panel_args(self, launch: PanelLaunch, x: Array, y: Array) -> tuple[Any, ...]:
+        """Return the arguments for X and Y: what stands for them and the factors, strides, and whether Y is packed."""
+        x_steps = self._index.type(x.strides[0]), np.int64(x.strides[1])
         row_stride, column_stride = (np.int64(step // y.itemsize) for step in y.strides)
         y_steps = row_stride, column_stride, np.int32(1 < launch.columns_per_load <= _pack(y))
-        types = matrix.dtype, self._dtype, index, launch.loads, launch.columns_per_load
-        kernel = device.kernel("spmm_csr.cu", expression("csr_spmm", *types))
-        scratch = (
-            Scratch(device, (num_chunks * num_columns, self._dtype), (num_long * tiles, np.dtype(np.uint32)))
-            if num_chunks
-            else None
-        )
-        return _Bound(kernel, (blocks, tiles), before, scratch, x_steps, y_steps)
+        return Slot.X, *x_steps, Slot.Y, *y_steps, Slot.ALPHA, Slot.BETA, Slot.READ_Y, Slot.CONJUGATE
 
     def _long_rows(self, limit: int) -> tuple[int, int, Array | None]:
-        """Give the number of rows longer than `limit`, of their chunks, and these; found once, on a stream aside."""
+        """Return the number of rows longer than `limit`, the number of their chunks, and the chunks.
+
+        They are made once, on a stream of their own.
+        """
         matrix = self._matrix
         if not isinstance(matrix, Csr) or self._survey.max_length <= limit or matrix.num_rows > _INT32:
             return 0, 0, None
-        found = self._chunks.get(limit)
-        if found is None:
-            with self._device.aside():
+        chunks = self._chunks.get(limit)
+        if chunks is None:
+            with self._device.outside_capture():
                 rows, _ = long_rows(self._device, matrix.indptr, self._survey, limit)
-                found = rows.num_long, rows.num_chunks, records(self._device, rows)
-            self._chunks[limit] = found
-        return found
+                chunks = rows.num_long, rows.num_chunks, records(self._device, rows)
+            self._chunks[limit] = chunks
+        return chunks
 
 
 def _bits(power: int) -> Any:

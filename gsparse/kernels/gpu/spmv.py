@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
 from itertools import product
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.launching import Slot
 from gsparse.formats import BlockedEllpack, Columns, CsrEntries, Ellpack, LongRows, RowBlocks, RowPattern, Tiles, Values
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import BindProduct, Multiply
-from gsparse.kernels.gpu.expressions import NARROW, expression, plain_types
-from gsparse.kernels.gpu.launch import check_grid, launch_blocks, launch_threads
-from gsparse.kernels.gpu.scratch import Scratch, records
+from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
+from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
+from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 
 __all__ = [
     "BLOCK_WORK",
@@ -33,7 +33,7 @@ __all__ = [
     "row_pattern",
 ]
 
-# Entries plus rows of a row block; a row longer than this stands alone (GS_BLOCK_ROW, spmv_adaptive.cu).
+# Entries plus rows of a row block. A longer row is alone in its block (GS_BLOCK_ROW, spmv_adaptive.cu).
 BLOCK_WORK = 1024
 # Entries of a chunk of a long row (GS_CHUNK, long_rows.cuh).
 CHUNK_SIZE = 256
@@ -42,104 +42,128 @@ _SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.
 TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
-# row_pattern_values gives a thread several rows where these are short (7-point 200^3: 74 us with one row, 58 with two,
-# three or six, 63 with four; 27-point 128^3: 42, and 54 with three), and so many that they fill the device all the
-# same.
+# Rows of one thread of row_pattern_values. A thread has several rows if they are short, and if there are enough of them
+# to fill the device with fewer threads. Measured on an H200: 7-point 200^3 takes 74 us with one row, 58 with two, three
+# or six, and 63 with four; 27-point 128^3 takes 42 us with one row and 54 with three.
 _PATTERN_ROWS = (1, 3)
 _SHORT_ROW = 12
 _MANY_ROWS = 1_000_000
-# Tiles a split row from which on a whole warp adds up its carries.
+# Carries for each split row above which a whole warp adds them up, instead of one thread.
 _LONG_CARRY = 4.0
 
-
-# Flags as kernels take them.
-_FLAGS = (np.int32(0), np.int32(1))
-
-
-def _nothing(*_: Any) -> None:
-    """Do what a launch without blocks would do."""
+# The last arguments of a product but one.
+_SLOTS = (Slot.X, Slot.Y, Slot.ALPHA, Slot.BETA, Slot.READ_Y, Slot.CONJUGATE)
+# The arguments for long rows of a matrix that has none (LongRows, long_rows.cuh).
+_NO_LONG_ROWS = (np.int32(0), None, None, None)
 
 
-class _Bound:
-    """A kernel with all arguments that stay the same: what is left of a product is one launch.
+class _Kernel(NamedTuple):
+    """A kernel of a product y = A·x that exists with and without partial sums of conj(x)·y.
+
+    Attributes
+    ----------
+    source : str
+        The file in `src/`.
+    name : str
+    types : tuple
+        The template arguments, without the last one, which is `NO_DOTS` or `BLOCK_DOTS`.
+    """
+
+    source: str
+    name: str
+    types: tuple[Any, ...]
+
+    def expression(self, dots: str) -> str:
+        """Return the C++ name expression of the kernel with or without partial sums."""
+        return expression(self.name, *self.types, dots)
+
+
+def _bind(
+    device: Device,
+    kernel: _Kernel,
+    blocks: int,
+    threads_per_block: int,
+    args: tuple[Any, ...],
+    dtype: np.dtype[Any],
+) -> Multiply:
+    """Bind a kernel to all arguments that do not change between calls, so that a product is one launch.
 
     Parameters
     ----------
     device : Device
-    source, expression : str
-        As `Device.kernel` takes them.
+    kernel : _Kernel
     blocks, threads_per_block : int
     args : tuple
-        What comes before the vectors.
+        The kernel's arguments before the vectors.
+    dtype : dtype
+        The compute dtype.
     """
+    sizes = blocks, threads_per_block
+    plain = bind_product(device, kernel.source, kernel.expression(NO_DOTS), *sizes, (*args, *_SLOTS, None), dtype)
 
-    def __init__(
-        self, device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: tuple[Any, ...]
-    ) -> None:
-        check_grid(expression, blocks)
-        self._kernel = device.kernel(source, expression) if blocks else _nothing
-        self._bind_with_dots = partial(device.kernel, source.replace(".cu", "_dots.cu"), expression)
-        self._shape = (blocks,), (threads_per_block,)
-        self._args = args
+    def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
+        if dots is None:
+            plain(x, y, alpha, beta, conjugate)
+            return
+        vectors = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate)), dots
+        launch_blocks(device, kernel.source, kernel.expression(BLOCK_DOTS), *sizes, (*args, *vectors))
 
-    @cached_property
-    def _kernel_with_dots(self) -> Callable[..., None]:
-        return self._bind_with_dots() if self.num_dots else _nothing
-
-    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
-        kernel = self._kernel if dots is None else self._kernel_with_dots
-        flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]  # (whether y is read at all)
-        kernel(*self._shape, (*self._args, x, y, alpha, beta, *flags, dots))
-
-    @property
-    def num_dots(self) -> int:
-        """Partial sums of conj(x)·y that a product of a square matrix leaves in `dots`, where that is given."""
-        return self._shape[0][0]
+    return _with_num_dots(multiply, blocks)
 
 
-class _BoundWithChunks(_Bound):
-    """The same where long rows are kept apart: their scratch is the stream's."""
+def _bind_with_long_rows(
+    device: Device,
+    kernel: _Kernel,
+    blocks: int,
+    threads_per_block: int,
+    args: tuple[tuple[Any, ...], tuple[Any, ...]],
+    dtype: np.dtype[Any],
+    long_rows: LongRows,
+) -> Multiply:
+    """Bind a kernel whose long rows are served in chunks, for each stream with scratch memory of its own.
 
-    def __init__(self, device: Device, long_rows: LongRows, dtype: np.dtype[Any], before: int, *rest: Any) -> None:
-        super().__init__(device, *rest)
-        self._first = *self._args[:before], np.int32(long_rows.num_chunks), records(device, long_rows)
-        self._last = self._args[before:]
-        self._scratch = Scratch(device, (long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32)))
+    The parameters are those of `_bind`, but `args` are the arguments before and after those of the long rows.
+    """
+    check_grid(kernel.name, blocks)
+    before, after = (*args[0], np.int32(long_rows.num_chunks), records(device, long_rows)), args[1]
+    device.kernel(kernel.source, kernel.expression(NO_DOTS))  # Compiled now, because a graph may be captured later.
 
-    def __call__(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
-        kernel = self._kernel if dots is None else self._kernel_with_dots
-        flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]
-        args = (*self._first, *self._scratch.get(), *self._last, x, y, alpha, beta, *flags, dots)
-        kernel(*self._shape, args)
+    def bind(*scratch: Array) -> Multiply:
+        return _bind(device, kernel, blocks, threads_per_block, (*before, *scratch, *after), dtype)
+
+    bound = PerStream(device, bind, (long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32)))
+    return _with_num_dots(call_for_stream(bound), blocks)
 
 
-# The arguments for long rows where there are none.
-_NO_CHUNKS = (np.int32(0), None, None, None)
+def _with_num_dots(multiply: Callable[..., None], num_dots: int) -> Multiply:
+    """Set the number of partial sums of conj(x)·y that a product leaves in `dots`: one for each block, or none."""
+    product: Any = multiply
+    product.num_dots = num_dots
+    return cast(Multiply, product)
 
 
 def _bind_rows(
     device: Device,
-    source: str,
-    expression: str,
-    work: tuple[int, Launch],
-    parts: tuple[tuple[Any, ...], tuple[Any, ...]],
+    kernel: _Kernel,
+    blocks: int,
+    launch: Launch,
+    args: tuple[tuple[Any, ...], tuple[Any, ...]],
     long_rows: LongRows | None,
     dtype: np.dtype[Any],
 ) -> Multiply:
-    """Bind a kernel whose arguments for long rows come between two parts of the others."""
-    blocks, threads = work[0], work[1].threads_per_block
-    first, last = parts
+    """Bind a kernel that takes the arguments of long rows between the two parts of `args`."""
+    threads = launch.threads_per_block
     if long_rows is None:
-        return _Bound(device, source, expression, blocks, threads, (*first, *_NO_CHUNKS, *last))
-    blocks += -(-long_rows.num_chunks * device.lanes // threads)
-    rest = (source, expression, blocks, threads, (*first, *last))
-    return _BoundWithChunks(device, long_rows, dtype, len(first), *rest)
+        before, after = args
+        return _bind(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
+    chunk_blocks = -(-long_rows.num_chunks * device.lanes // threads)
+    return _bind_with_long_rows(device, kernel, chunk_blocks + blocks, threads, args, dtype, long_rows)
 
 
-def _reader(values: Values, columns: Columns | None = None) -> tuple[Any, ...]:
-    """Give the arguments that kernels read entries by (GS_ENTRIES)."""
-    read = (values.codes, values.table)
-    return read if columns is None else (columns.codes, columns.bases, *read)
+def _entry_args(values: Values, columns: Columns | None = None) -> tuple[Any, ...]:
+    """Return the arguments that kernels read entries by (Entries, entries.cuh)."""
+    value_args = (values.codes, values.table)
+    return value_args if columns is None else (columns.codes, columns.bases, *value_args)
 
 
 def _value_type(values: Values) -> np.dtype[Any] | str:
@@ -151,96 +175,105 @@ def _blocks(threads: int, launch: Launch) -> int:
 
 
 def csr_scalar(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread a row, and a warp for each chunk of a long row."""
-    return _csr(device, matrix, expression("csr_scalar", *_csr_types(matrix, dtype)), dtype, 1, launch)
+    """Multiply with one thread for each row, and a warp for each chunk of a long row."""
+    kernel = _Kernel("spmv_csr.cu", "csr_scalar", _csr_types(matrix, dtype))
+    return _bind_csr(device, matrix, kernel, dtype, 1, launch)
 
 
 def csr_vector(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with `launch.threads_per_row` lanes a row, and a warp for each chunk of a long row."""
+    """Multiply with `launch.threads_per_row` lanes for each row, and a warp for each chunk of a long row."""
     threads = launch.threads_per_row
-    return _csr(device, matrix, expression("csr_vector", *_csr_types(matrix, dtype), threads), dtype, threads, launch)
+    kernel = _Kernel("spmv_csr.cu", "csr_vector", (*_csr_types(matrix, dtype), threads))
+    return _bind_csr(device, matrix, kernel, dtype, threads, launch)
 
 
-def _csr(
-    device: Device, matrix: CsrEntries, name: str, dtype: np.dtype[Any], threads_per_row: int, launch: Launch
+def _bind_csr(
+    device: Device, matrix: CsrEntries, kernel: _Kernel, dtype: np.dtype[Any], threads_per_row: int, launch: Launch
 ) -> Multiply:
     long_rows = matrix.schedule
     assert long_rows is None or isinstance(long_rows, LongRows)
     limit = np.int32(_INT32 if long_rows is None else long_rows.long_length)
-    parts = (np.int64(matrix.num_rows), limit, matrix.indptr), _reader(matrix.values, matrix.columns)
-    work = _blocks(matrix.num_rows * threads_per_row, launch), launch
-    return _bind_rows(device, "spmv_csr.cu", name, work, parts, long_rows, dtype)
+    args = (np.int64(matrix.num_rows), limit, matrix.indptr), _entry_args(matrix.values, matrix.columns)
+    blocks = _blocks(matrix.num_rows * threads_per_row, launch)
+    return _bind_rows(device, kernel, blocks, launch, args, long_rows, dtype)
 
 
 def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with a block of threads for each block of rows, and a warp for each chunk of a long row."""
     schedule = matrix.schedule
     assert isinstance(schedule, RowBlocks)
-    name = expression("csr_adaptive", *_csr_types(matrix, dtype))
-    parts = (schedule.first_rows, matrix.indptr), _reader(matrix.values, matrix.columns)
-    work = int(schedule.first_rows.size) - 1, launch
-    return _bind_rows(device, "spmv_adaptive.cu", name, work, parts, schedule.long_rows, dtype)
+    kernel = _Kernel("spmv_adaptive.cu", "csr_adaptive", _csr_types(matrix, dtype))
+    args = (schedule.first_rows, matrix.indptr), _entry_args(matrix.values, matrix.columns)
+    blocks = int(schedule.first_rows.size) - 1
+    return _bind_rows(device, kernel, blocks, launch, args, schedule.long_rows, dtype)
 
 
 def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with a block of threads for each tile, then add to split rows what tiles left unfinished."""
+    """Multiply with a block of threads for each tile, then add what tiles leave unfinished to the rows they split."""
     tiles, shape, index = matrix.schedule, _SPLIT_SHAPES[0], matrix.indptr.dtype
     assert isinstance(tiles, Tiles)
     name = expression("csr_split", *_csr_types(matrix, dtype), *shape)
     first = (index.type(matrix.nnz), tiles.first_rows, matrix.indptr)
-    last = _reader(matrix.values, matrix.columns)
+    entries = _entry_args(matrix.values, matrix.columns)
     num_split = int(tiles.split_rows.size)
     lanes = device.lanes if tiles.carry_tiles.size > _LONG_CARRY * num_split else 1
     carry = expression("csr_split_carry", dtype, lanes)
     threads = launch.threads_per_block
     rows = (np.int32(num_split), tiles.split_rows, tiles.first_carry, tiles.carry_tiles)
-    kept = Scratch(device, (tiles.num_tiles, dtype))
+
+    carry_blocks = -(-num_split * lanes // threads)
+
+    def bind(carries: Array) -> tuple[Callable[..., None], Callable[..., None]]:
+        args, carry_args = (*first, carries, *entries, *_SLOTS), (*rows, carries, Slot.Y, Slot.ALPHA)
+        return (
+            bind_product(device, "spmv_split.cu", name, tiles.num_tiles, shape[0], args, dtype),
+            bind_product(device, "spmv_split.cu", carry, carry_blocks, threads, carry_args, dtype),
+        )
+
+    bound = PerStream(device, bind, (tiles.num_tiles, dtype))
 
     def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
-        (carries,) = kept.get()
-        flags = _FLAGS[bool(beta != 0)], _FLAGS[bool(conjugate)]
-        args = (*first, carries, *last, x, y, alpha, beta, *flags)
-        launch_blocks(device, "spmv_split.cu", name, tiles.num_tiles, shape[0], args)
-        launch_threads(device, "spmv_split.cu", carry, num_split * lanes, threads, (*rows, carries, y, alpha))
+        for kernel in bound.get():
+            kernel(x, y, alpha, beta, conjugate)
 
-    product: Any = multiply
-    product.num_dots = 0
-    return cast(Multiply, product)
+    return _with_num_dots(multiply, 0)
 
 
 def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread a row of a column-major, padded matrix."""
-    name = expression("ellpack", _value_type(matrix.values), matrix.columns.codes.dtype, dtype)
+    """Multiply with one thread for each row of a column-major, padded matrix."""
+    types = _value_type(matrix.values), matrix.columns.codes.dtype, dtype
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
-    args = (*sizes, *_reader(matrix.values, matrix.columns))
-    blocks = _blocks(matrix.num_rows, launch)
-    return _Bound(device, "spmv_ellpack.cu", name, blocks, launch.threads_per_block, args)
+    args = (*sizes, *_entry_args(matrix.values, matrix.columns))
+    kernel = _Kernel("spmv_ellpack.cu", "ellpack", types)
+    return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
 
 def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread a row, a warp a slice, and a warp for each chunk of a long row."""
+    """Multiply with one thread for each row, a warp for each slice, and a warp for each chunk of a long row."""
     slices = matrix.slices
-    name = expression("blocked_ellpack", _value_type(matrix.values), matrix.columns.codes.dtype, dtype)
-    first = (np.int64(matrix.num_rows), np.int64(slices.num_slices), slices.slice_offsets, slices.rows)
-    work = _blocks(slices.num_slices * device.lanes, launch), launch
-    parts = first, _reader(matrix.values, matrix.columns)
-    return _bind_rows(device, "spmv_ellpack.cu", name, work, parts, slices.long_rows, dtype)
+    types = _value_type(matrix.values), matrix.columns.codes.dtype, dtype
+    before = (np.int64(matrix.num_rows), np.int64(slices.num_slices), slices.slice_offsets, slices.rows)
+    args = before, _entry_args(matrix.values, matrix.columns)
+    kernel = _Kernel("spmv_ellpack.cu", "blocked_ellpack", types)
+    blocks = _blocks(slices.num_slices * device.lanes, launch)
+    return _bind_rows(device, kernel, blocks, launch, args, slices.long_rows, dtype)
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread a row, or for each few rows where values are shared and rows are many."""
+    """Multiply with one thread for each row, or for each three rows where these are short, many, and share values."""
     rows, num_rows = 1, np.int64(matrix.num_rows)
     args: tuple[Any, ...] = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
     if matrix.values is None or matrix.slices is None:
         few_entries = matrix.nnz <= _SHORT_ROW * matrix.num_rows
         rows = _PATTERN_ROWS[few_entries and matrix.num_rows >= _MANY_ROWS]
-        name = expression("row_pattern_values", matrix.codes.dtype, dtype, rows)
+        kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
         args = (num_rows, np.int32(matrix.common), *args, matrix.pattern_values)
     else:
-        name = expression("row_pattern", matrix.codes.dtype, _value_type(matrix.values), dtype)
-        args = (num_rows, *args, matrix.slices.slice_offsets, *_reader(matrix.values))
+        types = matrix.codes.dtype, _value_type(matrix.values), dtype
+        kernel = _Kernel("spmv_pattern.cu", "row_pattern", types)
+        args = (num_rows, *args, matrix.slices.slice_offsets, *_entry_args(matrix.values))
     blocks = _blocks(-(-matrix.num_rows // rows), launch)
-    return _Bound(device, "spmv_pattern.cu", name, blocks, launch.threads_per_block, args)
+    return _bind(device, kernel, blocks, launch.threads_per_block, args, dtype)
 
 
 def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
@@ -258,29 +291,46 @@ SPMV: dict[str, BindProduct] = {
     "row_pattern": row_pattern,
 }
 
-# Files whose kernels exist a second time, with partial sums of conj(x)·y.
-_WITH_DOTS = tuple(f"spmv_{name}.cu" for name in ("csr", "adaptive", "ellpack", "pattern"))
-
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of the kernels above, for a warp of `lanes` lanes."""
-    coded: list[tuple[Any, np.dtype[Any]]] = list(product((*NARROW, "Same"), COMPUTE_DTYPES))
+    kernels = _kernels(lanes)
+    products = [(kernel.source, kernel.expression(dots)) for dots in (NO_DOTS, BLOCK_DOTS) for kernel in kernels]
+    return [*products, *(("spmv_split.cu", name) for name in _split_expressions(lanes))]
+
+
+def _stored_types() -> list[tuple[Any, np.dtype[Any]]]:
+    """List each type of stored values with each dtype that products of them compute in."""
+    return [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
+
+
+def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
+    """List each type of columns in CSR with each type of `indptr` that it comes with."""
+    return [*((index, index) for index in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)]
+
+
+def _kernels(lanes: int) -> list[_Kernel]:
+    """List the kernels that exist with and without partial sums of conj(x)·y."""
     threads_per_row = [2**power for power in range(1, lanes.bit_length())]
-    found = []
-    for value, compute in plain_types() + coded:
-        for column, index in (*((i, i) for i in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)):
+    kernels = []
+    for value, compute in _stored_types():
+        for column, index in _csr_column_types():
             types = (value, column, compute, index)
-            found.append(("spmv_csr.cu", expression("csr_scalar", *types)))
-            found += [("spmv_csr.cu", expression("csr_vector", *types, n)) for n in threads_per_row]
-            found.append(("spmv_adaptive.cu", expression("csr_adaptive", *types)))
-            found += [("spmv_split.cu", expression("csr_split", *types, *shape)) for shape in _SPLIT_SHAPES]
+            kernels.append(_Kernel("spmv_csr.cu", "csr_scalar", types))
+            kernels += [_Kernel("spmv_csr.cu", "csr_vector", (*types, threads)) for threads in threads_per_row]
+            kernels.append(_Kernel("spmv_adaptive.cu", "csr_adaptive", types))
         for column in (*INDEX_DTYPES, *NARROW):
             for name in ("ellpack", "blocked_ellpack"):
-                found.append(("spmv_ellpack.cu", expression(name, value, column, compute)))
-        found += [("spmv_pattern.cu", expression("row_pattern", code, value, compute)) for code in NARROW]
-    for compute in COMPUTE_DTYPES:
-        found += [("spmv_split.cu", expression("csr_split_carry", compute, n)) for n in (1, lanes)]
-        for code, rows in product(NARROW, _PATTERN_ROWS):
-            found.append(("spmv_pattern.cu", expression("row_pattern_values", code, compute, rows)))
-    with_dots = [(file.replace(".cu", "_dots.cu"), name) for file, name in found if file in _WITH_DOTS]
-    return found + with_dots
+                kernels.append(_Kernel("spmv_ellpack.cu", name, (value, column, compute)))
+        kernels += [_Kernel("spmv_pattern.cu", "row_pattern", (code, value, compute)) for code in NARROW]
+    shared_values = product(NARROW, COMPUTE_DTYPES, _PATTERN_ROWS)
+    return [*kernels, *(_Kernel("spmv_pattern.cu", "row_pattern_values", types) for types in shared_values)]
+
+
+def _split_expressions(lanes: int) -> list[str]:
+    """List the kernels of csr_split, which leaves no partial sums of conj(x)·y."""
+    types = [
+        (value, column, compute, index) for value, compute in _stored_types() for column, index in _csr_column_types()
+    ]
+    products = [expression("csr_split", *four, *shape) for four, shape in product(types, _SPLIT_SHAPES)]
+    return products + [expression("csr_split_carry", *pair) for pair in product(COMPUTE_DTYPES, (1, lanes))]

@@ -1,10 +1,112 @@
-"""The language of `gsparse.kernels.steps` as CUDA C++.
+"""Generate CUDA C++ from the language of `gsparse.kernels.steps`: one kernel for each step.
 
-A kernel a step. Sums that the step's own `after` reads are added up by the last of its blocks to arrive. All others are
-left as partial sums, one a block: whoever reads them adds them up first, each block on its own and in the same order,
-which costs less than waiting for the last block where vectors are short. An `after` that needs no sum of its own step
-is done by the first block at once. Where sums have to be added up over several ranks in between, a step of the first
-kind is two kernels: one that leaves all its sums, and its `after`.
+The step that updates the residual in conjugate gradients becomes the following. T is the type of the vectors, C the
+double precision (or double complex) type of cells and sums. Blocks along y are right-hand sides.
+
+>>> from gsparse.kernels.steps import Program, Step
+>>> step = Step("update", before="alpha = rho / pq", each="r -= alpha * q", sums="rr = abs2(r)",
+...             after="rho_new = rr; stop = 1 if rr < limit else 0")
+>>> program = Program("example", "r q", (step,))
+>>> print(_pass_function(program, step).strip())
+template <class T, bool IS_SPLIT, class C>
+__device__ __forceinline__ void gs_example_update(
+    long long n,
+    T *__restrict__ v_r, const T *__restrict__ v_q,
+    C *o_rr, unsigned *arrivals,
+    C *cells, int num_cells, double *history, int capacity, C *shared, int *is_last) {
+  // (1) Nothing is done once the solve has stopped.
+  cells += blockIdx.y * num_cells;
+  history += static_cast<long long>(blockIdx.y) * capacity;
+  if (gs_real(cells[0]) != 0) return;
+  // (2) Scalars.
+  C c_rho = cells[3];
+  C c_pq = cells[4];
+  C c_alpha = (c_rho / c_pq);
+  const T t_alpha = Narrow<T>::from(c_alpha);
+  // (3) Elements.
+  C sum[1];
+  for (int s = 0; s < 1; ++s) sum[s] = Scalar<C>::zero();
+  const long long first = blockIdx.y * n, step = static_cast<long long>(gridDim.x) * blockDim.x;
+  (void)first;
+  for (long long start = gs_thread(); start < n; start += 2 * step) {
+    T e_r[2];
+    T e_q[2];
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const long long place = start + u * step;
+      const long long i = first + (place < n ? place : start);
+      e_r[u] = v_r[i];
+      e_q[u] = v_q[i];
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const long long place = start + u * step;
+      if (place >= n) continue;
+      const long long i = first + (place);
+      T l_r = e_r[u];
+      T l_q = e_q[u];
+      l_r = (l_r - (t_alpha * l_q));
+      v_r[i] = l_r;
+      const C w_0 = Widen<C>::from(l_r);
+      sum[0] = sum[0] + gs_abs2(w_0);
+    }
+  }
+  // (4) Sums and the scalars that follow from them.
+  (void)arrivals; (void)is_last; (void)shared; (void)sum; (void)history;
+  C *const outputs[1] = {o_rr};
+  if (IS_SPLIT) {
+    gs_leave_sums<1>(sum, outputs, shared);
+    return;
+  }
+  if (gs_finish_sums<1>(sum, outputs, arrivals, shared, is_last))
+    gs_example_update_after<T>(sum, cells, history, capacity);
+}
+
+1. The scalars of a program are in `cells`; number 0 is `stop`. A pass does nothing once it is set.
+2. `before`: every thread loads the scalars from their cells (`c_rho`) and computes in the type C. Scalars that elements
+   are computed from are also converted to T (`t_alpha`). If another pass had left partial sums of `pq`, every block
+   would add them up here, always in the same order: ``const C c_pq = gs_total(p_pq, n_pq, shared);``. On short vectors,
+   that costs less than waiting for the last block of the other pass.
+3. `each` and `sums`: a thread owns every step-th element; neighbouring threads own neighbouring elements (coalesced).
+   It first loads two elements of each vector (`e_r`), so that their loads are in flight together. Then it computes each
+   element in the type T (`l_r`), stores what was assigned, and adds the terms of the sums in the type C (`w_0`).
+4. `after` needs the sum over all blocks here. Therefore the last block to arrive adds the partial sums of all blocks
+   up, and its first thread calls the function below. If `after` needed no sum of its own step, nor set `stop` (in a
+   step that is not `loose`), the first block would call it at once. Sums that only other steps read are left as partial
+   sums (`gs_leave_sums`), one for each block.
+
+>>> print(_after_function(program, step).strip())
+template <class T, class C>
+__device__ __forceinline__ void gs_example_update_after(
+    const C *sum, C *cells, double *history, int capacity) {
+  C c_rr = sum[0];
+  C c_limit = cells[5];
+  C c_rho_new = c_rr;
+  C c_stop = ((gs_real(c_rr) < gs_real(c_limit)) ? Make<C>::from(1.0) : Make<C>::from(0.0));
+  cells[2] = c_rho_new;
+  cells[0] = c_stop;
+  (void)sum; (void)history; (void)capacity; (void)cells; (void)c_rr;
+}
+
+It computes the scalars of `after` from the sums and stores those that are kept in their cells.
+
+>>> print(_pass_kernel(program, step, "").strip())
+template <class T>
+GS_KERNEL_OF(256) example_update(
+    long long n,
+    T *__restrict__ v_r, const T *__restrict__ v_q,
+    typename Wide<T>::type *o_rr, unsigned *arrivals,
+    typename Wide<T>::type *cells, int num_cells, double *history, int capacity) {
+  GS_SHARED(typename Wide<T>::type, shared, 1 * GS_MAX_WARPS);
+  GS_SHARED(int, is_last, 1);
+  gs_example_update<T, false>(
+      n, v_r, v_q, o_rr, arrivals, cells, num_cells, history, capacity, shared, is_last);
+}
+
+The kernel itself declares the shared memory: one value for each warp and sum. If sums are added up over several ranks,
+these must exchange the partial sums before `after`. Then the step is two kernels instead: ``example_update_leave``,
+with IS_SPLIT, only leaves its partial sums; ``example_update_after``, with one block for each right-hand side, adds up
+what the ranks have exchanged and calls the function of `after`.
 """
 
 from __future__ import annotations
@@ -32,43 +134,50 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 @cache
 def pending_read(program: Program, step: Step) -> tuple[str, ...]:
-    """Give the sums of other steps that a step adds up before it begins."""
+    """Return the sums of other steps that a step adds up before it begins."""
     read = step.reads("before", "each", "sums", "after")
     return tuple(name for name in read if name in program.pending and name not in step.targets("sums"))
 
 
 def finished_sums(step: Step) -> bool:
-    """Tell whether a step's `after` has to wait for all of the pass."""
+    """Return whether the `after` of a step must wait until all blocks have processed their elements."""
     own = any(name in step.targets("sums") for name in step.reads("after"))
     return own or ("stop" in step.targets("after") and not step.loose)
 
 
 def is_split(step: Step) -> bool:
-    """Tell whether a step whose sums are added up over ranks needs a kernel for its `after`."""
+    """Return whether a step needs a kernel of its own for `after` when its sums are added up over ranks."""
     return bool(step.targets("sums")) and finished_sums(step)
 
 
 @cache
 def step_source(program: Program) -> str:
-    """Write all steps of a program, a kernel each."""
-    return f'// steps of {program.name}\n#include "steps.cuh"\n' + "\n".join(
-        _kernels(program, step) for step in program.steps
-    )
+    """Return the source of all steps of a program."""
+    kernels = (_kernels(program, step) for step in program.steps)
+    return f'// steps of {program.name}\n#include "steps.cuh"\n' + "\n".join(kernels)
 
 
 def step_names(program: Program, dtype: np.dtype[np.generic]) -> list[str]:
-    """Give the name expressions of all kernels of a program for vectors of a dtype."""
+    """Return the name expressions of all kernels of a program for vectors of a dtype."""
     kinds = ((step, kind) for step in program.steps for kind in (*_kinds(step), *["_after"][: is_split(step)]))
     return [expression(f"{program.name}_{step.name}{kind}", dtype) for step, kind in kinds]
 
 
 class _Writer:
-    """Writes expressions in one type, with names spelt as `names` says."""
+    """Writes Python expressions as C++.
+
+    Parameters
+    ----------
+    type_name : str
+        The type of constants: T for elements, C for cells and sums.
+    names : mapping
+        The C++ name of each Python name.
+    """
 
     def __init__(self, type_name: str, names: Mapping[str, str]) -> None:
         self.type_name, self.names = type_name, names
 
-    def __call__(self, node: ast.expr) -> str:  # noqa: PLR0911  (a case a node)
+    def __call__(self, node: ast.expr) -> str:  # noqa: PLR0911  (one case for each kind of node)
         match node:
             case ast.Name():
                 return self.names[node.id]
@@ -97,35 +206,45 @@ _WIDE = "typename Wide<T>::type *"
 
 
 def _kernels(program: Program, step: Step) -> str:
-    vectors, sums, pending = program.vectors_of(step), step.targets("sums"), pending_read(program, step)
-    name, num_sums = f"{program.name}_{step.name}", max(len(sums), 1)
+    """Write the device functions and the kernels of one step."""
+    after = _after_function(program, step) if step.after else ""
+    kernels = "".join(_pass_kernel(program, step, kind) for kind in _kinds(step))
+    return after + _pass_function(program, step) + kernels + (_after_kernel(program, step) if is_split(step) else "")
+
+
+def _kinds(step: Step) -> tuple[str, ...]:
+    """Return the suffixes of the kernels that pass over the vectors."""
+    return ("", "_leave") if is_split(step) else ("",)
+
+
+def _pass_function(program: Program, step: Step) -> str:
+    """Write the function that passes over the vectors, for both kinds of kernels."""
+    vectors, num_sums, pending = (
+        program.vectors_of(step),
+        max(len(step.targets("sums")), 1),
+        pending_read(program, step),
+    )
     written = [v for v in vectors if v in step.targets("each")]
     reads = [v for v in vectors if v in step.reads("each", "sums")]
-    early = [c for c in program.cells_read(step, "before", "each", "sums") if c not in pending]
-    spelt = {c: f"c_{c}" for c in (*early, *pending, *step.targets("before"))}
-    before = _load_cells(program, early) + _scalars(step.sections["before"], spelt, {*early, *pending})
-    # Scalars of elements, in the elements' type.
-    scalars = {n for a in step.sections["each"] for n in names_in(a.value) if n in spelt}
-    before += "".join(f"  const T t_{n} = Narrow<T>::from(c_{n});\n" for n in sorted(scalars))
-    arguments = "".join(f", {'' if v in written else 'const '}T *__restrict__ v_{v}" for v in vectors)
-    arguments += "".join(f", const C *p_{n}, int n_{n}" for n in pending) + "".join(f", C *o_{n}" for n in sums)
-    given = "".join(f", c_{n}" for n in pending)
-    totals = "".join(f"  const C c_{n} = gs_total(p_{n}, n_{n}, shared);\n" for n in pending)
-    outputs = ", ".join(f"o_{n}" for n in sums) or "nullptr"
-    index = f"      const long long i = {_place(step, 'place')};\n" if written else ""
+    from_cells = [c for c in program.cells_read(step, "before", "each", "sums") if c not in pending]
+    names = {c: f"c_{c}" for c in (*from_cells, *pending, *step.targets("before"))}
+    scalars = _load_cells(program, from_cells)
+    scalars += _scalars(step.sections["before"], names, {*from_cells, *pending})
+    # Scalars that elements are computed from, in the type of the elements.
+    used = {n for a in step.sections["each"] for n in names_in(a.value) if n in names}
+    scalars += "".join(f"  const T t_{n} = Narrow<T>::from(c_{n});\n" for n in sorted(used))
+    index = f"      const long long i = {_index(step, 'place')};\n" if written else ""
     return f"""
-template <class T, class C>
-__device__ __forceinline__ void gs_{name}_after(const C *sum{"".join(f", C c_{n}" for n in pending)}, C *cells,
-                                                double *history, int capacity) {{
-{_after(program, step, pending)}}}
-
 template <class T, bool IS_SPLIT, class C>
-__device__ __forceinline__ void gs_{name}(long long n{arguments}, unsigned *arrivals, {_CELLS}, C *shared,
-                                          int *is_last) {{
+__device__ __forceinline__ void gs_{program.name}_{step.name}(
+{_parameters(program, step)}    {_CELLS}, C *shared, int *is_last) {{
+  // (1) Nothing is done once the solve has stopped.
   cells += blockIdx.y * num_cells;
   history += static_cast<long long>(blockIdx.y) * capacity;
   if (gs_real(cells[0]) != 0) return;
-{totals}{before}  C sum[{num_sums}];
+  // (2) Scalars.
+{_add_pending(pending)}{scalars}  // (3) Elements.
+  C sum[{num_sums}];
   for (int s = 0; s < {num_sums}; ++s) sum[s] = Scalar<C>::zero();
   const long long first = blockIdx.y * n, step = static_cast<long long>(gridDim.x) * blockDim.x;
   (void)first;
@@ -134,110 +253,137 @@ __device__ __forceinline__ void gs_{name}(long long n{arguments}, unsigned *arri
     for (int u = 0; u < {_ELEMENTS}; ++u) {{
       const long long place = start + u * step;
       if (place >= n) continue;
-{index}{_element(step, vectors, reads, written, spelt)}    }}
+{index}{_element(step, vectors, reads, written, names)}    }}
   }}
-{_ending(step, name, given, outputs)}}}
-{"".join(_entry(name, kind, arguments, _passed(vectors, pending, sums), num_sums) for kind in _kinds(step))}
-{_after_kernel(name, sums, pending, given) if is_split(step) else ""}"""
+{_ending(program, step)}}}
+"""
 
 
-def _kinds(step: Step) -> tuple[str, ...]:
-    return ("", "_leave") if is_split(step) else ("",)
+def _parameters(program: Program, step: Step, pointer: str = "C *") -> str:
+    """Write the parameters of a pass up to its cells: vectors, sums of other steps, and its own partial sums."""
+    written = step.targets("each")
+    vectors = [f"{'' if v in written else 'const '}T *__restrict__ v_{v}" for v in program.vectors_of(step)]
+    pending = [f"const {pointer}p_{name}, int n_{name}" for name in pending_read(program, step)]
+    outputs = [f"{pointer}o_{name}" for name in step.targets("sums")]
+    groups = (["long long n"], vectors, pending, [*outputs, "unsigned *arrivals"])
+    return "".join(f"    {', '.join(group)},\n" for group in groups if group)
 
 
-def _entry(name: str, kind: str, arguments: str, passed: str, num_sums: int) -> str:
-    """Write the kernel of a pass."""
+def _pass_kernel(program: Program, step: Step, kind: str) -> str:
+    """Write a kernel of a pass: it only has the shared memory, and calls the function."""
+    sums, pending = step.targets("sums"), pending_read(program, step)
+    vectors = (f"v_{v}" for v in program.vectors_of(step))
+    arguments = ", ".join(("n", *vectors, *(f"p_{n}, n_{n}" for n in pending), *(f"o_{n}" for n in sums)))
     return f"""
 template <class T>
-GS_KERNEL_OF(256) {name}{kind}(long long n{arguments.replace("C *", _WIDE)}, unsigned *arrivals,
-  {_CELLS.replace("C *", _WIDE)}) {{
-  GS_SHARED(typename Wide<T>::type, shared, {num_sums} * GS_MAX_WARPS);
+GS_KERNEL_OF(256) {program.name}_{step.name}{kind}(
+{_parameters(program, step, _WIDE)}    {_CELLS.replace("C *", _WIDE)}) {{
+  GS_SHARED(typename Wide<T>::type, shared, {max(len(sums), 1)} * GS_MAX_WARPS);
   GS_SHARED(int, is_last, 1);
-  gs_{name}<T, {"true" if kind else "false"}>(n{passed}, arrivals, cells, num_cells, history, capacity, shared,
-                      is_last);
+  gs_{program.name}_{step.name}<T, {"true" if kind else "false"}>(
+      {arguments}, arrivals, cells, num_cells, history, capacity, shared, is_last);
 }}
 """
 
 
-def _after_kernel(name: str, sums: Iterable[str], pending: Iterable[str], given: str) -> str:
-    """Write the kernel of a step's `after`: a block a right-hand side, which adds up the sums that it is given."""
-    read = [*sums, *(n for n in pending if n not in sums)]
-    arguments = "".join(f"const C *p_{n}, int n_{n}, " for n in read)
-    totals = "".join(f"  const C c_{n} = gs_total(p_{n}, n_{n}, shared);\n" for n in read)
-    own = ", ".join(f"c_{n}" for n in sums)
+def _after_function(program: Program, step: Step) -> str:
+    """Write the function that computes the scalars of `after` from the sums."""
+    pending = "".join(f", C c_{name}" for name in pending_read(program, step))
+    return f"""
+template <class T, class C>
+__device__ __forceinline__ void gs_{program.name}_{step.name}_after(
+    const C *sum{pending}, C *cells, double *history, int capacity) {{
+{_after(program, step)}}}
+"""
+
+
+def _after_kernel(program: Program, step: Step) -> str:
+    """Write the kernel of `after`: one block for each right-hand side, which adds up the sums that ranks exchanged."""
+    sums, pending = step.targets("sums"), pending_read(program, step)
+    read = [*sums, *(name for name in pending if name not in sums)]
+    parameters = "".join(f"    const C *p_{name}, int n_{name},\n" for name in read) + f"    {_CELLS}"
     return f"""
 template <class T>
-GS_KERNEL_OF(256) {name}_after({arguments.replace("C *", _WIDE)}{_CELLS.replace("C *", _WIDE)}) {{
+GS_KERNEL_OF(256) {program.name}_{step.name}_after(
+{parameters.replace("C *", _WIDE)}) {{
   typedef typename Wide<T>::type C;
   GS_SHARED(C, shared, GS_MAX_WARPS);
   cells += blockIdx.y * num_cells;
   history += static_cast<long long>(blockIdx.y) * capacity;
   if (gs_real(cells[0]) != 0) return;
-{totals}  const C sum[] = {{{own}}};
-  if (threadIdx.x == 0) gs_{name}_after<T>(sum{given}, cells, history, capacity);
+{_add_pending(read)}  const C sum[] = {{{", ".join(f"c_{name}" for name in sums)}}};
+  if (threadIdx.x == 0) {_call_after(program, step)}
 }}
 """
 
 
-def _passed(vectors: Iterable[str], pending: Iterable[str], sums: Iterable[str]) -> str:
-    names = (*(f"v_{v}" for v in vectors), *(f"p_{n}, n_{n}" for n in pending), *(f"o_{n}" for n in sums))
-    return "".join(f", {name}" for name in names)
+def _add_pending(names: Iterable[str]) -> str:
+    return "".join(f"  const C c_{name} = gs_total(p_{name}, n_{name}, shared);\n" for name in names)
 
 
-def _ending(step: Step, name: str, given: str, outputs: str) -> str:
-    """Write what follows the elements: partial sums out, and `after` by whoever may do it."""
-    num_sums = len(step.targets("sums"))
-    after = f"gs_{name}_after<T>(sum{given}, cells, history, capacity);" if step.after else ""
-    text = "  (void)arrivals; (void)is_last; (void)shared; (void)sum; (void)history;\n"
+def _call_after(program: Program, step: Step) -> str:
+    pending = "".join(f", c_{name}" for name in pending_read(program, step))
+    return f"gs_{program.name}_{step.name}_after<T>(sum{pending}, cells, history, capacity);"
+
+
+def _ending(program: Program, step: Step) -> str:
+    """Write what follows the elements: the partial sums, and `after` by the thread that may do it."""
+    sums = step.targets("sums")
+    after = _call_after(program, step) if step.after else ""
+    text = "  // (4) Sums and the scalars that follow from them.\n"
+    text += "  (void)arrivals; (void)is_last; (void)shared; (void)sum; (void)history;\n"
+    if sums or finished_sums(step):
+        text += f"  C *const outputs[{max(len(sums), 1)}] = {{{', '.join(f'o_{name}' for name in sums)}}};\n"
     if not finished_sums(step):
-        if num_sums:
-            text += f"  C *const outputs[] = {{{outputs}}};\n  gs_leave_sums<{num_sums}>(sum, outputs, shared);\n"
+        if sums:
+            text += f"  gs_leave_sums<{len(sums)}>(sum, outputs, shared);\n"
         return text + (f"  if (blockIdx.x == 0 && threadIdx.x == 0) {after}\n" if after else "")
-    count = max(num_sums, 1)
-    pointers = outputs if num_sums else ""
-    text += f"  C *const outputs[{count}] = {{{pointers}}};\n"
-    if num_sums:
-        text += f"  if (IS_SPLIT) {{\n    gs_leave_sums<{num_sums}>(sum, outputs, shared);\n    return;\n  }}\n"
-    return text + f"  if (gs_finish_sums<{num_sums}>(sum, outputs, arrivals, shared, is_last)) {after}\n"
+    if sums:
+        text += f"  if (IS_SPLIT) {{\n    gs_leave_sums<{len(sums)}>(sum, outputs, shared);\n    return;\n  }}\n"
+    return text + f"  if (gs_finish_sums<{len(sums)}>(sum, outputs, arrivals, shared, is_last))\n    {after}\n"
 
 
 def _load_cells(program: Program, names: Iterable[str]) -> str:
     return "".join(f"  C c_{name} = cells[{program.cells[name]}];\n" for name in names)
 
 
-def _scalars(assignments: tuple[Assignment, ...], spelt: dict[str, str], known: set[str]) -> str:
-    """Write assignments to scalars, each declared where it first stands."""
-    write, lines = _Writer("C", spelt), []
+def _scalars(assignments: tuple[Assignment, ...], names: dict[str, str], known: set[str]) -> str:
+    """Write assignments to scalars, with a declaration at the first one of each name that is not `known`."""
+    write, lines = _Writer("C", names), []
     for assignment in assignments:
         if not assignment.target:
             argument = assignment.value.args[0]  # type: ignore[attr-defined]
-            place = "history[static_cast<long long>(gs_real(c_iteration)) % capacity]"
-            lines.append(f"  {place} = gs_real({write(argument)});\n")
+            slot = "history[static_cast<long long>(gs_real(c_iteration)) % capacity]"
+            lines.append(f"  {slot} = gs_real({write(argument)});\n")
             continue
-        declared = "" if assignment.target in known else "C "
+        declaration = "" if assignment.target in known else "C "
         known.add(assignment.target)
-        lines.append(f"  {declared}c_{assignment.target} = {write(assignment.value)};\n")
+        lines.append(f"  {declaration}c_{assignment.target} = {write(assignment.value)};\n")
     return "".join(lines)
 
 
-def _after(program: Program, step: Step, pending: tuple[str, ...]) -> str:
+def _after(program: Program, step: Step) -> str:
+    """Write the statements of `after`: load cells, compute, and store the cells that are assigned."""
+    pending = pending_read(program, step)
     read = [name for name in program.cells_read(step, "after") if name not in pending]
     if any(not a.target for a in step.sections["after"]) and "iteration" not in read:
         read.append("iteration")
-    sums, kept = step.targets("sums"), step.targets("after")
-    spelt = {name: f"c_{name}" for name in (*read, *pending, *sums, *kept)}
+    sums, stored = step.targets("sums"), step.targets("after")
+    names = {name: f"c_{name}" for name in (*read, *pending, *sums, *stored)}
     text = "".join(f"  C c_{name} = sum[{i}];\n" for i, name in enumerate(sums)) + _load_cells(program, read)
-    text += _scalars(step.sections["after"], spelt, {*read, *pending, *sums})
-    text += "".join(f"  cells[{program.cells[name]}] = c_{name};\n" for name in kept)
+    text += _scalars(step.sections["after"], names, {*read, *pending, *sums})
+    text += "".join(f"  cells[{program.cells[name]}] = c_{name};\n" for name in stored)
     unused = "".join(f" (void)c_{name};" for name in (*pending, *sums))
     return text + f"  (void)sum; (void)history; (void)capacity; (void)cells;{unused}\n"
 
 
-def _place(step: Step, walked: str) -> str:
-    return f"first + n - 1 - ({walked})" if step.backward else f"first + ({walked})"
+def _index(step: Step, place: str) -> str:
+    """Write the index of the element at a place of the walk, which may go from the last element to the first."""
+    return f"first + n - 1 - ({place})" if step.backward else f"first + ({place})"
 
 
 def _loads(step: Step, reads: list[str]) -> str:
+    """Write the loads of a thread's elements, all of them before any is used."""
     if not reads:
         return ""
     load = "".join(f"      e_{v}[u] = v_{v}[i];\n" for v in reads)
@@ -245,14 +391,17 @@ def _loads(step: Step, reads: list[str]) -> str:
         "".join(f"    T e_{v}[{_ELEMENTS}];\n" for v in reads)
         + f"#pragma unroll\n    for (int u = 0; u < {_ELEMENTS}; ++u) {{\n"
         + "      const long long place = start + u * step;\n"
-        + f"      const long long i = {_place(step, 'place < n ? place : start')};\n"
+        + f"      const long long i = {_index(step, 'place < n ? place : start')};\n"
         + load
         + "    }\n"
     )
 
 
-def _element(step: Step, vectors: tuple[str, ...], reads: list[str], written: list[str], spelt: dict[str, str]) -> str:
-    names = {**{n: f"t_{n}" for n in spelt}, **{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}}
+def _element(
+    step: Step, vectors: tuple[str, ...], reads: list[str], written: list[str], scalars: dict[str, str]
+) -> str:
+    """Write what is done to one element: `each` in the type T of the vectors, then `sums` in the type C."""
+    names = {**{n: f"t_{n}" for n in scalars}, **{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}}
     write, known = _Writer("T", names), set(reads)
     text = "".join(f"      T l_{v} = e_{v}[u];\n" for v in reads)
     for a in step.sections["each"]:
@@ -261,7 +410,7 @@ def _element(step: Step, vectors: tuple[str, ...], reads: list[str], written: li
     text += "".join(f"      v_{v}[i] = l_{v};\n" for v in written)
     wide, used = {}, sorted({n for a in step.sections["sums"] for n in names_in(a.value)})
     for number, n in zip(count(), used, strict=False):
-        wide[n] = f"w_{number}" if n in known else spelt[n]
+        wide[n] = f"w_{number}" if n in known else scalars[n]
         text += f"      const C w_{number} = Widen<C>::from(l_{n});\n" if n in known else ""
     write = _Writer("C", wide)
     return text + "".join(

@@ -18,11 +18,12 @@ from gsparse.kernels.steps import Program, Step, StepState
 __all__ = ["bind_dots", "bind_step"]
 
 _THREADS = 256
-# Blocks of a pass at most, four for each multiprocessor of an H200; a thread then walks on. Their partial sums are
-# added up by every block that needs them, so there should not be more (7-point 200**3: twice as many were 3 % slower).
+# The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes
+# several elements. Every block that needs a sum adds up the partial sums of all blocks, so that more blocks cost time:
+# twice as many were 3 % slower (7-point 200**3).
 _MAX_BLOCKS = 528
-# Partial sums of a product that a pass still adds up itself, and what more of them are brought to first; ranks exchange
-# so many.
+# The largest number of partial sums of a product that a pass adds up itself, and the number to which more of them are
+# reduced first. Ranks exchange the latter number.
 _MAX_DOTS = 1056
 _FEW_SUMS = 32
 
@@ -34,13 +35,13 @@ def bind_step(
     vectors: Mapping[str, Array],
     state: StepState,
 ) -> Call:
-    """Bind a pass to its arrays: what is left is one launch."""
+    """Bind a pass to its arrays, so that a call is one launch."""
     names, sums, columns = program.vectors_of(step), step.targets("sums"), state.columns
     arrays = [vectors[name] for name in names]
     size = arrays[0].size // columns if arrays else 0
     blocks = max(1, min(-(-size // _THREADS), _MAX_BLOCKS))
     is_shared = bool(sums) and state.reduce is not None
-    is_halved = is_shared and is_split(step)
+    is_two_kernels = is_shared and is_split(step)
     pending = [part for name in pending_read(program, step) for part in state.pending[name]]
     if is_shared:
         outputs = device.empty((len(sums), columns * blocks), state.cells.dtype)
@@ -49,51 +50,52 @@ def bind_step(
         outputs = [_output(device, state, name, blocks) for name in sums]
     arrivals = device.xp.zeros(columns, np.uint32)
     cells = (state.cells, np.int32(len(program.cells)), state.history, np.int32(state.capacity))
-    kernel = _kernel(device, program, step, state, "_leave" if is_halved else "")
+    bind = partial(_bind, device, program, step, state)
     args = (np.int64(size), *arrays, *pending, *outputs, arrivals, *cells)
-    run = partial(kernel, (blocks, columns), (_THREADS,), args)
+    run = bind("_leave" if is_two_kernels else "", (blocks, columns), (_THREADS,), args)
     if not is_shared:
         return run
     calls: list[Call] = [run, *reduce]
-    if is_halved:
+    if is_two_kernels:
         totals = [part for name in sums for part in state.pending[name]]
-        after = _kernel(device, program, step, state, "_after")
-        calls.append(partial(after, (1, columns), (device.lanes,), (*totals, *pending, *cells)))
+        calls.append(bind("_after", (1, columns), (device.lanes,), (*totals, *pending, *cells)))
     return partial(queue, calls)
 
 
-def _kernel(device: Device, program: Program, step: Step, state: StepState, kind: str) -> Any:
-    return device.kernel(step_source(program), expression(f"{program.name}_{step.name}{kind}", state.dtype))
+def _bind(device: Device, program: Program, step: Step, state: StepState, kind: str, *launch: Any) -> Call:
+    """Bind one of the kernels of a step to a grid, a block and arguments."""
+    name = expression(f"{program.name}_{step.name}{kind}", state.dtype)
+    return device.bind_kernel(step_source(program), name, *launch)
 
 
 def _reduction(device: Device, state: StepState, names: Sequence[str], partials: Array, count: int) -> list[Call]:
-    """Bind what adds up partial sums over all ranks: first to few, which ranks exchange and readers add up.
+    """Bind the reduction of partial sums over all ranks.
 
-    The few of several names lie side by side, so that one exchange does, unless another step has some of them too.
+    The partial sums of a rank are reduced to a few. The ranks exchange these, and the steps that read the sum add them
+    up. Those of several sums lie side by side, so that one exchange serves all, unless another step leaves one of them
+    too.
     """
     shape = (state.columns, _FEW_SUMS)
     if not any(name in state.pending for name in names):
-        together = device.xp.zeros((len(names), *shape), state.cells.dtype)
-        state.pending.update({name: (few, np.int32(_FEW_SUMS)) for name, few in zip(names, together, strict=True)})
-        sets = [(partials, together)]
+        side_by_side = device.xp.zeros((len(names), *shape), state.cells.dtype)
+        state.pending.update({name: (few, np.int32(_FEW_SUMS)) for name, few in zip(names, side_by_side, strict=True)})
+        sets = [(partials, side_by_side)]
     else:
         for name in names:
-            fresh = (device.xp.zeros(shape, state.cells.dtype), np.int32(_FEW_SUMS))
-            state.pending.setdefault(name, fresh)
+            sums = (device.xp.zeros(shape, state.cells.dtype), np.int32(_FEW_SUMS))
+            state.pending.setdefault(name, sums)
         sets = [(part, state.pending[name][0]) for name, part in zip(names, partials, strict=True)]
     assert state.reduce is not None
-    kernel = device.kernel("sums.cu", expression("sum_partials", state.cells.dtype))
     calls: list[Call] = []
     for part, few in sets:
-        grid = (_FEW_SUMS, few.size // _FEW_SUMS)
-        calls += [partial(kernel, grid, (_THREADS,), (np.int64(count), part, few)), partial(state.reduce, few)]
+        calls += [_bind_sum(device, count, part, few), partial(state.reduce, few)]
     return calls
 
 
 def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
-    """Give the array that a product leaves its partial sums in, and what has to be called after it.
+    """Return the array in which a product leaves its partial sums, and what to call after the product, if anything.
 
-    Passes bound from now on take their sum by its name.
+    Steps that are bound later read the sum under `name`.
     """
     if state.reduce is not None:
         dots = device.empty((1, num_dots), state.cells.dtype)
@@ -102,14 +104,18 @@ def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tup
         return _output(device, state, name, num_dots), None
     wide = state.cells.dtype
     dots, few = device.empty(num_dots, wide), _output(device, state, name, _FEW_SUMS)
-    kernel = device.kernel("sums.cu", expression("sum_partials", wide))
-    args = (np.int64(num_dots), dots, few)
-    return dots, lambda: kernel((_FEW_SUMS,), (_THREADS,), args)
+    return dots, _bind_sum(device, num_dots, dots, few)
+
+
+def _bind_sum(device: Device, count: int, partials: Array, few: Array) -> Call:
+    """Bind the kernel that reduces `count` partial sums of each right-hand side to `_FEW_SUMS`."""
+    name, grid = expression("sum_partials", few.dtype), (_FEW_SUMS, few.size // _FEW_SUMS)
+    return device.bind_kernel("sums.cu", name, grid, (_THREADS,), (np.int64(count), partials, few))
 
 
 def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
-    """Give the array that partial sums of a name are left in, the same for all steps that sum it."""
-    found = state.pending.get(name)
-    if found is None or int(found[1]) != blocks:
-        found = state.pending[name] = (device.empty(state.columns * blocks, state.cells.dtype), np.int32(blocks))
-    return found[0]
+    """Return the array for the partial sums of a name, the same one for all steps that leave this sum."""
+    partials = state.pending.get(name)
+    if partials is None or int(partials[1]) != blocks:
+        partials = state.pending[name] = (device.empty(state.columns * blocks, state.cells.dtype), np.int32(blocks))
+    return partials[0]

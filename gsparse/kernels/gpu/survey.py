@@ -1,7 +1,8 @@
-"""What a structure is like, and how the work of CSR products is shared out (contract: `gsparse.kernels.contract`).
+"""Statistics of a matrix's structure, and schedules of CSR products (contract: `gsparse.kernels.contract`).
 
-The survey counts, in each of at most `_MAX_PARTS` equal parts of the rows, what later kernels will find there. So these
-know how much to allocate and where each of their blocks writes, and nothing waits for the device in between.
+The survey counts, in each of at most `_MAX_PARTS` equal parts of the rows, what later kernels will find there. From
+these counts the host knows how much to allocate, and each block of a later kernel where its output begins (parts.cuh).
+After the survey, nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ __all__ = [
 
 # Rows sorted by one block (GS_SCOPE, setup_rows.cu).
 SORTING_SCOPE = 1024
-# A row of two warps' worth of entries keeps a warp of its own busy.
+# A row with twice as many entries as a warp has lanes keeps a warp busy.
 LONG_LENGTH = 64
-# Entries above which a row is kept apart from the others in csr_scalar, and in csr_vector for each lane.
+# Entries above which a row counts as long in csr_scalar, and in csr_vector for each lane of a row.
 SCALAR_LENGTH = 16
 VECTOR_LENGTH = 8
 
 THREADS = Launch().threads_per_block
 SOURCE = "setup_rows.cu"
-# Parts of the rows, a block each: enough to fill any GPU, few enough that a block adds up those before it at once.
+# The largest number of parts of the rows, one for each block: enough to fill any GPU, and few enough that a block can
+# add up the counts of those before it.
 _MAX_PARTS = 1024
-# Blocks that share the columns (eight for each multiprocessor of an H200), and columns that a thread has at least.
+# The largest number of blocks that share the columns (eight for each multiprocessor of an H200), and the smallest
+# number of columns of a thread.
 _MAX_BLOCKS, _COLUMNS_PER_THREAD = 1056, 4
-# What is told (setup_survey.cu); what is counted (parts.cuh), and the limits above which rows are counted.
+# The statistics (setup_survey.cu), the counters (parts.cuh), and the limits above which long rows are counted.
 _FACTS = (
     "min_length", "max_length", "num_empty", "sum_squares", "long_entries", "num_falls", "first", "last", "min_column",
     "max_column", "num_unsorted", "run_span",
@@ -60,15 +63,16 @@ _NUM_COUNTS = len(_COUNTERS) + 2 * len(_LIMITS)
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What a survey leaves for the kernels that place rows.
+    """Counts of a survey, for the kernels that place rows.
 
     Attributes
     ----------
     parts : array of int64, shape (num_parts * _NUM_COUNTS,)
+        The counts of each part, on the device.
     totals : list of int
-        Sums over all parts.
+        Sums over all parts, on the host.
     part_rows : int
-        Rows of a part: whole scopes.
+        Rows of a part, a multiple of `SORTING_SCOPE`.
     num_parts : int
     """
 
@@ -80,32 +84,32 @@ class Counts:
     stride = np.int32(_NUM_COUNTS)
 
     def total(self, counter: str) -> int:
-        """Give the sum of a counter."""
+        """Return the sum of a counter over all parts."""
         return self.totals[_COUNTERS.index(counter)]
 
     def of(self, counter: str) -> Array:
-        """Give a counter of the first part; `stride` words on is the next part's."""
+        """Return the array from a counter of the first part on; those of the other parts follow at each `stride`."""
         return self.parts[_COUNTERS.index(counter) :]
 
     def above(self, limit: int) -> tuple[int, int]:
-        """Give the number of rows longer than a limit, and of their chunks."""
+        """Return the number of rows longer than a limit, and the number of their chunks."""
         place = len(_COUNTERS) + 2 * _LIMITS.index(limit)
         return self.totals[place], self.totals[place + 1]
 
 
 def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
-    """Look at row pointers and columns once. Synchronizes."""
+    """Examine row pointers and columns in one pass. Synchronizes."""
     num_rows = indptr.size - 1
     part_rows = SORTING_SCOPE * max(1, -(-num_rows // (SORTING_SCOPE * _MAX_PARTS)))
     num_parts = -(-num_rows // part_rows)
-    found = device.xp.zeros(len(_FACTS) + _NUM_COUNTS, np.uint64)
+    totals = device.xp.zeros(len(_FACTS) + _NUM_COUNTS, np.uint64)
     parts = device.empty(num_parts * _NUM_COUNTS, np.int64)
     blocks = max(1, num_parts, min(-(-indices.size // (THREADS * _COLUMNS_PER_THREAD)), _MAX_BLOCKS))
     sizes = (np.int64(num_rows), np.int32(num_parts), np.int64(part_rows), np.int64(indices.size))
     limits = (np.int64(LONG_LENGTH), np.int32(BLOCK_WORK), np.int32(TILE_WORK), np.int32(spans))
-    args = (*sizes, *limits, indptr, indices, found, parts)
+    args = (*sizes, *limits, indptr, indices, totals, parts)
     launch_blocks(device, "setup_survey.cu", expression("survey", indptr.dtype), blocks, THREADS, args)
-    words = device.download(found).tolist()  # synchronizes
+    words = device.download(totals).tolist()  # synchronizes
     counts = Counts(parts, words[len(_FACTS) :], part_rows, num_parts)
     return Survey(
         **_read(words[: len(_FACTS)]),
@@ -117,15 +121,15 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
 
 
 def _read(words: list[int]) -> dict[str, int]:
-    """Read what is told: extremes as numbers without a sign, the least ones as complements, 0 where there is none."""
-    found = dict(zip(_FACTS, words, strict=True))
+    """Decode the statistics: maxima are unsigned numbers, minima their complements, and 0 stands for none."""
+    facts = dict(zip(_FACTS, words, strict=True))
     sign, mask = 1 << 63, (1 << 64) - 1
     for name in ("min_length", "max_length", "min_column", "max_column"):
-        word = found[name]
-        found[name] = 0 if not word else (word if name.startswith("max") else mask - word) - sign
+        word = facts[name]
+        facts[name] = 0 if not word else (word if name.startswith("max") else mask - word) - sign
     for name in ("first", "last"):
-        found[name] -= found[name] >> 63 << 64
-    return found
+        facts[name] -= facts[name] >> 63 << 64
+    return facts
 
 
 def _place(device: Device, name: str, indptr: Array, counts: Counts, *args: Any) -> None:
@@ -136,38 +140,38 @@ def _place(device: Device, name: str, indptr: Array, counts: Counts, *args: Any)
 def long_rows(
     device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
 ) -> tuple[LongRows, int]:
-    """Gather rows longer than a limit, in their order."""
+    """List the rows that are longer than a limit, in order."""
     counts: Counts = survey.counts
     num_long, num_chunks = counts.above(limit)
-    # Two pieces of memory for five arrays.
+    # Two allocations for five arrays.
     longs, ints = device.empty(2 * num_long, np.int64), device.empty(2 * num_long + 1 + num_chunks, np.int32)
     begins, ends = longs[:num_long], longs[num_long:]
     rows, first_chunk, chunk_rows = ints[:num_long], ints[num_long : 2 * num_long + 1], ints[2 * num_long + 1 :]
-    where = np.int32(_LIMITS.index(limit)), np.int64(-1 if first is None else first)
-    args = (*where, indptr, counts.parts, rows, begins, ends, first_chunk, chunk_rows)
+    options = np.int32(_LIMITS.index(limit)), np.int64(-1 if first is None else first)
+    args = (*options, indptr, counts.parts, rows, begins, ends, first_chunk, chunk_rows)
     _place(device, "place_long_rows", indptr, counts, *args)
     end = 0 if first is None else first + counts.total("long_places")
     return LongRows(rows, begins, ends, first_chunk, chunk_rows, CHUNK_SIZE, limit), end
 
 
 def row_blocks(device: Device, indptr: Array, survey: Survey) -> RowBlocks:
-    """Gather consecutive rows into blocks of about equal work; a long row has one to itself."""
+    """Group consecutive rows into blocks of about equal work. A long row has a block of its own."""
     counts: Counts = survey.counts
     num_blocks = counts.total("blocks")
     first_rows = (device.empty if num_blocks else device.xp.zeros)(num_blocks + 1, np.int32)
     _place(device, "place_row_blocks", indptr, counts, np.int32(BLOCK_WORK), indptr, counts.parts, first_rows)
-    apart = long_rows(device, indptr, survey, BLOCK_WORK)[0] if survey.max_length > BLOCK_WORK else None
-    return RowBlocks(first_rows, apart)
+    longer = long_rows(device, indptr, survey, BLOCK_WORK)[0] if survey.max_length > BLOCK_WORK else None
+    return RowBlocks(first_rows, longer)
 
 
 def tiles(device: Device, indptr: Array, survey: Survey) -> Tiles:
-    """Share out the merged list of entries and row ends equally."""
+    """Cut the merged list of entries and row ends into tiles of equal size."""
     num_rows, counts = indptr.size - 1, survey.counts
     num_tiles = -(-(survey.last + num_rows) // TILE_WORK)
     num_split, num_carries = counts.total("split_rows"), counts.total("carries")
-    make = device.empty if num_rows else device.xp.zeros
-    first_rows, split_rows = make(num_tiles + 1, np.int32), device.empty(num_split, np.int32)
-    first_carry, carry_tiles = make(num_split + 1, np.int32), device.empty(num_carries, np.int32)
+    allocate = device.empty if num_rows else device.xp.zeros
+    first_rows, split_rows = allocate(num_tiles + 1, np.int32), device.empty(num_split, np.int32)
+    first_carry, carry_tiles = allocate(num_split + 1, np.int32), device.empty(num_carries, np.int32)
     args = (np.int32(num_tiles), np.int32(TILE_WORK), indptr, counts.parts)
     _place(device, "place_tiles", indptr, counts, *args, first_rows, split_rows, first_carry, carry_tiles)
     return Tiles(first_rows, TILE_WORK, split_rows, first_carry, carry_tiles)

@@ -1,14 +1,14 @@
-"""Triangular factors, level by level (contract: `gsparse.kernels.contract`; kernels: `src/triangular.cu`)."""
+"""Triangular factors, in levels (contract: `gsparse.kernels.contract`; kernels: `src/triangular.cu`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.launching import Slot
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
@@ -16,27 +16,27 @@ from gsparse.kernels.gpu.spmm import MAX_GRID_Y
 
 __all__ = ["factorize_ilu0", "triangular_solver"]
 
-# Threads of the one block that does narrow levels (GS_LEVEL_THREADS), and of each of the many that share a wide one.
+# Threads of the one block that processes narrow levels (GS_LEVEL_THREADS), and of the blocks that share a wide level.
 _NARROW_THREADS = 512
 _WIDE_THREADS = 128
-# Rows of a level up to which one block is done with it before the next launch would have begun.
+# Rows of a level up to which one block finishes it before another launch would begin.
 _NARROW_ROWS = 2 * _NARROW_THREADS
 
 
 def _launches(levels: Levels) -> list[tuple[int, int, int, int]]:
-    """Give each launch's first and last level, blocks and threads a block."""
-    found = []
+    """Return the first level of each launch, the level after its last, its blocks and threads per block."""
+    launches = []
     for first, last in levels.runs(_NARROW_ROWS):
         rows = int(levels.bounds[last] - levels.bounds[first])
         if last - first > 1 or rows <= _NARROW_ROWS:
-            found.append((first, last, 1, _NARROW_THREADS))
+            launches.append((first, last, 1, _NARROW_THREADS))
         else:
-            found.append((first, last, -(-rows // _WIDE_THREADS), _WIDE_THREADS))
-    return found
+            launches.append((first, last, -(-rows // _WIDE_THREADS), _WIDE_THREADS))
+    return launches
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
-    """Factorize in place: rows of a level at once."""
+    """Factorize in place, all rows of a level at once."""
     assert levels is not None
     kernel = device.kernel("triangular.cu", expression("ilu0_levels", csr.dtype, csr.indices.dtype))
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
@@ -47,27 +47,27 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
 def triangular_solver(
     device: Device, csr: Csr, levels: Levels | None, columns: int, upper: bool
 ) -> Callable[[Array, Array], None]:
-    """Bind a solve with a unit triangular matrix: its rows are brought into the order of levels."""
+    """Bind a solve with a unit triangular matrix, whose rows are copied in the order of the levels."""
     assert levels is not None
     if columns > MAX_GRID_Y:
         raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
-    kernel = device.kernel("triangular.cu", expression("solve_levels", csr.dtype, csr.indices.dtype))
+    name = expression("solve_levels", csr.dtype, csr.indices.dtype)
     rows = _in_order(device, csr, levels.order)
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
-    launches: list[Any] = [
-        ((blocks, columns), (threads,), (np.int32(first), np.int32(last), *matrix))
-        for first, last, blocks, threads in _launches(levels)
-    ]
+    launches = []
+    for first, last, blocks, threads in _launches(levels):
+        args = (np.int32(first), np.int32(last), *matrix, Slot.X, Slot.Y)
+        launches.append(device.bind_product("triangular.cu", name, (blocks, columns), (threads,), args))
 
     def solve(x: Array, y: Array) -> None:
-        for grid, block, args in launches:
-            kernel(grid, block, (*args, x, y))
+        for launch in launches:
+            launch(x, y)
 
     return solve
 
 
 def _in_order(device: Device, csr: Csr, order: Array) -> Csr:
-    """Give the rows in another order, values negated."""
+    """Return the rows in another order, with negated values."""
     xp, index = device.xp, csr.indptr.dtype
     indptr = xp.zeros(csr.num_rows + 1, index)
     xp.cumsum(xp.diff(csr.indptr)[order], out=indptr[1:])

@@ -1,4 +1,17 @@
-"""Locally optimal block preconditioned conjugate gradients: a few extreme eigenvalues of a Hermitian matrix."""
+"""LOBPCG (Knyazev 2001): a few extreme eigenvalues of A·x = λ·B·x for Hermitian A and positive definite B.
+
+Locally optimal block preconditioned conjugate gradients. With k columns, an iteration is
+
+    R = A·X - B·X·Λ                     residuals of the Ritz pairs (X, Λ)
+    W = M·R                             of the columns that have not converged
+    S = [X  P  W]                       made B-orthonormal; W by `Eigenproblem.orthonormal`
+    Λ, C = eig(Sᴴ·A·S, Sᴴ·B·S)          the small Rayleigh-Ritz problem, on the host
+    X = S·C                             likewise A·X and B·X, without products with A and B
+    P = S·C_P                           what the new X has got from P and W
+
+and takes one product each with M, A and B. P is formed in the next iteration, orthonormal and orthogonal to X
+(Duersch et al. 2018).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +27,13 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
-from gsparse.linalg.eigen.rayleigh_ritz import Multiply, Pencil, multiplier, product, side_by_side
+from gsparse.linalg.eigen.rayleigh_ritz import (
+    BlockProduct,
+    Eigenproblem,
+    as_block_product,
+    concatenate_columns,
+    multiply_block,
+)
 from gsparse.linalg.operators import Operator, device_for
 from gsparse.linalg.registry import register
 
@@ -22,17 +41,17 @@ __all__ = ["default_tolerance", "is_small", "lobpcg"]
 
 Host = npt.NDArray[Any]
 
-# Fewer rows than so many times the columns wanted: a dense solver is quicker, and the basis might not fit.
+# With fewer rows per column of X than this, a dense solver is faster, and the basis might have more vectors than rows.
 _MIN_ROWS_PER_COLUMN = 5
 
 
 def is_small(rows: int, constraints: int, columns: int) -> bool:
-    """Tell whether a problem is solved as a dense one."""
+    """Tell whether a problem is so small that it is solved as a dense one."""
     return rows - constraints < _MIN_ROWS_PER_COLUMN * columns
 
 
 def default_tolerance(rows: int, dtype: np.dtype[Any]) -> float:
-    """Give what norms of residuals are to reach where a caller does not say."""
+    """Return the default tolerance for the norms of the residuals."""
     return float(np.sqrt(np.finfo(dtype).eps) * rows)
 
 
@@ -53,61 +72,63 @@ def lobpcg(
 ) -> Any:
     """Find the largest or smallest eigenvalues of A·x = λ·B·x, with blocks of vectors that stay on the device.
 
-    Products with k columns, and products of blocks by the array module (cuBLAS on a GPU), are all that takes time; the
-    Rayleigh-Ritz problem of 3k unknowns is solved on the host.
+    The time is spent in products with k columns and in products of blocks, which the array module computes (cuBLAS on a
+    GPU). The Rayleigh-Ritz problem of 3k unknowns is solved on the host.
 
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array, LinearOperator, DistributedMatrix or callable, shape (n, n)
-        Hermitian. A callable gets a block and gives its product, both of the kind that X is. With a DistributedMatrix
-        blocks stay on its workers; with a B, or with an M that was not made of it, only products run there.
+        Hermitian. A callable gets a block and returns its product, both the same kind of array as X. With a
+        DistributedMatrix, the blocks stay on its workers. If B is passed too, or an M that was not made from the
+        DistributedMatrix, only the products run on the workers.
     X : array, shape (n, k)
-        NumPy or CuPy: approximations to the k eigenvectors, linearly independent; random ones will do.
+        Initial approximations to the k eigenvectors: NumPy or CuPy, linearly independent. A random block is sufficient.
     B : like A, optional
         Hermitian and positive definite; the identity by default.
     M : like A, optional
-        Preconditioner: approximates the inverse of A. `gsparse.linalg.jacobi` and its siblings will do.
+        Preconditioner: approximates the inverse of A. `gsparse.linalg.jacobi` and its siblings return one.
     Y : array, shape (n, m), optional
         Constraints: the eigenvectors are sought in the B-orthogonal complement of these columns.
     tol : float, optional
-        Norm of each residual A·x - λ·B·x to reach; n·sqrt(eps) by default.
+        The norm that each residual A·x - λ·B·x has to reach; n·sqrt(eps) by default.
     maxiter : int, optional
-        20 by default.
+        Maximum number of iterations; 20 by default.
     largest : bool, optional
         Whether the largest eigenvalues are wanted, or the smallest.
     verbosityLevel : int, optional
         Whether to print each iteration.
     retLambdaHistory, retResidualNormsHistory : bool, optional
-        Whether to return them too.
+        Whether to return these histories too.
     restartControl : int, optional
-        Products are computed afresh, and search directions dropped, when the residual is ``2**restartControl`` times
-        the smallest so far.
+        If the mean residual norm exceeds ``2**restartControl`` times the smallest one so far, A·X and B·X are computed
+        again and the search directions P are dropped.
 
     Returns
     -------
     eigenvalues : array, shape (k,)
-        Falling where the largest are wanted, else rising.
+        In descending order if the largest are wanted, otherwise ascending.
     eigenvectors : array, shape (n, k)
-        The best block seen. NumPy or CuPy, as X is.
+        The block with the smallest residuals: NumPy or CuPy, as X.
     lambdaHistory, residualNormsHistory : list of ndarray
-        Where asked for: host arrays, one an iteration up to the best, and those of the final block.
+        If requested: host arrays, one for each iteration up to the best one, and those of the final block.
 
     Raises
     ------
     ValueError
-        Where columns of X, or of Y, are linearly dependent.
+        If the columns of X, or of Y, are linearly dependent.
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
     Warns
     -----
     UserWarning
-        Where tol was not reached, and where the problem is so small that it is solved as a dense one.
+        If tol was not reached, or if the problem is so small that it is solved as a dense one.
 
     Notes
     -----
-    The iterates are SciPy's up to rounding. The basis of each iteration is made orthonormal by the eigenvectors of its
-    Gram matrix [2]_, and directions that hold nothing new are dropped, so an ill-conditioned block ends nothing.
-    Converged columns are locked softly: they leave the search directions and stay in the basis.
+    The iterates are the same as SciPy's, except for rounding. The basis of each iteration is orthonormalised with the
+    eigenvectors of its Gram matrix [2]_, and linearly dependent directions are dropped, so an ill-conditioned block
+    does not end the iteration. Converged columns are soft-locked: they are left out of the search directions, but stay
+    in the basis.
 
     References
     ----------
@@ -132,34 +153,35 @@ def lobpcg(
     with device.active(), device.memory_guard():
         on_host = device_of(X) is None
         block, constraints = _block(device, X, "X"), None if Y is None else _block(device, Y, "Y")
-        pencil = Pencil(device, multiplier(A, device, on_host), multiplier(B, device, on_host, "B"), largest, ranks)
+        products = as_block_product(A, device, on_host), as_block_product(B, device, on_host, "B")
+        problem = Eigenproblem(device, *products, largest, ranks)
         rows, columns = block.shape if ranks is None else (A.whole_shape[0], block.shape[1])
         num_constraints = 0 if constraints is None else constraints.shape[1]
         histories: list[list[Host]] = []
         if is_small(rows, num_constraints, columns):
-            values, vectors = _solve_dense(pencil, block, num_constraints)
+            values, vectors = _solve_dense(problem, block, num_constraints)
         else:
             tol = default_tolerance(rows, block.dtype) if tol is None or tol <= 0 else tol
-            search = _Search(pencil, multiplier(M, device, on_host, "M"), tol, restartControl, verbosityLevel)
-            values, vectors = search.run(block, constraints, 20 if maxiter is None else maxiter)
-            wanted = (retLambdaHistory, search.values), (retResidualNormsHistory, search.residuals)
-            histories = [[np.squeeze(entry) for entry in history] for is_wanted, history in wanted if is_wanted]
-        found = (values, device.download(vectors)) if on_host else (device.upload(values), vectors)
-        return (*found, *histories)
+            loop = _LobpcgLoop(problem, as_block_product(M, device, on_host, "M"), tol, restartControl, verbosityLevel)
+            values, vectors = loop.run(block, constraints, 20 if maxiter is None else maxiter)
+            options = (retLambdaHistory, loop.values), (retResidualNormsHistory, loop.residuals)
+            histories = [[np.squeeze(entry) for entry in history] for is_wanted, history in options if is_wanted]
+        eigenpairs = (values, device.download(vectors)) if on_host else (device.upload(values), vectors)
+        return (*eigenpairs, *histories)
 
 
 @dataclass(eq=False)
-class _Search:
-    """The iteration, and what it has seen.
+class _LobpcgLoop:
+    """The iteration and its history.
 
     Attributes
     ----------
     values, residuals : list of ndarray
-        Ritz values, and norms of their residuals.
+        The Ritz values of each iteration, and the norms of their residuals.
     """
 
-    pencil: Pencil
-    M: Multiply | None
+    problem: Eigenproblem
+    M: BlockProduct | None
     tol: float
     restart_control: int
     verbosity: int
@@ -167,9 +189,9 @@ class _Search:
     residuals: list[Host] = field(default_factory=list)
 
     def run(self, X: Array, Y: Array | None, maxiter: int) -> tuple[Host, Array]:
-        pencil, count = self.pencil, X.shape[1]
+        problem, count = self.problem, X.shape[1]
         fixed, B_fixed = self._constraints(Y)
-        X = pencil.orthonormal(X, fixed, B_fixed)
+        X = problem.orthonormal(X, fixed, B_fixed)
         if X.shape[1] < count:
             raise ValueError("Linearly dependent initial approximations: give X of full rank")
         values, (X, AX, BX) = self._rayleigh_ritz(X)
@@ -177,39 +199,39 @@ class _Search:
         best, best_X, smallest = 0, X, np.inf
         basis, coefficients = None, None
         for number in range(maxiter + 1):
-            if pencil.ranks is not None:
-                pencil.ranks.look(self)
-            R = AX - BX * pencil.device.upload(values)
-            norms = self.pencil.norms(R)
+            if problem.ranks is not None:
+                problem.ranks.observe(self)
+            R = AX - BX * problem.device.upload(values)
+            norms = self.problem.norms(R)
             self.residuals.append(norms)
             if norms.mean() < smallest:
                 best, best_X, smallest = number, X, norms.mean()
             elif norms.mean() > 2.0**self.restart_control * smallest:
-                basis, (AX, BX) = None, pencil.multiply(X)
+                basis, (AX, BX) = None, problem.multiply(X)
             active = norms > self.tol
-            self._say(f"iteration {number}, {active.sum()} active", values, norms)
+            self._print(f"iteration {number}, {active.sum()} active", values, norms)
             if not active.any():
                 break
-            # The directions of [1]: what the last step added to X, here orthonormal and orthogonal to X.
-            known = [(X, AX, BX)]
+            # P is what the last step has added to X, made orthonormal and orthogonal to X.
+            basis_parts = [(X, AX, BX)]
             if basis is not None and coefficients is not None:
-                known.append(pencil.combine(pencil.directions(*coefficients, active), *basis))
-            W = product(self.M, R if active.all() else R[:, pencil.device.upload(np.flatnonzero(active))], "M")
-            X_P, _, B_X_P = (side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
+                basis_parts.append(problem.combine(problem.implicit_directions(*coefficients, active), *basis))
+            W = multiply_block(self.M, R if active.all() else R[:, problem.device.upload(np.flatnonzero(active))], "M")
+            X_P, _, B_X_P = (concatenate_columns(problem.device, parts) for parts in zip(*basis_parts, strict=True))
             if fixed is not None:
-                X_P, B_X_P = (side_by_side(pencil.device, parts) for parts in ((fixed, X_P), (B_fixed, B_X_P)))
-            W = pencil.orthonormal(W, X_P, B_X_P)
+                X_P, B_X_P = (concatenate_columns(problem.device, parts) for parts in ((fixed, X_P), (B_fixed, B_X_P)))
+            W = problem.orthonormal(W, X_P, B_X_P)
             if W.shape[1] == 0:
-                break  # (the residuals hold nothing new)
-            known.append((W, *pencil.multiply(W)))
-            basis = tuple(side_by_side(pencil.device, parts) for parts in zip(*known, strict=True))
-            mass = pencil.inner(basis[0], basis[2])
-            values, C = pencil.ritz(pencil.inner(basis[0], basis[1]), mass, count)
+                break  # the residuals lie in the span of the basis
+            basis_parts.append((W, *problem.multiply(W)))
+            basis = tuple(concatenate_columns(problem.device, parts) for parts in zip(*basis_parts, strict=True))
+            mass = problem.inner(basis[0], basis[2])
+            values, C = problem.ritz(problem.inner(basis[0], basis[1]), mass, count)
             self.values.append(values)
             coefficients = C, mass
-            X, AX, BX = pencil.combine(C, *basis)
+            X, AX, BX = problem.combine(C, *basis)
         else:
-            norms = self.pencil.norms(AX - BX * pencil.device.upload(values))
+            norms = self.problem.norms(AX - BX * problem.device.upload(values))
             if norms.mean() < smallest:
                 best, best_X, smallest = maxiter + 1, X, norms.mean()
                 self.residuals.append(norms)
@@ -219,47 +241,48 @@ class _Search:
     def _constraints(self, Y: Array | None) -> tuple[Array | None, Array | None]:
         if Y is None:
             return None, None
-        fixed = self.pencil.orthonormal(Y)
+        fixed = self.problem.orthonormal(Y)
         if fixed.shape[1] < Y.shape[1]:
             raise ValueError("Linearly dependent constraints: give Y of full rank")
-        return fixed, product(self.pencil.B, fixed, "B")
+        return fixed, multiply_block(self.problem.B, fixed, "B")
 
     def _rayleigh_ritz(self, X: Array) -> tuple[Host, tuple[Array, ...]]:
-        """Turn a block into its Ritz vectors, with products computed afresh."""
-        AX, BX = self.pencil.multiply(X)
-        gram, mass = self.pencil.inner(X, AX), self.pencil.inner(X, BX)
-        values, coefficients = self.pencil.ritz(gram, mass, X.shape[1])
-        return values, self.pencil.combine(coefficients, X, AX, BX)
+        """Return the Ritz values and Ritz vectors of a block, and new products of A and B with them."""
+        AX, BX = self.problem.multiply(X)
+        gram, mass = self.problem.inner(X, AX), self.problem.inner(X, BX)
+        values, coefficients = self.problem.ritz(gram, mass, X.shape[1])
+        return values, self.problem.combine(coefficients, X, AX, BX)
 
     def _finish(self, best: int, X: Array, fixed: Array | None, B_fixed: Array | None) -> tuple[Host, Array]:
-        """Make the best block satisfy everything exactly: constraints, orthonormality, Ritz values."""
+        """Project the best block and solve its Rayleigh-Ritz problem once more, to remove rounding errors."""
         if fixed is not None and B_fixed is not None:
-            X = self.pencil.without(X, fixed, B_fixed)
+            X = self.problem.project_out(X, fixed, B_fixed)
         values, (X, AX, BX) = self._rayleigh_ritz(X)
-        norms = self.pencil.norms(AX - BX * self.pencil.device.upload(values))
+        norms = self.problem.norms(AX - BX * self.problem.device.upload(values))
         del self.values[best + 1 :], self.residuals[best + 1 :]
         self.values.append(values)
         self.residuals.append(norms)
         self._warn(norms, "Exited postprocessing", stacklevel=6)
-        self._say("final", values, norms)
+        self._print("final", values, norms)
         return values, X
 
-    def _warn(self, norms: Host, when: str, more: str = "", stacklevel: int = 5) -> None:
+    def _warn(self, norms: Host, event: str, details: str = "", stacklevel: int = 5) -> None:
+        """Warn if a residual has not reached the tolerance."""
         if not norms.max() <= self.tol:
-            text = f"{when} with accuracies {norms}, not reaching the requested tolerance {self.tol}{more}."
+            text = f"{event} with accuracies {norms}, not reaching the requested tolerance {self.tol}{details}."
             warnings.warn(text, UserWarning, stacklevel=stacklevel)
 
-    def _say(self, what: str, values: Host, norms: Host) -> None:
+    def _print(self, title: str, values: Host, norms: Host) -> None:
         if self.verbosity:
-            print(f"{what}: eigenvalues {values}, residual norms {norms}")
+            print(f"{title}: eigenvalues {values}, residual norms {norms}")
 
 
-def _solve_dense(pencil: Pencil, X: Array, num_constraints: int) -> tuple[Host, Array]:
+def _solve_dense(problem: Eigenproblem, X: Array, num_constraints: int) -> tuple[Host, Array]:
     rows, columns = X.shape
-    if pencil.ranks is not None:
+    if problem.ranks is not None:
         raise ShapeError(
             f"ranks that share a matrix need {_MIN_ROWS_PER_COLUMN} rows for each of the {columns} columns of X, and "
-            "one for each of Y: solve so small a problem on one"
+            "one for each of Y: solve such a small problem on one rank"
         )
     warnings.warn(
         f"The problem size {rows} minus the constraints size {num_constraints} is too small relative to the block size "
@@ -269,21 +292,21 @@ def _solve_dense(pencil: Pencil, X: Array, num_constraints: int) -> tuple[Host, 
     )
     if num_constraints:
         raise NotImplementedError(
-            "The dense eigensolver does not support constraints: leave Y out, or take a smaller X"
+            "The dense eigensolver does not support constraints: leave Y out, or use fewer columns in X"
         )
-    identity = pencil.device.upload(np.eye(rows, dtype=X.dtype))
-    A, B = (pencil.device.download(product) for product in pencil.multiply(identity))
+    identity = problem.device.upload(np.eye(rows, dtype=X.dtype))
+    A, B = (problem.device.download(product) for product in problem.multiply(identity))
     count = min(rows, columns)
     if count == 0:
         return np.empty(0, X.real.dtype), X
-    first = rows - count if pencil.largest else 0
-    values, vectors = eigh(A, None if pencil.B is None else B, subset_by_index=(first, first + count - 1))
-    order = slice(None, None, -1 if pencil.largest else 1)
-    return values[order], pencil.device.upload(np.ascontiguousarray(vectors[:, order]))
+    first = rows - count if problem.largest else 0
+    values, vectors = eigh(A, None if problem.B is None else B, subset_by_index=(first, first + count - 1))
+    order = slice(None, None, -1 if problem.largest else 1)
+    return values[order], problem.device.upload(np.ascontiguousarray(vectors[:, order]))
 
 
 def _block(device: Device, array: Any, name: str) -> Array:
-    """Bring a block of the caller's to the device, floating."""
+    """Return the caller's block as a floating-point array on the device."""
     array = array if device_of(array) is not None else np.asarray(array)
     if array.ndim != 2:
         raise ValueError(f"expected rank-2 array for argument {name}, got shape {array.shape}")

@@ -1,4 +1,21 @@
-"""Stabilized biconjugate gradients."""
+"""Stabilized biconjugate gradients (van der Vorst 1992), in four passes over vectors per iteration.
+
+    pass         equations                                         scalars                              vectors
+    project      v = A·p;  <r̂, v>                                                                       2
+    half         s = r - alpha·v;  <s, s>                          alpha = rho / <r̂, v>                 3
+    stabilize    t = A·s;  <t, s>, <t, t>, <r̂, s>, <r̂, t>          omega = <t, s> / <t, t>              3
+    update       x += alpha·p + omega·s;  r = s - omega·t;         rho = <r̂, s> - omega·<r̂, t>          8
+                 p = r + beta·(p - omega·v);  <r, r>               beta = alpha/omega · rho / rho_old
+
+An iteration moves 16 vectors, besides those of the two products. In the program, r̂ is `shadow`, and s is stored in `r`.
+With a preconditioner the products are v = A·M·p and t = A·M·s, and M·p and M·s take the places of p and s in the update
+of x.
+
+The new rho is computed from products with s and t, before r = s - omega·t is known: this saves a pass, because the
+direction p needs rho. If s is already small enough, omega = 0 makes the rest of the iteration finish the half step.
+Convergence is decided in `project`, the pass after `update`, so `update` does not have to wait for the sums of all
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +26,16 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.linear_system import make_system
-from gsparse.linalg.krylov.solve_loop import Iteration
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import SolveResult
 
 __all__ = ["PROGRAM", "bicgstab"]
 
-_RHO, _OMEGA = 4, 5  # stop codes: which scalar vanished
+_RHO, _OMEGA = 4, 5  # stop codes: the scalar that became zero
 
-# `r` is the residual, and between `half` and `update` that of the half step, s. The next rho, which the direction
-# needs, comes from products with s and t before r = s - omega*t is known: so two passes become one, and the four move
-# 16 vectors. Where the half step is good enough, omega = 0 lets the rest of the iteration finish it. Whether to go on
-# is decided in the next pass, which need not wait for the sums of all blocks.
 PROGRAM = Program(
     "bicgstab",
     "x b r shadow p v t p_hat s_hat",
@@ -31,17 +44,17 @@ PROGRAM = Program(
             "start",
             each="r = b - t; shadow = r; p = r",
             sums="rr = abs2(r)",
-            after="rho = rr; smallest = tiny * rr",
+            after="rho = rr; rho_min = tiny * rr",
         ),
         Step(
             "project",
             sums="rv = conj(shadow) * v",
             after="""
                 record(sqrt(rr))
-                stop = 4 if sqrt(abs2(rho)) < smallest else 5 if is_stuck > 0 else 0
+                stop = 4 if sqrt(abs2(rho)) < rho_min else 5 if is_stagnant > 0 else 0
                 stop = 3 if iteration >= maxiter else stop
                 stop = 1 if (sqrt(rr) < tolerance or rr == 0) and (stop != 3 or iteration == 0) else stop
-                stop = 2 if isnan(rr) else 1 if is_half > 0 else stop
+                stop = 2 if isnan(rr) else 1 if is_half_step > 0 else stop
             """,
             loose=True,
         ),
@@ -57,9 +70,9 @@ PROGRAM = Program(
             "stabilize",
             sums="ts = conj(t) * r; tt = abs2(t); shadow_s = conj(shadow) * r; shadow_t = conj(shadow) * t",
             after="""
-                is_half = 1 if sqrt(ss) < tolerance or ss == 0 else 0
-                is_stuck = 1 if sqrt(abs2(ts)) <= tiny * sqrt(tt) * sqrt(ss) else 0
-                omega = 0 if is_half > 0 else ts / tt
+                is_half_step = 1 if sqrt(ss) < tolerance or ss == 0 else 0
+                is_stagnant = 1 if sqrt(abs2(ts)) <= tiny * sqrt(tt) * sqrt(ss) else 0
+                omega = 0 if is_half_step > 0 else ts / tt
                 beta = alpha / (rho * omega)
                 rho = shadow_s - omega * shadow_t
                 beta *= rho
@@ -84,7 +97,7 @@ _REASONS = {
     _RHO: "broke down: the residual became orthogonal to the first one (rho = 0)",
     _OMEGA: "broke down: the stabilizing step became zero (omega = 0)",
 }
-_ADVICE = dict.fromkeys(_REASONS, "Begin elsewhere (x0), or use gmres.")
+_ADVICE = dict.fromkeys(_REASONS, "Start from another x0, or use gmres.")
 
 
 @register("solver")
@@ -106,32 +119,35 @@ def bicgstab(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
-        Of SciPy or CuPy. A GpuSparseMatrix (or what becomes one) runs in CUDA graphs without any wait for the host;
-        LinearOperators are called twice an iteration.
+        The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
+        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called twice per iteration.
     b : array, shape (N,) or (N, k)
-        NumPy or CuPy. Several right-hand sides are solved side by side, each with scalars of its own.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     x0 : array or "Mb", optional
-        Where to begin; 0 by default.
+        Initial guess; zero by default. "Mb" stands for ``M @ b``.
     rtol, atol : float, optional
-        It has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
+        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
     maxiter : int, optional
-        10·N by default.
+        Maximum number of iterations; 10·N by default.
     M : operator, optional
-        Approximates the inverse of A, from the right: `gsparse.linalg.ilu0` and its siblings, or what A may be.
+        Right preconditioner: approximates the inverse of A. `gsparse.linalg.ilu0` and its siblings return one; any
+        type that A may have is accepted too.
     callback : callable, optional
-        ``callback(xk)`` after each iteration, a last half one included. The host then waits for each of them.
+        Called as ``callback(xk)`` after each iteration, including a final half iteration. The host then waits for every
+        iteration.
     full_output : bool, optional
-        Give a `SolveResult` (which unpacks as ``x, info`` too).
+        Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
-        Show a bar (tqdm) with the residual.
+        Show a progress bar (tqdm) with the residual.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     info : int
-        0 where it converged, the number of iterations where it did not, -10 or -11 where it broke down. Both are told
-        relative to the first residual and to A, so that the scale of neither matters.
+        0 if the solve converged, the number of iterations if it did not, -10 or -11 if it broke down because rho or
+        omega became zero. Both are compared with the first residual and with A, so the scaling of the problem does not
+        matter.
 
     Raises
     ------
@@ -152,28 +168,28 @@ def bicgstab(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
-    system = make_system(A, b, x0, M)
+    monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
+    system = make_linear_system(A, b, x0, M)
     with system.solving():
-        found = _solve(system, rtol, atol, maxiter, watch)
-    return found if full_output else (found.x, found.info)
+        result = _solve(system, rtol, atol, maxiter, monitor)
+    return result if full_output else (result.x, result.info)
 
 
-def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Watch) -> SolveResult:
+def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:
     maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"p_hat": 0, "s_hat": 0} if system.M is None else {}
-    it = Iteration(system, PROGRAM, maxiter, sizes=unused, watch=watch)
+    loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor)
     tiny = float(np.finfo(system.dtype).eps) ** 2
-    it.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, tiny=tiny)
+    loop.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, tiny=tiny)
     if system.M is None:
         update = "update"
-        first, second = [it.apply(system.A, "p", "v")], [it.apply(system.A, "r", "t")]
+        first, second = [loop.apply(system.A, "p", "v")], [loop.apply(system.A, "r", "t")]
     else:
         update = "preconditioned_update"
-        first = [it.apply(system.M, "p", "p_hat"), it.apply(system.A, "p_hat", "v")]
-        second = [it.apply(system.M, "r", "s_hat"), it.apply(system.A, "s_hat", "t")]
-    begin = [it.apply(system.A, "x", "t")] if system.has_guess else []
-    begin += [it.step("start"), *first, it.step("project")]
-    body = [it.step("half"), *second, it.step("stabilize"), it.step(update), *first, it.step("project")]
-    it.run(begin, body)
-    return it.result(reasons=_REASONS, advice=_ADVICE, infos={_RHO: -10, _OMEGA: -11})
+        first = [loop.apply(system.M, "p", "p_hat"), loop.apply(system.A, "p_hat", "v")]
+        second = [loop.apply(system.M, "r", "s_hat"), loop.apply(system.A, "s_hat", "t")]
+    begin = [loop.apply(system.A, "x", "t")] if system.has_guess else []
+    begin += [loop.step("start"), *first, loop.step("project")]
+    body = [loop.step("half"), *second, loop.step("stabilize"), loop.step(update), *first, loop.step("project")]
+    loop.run(begin, body)
+    return loop.result(reasons=_REASONS, advice=_ADVICE, infos={_RHO: -10, _OMEGA: -11})

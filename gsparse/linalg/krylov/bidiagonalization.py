@@ -1,4 +1,13 @@
-"""What LSQR and LSMR share: Golub–Kahan bidiagonalization, stopping, SciPy's statistics."""
+"""The common part of LSQR and LSMR: Golub–Kahan bidiagonalization, stopping tests and SciPy's statistics.
+
+The vectors u and v are not normalised, which saves passes: the program's u is beta·u of the paper, and its v is
+alpha·v. The bidiagonalization then is, with the new scalars on the left of each line:
+
+    beta = norm(u):      u = A·v / alpha - alpha/beta·u          (pass `left`;  q = A·v)
+    alpha = norm(v):     v = Aᴴ·u / beta - beta/alpha·v          (pass `right`; z = Aᴴ·u)
+
+The pass `right` also applies the updates of x and of the directions, which wait for scalars of `left`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +17,14 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.linear_system import System
-from gsparse.linalg.krylov.solve_loop import Iteration
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
 
 __all__ = ["FIRST", "LEFT", "RIGHT", "START", "TESTS", "bidiagonalize", "result_of", "statistics"]
 
-# SciPy's `istop` is a stop code less this, but for the common ones.
+# SciPy's `istop` plus this is our stop code, except for the common codes.
 _ISTOP = 10
 _REASONS = {
     10: "x = 0 (or x0) is the exact solution",
@@ -29,31 +38,29 @@ _ADVICE = dict.fromkeys((13, 16), "Scale the columns of A, regularize (damp), or
 _ADVICE[MAXITER] = "Allow more iterations (maxiter; iter_lim of lsqr), scale the columns of A, or regularize (damp)."
 _INFOS = dict.fromkeys((10, 12, 14, 15), 0)
 
-# The bidiagonalization beta·u = A·v - alfa·u, alfa·v = Aᴴ·u - beta·v, with u and v kept unscaled: times beta and alfa.
-# One pass brings the new u and another the new v; that also does to x and the directions what waited for the scalars of
-# the iteration before. They move 3 vectors of A's rows and 7 (LSMR: 9) of its columns.
+# Parts of the two programs: the first steps, and the scalars after each pass.
 START = Step(
-    "start", each="u = b - q", sums="bb = abs2(u)", after="beta = sqrt(bb); by_beta = 1 / beta if bb > 0 else 0"
+    "start", each="u = b - q", sums="bb = abs2(u)", after="beta = sqrt(bb); inverse_beta = 1 / beta if bb > 0 else 0"
 )
 FIRST = """
-    alfa = sqrt(vv)
-    by_alfa = 1 / alfa
-    lag = alfa / beta
+    alpha = sqrt(vv)
+    inverse_alpha = 1 / alpha
+    alpha_over_beta = alpha / beta
     rnorm = beta
-    arnorm = alfa * beta
+    arnorm = alpha * beta
     record(beta)
     stop = 2 if isnan(vv) else 10 if arnorm == 0 or bnorm > 1e308 else 3 if maxiter <= 0 else 0
 """
 LEFT = """
     beta = sqrt(bb)
-    by_old = by_alfa
-    by_beta = 1 / beta if bb > 0 else 0
-    back = beta / alfa if bb > 0 else -1
+    inverse_alpha_old = inverse_alpha
+    inverse_beta = 1 / beta if bb > 0 else 0
+    beta_over_alpha = beta / alpha if bb > 0 else -1
 """
 RIGHT = """
-    alfa = sqrt(vv)
-    by_alfa = 1 / alfa
-    lag = alfa / beta
+    alpha = sqrt(vv)
+    inverse_alpha = 1 / alpha
+    alpha_over_beta = alpha / beta
 """
 TESTS = """
     iteration += 1
@@ -68,41 +75,41 @@ TESTS = """
 
 
 def bidiagonalize(
-    system: System,
+    system: LinearSystem,
     program: Program,
     damp: float,
     atol: float,
     btol: float,
     conlim: float,
     maxiter: int,
-    watch: Watch,
+    monitor: ConvergenceMonitor,
     *,
     variance: bool = False,
     **scalars: float,
-) -> Iteration:
-    """Run LSQR or LSMR. Synchronizes."""
+) -> SolveLoop:
+    """Run LSQR or LSMR, and return the finished loop. Synchronizes."""
     rows = system.A.shape[0]
-    it = Iteration(system, program, maxiter, sizes={"u": rows, "q": rows}, watch=watch)
-    it.state.set(
+    loop = SolveLoop(system, program, maxiter, sizes={"u": rows, "q": rows}, monitor=monitor)
+    loop.state.set(
         bnorm=system.tolerances(1, 0), damp=damp, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
         atol=atol, btol=btol, ctol=1 / conlim if conlim > 0 else 0,
         rho=1, **scalars,
     )  # fmt: skip
-    begin = [it.apply(system.A, "x", "q")] if system.has_guess else []
-    left, right = it.apply(system.A, "v", "q"), it.apply(system.A, "u", "z", adjoint=True)
-    begin += [it.step("start"), right, it.step("first")]
-    it.run(begin, [left, it.step("left"), right, it.step("right_with_variance" if variance else "right")])
-    return it
+    begin = [loop.apply(system.A, "x", "q")] if system.has_guess else []
+    left, right = loop.apply(system.A, "v", "q"), loop.apply(system.A, "u", "z", adjoint=True)
+    begin += [loop.step("start"), right, loop.step("first")]
+    loop.run(begin, [left, loop.step("left"), right, loop.step("right_with_variance" if variance else "right")])
+    return loop
 
 
-def result_of(it: Iteration) -> SolveResult:
-    """Give what the caller gets who wants the full output. Synchronizes."""
-    return it.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS)
+def result_of(loop: SolveLoop) -> SolveResult:
+    """Return the `SolveResult` for ``full_output=True``. Synchronizes."""
+    return loop.result(reasons=_REASONS, advice=_ADVICE, infos=_INFOS)
 
 
-def statistics(it: Iteration, *values: Array) -> tuple[Any, ...]:
-    """Give istop, iterations and norms as SciPy does, or arrays of them for several right-hand sides."""
-    stop = it.last.stop
+def statistics(loop: SolveLoop, *values: Array) -> tuple[Any, ...]:
+    """Return istop, iterations and the `values` as SciPy does; each is an array if b has several columns."""
+    stop = loop.last.stop
     istop = np.select([stop > _ISTOP - 1, (stop == BREAKDOWN) | (stop == MAXITER)], [stop - _ISTOP, 7], stop)
-    found = (istop, it.last.iterations, *values)
-    return found if len(it.system.shape) == 2 else tuple(value.item() for value in found)
+    columns = (istop, loop.last.iterations, *values)
+    return columns if len(loop.system.shape) == 2 else tuple(column.item() for column in columns)

@@ -1,4 +1,19 @@
-"""Conjugate gradients."""
+"""Conjugate gradients (Hestenes and Stiefel 1952), in three passes over vectors per iteration.
+
+    pass         equations                              scalars                              vectors read and written
+    direction    x += alpha·p;  p = r + beta·p          beta = rho / rho_old                 5
+    curvature    q = A·p;  <p, q>                       alpha = rho / <p, q>                 2
+    update       r -= alpha·q;  <r, r>                  rho = <r, r>                         3
+
+An iteration moves ten vectors, besides those of the product. Many kernels compute <p, q> together with the product;
+then `curvature` is no pass of its own, and eight vectors are left. With a preconditioner, z = M·r takes the place of r
+in the direction, rho is <r, z>, and the pass `weigh`, which computes it, reads two more vectors.
+
+The update of x is postponed to the direction pass of the next iteration, because that pass reads p anyway. Convergence
+is decided in the direction pass too. All of its blocks must finish the postponed update, so the decision is stored in
+`verdict` first, and the next pass copies it to `stop`. `rho_old` starts at infinity, which makes beta zero and the
+first direction equal to the residual.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +25,17 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.linear_system import make_system
+from gsparse.linalg.krylov.linear_system import make_linear_system
 from gsparse.linalg.krylov.refinement import refined
-from gsparse.linalg.krylov.solve_loop import Iteration
-from gsparse.linalg.krylov.symmetry import explained, more_for_hermitian
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, with_symmetry_advice
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "cg"]
 
-# `weight` is the weighted square of the residual that a direction is made for, `rho` that of the direction before: at
-# first infinite, so that the first direction is the residual itself. Whether to go on is decided with the direction, in
-# the pass that also takes the step of before: it has to read p anyway. An iteration moves ten vectors. That step none
-# of its blocks may leave out, so what it decides is a verdict, and `stop` follows in the next pass.
+# The end of both direction passes: record the residual, and decide whether to stop.
 _DECIDE = """
     record(sqrt(rr))
     verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 0
@@ -37,26 +49,26 @@ PROGRAM = Program(
         Step("weigh", sums="rz = conj(r) * z"),
         Step(
             "direction",
-            before="beta = rr / rho",
+            before="beta = rr / rho_old",
             each="x += alpha * p; p = r + beta * p",
-            after=f"weight = rr {_DECIDE}",
+            after=f"rho = rr {_DECIDE}",
         ),
         Step(
             "preconditioned_direction",
-            before="beta = rz / rho",
+            before="beta = rz / rho_old",
             each="x += alpha * p; p = z + beta * p",
-            after=f"weight = rz {_DECIDE}",
+            after=f"rho = rz {_DECIDE}",
         ),
         Step("curvature", sums="pq = conj(p) * q"),
         Step(
             "update",
-            before="length = weight / pq",
-            each="r -= length * q",
+            before="alpha = rho / pq",
+            each="r -= alpha * q",
             sums="rr = abs2(r)",
             after="""
-                alpha = weight / pq
+                alpha = rho / pq
                 iteration += 1 if verdict == 0 else 0
-                rho = weight
+                rho_old = rho
                 is_indefinite = 1 if pq < 0 and verdict == 0 else is_indefinite
                 stop = verdict
             """,
@@ -87,34 +99,35 @@ def cg(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
-        Of SciPy or CuPy. A GpuSparseMatrix (or what becomes one) runs in CUDA graphs without any wait for the host;
-        LinearOperators are called once an iteration.
+        The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
+        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called once per iteration.
     b : array, shape (N,) or (N, k)
-        NumPy or CuPy. Several right-hand sides are solved side by side, each with scalars of its own.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     x0 : array or "Mb", optional
-        Where to begin; 0 by default.
+        Initial guess; zero by default. "Mb" stands for ``M @ b``.
     rtol, atol : float, optional
-        It has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
+        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
     maxiter : int, optional
-        10·N by default.
+        Maximum number of iterations; 10·N by default.
     M : operator, optional
-        Approximates the inverse of A: `gsparse.linalg.jacobi` and its siblings, or anything that A may be.
+        Preconditioner: approximates the inverse of A. `gsparse.linalg.jacobi` and its siblings return one; any type
+        that A may have is accepted too.
     callback : callable, optional
-        ``callback(xk)`` after each iteration. The host then waits for each of them.
+        Called as ``callback(xk)`` after each iteration. The host then waits for every iteration.
     inner_dtype : dtype, optional
-        With float32, iterate in float32 and refine the solution in b's dtype (`gsparse.linalg.krylov.refinement`). A
+        With float32, iterate in float32 and refine the solution in b's dtype (`gsparse.linalg.krylov.refinement`). The
         callback is then called after each correction.
     full_output : bool, optional
-        Give a `SolveResult` (which unpacks as ``x, info`` too).
+        Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
-        Show a bar (tqdm) with the residual.
+        Show a progress bar (tqdm) with the residual.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     info : int
-        0 where it converged, else the number of iterations.
+        0 if the solve converged, otherwise the number of iterations.
 
     Raises
     ------
@@ -135,27 +148,27 @@ def cg(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
-    system = make_system(A, b, x0, M)
+    monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
+    system = make_linear_system(A, b, x0, M)
     solve = _solve if inner_dtype is None else partial(refined, _solve, inner_dtype)
     with system.solving():
-        found = solve(system, rtol, atol, maxiter, watch)
-        found = explained(found, system) if full_output else found
-    return found if full_output else (found.x, found.info)
+        result = solve(system, rtol, atol, maxiter, monitor)
+        result = with_symmetry_advice(result, system) if full_output else result
+    return result if full_output else (result.x, result.info)
 
 
-def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, watch: Watch) -> SolveResult:
+def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:
     maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
-    it = Iteration(system, PROGRAM, maxiter, watch=watch)
-    it.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, rho=np.inf)
-    begin = [it.apply(system.A, "x", "q"), it.step("start")]
+    loop = SolveLoop(system, PROGRAM, maxiter, monitor=monitor)
+    loop.state.set(tolerance=system.tolerances(rtol, atol), maxiter=maxiter, rho_old=np.inf)
+    begin = [loop.apply(system.A, "x", "q"), loop.step("start")]
     if system.M is None:
-        decide = [it.step("direction")]
+        decide = [loop.step("direction")]
     else:
-        decide = [it.apply(system.M, "r", "z"), it.step("weigh"), it.step("preconditioned_direction")]
-    advance = [*it.apply_and_sum(system.A, "p", "q", "curvature"), it.step("update")]
-    it.run([*begin, *decide], [*advance, *decide])
-    if it.last["is_indefinite"].any():
+        decide = [loop.apply(system.M, "r", "z"), loop.step("weigh"), loop.step("preconditioned_direction")]
+    advance = [*loop.apply_and_sum(system.A, "p", "q", "curvature"), loop.step("update")]
+    loop.run([*begin, *decide], [*advance, *decide])
+    if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
-        return it.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite))
-    return it.result(advice={MAXITER: more_for_hermitian(system)})
+        return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite))
+    return loop.result(advice={MAXITER: hermitian_maxiter_advice(system)})

@@ -1,4 +1,17 @@
-"""Chebyshev iteration: no dot products, so nothing to wait for but the residual's norm."""
+"""Chebyshev iteration (Saad 2003, algorithm 12.1), in one pass over vectors per iteration.
+
+It needs no inner products: the only sum is the norm of the residual, which decides convergence. All eigenvalues of A
+(of M·A) have to lie within theta ± delta. tau is rho/delta in Saad's notation, which is finite for delta = 0 too.
+
+    pass       equations                                          scalars                                    vectors
+    advance                                                       tau = 1 / (2·theta - delta²·tau_old)       0
+    update     x += d;  r -= A·d;  <r, r>;                        d_factor = delta²·tau·tau_old              7
+               d = d_factor·d + r_factor·r                        r_factor = 2·tau
+
+With a preconditioner, z = M·r takes the place of r in d, and the pass is split in two: `residual` moves 6 vectors and
+`direct` 3. In the first iteration the factor 2 is 1 (`factor`), as in Chebyshev's T₁ = t and Tₖ₊₁ = 2t·Tₖ - Tₖ₋₁.
+`advance` has no vectors. It is separate because a pass cannot change scalars that it uses.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +22,9 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.linear_system import System, make_system
-from gsparse.linalg.krylov.solve_loop import Iteration
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, CONVERGED, SolveResult
 
@@ -19,9 +32,6 @@ __all__ = ["ESTIMATE", "PROGRAM", "chebyshev"]
 
 _DIVERGED = 4
 
-# With eigenvalues within center ± spread, tau is rho/spread in Saad's notation, where that stays finite for spread = 0.
-# Only its first value has one term. One pass moves 7 vectors (with M, two move 9); `advance` touches no vector: a pass
-# cannot change scalars that it uses.
 PROGRAM = Program(
     "chebyshev",
     "x b r z d q",
@@ -31,20 +41,20 @@ PROGRAM = Program(
             "advance",
             after="""
                 record(sqrt(rr))
-                first = rr if iteration == 0 else first
-                stop = 3 if iteration >= maxiter else 4 if rr > 1e20 * first else 0
+                rr_first = rr if iteration == 0 else rr_first
+                stop = 3 if iteration >= maxiter else 4 if rr > 1e20 * rr_first else 0
                 stop = 2 if isnan(rr) else 1 if sqrt(rr) < tolerance or rr == 0 else stop
-                fade = spread2 * tau
-                tau = 1 / (terms * center - spread2 * tau)
-                fade *= tau
-                gain = terms * tau
-                terms = 2
+                d_factor = delta2 * tau
+                tau = 1 / (factor * theta - delta2 * tau)
+                d_factor *= tau
+                r_factor = factor * tau
+                factor = 2
             """,
         ),
-        Step("direct", each="d = fade * d + gain * z"),
+        Step("direct", each="d = d_factor * d + r_factor * z"),
         Step(
             "update",
-            each="x += d; r -= q; d = fade * d + gain * r",
+            each="x += d; r -= q; d = d_factor * d + r_factor * r",
             sums="rr = abs2(r)",
             after="iteration += 1",
         ),
@@ -52,8 +62,8 @@ PROGRAM = Program(
     ),
 )
 
-# Conjugate gradients from an arbitrary r. They leave beta and 1/alpha in the history, by turns, of which the
-# tridiagonal matrix of Lanczos consists: its eigenvalues approximate the outermost ones of M·A.
+# Conjugate gradients from an arbitrary r, to estimate the bounds. They record beta and 1/alpha alternately. These give
+# Lanczos's tridiagonal matrix, whose eigenvalues approximate the outermost eigenvalues of M·A.
 ESTIMATE = Program(
     "chebyshev_estimate",
     "x b r z p q",
@@ -61,35 +71,36 @@ ESTIMATE = Program(
         Step("weigh", sums="rz = real(conj(r) * z)"),
         Step(
             "direction",
-            before="beta = rz / rho",
+            before="beta = rz / rho_old",
             each="p = z + beta * p",
             after="""
                 iteration += 1
-                record(rz / rho)
-                weight = rz
-                least = tiny * rz if iteration == 1 else least
-                stop = 2 if rz < 0 else 3 if iteration >= maxiter or isnan(rz) else 1 if rz <= least else 0
+                record(rz / rho_old)
+                rho = rz
+                rz_min = tiny * rz if iteration == 1 else rz_min
+                stop = 2 if rz < 0 else 3 if iteration >= maxiter or isnan(rz) else 1 if rz <= rz_min else 0
             """,
         ),
         Step("curvature", sums="pq = real(conj(p) * q)"),
         Step(
             "update",
-            before="alpha = weight / pq",
+            before="alpha = rho / pq",
             each="r -= alpha * q",
             after="""
                 iteration += 1
-                record(pq / weight)
-                rho = weight
+                record(pq / rho)
+                rho_old = rho
                 stop = 2 if pq <= 0 else 0
             """,
         ),
     ),
 )
-# Steps of the estimate, and what its outermost eigenvalues are multiplied by: the largest is found to a few percent and
-# may be exceeded by as much as the smallest; the smallest is found much later, and too low costs less than too high.
-# Where the residual vanishes before, all eigenvalues are found.
-_STEPS = 50
+# Steps of conjugate gradients for the estimate.
+_ESTIMATE_STEPS = 50
+# Factors for the estimated smallest and largest eigenvalue. The largest is known to a few percent after these steps.
+# The smallest converges much later, and a lower bound that is too low costs less than one that is too high.
 _MARGINS = 0.3, 1.05
+# Factors if the residual vanished before: the estimates then are eigenvalues.
 _EXACT_MARGINS = 0.99, 1.01
 
 
@@ -113,40 +124,44 @@ def chebyshev(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
-        Of SciPy or CuPy. A GpuSparseMatrix (or what becomes one) runs in CUDA graphs without any wait for the host;
-        LinearOperators are called once an iteration.
+        The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
+        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called once per iteration.
     b : array, shape (N,) or (N, k)
-        NumPy or CuPy. Several right-hand sides are solved side by side.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time.
     x0 : array or "Mb", optional
-        Where to begin; 0 by default.
+        Initial guess; zero by default. "Mb" stands for ``M @ b``.
     bounds : (float, float), optional
-        Between which all eigenvalues of A are, of M·A with a preconditioner; both positive or both negative. Estimated
-        where not given, by 50 steps of conjugate gradients: then A has to be Hermitian and positive definite.
+        An interval that contains all eigenvalues of A, or of M·A with a preconditioner; both ends are positive or both
+        negative. By default the bounds are estimated by 50 steps of conjugate gradients, for which A has to be
+        Hermitian and positive definite.
     rtol, atol : float, optional
-        It has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
+        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)``.
     maxiter : int, optional
-        10·N by default.
+        Maximum number of iterations; 10·N by default.
     M : operator, optional
-        Approximates the inverse of A: `gsparse.linalg.jacobi` and its siblings, or anything that A may be.
+        Preconditioner: approximates the inverse of A. `gsparse.linalg.jacobi` and its siblings return one; any type
+        that A may have is accepted too.
     callback : callable, optional
-        ``callback(xk)`` after each iteration. The host then waits for each of them.
+        Called as ``callback(xk)`` after each iteration. The host then waits for every iteration.
     full_output : bool, optional
-        Give a `SolveResult` (which unpacks as ``x, info`` too).
+        Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
-        Show a bar (tqdm) with the residual.
+        Show a progress bar (tqdm) with the residual.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     info : int
-        0 where it converged, else the number of iterations; it stops early where the residual has grown by 1e10.
+        0 if the solve converged, otherwise the number of iterations. It stops early if the norm of the residual has
+        grown by a factor of 1e10.
 
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
     ValueError
-        If `bounds` are no interval without 0, or are to be estimated and A or M is not positive definite.
+        If `bounds` is not an interval, or contains 0; or if the bounds are to be estimated and A or M is not positive
+        definite.
 
     References
     ----------
@@ -166,65 +181,71 @@ def chebyshev(
     """
     if bounds is not None and not (bounds[0] <= bounds[1] and bounds[0] * bounds[1] > 0):
         raise ValueError(f"bounds must be an interval (low, high) without 0, got {bounds}")
-    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
-    system = make_system(A, b, x0, M)
+    monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
+    system = make_linear_system(A, b, x0, M)
     with system.solving():
         low, high = _estimate(system) if bounds is None else bounds
-        found = _solve(system, low, high, rtol, atol, maxiter, watch)
-    return found if full_output else (found.x, found.info)
+        result = _solve(system, low, high, rtol, atol, maxiter, monitor)
+    return result if full_output else (result.x, result.info)
 
 
 def _solve(
-    system: System, low: float, high: float, rtol: float, atol: float, maxiter: int | None, watch: Watch
+    system: LinearSystem,
+    low: float,
+    high: float,
+    rtol: float,
+    atol: float,
+    maxiter: int | None,
+    monitor: ConvergenceMonitor,
 ) -> SolveResult:
     maxiter = 10 * system.A.whole_shape[0] if maxiter is None else maxiter
-    it = Iteration(system, PROGRAM, maxiter, sizes={"z": 0} if system.M is None else {}, watch=watch)
-    center, spread = (high + low) / 2, (high - low) / 2
+    loop = SolveLoop(system, PROGRAM, maxiter, sizes={"z": 0} if system.M is None else {}, monitor=monitor)
+    theta, delta = (high + low) / 2, (high - low) / 2
     tolerance = system.tolerances(rtol, atol)
-    it.state.set(tolerance=tolerance, maxiter=maxiter, center=center, spread2=spread * spread, terms=1)
-    begin = [it.apply(system.A, "x", "q")] if system.has_guess else []
-    multiply = it.apply(system.A, "d", "q")
-    start = it.step("start")
+    loop.state.set(tolerance=tolerance, maxiter=maxiter, theta=theta, delta2=delta * delta, factor=1)
+    begin = [loop.apply(system.A, "x", "q")] if system.has_guess else []
+    multiply = loop.apply(system.A, "d", "q")
+    start = loop.step("start")
     if system.M is None:
-        advance, direct = it.step("advance"), it.step("direct", z="r")
+        advance, direct = loop.step("advance"), loop.step("direct", z="r")
         begin += [start, advance, direct, advance]
-        body = [multiply, it.step("update"), advance]
+        body = [multiply, loop.step("update"), advance]
     else:
-        rest = [it.step("advance"), it.apply(system.M, "r", "z"), it.step("direct")]
-        begin += [start, *rest]
-        body = [multiply, it.step("residual"), *rest]
-    it.run(begin, body)
-    wide = f"Give wider bounds than ({low:.3g}, {high:.3g}), or use cg, gmres or bicgstab."
+        next_direction = [loop.step("advance"), loop.apply(system.M, "r", "z"), loop.step("direct")]
+        begin += [start, *next_direction]
+        body = [multiply, loop.step("residual"), *next_direction]
+    loop.run(begin, body)
+    wider_bounds = f"Pass wider bounds than ({low:.3g}, {high:.3g}), or use cg, gmres or bicgstab."
     reasons = {_DIVERGED: "diverged: there are eigenvalues outside of the bounds"}
-    return it.result(reasons=reasons, advice={_DIVERGED: wide})
+    return loop.result(reasons=reasons, advice={_DIVERGED: wider_bounds})
 
 
-def _estimate(system: System) -> tuple[float, float]:
+def _estimate(system: LinearSystem) -> tuple[float, float]:
     """Estimate the smallest and the largest eigenvalue of M·A. Synchronizes."""
-    it = Iteration(system, ESTIMATE, 2 * _STEPS, sizes={"z": 0} if system.M is None else {})
-    it.state.set(maxiter=2 * _STEPS, rho=np.inf, tiny=float(np.finfo(system.dtype).eps) ** 2)
+    loop = SolveLoop(system, ESTIMATE, 2 * _ESTIMATE_STEPS, sizes={"z": 0} if system.M is None else {})
+    loop.state.set(maxiter=2 * _ESTIMATE_STEPS, rho_old=np.inf, tiny=float(np.finfo(system.dtype).eps) ** 2)
     xp = system.device.xp
-    # Any vector will do that is not rich in few eigenvectors: a chirp.
-    it.vectors["r"][...] = xp.sin(xp.arange(1, system.x.size + 1, dtype=np.float64) ** 2)
+    # The starting vector must not consist of a few eigenvectors only. A chirp contains all frequencies.
+    loop.vectors["r"][...] = xp.sin(xp.arange(1, system.x.size + 1, dtype=np.float64) ** 2)
     renamed = {"z": "r"} if system.M is None else {}
-    begin = [] if system.M is None else [it.apply(system.M, "r", "z")]
-    begin += [it.step("weigh", **renamed), it.step("direction", **renamed)]
-    body = [it.apply(system.A, "p", "q"), it.step("curvature"), it.step("update"), *begin]
-    it.run(begin, body, per_graph=8)
-    if np.any(it.last.stop == BREAKDOWN):
+    begin = [] if system.M is None else [loop.apply(system.M, "r", "z")]
+    begin += [loop.step("weigh", **renamed), loop.step("direction", **renamed)]
+    body = [loop.apply(system.A, "p", "q"), loop.step("curvature"), loop.step("update"), *begin]
+    loop.run(begin, body, per_graph=8)
+    if np.any(loop.last.stop == BREAKDOWN):
         raise ValueError("A (or M) is not positive definite, so its eigenvalues cannot be estimated: give bounds")
-    ritz = np.concatenate([_ritz_values(column) for column in it.residuals.reshape(-1, system.columns).T])
+    ritz = np.concatenate([_ritz_values(column) for column in loop.residuals.reshape(-1, system.columns).T])
     if not ritz.size:
         return 1.0, 1.0
-    margins = _EXACT_MARGINS if np.all(it.last.stop == CONVERGED) else _MARGINS
+    margins = _EXACT_MARGINS if np.all(loop.last.stop == CONVERGED) else _MARGINS
     return margins[0] * float(ritz.min()), margins[1] * float(ritz.max())
 
 
 def _ritz_values(history: Any) -> Any:
-    """Give the eigenvalues of Lanczos's tridiagonal matrix out of 0, 0, 1/alpha, beta, 1/alpha, beta, ..."""
+    """Return the eigenvalues of Lanczos's tridiagonal matrix, from the history 0, 0, 1/alpha, beta, 1/alpha, ..."""
     history = history[~np.isnan(history)]
-    inverse = history[2::2]
-    beta = history[3::2][: max(len(inverse) - 1, 0)]
-    diagonal, beside = inverse.copy(), np.sqrt(beta) * inverse[:-1]
-    diagonal[1:] += beta * inverse[:-1]
-    return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+    inverse_alpha = history[2::2]
+    beta = history[3::2][: max(len(inverse_alpha) - 1, 0)]
+    diagonal, off_diagonal = inverse_alpha.copy(), np.sqrt(beta) * inverse_alpha[:-1]
+    diagonal[1:] += beta * inverse_alpha[:-1]
+    return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))

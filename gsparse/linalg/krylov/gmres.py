@@ -1,4 +1,20 @@
-"""Generalised minimal residuals, restarted, and flexible."""
+"""Restarted GMRES (Saad and Schultz 1986) and flexible GMRES (Saad 1993).
+
+A cycle builds an orthonormal basis V of a Krylov space of B = M·A and minimises the residual over it. Iteration j of a
+cycle, counted from 0 (`gsparse.kernels.basis` derives it):
+
+    pass             equations                                                             vectors read and written
+    project          u = B·w;  p = Vᴴu, <w, u>                                             j + 2
+    orthogonalize    vⱼ = (w - V·s) / norm;  w = (u - [V vⱼ]·p) / norm;  s = [V vⱼ]ᴴw      j + 4
+
+and at the end of a cycle of m iterations:
+
+    combine          x += V·y                                                              m + 2
+    finish           w = b - A·x;  <w, w>                                                  3
+    measure          <w, w> of the preconditioned residual, with a preconditioner          1
+
+With `flexible`, u = A·z for z = M·w, the vectors z are kept too, and x += Z·y.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +31,18 @@ from gsparse.errors import DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.linear_system import System, dtype_of, make_system
-from gsparse.linalg.krylov.solve_loop import Iteration, Snapshot
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_dtype
+from gsparse.linalg.krylov.solve_loop import Snapshot, SolveLoop
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
 
-# w is what a cycle begins with, and then what the basis has not got yet; u = B·w. Steps of a cycle itself are
-# `gsparse.kernels.basis`. `factor` is SciPy's: the preconditioned residual, which a cycle knows, has to become so much
-# smaller than the residual has to.
+# The passes before and after the iterations of a cycle (these are in `gsparse.kernels.basis`). w is the preconditioned
+# residual, with which a cycle begins. `ptol_max_factor` is SciPy's: a cycle only knows the preconditioned residual, so
+# its tolerance is that residual times at most this factor. If a cycle reached its tolerance, but the true residual is
+# too large, the factor becomes smaller, otherwise larger.
 PROGRAM = Program(
     "gmres",
     "x b w u q",
@@ -35,8 +52,8 @@ PROGRAM = Program(
             sums="bb = abs2(b); mb = abs2(w)",
             after="""
                 bnorm = sqrt(bb)
-                part = tolerance / bnorm
-                inner_tolerance = sqrt(mb) * (part if part < 1 else 1)
+                reduction = tolerance / bnorm
+                inner_tolerance = sqrt(mb) * (reduction if reduction < 1 else 1)
             """,
         ),
         Step(
@@ -46,12 +63,12 @@ PROGRAM = Program(
             after="""
                 norm = sqrt(rr)
                 record(norm)
-                factor = 1
+                ptol_max_factor = 1
                 cycle_end = 0
                 stop = 2 if isnan(rr) else 1 if norm < tolerance or rr == 0 else 3 if maxiter <= 0 else 0
             """,
         ),
-        # Only before the first iteration is it recorded: then the cycle's estimate of the same is in its place.
+        # Later residuals have been recorded already, as the estimates of the cycle.
         Step(
             "measure",
             sums="ww = abs2(w)",
@@ -71,21 +88,21 @@ PROGRAM = Program(
                 stop = 3 if cycles >= maxiter or iteration >= limit else 0
                 stop = 2 if cycle_end == 2 or isnan(rr) else stop
                 stop = 1 if norm <= tolerance else stop
-                smaller = factor / 4 if factor / 4 > epsilon else epsilon
-                larger = factor * 1.5 if factor * 1.5 < 1 else 1
-                factor = smaller if cycle_end == 1 else larger
-                part = tolerance / norm
-                inner_tolerance = residual * (part if part < factor else factor)
+                smaller = ptol_max_factor / 4 if ptol_max_factor / 4 > epsilon else epsilon
+                larger = ptol_max_factor * 1.5 if ptol_max_factor * 1.5 < 1 else 1
+                ptol_max_factor = smaller if cycle_end == 1 else larger
+                reduction = tolerance / norm
+                inner_tolerance = residual * (reduction if reduction < ptol_max_factor else ptol_max_factor)
                 cycle_end = 0
             """,
         ),
     ),
 )
 
-# Iterations a CUDA graph at least: short cycles are put into one together.
-_PER_GRAPH = 8
+# Minimum number of iterations per CUDA graph: a graph contains several cycles if they are shorter.
+_MIN_ITERATIONS_PER_GRAPH = 8
 
-_ENDED = "The Krylov space has ended before a solution: A or M is singular, or there is a NaN. Try lsqr."
+_SPACE_ENDED = "The Krylov space ended before a solution was found: A or M is singular, or there is a NaN. Try lsqr."
 
 
 @register("solver")
@@ -108,49 +125,50 @@ def gmres(
 ) -> Any:
     """Solve A·x = b for any square A by generalised minimal residuals, with vectors that stay on the device.
 
-    An iteration reads the basis twice, though every vector is made orthogonal twice (`gsparse.kernels.basis`); whole
-    cycles run without any wait for the host. A cycle needs the memory of `restart` vectors.
+    Every basis vector is orthogonalised twice, but an iteration reads the basis only twice (`gsparse.kernels.basis`).
+    Whole cycles run without waiting for the host. A cycle needs the memory of `restart` vectors.
 
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
-        Of SciPy or CuPy.
+        The matrix or operator, SciPy's or CuPy's.
     b : array, shape (N,) or (N, k)
-        NumPy or CuPy. Several right-hand sides are solved side by side, each with a basis of its own.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own basis.
     x0 : array or "Mb", optional
-        Where to begin; 0 by default.
+        Initial guess; zero by default. "Mb" stands for ``M @ b``.
     rtol, atol : float, optional
-        It has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)`` at the end of a cycle. As in SciPy, a
-        cycle ends early by the preconditioned residual.
+        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)`` at the end of a cycle. As in
+        SciPy, the preconditioned residual decides whether a cycle ends early.
     restart : int, optional
-        Iterations a cycle; 20 by default, N at most.
+        Iterations per cycle; 20 by default, at most N.
     maxiter : int, optional
-        Cycles; 10·N by default. With ``callback_type="legacy"`` iterations.
+        Maximum number of cycles; 10·N by default. With ``callback_type="legacy"``, of iterations.
     M : operator, optional
-        Approximates the inverse of A: `gsparse.linalg.jacobi` and its siblings, or anything that A may be. Multiplied
-        from the left, as in SciPy; from the right where `flexible`.
+        Preconditioner: approximates the inverse of A. `gsparse.linalg.jacobi` and its siblings return one; any type
+        that A may have is accepted too. It is applied from the left, as in SciPy, or from the right if `flexible`.
     callback : callable, optional
-        Called with what `callback_type` says. The host then waits for each cycle.
+        Called with the argument that `callback_type` selects. The host then waits for every cycle.
     callback_type : {"legacy", "pr_norm", "x"}, optional
-        "x": the solution, after each cycle. "pr_norm": the preconditioned residual over norm(b), for each iteration,
-        at the end of its cycle. "legacy" (default): the same, and `maxiter` counts iterations.
+        "x": the solution, after each cycle. "pr_norm": the norm of the preconditioned residual divided by norm(b), for
+        each iteration, at the end of its cycle. "legacy" (default): the same, and `maxiter` counts iterations.
     full_output : bool, optional
-        Give a `SolveResult` (which unpacks as ``x, info`` too).
+        Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
-        Show a bar (tqdm) with the residual.
+        Show a progress bar (tqdm) with the residual.
     basis_dtype : dtype, optional
-        What the basis is stored in: ``float32`` halves the traffic of float64 (and of complex128) solves. Each cycle
-        begins with the residual in full precision, so the solution is as good; tight tolerances may need a cycle more.
+        The dtype in which the basis is stored: ``float32`` halves the traffic of float64 and complex128 solves. Each
+        cycle begins with the residual in full precision, so the solution is as accurate; tight tolerances may need one
+        more cycle.
     flexible : bool, optional
-        Let M differ from iteration to iteration, such as a solver: the preconditioned vectors are kept too, and the
-        residual itself is what a cycle minimises.
+        Allow M to differ from iteration to iteration, for example because it is a solver. The preconditioned vectors
+        are kept too, and a cycle minimises the residual itself.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     info : int
-        0 where it converged, else `maxiter`.
+        0 if the solve converged, otherwise `maxiter`.
 
     Raises
     ------
@@ -183,16 +201,17 @@ def gmres(
         raise ValueError(f"callback_type must be 'x', 'pr_norm' or 'legacy', got {callback_type!r}")
     if restart is not None and restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")
-    watch = _watch(callback, callback_type, progress, maxiter is not None)
-    system = make_system(A, b, x0, M)
+    monitor = _make_monitor(callback, callback_type, progress, maxiter is not None)
+    system = make_linear_system(A, b, x0, M)
     size = system.A.whole_shape[0]
     maxiter = 10 * size if maxiter is None else maxiter
     restart = max(1, min(20 if restart is None else restart, size))
-    stored = _stored(system.dtype, basis_dtype)
+    storage_dtype = _parse_basis_dtype(system.dtype, basis_dtype)
     limit = maxiter if callback is not None and callback_type == "legacy" else np.inf
     with system.solving():
-        found = _solve(system, rtol, atol, restart, maxiter, limit, watch, stored, flexible and M is not None)
-    return found if full_output else (found.x, found.info)
+        is_flexible = flexible and M is not None
+        result = _solve(system, rtol, atol, restart, maxiter, limit, monitor, storage_dtype, is_flexible)
+    return result if full_output else (result.x, result.info)
 
 
 @register("solver", accepts=gmres)
@@ -208,14 +227,14 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     x0 : array or "Mb", optional
         As for `gmres`.
     **options
-        The other parameters of `gmres`, of which `flexible` is True.
+        The other parameters of `gmres`; `flexible` is always True.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     info : int
-        0 where it converged, else `maxiter`.
+        0 if the solve converged, otherwise `maxiter`.
 
     Raises
     ------
@@ -240,112 +259,117 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     return gmres(A, b, x0, **{**options, "flexible": True})
 
 
-def _stored(dtype: np.dtype[Any], asked: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Give the dtype of the basis: that of vectors, or half of it, complex where they are."""
-    if asked is None:
+def _parse_basis_dtype(dtype: np.dtype[Any], basis_dtype: npt.DTypeLike | None) -> np.dtype[Any]:
+    """Return the dtype in which the basis of vectors of `dtype` is stored, which is complex if `dtype` is."""
+    if basis_dtype is None:
         return dtype
-    given = dtype_of(asked, "basis_dtype")
-    stored = np.result_type(given, np.complex64) if dtype.kind == "c" else given
+    requested = parse_dtype(basis_dtype, "basis_dtype")
+    storage = np.result_type(requested, np.complex64) if dtype.kind == "c" else requested
     allowed = {dtype, np.dtype(np.complex64 if dtype.kind == "c" else np.float32)}
-    if stored not in allowed:
-        raise DtypeError(f"a basis of {dtype} vectors is stored as {dtype} or in single precision, got {stored}")
-    return np.dtype(stored)
+    if storage not in allowed:
+        raise DtypeError(f"a basis of {dtype} vectors is stored as {dtype} or in single precision, got {storage}")
+    return np.dtype(storage)
 
 
-def _watch(callback: Callable[[Any], Any] | None, callback_type: str | None, progress: bool, bounded: bool) -> Watch:
+def _make_monitor(
+    callback: Callable[[Any], Any] | None, callback_type: str | None, progress: bool, bounded: bool
+) -> ConvergenceMonitor:
     if callback is None or callback_type == "x":
-        return Watch(callback, progress=progress, bounded=bounded)
-    given = 1  # residuals, the first of which is from before the first iteration
+        return ConvergenceMonitor(callback, progress=progress, bounded=bounded)
+    num_reported = 1  # the callback does not get the residual of the initial guess
 
-    def new_norms(iteration: Iteration, snapshot: Snapshot) -> Array:
-        nonlocal given
-        begin, given = given, len(iteration.residuals)
+    def new_norms(loop: SolveLoop, snapshot: Snapshot) -> Array:
+        nonlocal num_reported
+        begin, num_reported = num_reported, len(loop.residuals)
         bnorm = snapshot["bnorm"].real
-        return iteration.residuals[begin:] / (bnorm[0] if iteration.residuals.ndim == 1 else bnorm)
+        return loop.residuals[begin:] / (bnorm[0] if loop.residuals.ndim == 1 else bnorm)
 
     def call_with_each(norms: Array) -> None:
         for norm in norms:
             callback(norm)
 
-    return Watch(call_with_each, new_norms, progress, bounded)
+    return ConvergenceMonitor(call_with_each, new_norms, progress, bounded)
 
 
 def _solve(
-    system: System,
+    system: LinearSystem,
     rtol: float,
     atol: float,
     restart: int,
     maxiter: int,
     limit: float,
-    watch: Watch,
-    stored: np.dtype[Any],
+    monitor: ConvergenceMonitor,
+    storage_dtype: np.dtype[Any],
     flexible: bool,
 ) -> SolveResult:
     M_left = None if flexible else system.M
-    per_graph = -(-_PER_GRAPH // restart)
-    it = Iteration(
+    per_graph = -(-_MIN_ITERATIONS_PER_GRAPH // restart)
+    loop = SolveLoop(
         system,
         PROGRAM,
         maxiter * restart,
         sizes={} if M_left is not None else {"q": 0},
-        watch=watch,
+        monitor=monitor,
         history=max(2, per_graph) * restart + 1,
         norm="residual" if M_left is None else "preconditioned residual norm(M r)",
     )
-    it.state.set(
+    loop.state.set(
         tolerance=system.tolerances(rtol, atol),
         maxiter=maxiter,
         limit=limit,
         epsilon=float(np.finfo(system.dtype).eps),
     )
-    basis = kernels_of(it.device).Arnoldi(
-        it.device, it.state, it.vectors["w"], it.vectors["u"], restart, stored, flexible=flexible
+    basis = kernels_of(loop.device).Arnoldi(
+        loop.device, loop.state, loop.vectors["w"], loop.vectors["u"], restart, storage_dtype, flexible=flexible
     )
-    it.vectors.update({f"z{j}": z for j, z in enumerate(basis.preconditioned)})
+    loop.vectors.update({f"z{j}": z for j, z in enumerate(basis.preconditioned)})
 
     def multiply(j: int) -> list[Call]:
         if flexible:
-            return [it.apply(system.M, "w", f"z{j}"), it.apply(system.A, f"z{j}", "u")]
+            return [loop.apply(system.M, "w", f"z{j}"), loop.apply(system.A, f"z{j}", "u")]
         if M_left is not None:
-            return [it.apply(system.A, "w", "q"), it.apply(M_left, "q", "u")]
-        return [it.apply(system.A, "w", "u")]
+            return [loop.apply(system.A, "w", "q"), loop.apply(M_left, "q", "u")]
+        return [loop.apply(system.A, "w", "u")]
 
     def residual(name: str) -> list[Call]:
         if M_left is None:
-            return [it.apply(system.A, "x", "u"), it.step(name)]
-        calls = [it.apply(system.A, "x", "u"), it.step(name, w="q"), it.apply(M_left, "q", "w")]
-        return [*calls, it.step("measure")]
+            return [loop.apply(system.A, "x", "u"), loop.step(name)]
+        calls = [loop.apply(system.A, "x", "u"), loop.step(name, w="q"), loop.apply(M_left, "q", "w")]
+        return [*calls, loop.step("measure")]
 
-    scale = [it.step("scale", w="b")] if M_left is None else [it.apply(M_left, "b", "w"), it.step("scale")]
+    scale = [loop.step("scale", w="b")] if M_left is None else [loop.apply(M_left, "b", "w"), loop.step("scale")]
     body: list[Call] = []
     for j in range(restart):
-        body += [_unless_over(it, call) for call in multiply(j)]
-        body += [basis.project(j), basis.orthogonalize(j), _where_host_looks(it, basis.settle(j))]
-    body += [basis.combine(it.vectors["x"]), *residual("finish")]
-    it.run([*scale, *residual("start")], body, per_graph)
-    more = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)
-    return it.result(
-        advice={BREAKDOWN: _ENDED, MAXITER: more}, infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)}
+        body += [_skip_after_cycle(loop, call) for call in multiply(j)]
+        body += [basis.project(j), basis.orthogonalize(j), _unless_queued(loop, basis.settle(j))]
+    body += [basis.combine(loop.vectors["x"]), *residual("finish")]
+    loop.run([*scale, *residual("start")], body, per_graph)
+    at_maxiter = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)
+    return loop.result(
+        advice={BREAKDOWN: _SPACE_ENDED, MAXITER: at_maxiter},
+        infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)},
     )
 
 
-def _unless_over(it: Iteration, call: Call) -> Call:
-    """Leave a product out once the cycle is over, where the host can tell without waiting."""
+def _skip_after_cycle(loop: SolveLoop, call: Call) -> Call:
+    """Return a call that skips a product after the end of the cycle, if the host can tell without waiting."""
 
     def guarded() -> None:
-        if it.is_queued or _goes_on(it.state.look()):
+        if loop.is_queued or _is_cycle_running(loop.state.read()):
             call()
 
     return guarded
 
 
-def _where_host_looks(it: Iteration, settle: Call) -> Call:
+def _unless_queued(loop: SolveLoop, call: Call) -> Call:
+    """Return a call that is skipped if the host runs ahead of the device."""
+
     def guarded() -> None:
-        if not it.is_queued:
-            settle()
+        if not loop.is_queued:
+            call()
 
     return guarded
 
 
-def _goes_on(snapshot: Snapshot) -> bool:
+def _is_cycle_running(snapshot: Snapshot) -> bool:
     return bool(((snapshot.stop == 0) & (snapshot["cycle_end"] == 0)).any())

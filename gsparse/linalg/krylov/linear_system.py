@@ -1,4 +1,7 @@
-"""A·x = b made ready: checked, on one device, in one dtype; and the way back to the caller's kind of array."""
+"""The system A·x = b of one solve: checked, on one device and in one dtype.
+
+It also returns the solution as the kind of array that the caller passed.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,33 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 
-__all__ = ["System", "dtype_of", "make_system"]
+__all__ = ["LinearSystem", "make_linear_system", "parse_dtype"]
 
 
 @dataclass(eq=False)
-class System:
-    """Operators and vectors of one solve.
+class LinearSystem:
+    """The operators and vectors of one solve.
 
     Attributes
     ----------
     device : Device
     dtype : dtype
-        Of all vectors.
+        The dtype of all vectors.
     A : Operator
     M : Operator or None
         The preconditioner.
     b, x : array, shape (columns * rows,)
-        On the device, one column after the other; `x` begins as the guess and belongs to the solve.
+        On the device, one column after the other. `x` begins as the initial guess, and the solve overwrites it.
     columns : int
-        Right-hand sides.
+        Number of right-hand sides.
     has_guess : bool
-        Whether `x` may be other than 0.
+        Whether `x` may begin with a value other than zero.
     guess : array, optional
-        What `x` began as, where the caller gave it.
-    given : DenseInput
-        b as the caller passed it: the solution is returned in the same kind.
+        The initial guess as the caller passed it.
+    b_input : DenseInput
+        b as the caller passed it: the solution is returned as the same kind of array.
     shape : tuple of int
-        Of the solution as the caller gets it.
+        Shape of the solution that is returned to the caller.
     """
 
     device: Device
@@ -54,82 +57,87 @@ class System:
     x: Array
     columns: int
     has_guess: bool
-    given: DenseInput
+    b_input: DenseInput
     shape: tuple[int, ...]
     guess: Array | None = None
 
     @contextmanager
     def solving(self) -> Iterator[None]:
-        """Solve within this block: on the device, on a stream of its own."""
-        with self.device.active(), self.device.memory_guard(), self.device.apart():
+        """Make the device current within this block, and run its work on a stream of its own."""
+        with self.device.active(), self.device.memory_guard(), self.device.own_stream():
             yield
 
     def tolerances(self, rtol: float, atol: float) -> npt.NDArray[np.float64]:
-        """Give the residual norm to reach for each right-hand side; where b is 0, x is, and any residual will do."""
+        """Return the residual norm that each right-hand side has to reach.
+
+        Where b is zero, x is set to zero and the tolerance is infinite.
+        """
         if not isinstance(atol, float | int | np.number) or atol < 0:
             raise ValueError(f"atol must be a real, non-negative number, got {atol!r}")
         squares = np.array([float(self.device.xp.vdot(v, v).real) for v in self.b.reshape(self.columns, -1)])
-        norms = np.sqrt(self.total(squares))
+        norms = np.sqrt(self.sum_over_ranks(squares))
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0
         return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
 
-    def total(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Add numbers of the host up over all ranks that share the vectors. Synchronizes."""
+    def sum_over_ranks(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add host values up over all ranks that share the vectors. Synchronizes."""
         ranks = self.A.ranks
         if ranks is None:
             return values
         on_device = self.device.xp.array(values)
         ranks.allreduce(on_device)
-        return self.device.peek(on_device, ranks.wait)()
+        return self.device.read_async(on_device, ranks.wait)()
 
-    def nonfinite(self) -> list[str]:
-        """Name what was given and holds NaN or infinity: why a solve may have broken down. Synchronizes."""
+    def nonfinite_inputs(self) -> list[str]:
+        """Return the names of the inputs that contain NaN or infinity, which may explain a breakdown. Synchronizes."""
         values = getattr(getattr(self.A, "matrix", None), "device_data", None)
-        given = {"b": self.b, "x0": self.guess, "A": values}
+        inputs = {"b": self.b, "x0": self.guess, "A": values}
         with self.device.active():
-            bad = [
+            is_nonfinite = [
                 v is not None and not bool((np if device_of(v) is None else self.device.xp).isfinite(v).all())
-                for v in given.values()
+                for v in inputs.values()
             ]
-        total = self.total(np.array(bad, dtype=np.float64))
-        return [name for name, count in zip(given, total, strict=True) if count]
+        counts = self.sum_over_ranks(np.array(is_nonfinite, dtype=np.float64))
+        return [name for name, count in zip(inputs, counts, strict=True) if count]
 
     def deliver(self, x: Array) -> Array:
-        """Give flat columns to the caller: of the kind b was, a vector where there is one right-hand side."""
+        """Return flat columns as the caller gets them: the kind of array that b was, one of them as a vector."""
         x = x.reshape(self.columns, -1).T
-        if self.given.is_on_host:
+        if self.b_input.is_on_host:
             x = self.device.download(x)
         x = x.reshape(self.shape) if self.columns == 1 else x
-        return self.given.returned(x)
+        return self.b_input.returned(x)
 
 
-def make_system(A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None) -> System:
-    """Check and bring together what a solver was given.
+def make_linear_system(
+    A: Any, b: Any, x0: Any = None, M: Any = None, *, square: bool = True, dtype: Any = None
+) -> LinearSystem:
+    """Check the arguments of a solver, and bring them to one device and one dtype.
 
     Raises
     ------
     ShapeError, DeviceError, TypeError
-        Saying what is required and what came.
+        The message says what is required and what was passed.
     """
-    right = parse_dense(b)
+    b_input = parse_dense(b)
     guess = x0 if x0 is None or isinstance(x0, str) else parse_dense(x0)
-    device = device_for(A, right.array, M)
+    device = device_for(A, b_input.array, M)
     with device.active(), device.memory_guard():
-        return _make_system(device, A, right, guess, M, square, dtype)
+        return _make_system(device, A, b_input, guess, M, square, dtype)
 
 
 def _make_system(
     device: Device, A: Any, b: DenseInput, x0: DenseInput | str | None, M: Any, square: bool, dtype: Any
-) -> System:
+) -> LinearSystem:
     operator, preconditioner = as_operator(A, device), None if M is None else as_operator(M, device, "M")
     rows, size = operator.shape
     if square and rows != size:
         raise ShapeError(f"expected square matrix, but got shape={(rows, size)}: use lsqr or lsmr for least squares")
     if preconditioner is not None and preconditioner.shape != operator.shape:
         raise ShapeError(f"matrix and preconditioner have different shapes: {operator.shape}, {preconditioner.shape}")
-    if b.home is not None and b.home is not device:  # on GPUs only
-        raise DeviceError(f"the matrix lives on {device.name}, b on {b.home.name}: bring one to the other")
+    if b.gpu is not None and b.gpu is not device:  # on GPUs only
+        raise DeviceError(f"the matrix lives on {device.name}, b on {b.gpu.name}: bring one to the other")
     if b.ndim not in (1, 2) or b.shape[0] != rows:
         raise ShapeError(f"A and b have incompatible dimensions: shapes {operator.shape} and {b.shape}")
     columns = 1 if b.ndim == 1 else int(b.shape[1])
@@ -137,7 +145,7 @@ def _make_system(
         dtype = solve_dtype(operator, b)
     flat = b.flat(device, dtype, columns)
     if device.is_host and np.may_share_memory(flat, b.array):
-        flat = flat.copy()  # The caller's array may be read-only, for which numba would compile every kernel again.
+        flat = flat.copy()  # If the caller's array is read-only, numba would compile every kernel again for it.
     x, guess = device.xp.zeros(columns * size, dtype), None
     if isinstance(x0, str):
         if x0 != "Mb":
@@ -151,14 +159,14 @@ def _make_system(
         if guess.size != columns * size or guess.shape[0] != size:
             raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
         x[...] = x0.flat(device, dtype, columns)
-    shape = (size,) if columns == 1 else (size, columns)  # (SciPy's: a vector also for a column)
-    return System(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, b, shape, guess)
+    shape = (size,) if columns == 1 else (size, columns)  # like SciPy, one column gives a vector
+    return LinearSystem(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, b, shape, guess)
 
 
-def dtype_of(given: Any, name: str) -> np.dtype[Any]:
-    """Give the dtype that an argument of this name asks for."""
+def parse_dtype(value: Any, name: str) -> np.dtype[Any]:
+    """Return the dtype that the argument `name` asks for."""
     try:
-        found: np.dtype[Any] = np.dtype(given)
+        dtype: np.dtype[Any] = np.dtype(value)
     except TypeError as error:
-        raise DtypeError(f"{name} must be a dtype, got {given!r}") from error
-    return found
+        raise DtypeError(f"{name} must be a dtype, got {value!r}") from error
+    return dtype

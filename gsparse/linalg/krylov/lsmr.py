@@ -1,4 +1,15 @@
-"""LSMR: least squares by bidiagonalization, with a normal residual that always falls."""
+"""LSMR (Fong and Saunders 2011): least squares by bidiagonalization, in two passes over vectors per iteration.
+
+    pass      equations                                                               vectors read and written
+    left      u = A·v / alpha - alpha/beta·u;  <u, u>                                 3 of the length of A's rows
+    right     x += zeta/(rho·rhobar)·hbar;  h = v/alpha - thetanew/rho·h;             9 of the length of A's columns
+              hbar = h - thetabar·rho/(rhoold·rhobar)·hbar;
+              v = Aᴴ·u / beta - beta/alpha·v;  <v, v>, <x, x>, <x, hbar>, <hbar, hbar>
+
+`gsparse.linalg.krylov.bidiagonalization` explains u and v. The scalars have the names of SciPy's `lsmr`. The update of
+x needs zeta, which depends on the norm of the new v, so it is applied in the pass `right` of the next iteration, or at
+last by `finish`; norm(x) is computed from the products with hbar as if it had been applied.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +27,12 @@ from gsparse.linalg.krylov.bidiagonalization import (
     result_of,
     statistics,
 )
-from gsparse.linalg.krylov.linear_system import make_system
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
 __all__ = ["PROGRAM", "lsmr"]
 
-# x waits for a scalar that only the new v tells, so norm(x) comes from products with what x waits for.
 PROGRAM = Program(
     "lsmr",
     "x b u v h hbar q z",
@@ -30,43 +40,43 @@ PROGRAM = Program(
         START,
         Step(
             "first",
-            each="v = by_beta * z",
+            each="v = inverse_beta * z",
             sums="vv = abs2(v)",
-            after=f"{FIRST}\nalfabar = alfa; zetabar = arnorm; betadd = beta; anorm2 = vv; anorm = alfa",
+            after=f"{FIRST}\nalphabar = alpha; zetabar = arnorm; betadd = beta; anorm2 = vv; anorm = alpha",
         ),
         Step(
             "left",
-            each="u = by_alfa * q - lag * u",
+            each="u = inverse_alpha * q - alpha_over_beta * u",
             sums="bb = abs2(u)",
             after=f"""
                 {LEFT}
-                step = due
-                turn = -thetanew / rho
-                alfahat = sqrt(alfabar * alfabar + damp * damp)
-                chat = alfabar / alfahat
-                shat = damp / alfahat
+                x_factor = next_x_factor
+                h_factor = -thetanew / rho
+                alphahat = sqrt(alphabar * alphabar + damp * damp)
+                chat = alphabar / alphahat
+                shat = damp / alphahat
                 rhoold = rho
-                rho = sqrt(alfahat * alfahat + bb)
-                c = alfahat / rho
+                rho = sqrt(alphahat * alphahat + bb)
+                c = alphahat / rho
                 s = beta / rho
                 thetabar = sbar * rho
                 rhotemp = cbar * rho
-                fold = thetabar * rho / (rhoold * rhobar)
+                hbar_factor = thetabar * rho / (rhoold * rhobar)
             """,
         ),
         Step(
             "right",
             each="""
-                x += step * hbar
-                h = by_old * v + turn * h
-                hbar = h - fold * hbar
-                v = by_beta * z - back * v
+                x += x_factor * hbar
+                h = inverse_alpha_old * v + h_factor * h
+                hbar = h - hbar_factor * hbar
+                v = inverse_beta * z - beta_over_alpha * v
             """,
             sums="vv = abs2(v); xx = abs2(x); xh = real(conj(x) * hbar); hh = abs2(hbar)",
             after=f"""
                 {RIGHT}
-                thetanew = s * alfa
-                alfabar = c * alfa
+                thetanew = s * alpha
+                alphabar = c * alpha
                 rhobarold = rhobar
                 zetaold = zeta
                 rhobar = sqrt(rhotemp * rhotemp + thetanew * thetanew)
@@ -74,8 +84,8 @@ PROGRAM = Program(
                 sbar = thetanew / rhobar
                 zeta = cbar * zetabar
                 zetabar = -sbar * zetabar
-                due = zeta / (rho * rhobar)
-                xnorm = sqrt(xx + 2 * due * xh + due * due * hh)
+                next_x_factor = zeta / (rho * rhobar)
+                xnorm = sqrt(xx + 2 * next_x_factor * xh + next_x_factor * next_x_factor * hh)
                 betaacute = chat * betadd
                 betacheck = -shat * betadd
                 betahat = c * betaacute
@@ -104,7 +114,7 @@ PROGRAM = Program(
                 {TESTS}
             """,
         ),
-        Step("finish", each="x += due * hbar"),
+        Step("finish", each="x += next_x_factor * hbar"),
     ),
 )
 
@@ -128,7 +138,7 @@ def lsmr(
 ) -> Any:
     """Minimize ``norm(A @ x - b)**2 + damp**2 * norm(x - x0)**2`` by LSMR, with vectors that stay on the device.
 
-    ``norm(A.H @ r)`` falls with every iteration, so it can be stopped earlier than `lsqr`.
+    ``norm(A.H @ r)`` decreases in every iteration, so LSMR can be stopped earlier than `lsqr`.
 
     Parameters
     ----------
@@ -139,7 +149,7 @@ def lsmr(
     damp, atol, btol, conlim : float, optional
         As in `lsqr`.
     maxiter : int, optional
-        The most iterations: ``min(M, N)`` by default.
+        Maximum number of iterations; ``min(M, N)`` by default.
     show : bool, optional
         As in `lsqr`.
     x0 : array, optional
@@ -150,11 +160,11 @@ def lsmr(
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     istop, itn : int
-        As in `lsqr`; here and below arrays where b has several columns.
+        As in `lsqr`. These values and those below are arrays if b has several columns.
     normr, normar : float
-        Norms of r and of ``A.H @ r``, of the system with damp·I below.
+        Norms of r and of ``A.H @ r``, where A is extended by the rows damp·I.
     norma, conda : float
         Estimated Frobenius norm and condition number of A.
     normx : float
@@ -179,19 +189,19 @@ def lsmr(
     >>> istop, numpy.round(x, 4).tolist(), round(normr, 4)
     (2, [1.0033, -0.9967], 0.0058)
     """
-    watch = Watch(progress=progress, bounded=maxiter is not None)
-    system = make_system(A, b, x0, square=False)
+    monitor = ConvergenceMonitor(progress=progress, bounded=maxiter is not None)
+    system = make_linear_system(A, b, x0, square=False)
     with system.solving():
         limit = min(system.A.whole_shape) if maxiter is None else maxiter
-        it = bidiagonalize(
-            system, PROGRAM, damp, atol, btol, conlim, limit, watch,
+        loop = bidiagonalize(
+            system, PROGRAM, damp, atol, btol, conlim, limit, monitor,
             rhobar=1, cbar=1, rhodold=1, minrbar=1e100, acond=1,
         )  # fmt: skip
-        it.state.set(stop=0)
-        it.step("finish")()
-        found = result_of(it)
+        loop.state.set(stop=0)
+        loop.step("finish")()
+        result = result_of(loop)
     if show:
-        print(found.log())
+        print(result.log())
     if full_output:
-        return found
-    return (found.x, *statistics(it, *(it.last[name].real for name in _NORMS)))
+        return result
+    return (result.x, *statistics(loop, *(loop.last[name].real for name in _NORMS)))

@@ -1,4 +1,14 @@
-"""LSQR: least squares by bidiagonalization."""
+"""LSQR (Paige and Saunders 1982): least squares by bidiagonalization, in two passes over vectors per iteration.
+
+    pass      equations                                              vectors read and written
+    left      u = A·v / alpha - alpha/beta·u;  <u, u>                3 of the length of A's rows
+    right     w = v/alpha - theta/rho·w;  x += phi/rho·w;            7 of the length of A's columns
+              v = Aᴴ·u / beta - beta/alpha·v;  <v, v>, <w, w>
+
+`gsparse.linalg.krylov.bidiagonalization` explains u and v. The plane rotations that give theta, rho and phi are scalars
+with the names of SciPy's `lsqr`; damping is one more rotation. The estimate of the variances, if wanted, moves two more
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +28,21 @@ from gsparse.linalg.krylov.bidiagonalization import (
     result_of,
     statistics,
 )
-from gsparse.linalg.krylov.linear_system import make_system
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
 __all__ = ["PROGRAM", "lsqr"]
 
-_ADVANCE = "w = by_old * v + turn * w; x += step * w; v = by_beta * z - back * v"
+_ADVANCE = """
+    w = inverse_alpha_old * v + w_factor * w
+    x += phi_over_rho * w
+    v = inverse_beta * z - beta_over_alpha * v
+"""
 _AFTER_RIGHT = f"""
     {RIGHT}
-    theta = sn * alfa
-    rhobar = -cs * alfa
+    theta = sn * alpha
+    rhobar = -cs * alpha
     ddnorm += ww / (rho * rho)
     delta = sn2 * rho
     gambar = -cs2 * rho
@@ -44,7 +58,7 @@ _AFTER_RIGHT = f"""
     acond = anorm * sqrt(ddnorm)
     res2 += psi * psi
     rnorm = sqrt(phibar * phibar + res2)
-    arnorm = alfa * sqrt(tau * tau)
+    arnorm = alpha * sqrt(tau * tau)
     test2 = arnorm / (anorm * rnorm + eps)
     test3 = 1 / (acond + eps)
     {TESTS}
@@ -54,15 +68,20 @@ PROGRAM = Program(
     "x b u v w q z var",
     (
         START,
-        Step("first", each="v = by_beta * z", sums="vv = abs2(v)", after=f"{FIRST}\nrhobar = alfa; phibar = beta"),
+        Step(
+            "first",
+            each="v = inverse_beta * z",
+            sums="vv = abs2(v)",
+            after=f"{FIRST}\nrhobar = alpha; phibar = beta",
+        ),
         Step(
             "left",
-            each="u = by_alfa * q - lag * u",
+            each="u = inverse_alpha * q - alpha_over_beta * u",
             sums="bb = abs2(u)",
             after=f"""
                 {LEFT}
-                anorm2 += alfa * alfa + bb + damp * damp if bb > 0 else 0
-                turn = -theta / rho
+                anorm2 += alpha * alpha + bb + damp * damp if bb > 0 else 0
+                w_factor = -theta / rho
                 rhobar1 = sqrt(rhobar * rhobar + damp * damp) if damp > 0 else rhobar
                 psi = damp / rhobar1 * phibar if damp > 0 else 0
                 phibar = rhobar / rhobar1 * phibar if damp > 0 else phibar
@@ -72,14 +91,14 @@ PROGRAM = Program(
                 phi = cs * phibar
                 phibar = sn * phibar
                 tau = sn * phi
-                step = phi / rho
-                by_square = 1 / (rho * rho)
+                phi_over_rho = phi / rho
+                inverse_rho2 = 1 / (rho * rho)
             """,
         ),
         Step("right", each=_ADVANCE, sums="vv = abs2(v); ww = abs2(w)", after=_AFTER_RIGHT),
         Step(
             "right_with_variance",
-            each=f"{_ADVANCE}; var += by_square * abs2(w)",
+            each=f"{_ADVANCE}\nvar += inverse_rho2 * abs2(w)",
             sums="vv = abs2(v); ww = abs2(w)",
             after=_AFTER_RIGHT,
         ),
@@ -110,50 +129,51 @@ def lsqr(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
-        Of SciPy or CuPy, of any rank. A GpuSparseMatrix (or what becomes one) runs in CUDA graphs without any wait for
-        the host; LinearOperators are called twice an iteration (`matvec` and `rmatvec`).
+        The matrix or operator, SciPy's or CuPy's, of any rank. With a GpuSparseMatrix, or a sparse array, which is
+        converted to one, iterations run as CUDA graphs and never wait for the host. A LinearOperator is called twice
+        per iteration (`matvec` and `rmatvec`).
     b : array, shape (M,) or (M, k)
-        NumPy or CuPy. Several right-hand sides are solved side by side, each with scalars of its own.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     damp : float, optional
-        Regularization.
+        Regularization parameter.
     atol, btol : float, optional
-        It has converged when ``norm(r) <= btol * norm(b) + atol * norm(A) * norm(x)``, or where there is no solution,
-        when ``norm(A.H @ r) <= atol * norm(A) * norm(r)``.
+        The solve has converged when ``norm(r) <= btol * norm(b) + atol * norm(A) * norm(x)``. If there is no solution,
+        it has converged when ``norm(A.H @ r) <= atol * norm(A) * norm(r)``.
     conlim : float, optional
-        It stops when the condition number of A seems to exceed this; 0 for no limit.
+        The solve stops when the estimated condition number of A exceeds this limit; 0 for no limit.
     iter_lim : int, optional
-        Iterations; 2·N by default.
+        Maximum number of iterations; 2·N by default.
     show : bool, optional
-        Print the residual of each iteration, and why it stopped, when all is done.
+        Print the residual of each iteration and the reason for stopping, after the solve.
     calc_var : bool, optional
         Estimate the diagonal of ``inv(A.H @ A + damp**2 * I)``.
     x0 : array, optional
-        Where to begin; 0 by default.
+        Initial guess; zero by default.
     full_output : bool, optional
-        Give a `SolveResult` instead.
+        Return a `SolveResult` instead.
     progress : bool, optional
-        Show a bar (tqdm) with the residual.
+        Show a progress bar (tqdm) with the residual.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     istop : int
-        0: x0 is the solution. 1: ``A @ x = b`` is solved. 2: a least-squares solution. 3: conlim. 4, 5, 6: as 1, 2, 3,
-        where the arithmetic is no more accurate. 7: iter_lim, or not a number. Here and below an array where b has
-        several columns.
+        Why the solve stopped. 0: x0 is the solution. 1: ``A @ x = b`` is solved. 2: x is a least-squares solution.
+        3: conlim was exceeded. 4, 5, 6: as 1, 2, 3, but to the accuracy of the arithmetic. 7: iter_lim was reached, or
+        a value is not a number. This value and those below are arrays if b has several columns.
     itn : int
-        Iterations.
+        Number of iterations.
     r1norm, r2norm : float
-        Norm of ``b - A @ x``, and square root of what is minimized.
+        Norm of ``b - A @ x``, and square root of the function that is minimized.
     anorm, acond : float
-        Estimated Frobenius norm and condition number of A with damp·I below.
+        Estimated Frobenius norm and condition number of A extended by the rows damp·I.
     arnorm : float
         Norm of ``A.H @ r - damp**2 * (x - x0)``.
     xnorm : float
         Norm of ``x - x0``.
     var : array, shape (N,)
-        As `calc_var` says, else 0.
+        The estimated diagonal if `calc_var` is true, otherwise zeros.
 
     Raises
     ------
@@ -174,18 +194,18 @@ def lsqr(
     >>> istop, numpy.round(x, 4).tolist(), round(r1norm, 4)
     (2, [1.0033, -0.9967], 0.0058)
     """
-    watch = Watch(progress=progress, bounded=iter_lim is not None)
-    system = make_system(A, b, x0, square=False)
+    monitor = ConvergenceMonitor(progress=progress, bounded=iter_lim is not None)
+    system = make_linear_system(A, b, x0, square=False)
     with system.solving():
         limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
-        it = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, watch, cs2=-1.0, variance=calc_var)
-        found = result_of(it)
-        variance = system.deliver(it.vectors["var"].real)
+        loop = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, monitor, cs2=-1.0, variance=calc_var)
+        result = result_of(loop)
+        variance = system.deliver(loop.vectors["var"].real)
     if show:
-        print(found.log())
+        print(result.log())
     if full_output:
-        return found
-    rnorm, xx = it.last["rnorm"].real, it.last["xxnorm"].real
+        return result
+    rnorm, xx = loop.last["rnorm"].real, loop.last["xxnorm"].real
     square = rnorm**2 - max(damp, 0) ** 2 * xx
-    values = (np.copysign(np.sqrt(abs(square)), square), rnorm, *(it.last[name].real for name in _NORMS))
-    return (found.x, *statistics(it, *values), variance)
+    values = (np.copysign(np.sqrt(abs(square)), square), rnorm, *(loop.last[name].real for name in _NORMS))
+    return (result.x, *statistics(loop, *values), variance)

@@ -1,4 +1,23 @@
-"""Minimum residuals."""
+"""Minimum residuals (Paige and Saunders 1975), in two passes over vectors per iteration, three with a preconditioner.
+
+Lanczos vectors are not normalised: r2 is the last one and r1 the one before it; with a preconditioner y = M·r2 and
+v = M·r1, otherwise y = r2 and v = r1. beta = sqrt(<r2, y>) is an off-diagonal element of the tridiagonal matrix of
+Lanczos, and alpha a diagonal one. An iteration begins with the product q = A·y of the iteration before; A stands for
+A - shift·I:
+
+    pass             equations                                                                           vectors
+    orthogonalize    r2_new = q/beta - beta/beta_old·r1 - alpha/beta·r2;  <r2, r2>                       5
+    update           w_new = (v/beta_old - epsln_old·w_old - delta·w) / gamma;  x += phi·w_new;          9
+                     alpha = <y, q/beta - beta/beta_old·r1> / beta;  <x, x>
+
+An iteration moves 14 vectors, besides those of the product q = A·y between the two passes. With a preconditioner,
+`orthogonalize` also copies y to v (7 vectors), `weigh` computes <r2, M·r2> (2), and `update` moves 10: 19 in all. The
+update of x waits for the norm of the next Lanczos vector, which gamma depends on, so it shares a pass with alpha of the
+next row.
+
+The previous rotation (cs, sn) acts on (dbar, alpha, beta), and a new rotation turns (gbar, beta) into (gamma, 0). The
+other scalars have the names of SciPy's `minres`, whose alfa, oldb and oldeps are alpha, beta_old and epsln_old here.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +28,28 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.linear_system import make_system
-from gsparse.linalg.krylov.solve_loop import Iteration
-from gsparse.linalg.krylov.symmetry import explained, more_for_hermitian, not_hermitian
-from gsparse.linalg.progress import Watch
+from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, not_hermitian, with_symmetry_advice
+from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "minres"]
 
-# Stop codes beside the common ones; all but the last are successes.
+# Stop codes in addition to the common ones. All except the last one mean success.
 _LEAST_SQUARES, _ACCURATE, _SINGULAR, _EIGENVECTOR, _INDEFINITE = 4, 5, 6, 7, 8
 
-# beta is the norm of the next Lanczos vector, alfa the diagonal of its row. The rotation before, (cs, sn), acts on
-# (dbar, alfa, beta), and a new one brings (gbar, beta) to (gamma, 0).
+# The new beta, the new rotation, and what the rotation changes.
 _ROTATE = """
-    oldb = beta
+    beta_old = beta
     beta = sqrt(bb)
     stop = 2 if isnan(bb) else 8 if bb < 0 else 0
-    tnorm2 += alfa * alfa + oldb * oldb + bb
+    tnorm2 += alpha * alpha + beta_old * beta_old + bb
     is_eigenvector = 1 if iteration == 0 and beta <= 10 * eps * beta1 else 0
-    oldeps = epsln
-    delta = cs * dbar + sn * alfa
-    gbar = sn * dbar - cs * alfa
+    epsln_old = epsln
+    delta = cs * dbar + sn * alpha
+    gbar = sn * dbar - cs * alpha
     epsln = sn * beta
     dbar = -cs * beta
     root = sqrt(gbar * gbar + dbar * dbar)
@@ -44,16 +62,14 @@ _ROTATE = """
     gmax = gamma if gamma > gmax else gmax
     gmin = gamma if gamma < gmin else gmin
 """
+# The diagonal element alpha, and the coefficients of the next orthogonalization.
 _DIAGONAL = """
-    alfa = real(yt) / beta
-    scale = 1 / beta
-    back = beta / oldb
-    ahead = alfa / beta
+    alpha = real(yt) / beta
+    inverse_beta = 1 / beta
+    beta_over_beta_old = beta / beta_old
+    alpha_over_beta = alpha / beta
 """
 
-# Lanczos vectors are kept unscaled: r2 is the last, r1 the one before; y = M·r2, and v the y before. What an iteration
-# does to x waits for the norm of the next Lanczos vector, and goes in one pass with the diagonal of the next row: two
-# passes (three with M), which move 14 vectors.
 PROGRAM = Program(
     "minres",
     "x b r1 r2 y v w w_old q",
@@ -72,31 +88,45 @@ PROGRAM = Program(
         ),
         Step(
             "project",
-            before="inverse = 1 / beta",
-            each="u = inverse * (q - shift * y)",
+            before="inverse_beta = 1 / beta",
+            each="u = inverse_beta * (q - shift * y)",
             sums="yt = conj(y) * u",
             after=_DIAGONAL,
         ),
         Step(
             "orthogonalize",
-            each="u = scale * (q - shift * r2) - back * r1 - ahead * r2; r1 = r2; r2 = u",
+            each="""
+                u = inverse_beta * (q - shift * r2) - beta_over_beta_old * r1 - alpha_over_beta * r2
+                r1 = r2
+                r2 = u
+            """,
             sums="bb = abs2(r2)",
             after=_ROTATE,
         ),
         Step(
             "preconditioned_orthogonalize",
-            each="u = scale * (q - shift * y) - back * r1 - ahead * r2; r1 = r2; r2 = u; v = y",
+            each="""
+                u = inverse_beta * (q - shift * y) - beta_over_beta_old * r1 - alpha_over_beta * r2
+                r1 = r2
+                r2 = u
+                v = y
+            """,
         ),
         Step("weigh", sums="bb = real(conj(r2) * y)", after=_ROTATE),
         Step(
             "update",
-            before="inverse = 1 / beta; inverse_old = 1 / oldb; lag = beta / oldb; by_gamma = 1 / gamma",
+            before="""
+                inverse_beta = 1 / beta
+                inverse_beta_old = 1 / beta_old
+                beta_over_beta_old = beta / beta_old
+                inverse_gamma = 1 / gamma
+            """,
             each="""
-                d = by_gamma * (inverse_old * v - oldeps * w_old - delta * w)
+                w_new = inverse_gamma * (inverse_beta_old * v - epsln_old * w_old - delta * w)
                 w_old = w
-                w = d
-                x += phi * d
-                u = inverse * (q - shift * y) - lag * r1
+                w = w_new
+                x += phi * w_new
+                u = inverse_beta * (q - shift * y) - beta_over_beta_old * r1
             """,
             sums="xx = abs2(x); yt = conj(y) * u",
             after=f"""
@@ -104,19 +134,19 @@ PROGRAM = Program(
                 iteration += 1
                 record(phibar)
                 anorm = sqrt(tnorm2)
-                size = anorm * sqrt(xx)
-                test1 = phibar / size if size > 0 else 1e300
+                anorm_xnorm = anorm * sqrt(xx)
+                test1 = phibar / anorm_xnorm if anorm_xnorm > 0 else 1e300
                 test2 = root / anorm if anorm > 0 else 1e300
                 stop = 1 if test1 <= eps / 2 else 4 if test2 <= eps / 2 else 0
                 stop = 6 if gmax >= 0.1 * gmin / eps else 3 if iteration >= maxiter else stop
-                stop = 1 if test1 <= rtol else 4 if test2 <= rtol else 5 if size * eps >= beta1 else stop
+                stop = 1 if test1 <= rtol else 4 if test2 <= rtol else 5 if anorm_xnorm * eps >= beta1 else stop
                 stop = 7 if is_eigenvector > 0 else stop
             """,
         ),
         Step(
             "compare",
-            sums="square = abs2(v); product = conj(r1) * r2",
-            after="extent = square; mismatch = sqrt(abs2(square - product))",
+            sums="vv = abs2(v); r1r2 = conj(r1) * r2",
+            after="square = vv; mismatch = sqrt(abs2(vv - r1r2))",
         ),
     ),
 )
@@ -150,44 +180,44 @@ def minres(
     Parameters
     ----------
     A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (N, N)
-        Of SciPy or CuPy. A GpuSparseMatrix (or what becomes one) runs in CUDA graphs without any wait for the host;
-        LinearOperators are called once an iteration.
+        The matrix or operator, SciPy's or CuPy's. With a GpuSparseMatrix, or a sparse array, which is converted to one,
+        iterations run as CUDA graphs and never wait for the host. A LinearOperator is called once per iteration.
     b : array, shape (N,) or (N, k)
-        NumPy or CuPy. Several right-hand sides are solved side by side, each with scalars of its own.
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time, each with its own scalars.
     x0 : array or "Mb", optional
-        Where to begin; 0 by default.
+        Initial guess; zero by default. "Mb" stands for ``M @ b``.
     rtol : float, optional
-        It has converged when ``norm(r) <= rtol * norm(A) * norm(x)``, or ``norm(A @ r) <= rtol * norm(A) * norm(r)``
-        where there is no solution; norm(A) is estimated.
+        The solve has converged when ``norm(r) <= rtol * norm(A) * norm(x)``. If there is no solution, it has converged
+        to a least-squares solution when ``norm(A @ r) <= rtol * norm(A) * norm(r)``. norm(A) is estimated.
     shift : float, optional
-        Taken off A's diagonal.
+        Subtracted from the diagonal of A.
     maxiter : int, optional
-        5·N by default.
+        Maximum number of iterations; 5·N by default.
     M : operator, optional
-        Approximates the inverse of A, Hermitian and positive definite.
+        Preconditioner: approximates the inverse of A. It must be Hermitian and positive definite.
     callback : callable, optional
-        ``callback(xk)`` after each iteration. The host then waits for each of them.
+        Called as ``callback(xk)`` after each iteration. The host then waits for every iteration.
     show : bool, optional
-        Print the residual of each iteration, and why it stopped, when all is done.
+        Print the residual of each iteration and the reason for stopping, after the solve.
     check : bool, optional
-        Check that A and M are Hermitian, with three products.
+        Check that A and M are Hermitian, which takes two products with A and one with M.
     full_output : bool, optional
-        Give a `SolveResult` (which unpacks as ``x, info`` too).
+        Return a `SolveResult`, which also unpacks as ``x, info``.
     progress : bool, optional
-        Show a bar (tqdm) with the residual.
+        Show a progress bar (tqdm) with the residual.
 
     Returns
     -------
     x : array
-        NumPy or CuPy, as b.
+        The solution: NumPy or CuPy, as b.
     info : int
-        0 where it converged, to a least-squares solution too, else the number of iterations.
+        0 if the solve converged, also to a least-squares solution, otherwise the number of iterations.
 
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
     ValueError
-        If M proves indefinite, or `check` finds A or M not Hermitian.
+        If M turns out to be indefinite, or `check` finds that A or M is not Hermitian.
 
     References
     ----------
@@ -204,61 +234,64 @@ def minres(
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    watch = Watch(callback, progress=progress, bounded=maxiter is not None)
-    system = make_system(A, b, x0, M)
+    monitor = ConvergenceMonitor(callback, progress=progress, bounded=maxiter is not None)
+    system = make_linear_system(A, b, x0, M)
     with system.solving():
-        found = _solve(system, rtol, shift, maxiter, check, watch)
-        found = explained(found, system) if full_output or show else found
+        result = _solve(system, rtol, shift, maxiter, check, monitor)
+        result = with_symmetry_advice(result, system) if full_output or show else result
     if show:
-        print(found.log())
-    return found if full_output else (found.x, found.info)
+        print(result.log())
+    return result if full_output else (result.x, result.info)
 
 
-def _solve(system: Any, rtol: float, shift: float, maxiter: int | None, check: bool, watch: Watch) -> SolveResult:
+def _solve(
+    system: Any, rtol: float, shift: float, maxiter: int | None, check: bool, monitor: ConvergenceMonitor
+) -> SolveResult:
     maxiter = 5 * system.A.whole_shape[0] if maxiter is None else maxiter
     unused = {"y": 0, "v": 0} if system.M is None and not check else {}
     norm = "residual" if system.M is None else "preconditioned residual sqrt(<r, M r>)"
-    it = Iteration(system, PROGRAM, maxiter, sizes=unused, watch=watch, norm=norm)
+    loop = SolveLoop(system, PROGRAM, maxiter, sizes=unused, monitor=monitor, norm=norm)
     info = np.finfo(system.dtype)
-    it.state.set(
+    loop.state.set(
         tolerance=np.isinf(system.tolerances(0, 0)), maxiter=maxiter, rtol=rtol, shift=shift, eps=float(info.eps),
-        oldb=np.inf, cs=-1, gmin=float(info.max),
+        beta_old=np.inf, cs=-1, gmin=float(info.max),
     )  # fmt: skip
-    begin = [it.apply(system.A, "x", "q")] if system.has_guess else []
-    begin += [it.step("start")]
+    begin = [loop.apply(system.A, "x", "q")] if system.has_guess else []
+    begin += [loop.step("start")]
     if system.M is None:
-        y, expand, precondition = {"y": "r2"}, [it.step("orthogonalize")], []
+        y, expand, precondition = {"y": "r2"}, [loop.step("orthogonalize")], []
     else:
-        y, precondition = {}, [it.apply(system.M, "r2", "y")]
-        expand = [it.step("preconditioned_orthogonalize"), *precondition, it.step("weigh")]
+        y, precondition = {}, [loop.apply(system.M, "r2", "y")]
+        expand = [loop.step("preconditioned_orthogonalize"), *precondition, loop.step("weigh")]
     if check:
-        _check_symmetry(it, [*begin, *precondition], y.get("y", "y"))
-    multiply = it.apply(system.A, y.get("y", "y"), "q")
-    begin += [*precondition, it.step("begin", **y), multiply, it.step("project", **y)]
-    update = it.step("update", **({"y": "r2", "v": "r1"} if system.M is None else {}))
-    it.run(begin, [*expand, multiply, update])
-    if np.any(it.last.stop == _INDEFINITE):
+        _check_symmetry(loop, [*begin, *precondition], y.get("y", "y"))
+    multiply = loop.apply(system.A, y.get("y", "y"), "q")
+    begin += [*precondition, loop.step("begin", **y), multiply, loop.step("project", **y)]
+    update = loop.step("update", **({"y": "r2", "v": "r1"} if system.M is None else {}))
+    loop.run(begin, [*expand, multiply, update])
+    if np.any(loop.last.stop == _INDEFINITE):
         names = not_hermitian(system)
         cause = f"{' and '.join(names)} not Hermitian" if names else "indefinite preconditioner"
         raise ValueError(f"{cause}: use gmres or bicgstab")
-    return it.result(reasons=_REASONS, advice={MAXITER: more_for_hermitian(system)}, infos=dict.fromkeys(_REASONS, 0))
+    advice = {MAXITER: hermitian_maxiter_advice(system)}
+    return loop.result(reasons=_REASONS, advice=advice, infos=dict.fromkeys(_REASONS, 0))
 
 
-def _check_symmetry(it: Iteration, begin: list[Callable[[], None]], y: str) -> None:
-    """Compare <u, u> with <r, B·u>, u = B·r, for B = A and B = M. Synchronizes."""
-    eps = float(np.finfo(it.system.dtype).eps)
+def _check_symmetry(loop: SolveLoop, begin: list[Callable[[], None]], y: str) -> None:
+    """Compare <u, u> with <r, B·u>, where u = B·r, for B = A and for B = M. Synchronizes."""
+    eps = float(np.finfo(loop.system.dtype).eps)
 
     def compare(name: str, calls: list[Callable[[], None]], **renamed: str) -> None:
-        for call in (*calls, it.step("compare", **renamed)):
+        for call in (*calls, loop.step("compare", **renamed)):
             call()
-        seen = it.state.look()
-        if np.any(seen["mismatch"].real > (seen["extent"].real + eps) * eps ** (1 / 3)):
+        scalars = loop.state.read()
+        if np.any(scalars["mismatch"].real > (scalars["square"].real + eps) * eps ** (1 / 3)):
             raise ValueError(f"non-symmetric {name}: use gmres or bicgstab")
 
-    A, M = it.system.A, it.system.M
+    A, M = loop.system.A, loop.system.M
     for call in begin:
         call()
-    compare("matrix", [it.apply(A, y, "v"), it.apply(A, "v", "w")], r1=y, r2="w")
+    compare("matrix", [loop.apply(A, y, "v"), loop.apply(A, "v", "w")], r1=y, r2="w")
     if M is not None:
-        compare("preconditioner", [it.apply(M, "y", "w")], v="y", r1="r2", r2="w")
-    it.vectors["w"][...] = 0
+        compare("preconditioner", [loop.apply(M, "y", "w")], v="y", r1="r2", r2="w")
+    loop.vectors["w"][...] = 0

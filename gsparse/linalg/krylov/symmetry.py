@@ -1,4 +1,4 @@
-"""Why conjugate gradients or MINRES may have failed: operators that are not Hermitian, as a few products show."""
+"""A test whether operators are Hermitian, by a few products: it explains why conjugate gradients or MINRES failed."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import replace
 import numpy as np
 
 from gsparse.device.dtypes import Array
-from gsparse.linalg.krylov.linear_system import System
+from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.result import SolveResult, more_iterations
 
-__all__ = ["explained", "more_for_hermitian", "not_hermitian"]
+__all__ = ["hermitian_maxiter_advice", "not_hermitian", "with_symmetry_advice"]
 
-# Of the vectors that an operator is multiplied by. Each pair of them misses a small asymmetry by a chance of a percent.
+# Frequencies of the test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
 _FREQUENCIES = (np.sqrt(2), np.sqrt(3), np.sqrt(5))
 
 
-def explained(result: SolveResult, system: System) -> SolveResult:
-    """Advise by the operators that are not Hermitian, where a method that needs them to be has failed. Synchronizes.
+def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:
+    """Return a failed result with advice that names the operators that are not Hermitian. Synchronizes.
 
-    Within `System.solving`, and on all ranks that share the vectors.
+    For methods that need Hermitian operators. It must be called within `LinearSystem.solving`, and by all ranks that
+    share the vectors. A result that needs no such advice is returned unchanged.
     """
-    if result.info == 0 or system.nonfinite():
+    if result.info == 0 or system.nonfinite_inputs():
         return result
     names = not_hermitian(system)
     if not names:
@@ -34,21 +35,21 @@ def explained(result: SolveResult, system: System) -> SolveResult:
     return replace(result, advice=f"{advice}.")
 
 
-def more_for_hermitian(system: System) -> str:
-    """Return the advice for a method that reached its limit and needs a Hermitian preconditioner."""
+def hermitian_maxiter_advice(system: LinearSystem) -> str:
+    """Return the advice at maxiter for a method that needs a Hermitian preconditioner."""
     return more_iterations("iterations (maxiter)", "jacobi(A), ic0(A), amg(A)", system.M is not None)
 
 
-def not_hermitian(system: System) -> list[str]:
-    """Name the operators of a system, A and M, that clearly are not Hermitian. Synchronizes."""
+def not_hermitian(system: LinearSystem) -> list[str]:
+    """Return the names of the operators of a system, "A" and "M", that clearly are not Hermitian. Synchronizes."""
     operators = {"A": system.A} if system.M is None else {"A": system.A, "M": system.M}
     return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
 
 
-def _probe(system: System, size: int, frequency: float) -> Array:
-    """Return exp(i·frequency·k²) for k = 0, 1, ..., of which √2 times the real part serves for real systems.
+def _probe(system: LinearSystem, size: int, frequency: float) -> Array:
+    """Return exp(i·frequency·k²) for k = 0, 1, ...; for real systems, √2 times the real part.
 
-    Such a chirp has all frequencies alike, as random numbers have, and is made on the device.
+    Such a chirp contains all frequencies equally, like random numbers, but it can be computed on the device.
     """
     xp, dtype = system.device.xp, system.dtype
     phase = frequency * xp.arange(size, dtype=np.float64) ** 2
@@ -56,11 +57,12 @@ def _probe(system: System, size: int, frequency: float) -> Array:
     return values.astype(dtype)
 
 
-def _is_hermitian(system: System, operator: Operator) -> bool:
+def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:
     """Compare <u, B·v> with the conjugate of <v, B·u> for vectors that look random, with elements of variance 1.
 
-    The difference has about the size of B - Bᴴ in the Frobenius norm, the lengths of the products that of B. A quarter
-    of the digits is far above what rounding leaves, also in a preconditioner that computes in single precision.
+    The difference is about as large as the Frobenius norm of B - Bᴴ, and the norms of the products B·v are about as
+    large as that of B. The tolerance, eps to the power 1/4, is far above rounding errors, even for a preconditioner
+    that computes in single precision.
     """
     device, dtype, size = system.device, system.dtype, operator.shape[0]
     xp, probes = device.xp, [_probe(system, size, frequency) for frequency in _FREQUENCIES]
@@ -69,9 +71,9 @@ def _is_hermitian(system: System, operator: Operator) -> bool:
         apply(probe, product)
     dots = np.array([[complex(xp.vdot(u, Bv)) for Bv in products] for u in probes])  # synchronizes
     squares = np.array([float(xp.vdot(Bv, Bv).real) for Bv in products])  # synchronizes
-    total = system.total(np.concatenate([dots.real.ravel(), dots.imag.ravel(), squares]))
+    total = system.sum_over_ranks(np.concatenate([dots.real.ravel(), dots.imag.ravel(), squares]))
     real, imaginary = total[: 2 * dots.size].reshape(2, *dots.shape)
-    with np.errstate(invalid="ignore", over="ignore"):  # (what is not finite is not blamed on symmetry)
+    with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite count as Hermitian
         gram = real + 1j * imaginary
         mismatch = float(np.abs(gram - gram.conj().T).max())
         length = float(np.sqrt(total[2 * dots.size :].mean()))

@@ -1,29 +1,28 @@
-"""PyAMG's smoothers as relaxations that run on a device."""
+"""The smoothers of multigrid by name: functions ``make(matrix, sweeps, **options)``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from inspect import getclosurevars
-from typing import Any
 
-import numpy as np
-
-from gsparse.linalg.preconditioners.relaxation import (
-    Relaxation,
-    chebyshev_sizes,
-    in_leja_order,
-    largest_eigenvalue,
-)
+from gsparse.linalg.preconditioners.block_relaxation import block_relaxation, largest_block_eigenvalue
+from gsparse.linalg.preconditioners.diagonal import inverse_blocks
+from gsparse.linalg.preconditioners.gauss_seidel import Direction, make_gauss_seidel
+from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
+from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas, largest_eigenvalue
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
 
-__all__ = ["SMOOTHERS", "device_smoother", "relaxation_like"]
+__all__ = ["SMOOTHERS", "parallel_smoother"]
 
-# Where the smallest eigenvalue aimed at is, over the largest: a coarse grid takes care of what is below.
+# Ratio of the smallest eigenvalue that is damped to the largest. The coarser level damps the smaller eigenvalues.
 _SMOOTHING_RATIO = 0.25
 
 
 def jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
-    """Damp by 4/3 over the largest eigenvalue of D⁻¹A: the best for those from half of it on."""
+    """Return Jacobi's method with ω = 4/3 over the largest eigenvalue of D⁻¹A.
+
+    This is the best weight for the eigenvalues between half of the largest one and the largest.
+    """
     inverse = matrix.inverse_diagonal("the smoother jacobi")
     return Relaxation.scaled(
         matrix.device, sweeps * (4 / (3 * largest_eigenvalue(matrix, inverse)),), inverse, "jacobi"
@@ -31,54 +30,83 @@ def jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
 
 
 def l1_jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
-    """Divide by the sum of a row's magnitudes, with the diagonal's sign: converges for any positive definite A."""
+    """Return l1-Jacobi, which divides by the sum of magnitudes of a row, with the sign of the diagonal.
+
+    It converges for every Hermitian positive definite A.
+    """
     phases = matrix.inverse_diagonal("the smoother l1_jacobi")
     phases = phases / matrix.device.xp.abs(phases)
     return Relaxation.scaled(matrix.device, sweeps * (1.0,), phases / matrix.row_sums(), "l1_jacobi")
 
 
 def chebyshev(matrix: SquareMatrix, sweeps: int) -> Relaxation:
-    """Take Chebyshev's polynomial of this degree in D⁻¹A."""
+    """Return a Chebyshev polynomial in D⁻¹A, of degree `sweeps`."""
     inverse = matrix.inverse_diagonal("the smoother chebyshev")
     high = largest_eigenvalue(matrix, inverse)
     return Relaxation.scaled(
-        matrix.device, chebyshev_sizes(_SMOOTHING_RATIO * high, high, sweeps), inverse, "chebyshev"
+        matrix.device, chebyshev_omegas(_SMOOTHING_RATIO * high, high, sweeps), inverse, "chebyshev"
     )
 
 
-# By name: ``make(matrix, sweeps)``.
-SMOOTHERS = {"jacobi": jacobi, "l1_jacobi": l1_jacobi, "chebyshev": chebyshev}
+def alternating(sweeps: int) -> tuple[Direction, ...]:
+    """Return the directions of sweeps that alternate, beginning with a forward sweep."""
+    return tuple(bool(sweep % 2) for sweep in range(sweeps))
 
 
-def device_smoother(matrix: SquareMatrix, sweeps: int, *, hermitian: bool) -> Relaxation:
-    """Give what stands for a smoother that goes from row to row: Chebyshev where that is sound, else l1-Jacobi."""
-    is_positive = hermitian and first_where(matrix.device, ~(matrix.diagonal.real > 0)) is None
-    return chebyshev(matrix, 2 * sweeps) if is_positive else l1_jacobi(matrix, 2 * sweeps)
+def gauss_seidel(matrix: SquareMatrix, sweeps: int, *, ordering: str = "auto") -> Smoother:
+    """Return Gauss-Seidel's method, with forward and backward sweeps in turn."""
+    return make_gauss_seidel(matrix, alternating(sweeps), ordering=ordering)
 
 
-def relaxation_like(matrix: SquareMatrix, smoother: Any, *, hermitian: bool) -> Relaxation:
-    """Give the relaxation that does as a smoother of a PyAMG hierarchy, or what stands for it.
+def sor(matrix: SquareMatrix, sweeps: int, *, omega: float = 1.0, ordering: str = "auto") -> Smoother:
+    """Return successive over-relaxation, with forward and backward sweeps in turn."""
+    return make_gauss_seidel(matrix, alternating(sweeps), omega=omega, ordering=ordering)
 
-    Parameters
-    ----------
-    matrix : SquareMatrix
-        Of the level.
-    smoother : callable
-        ``levels[i].presmoother`` or ``postsmoother``.
-    hermitian : bool
-        Whether the matrix is.
+
+def block_gauss_seidel(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1, ordering: str = "auto") -> Smoother:
+    """Return Gauss-Seidel's method for blocks of rows, with forward and backward sweeps in turn."""
+    inverses = inverse_blocks(matrix, block_size, "the smoother block_gauss_seidel")
+    return make_gauss_seidel(matrix, alternating(sweeps), ordering=ordering, inverses=inverses)
+
+
+def block_jacobi(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1) -> Smoother:
+    """Return Jacobi's method for blocks of rows, with ω = 4/3 over the largest eigenvalue of D⁻¹A."""
+    inverses = inverse_blocks(matrix, block_size, "the smoother block_jacobi")
+    omega = 4 / (3 * largest_block_eigenvalue(matrix, inverses))
+    return block_relaxation(matrix, inverses, omega, sweeps * (None,), f"block_jacobi({block_size})")
+
+
+def gauss_seidel_ne(
+    matrix: SquareMatrix, sweeps: int, *, ordering: str = "auto", of_residual: bool = False
+) -> Smoother:
+    """Return Kaczmarz's method, with forward and backward sweeps in turn; `of_residual` makes it gauss_seidel_nr."""
+    return projections(matrix, alternating(sweeps), of_residual=of_residual, ordering=ordering)
+
+
+# Functions ``make(matrix, sweeps, **options)`` by the name of the smoother.
+SMOOTHERS: dict[str, Callable[..., Smoother]] = {
+    "jacobi": jacobi,
+    "l1_jacobi": l1_jacobi,
+    "chebyshev": chebyshev,
+    "gauss_seidel": gauss_seidel,
+    "sor": sor,
+    "block_jacobi": block_jacobi,
+    "block_gauss_seidel": block_gauss_seidel,
+    "jacobi_ne": jacobi_ne,
+    "gauss_seidel_ne": gauss_seidel_ne,
+    "gauss_seidel_nr": partial(gauss_seidel_ne, of_residual=True),
+}
+
+
+def has_positive_diagonal(matrix: SquareMatrix) -> bool:
+    """Return whether all elements of the diagonal are positive. Synchronizes."""
+    return first_where(matrix.device, ~(matrix.diagonal.real > 0)) is None
+
+
+def parallel_smoother(matrix: SquareMatrix, sweeps: int, *, hermitian: bool) -> Smoother:
+    """Return a smoother that suits the matrix, with the work of `sweeps` symmetric sweeps of Gauss-Seidel's method.
+
+    This is a Chebyshev polynomial if the matrix is Hermitian with a positive diagonal, otherwise Gauss-Seidel's method.
     """
-    options = smoother.keywords if isinstance(smoother, partial) else getclosurevars(smoother).nonlocals
-    name, iterations = getattr(smoother, "__name__", ""), int(options.get("iterations", 1))
-    if name == "none":
-        return Relaxation(())
-    if name == "jacobi":
-        inverse = matrix.inverse_diagonal("the smoother jacobi")
-        return Relaxation.scaled(matrix.device, iterations * (float(options["omega"]),), inverse, "jacobi")
-    if name == "richardson":
-        return Relaxation(iterations * (float(options["omega"]),), name="richardson")
-    if name == "chebyshev":
-        roots = np.roots([*(-np.asarray(options["coefficients"])), 1.0])  # of what remains of an error
-        return Relaxation(iterations * tuple((1 / in_leja_order(roots.real)).tolist()), name="chebyshev")
-    sweeps = 2 if options.get("sweep") == "symmetric" else 1
-    return device_smoother(matrix, max(1, sweeps * iterations // 2), hermitian=hermitian)
+    is_positive = hermitian and has_positive_diagonal(matrix)
+    return chebyshev(matrix, 2 * sweeps) if is_positive else gauss_seidel(matrix, 2 * sweeps)

@@ -1,4 +1,4 @@
-"""What preconditioners have in common: passes bound to the arrays they are applied to, and a home."""
+"""The common part of preconditioners: passes over vectors, which are bound to the arrays that a product uses."""
 
 from __future__ import annotations
 
@@ -14,64 +14,66 @@ from gsparse.errors import DeviceError, DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.krylov.solve_loop import State
+from gsparse.linalg.krylov.solve_loop import SolveState
 from gsparse.linalg.operators import Apply, Operator
 
-__all__ = ["Passes", "Preconditioner"]
+__all__ = ["Preconditioner", "VectorPasses"]
 
-# `d` is a diagonal. A relaxation that a residual is needed after leaves b where that is to be.
+# `d` is a diagonal, and `omega` the weight of a relaxation. The passes `begin` are relaxations from x = 0, for which no
+# product is needed; in the other ones r is A·x. A pass `..._residual` is the last one before a residual: it copies b to
+# r, from which the caller then subtracts A·x.
 PROGRAM = Program(
     "preconditioner",
     "x b r d",
     (
         Step("copy", each="x = b"),
         Step("scale", each="x = d * b"),
-        Step("begin", each="x = size * b"),
-        Step("begin_scaled", each="x = size * d * b"),
-        Step("begin_residual", each="x = size * b; r = b"),
-        Step("begin_scaled_residual", each="x = size * d * b; r = b"),
-        Step("relax", each="x += size * (b - r)"),
-        Step("relax_scaled", each="x += size * d * (b - r)"),
-        Step("relax_residual", each="x += size * (b - r); r = b"),
-        Step("relax_scaled_residual", each="x += size * d * (b - r); r = b"),
+        Step("begin", each="x = omega * b"),
+        Step("begin_scaled", each="x = omega * d * b"),
+        Step("begin_residual", each="x = omega * b; r = b"),
+        Step("begin_scaled_residual", each="x = omega * d * b; r = b"),
+        Step("relax", each="x += omega * (b - r)"),
+        Step("relax_scaled", each="x += omega * d * (b - r)"),
+        Step("relax_residual", each="x += omega * (b - r); r = b"),
+        Step("relax_scaled_residual", each="x += omega * d * (b - r); r = b"),
     ),
 )
 _STEPS = {step.name: step for step in PROGRAM.steps}
 
-# ``build(x, y)``: the calls that make y the product with x; ``build(x, y)`` itself may allocate and wait.
-Build = Callable[[Array, Array], list[Call]]
+# ``build(x, y)`` returns the calls that write the product with x into y. It may itself allocate memory and wait.
+CallBuilder = Callable[[Array, Array], list[Call]]
 
 
-class Passes:
-    """Passes over vectors of one kind.
+class VectorPasses:
+    """Binds passes to vectors of one dtype on one device.
 
     Parameters
     ----------
     device : Device
     dtype : dtype
     columns : int
-        Vectors side by side.
+        Number of columns that an array holds, one after the other.
     """
 
     def __init__(self, device: Device, dtype: np.dtype[Any], columns: int) -> None:
         self.device, self.dtype, self.columns = device, dtype, columns
-        self._states: dict[float, State] = {}
+        self._states: dict[float, SolveState] = {}
 
-    def bind(self, name: str, size: float = 1.0, **vectors: Array) -> Call:
-        """Bind a pass to vectors and to its `size`."""
-        state = self._states.get(size)
+    def bind(self, name: str, omega: float = 1.0, **vectors: Array) -> Call:
+        """Bind a pass to its vectors and to the relaxation weight `omega`."""
+        state = self._states.get(omega)
         if state is None:
-            state = self._states[size] = State(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
-            state.set(size=size)
+            state = self._states[omega] = SolveState(self.device, PROGRAM, self.dtype, self.columns, capacity=1)
+            state.set(omega=omega)
         bind: Callable[..., Call] = kernels_of(self.device).bind_step
         return bind(self.device, PROGRAM, _STEPS[name], vectors, state)
 
     def vector(self, rows: int) -> Array:
-        """Allocate room for vectors."""
+        """Allocate an array of zeros for all columns."""
         return self.device.xp.zeros(self.columns * rows, self.dtype)
 
     def diagonal(self, values: Array, *, adjoint: bool = False) -> Array:
-        """Give a diagonal as passes take it: in their dtype, once for each column."""
+        """Return a diagonal in the form that passes need: in their dtype, and repeated for each column."""
         xp = self.device.xp
         values = xp.conj(values) if adjoint else values
         values = values.astype(self.dtype, copy=False)
@@ -85,13 +87,13 @@ class Preconditioner(Operator):
     ----------
     device : Device
     size : int
-        Rows and columns.
+        Number of rows and columns.
     dtype : dtype
-        Vectors have to be complex where this is.
+        If it is complex, the vectors have to be complex too.
     kind : str
-        The function that makes such preconditioners.
+        Name of the function that returns such preconditioners.
     num_entries : int, optional
-        Entries that a product reads, where it reads a matrix of its own.
+        Number of entries that a product reads, if the preconditioner has a matrix of its own.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Preconditioner(Operator):
             )
         if self.dtype.kind == "c" and dtype.kind != "c":
             raise DtypeError(f"a {self.dtype} preconditioner needs complex vectors, got {dtype}: solve in complex128")
-        build = self._prepare(Passes(device, dtype, columns), adjoint)
+        build = self._prepare(VectorPasses(device, dtype, columns), adjoint)
         calls: dict[tuple[int, int], list[Call]] = {}
 
         def apply(x: Array, y: Array) -> None:
@@ -130,11 +132,15 @@ class Preconditioner(Operator):
         return apply
 
     @abstractmethod
-    def _prepare(self, passes: Passes, adjoint: bool) -> Build:
-        """Allocate what products need, and give what binds them to arrays."""
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        """Allocate the memory that products need, and return a function that binds products to arrays."""
 
-    def _computed(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
-        """Multiply in buffers kept from the last time: SciPy comes once an iteration, each time with another vector."""
+    def _compute(self, device: Device, x: Array, columns: int, adjoint: bool) -> Array:
+        """Multiply in buffers that are kept for the next call.
+
+        SciPy calls this once per iteration, each time with another vector. Copying it to the same buffer saves binding
+        the calls to a new array each time.
+        """
         key = (device, x.dtype, columns, adjoint, device.stream_key())
         latest = self._latest
         if latest[0] != key:
@@ -147,5 +153,5 @@ class Preconditioner(Operator):
 
 
 def _address(array: Array) -> int:
-    pointer = getattr(array.data, "ptr", None)  # (CuPy's)
+    pointer = getattr(array.data, "ptr", None)  # of a CuPy array
     return int(array.ctypes.data if pointer is None else pointer)

@@ -1,4 +1,4 @@
-"""Jacobi and block Jacobi: the diagonal, or dense blocks on it, inverted."""
+"""Jacobi and block Jacobi: the inverse of the diagonal, or of dense blocks on the diagonal."""
 
 from __future__ import annotations
 
@@ -12,51 +12,61 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
-from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, solve_each
+from gsparse.linalg.operators import MatrixOperator, Operator
+from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, solve_batch
 from gsparse.linalg.registry import register
 
-__all__ = ["ProductPreconditioner", "block_jacobi", "jacobi"]
+__all__ = [
+    "DiagonalPreconditioner",
+    "ProductPreconditioner",
+    "block_diagonal",
+    "block_jacobi",
+    "inverse_blocks",
+    "jacobi",
+]
 
 
 class DiagonalPreconditioner(Preconditioner):
-    """Each element times a number of its own."""
+    """Multiplies each element of a vector by an element of the diagonal."""
 
     def __init__(self, device: Device, diagonal: Array) -> None:
         super().__init__(device, int(diagonal.size), diagonal.dtype, "jacobi", int(diagonal.size))
         self._diagonal = diagonal
 
-    def _prepare(self, passes: Passes, adjoint: bool) -> Build:
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         d = passes.diagonal(self._diagonal, adjoint=adjoint)
         return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
 
 
 class ProductPreconditioner(Preconditioner):
-    """A product of sparse matrices, each as it is or as its adjoint.
+    """A product of operators, some of which may be adjoint.
 
     Parameters
     ----------
-    *factors : (MatrixOperator, bool)
-        The first is applied first; whether to take its adjoint.
+    *factors : (Operator, bool)
+        The factors, matrices or preconditioners, in the order of their application, and whether to use the adjoint of
+        each.
     kind : str
         See `Preconditioner`.
     """
 
-    def __init__(self, *factors: tuple[MatrixOperator, bool], kind: str) -> None:
+    def __init__(self, *factors: tuple[Operator, bool], kind: str) -> None:
         operator = factors[0][0]
-        matrices = {id(f.matrix): f.matrix for f, _ in factors}
+        matrices = {id(f.matrix): f.matrix for f, _ in factors if isinstance(f, MatrixOperator)}
         num_entries = sum(int(m.nnz) for m in matrices.values())
         super().__init__(operator.home(), operator.shape[0], operator.dtype, kind, num_entries)
         self._factors = factors
 
-    def _prepare(self, passes: Passes, adjoint: bool) -> Build:
-        factors = [(f, not flip) for f, flip in reversed(self._factors)] if adjoint else self._factors
-        products = [f.bind(passes.device, passes.dtype, passes.columns, adjoint=flip) for f, flip in factors]
-        between = [passes.vector(self.shape[0]) for _ in products[1:]]
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        factors = [(f, not is_adjoint) for f, is_adjoint in reversed(self._factors)] if adjoint else self._factors
+        products = [
+            f.bind(passes.device, passes.dtype, passes.columns, adjoint=is_adjoint) for f, is_adjoint in factors
+        ]
+        intermediate = [passes.vector(self.shape[0]) for _ in products[1:]]
 
         def build(x: Array, y: Array) -> list[Call]:
-            vectors = [x, *between, y]
+            vectors = [x, *intermediate, y]
             return [
                 partial(product, source, target)
                 for product, source, target in zip(products, vectors[:-1], vectors[1:], strict=True)
@@ -72,17 +82,18 @@ def jacobi(A: Any) -> Preconditioner:
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        GpuSparseMatrix, or what becomes one.
+        A GpuSparseMatrix, or a sparse array that can be converted to one.
 
     Returns
     -------
     Preconditioner
-        For `M` of the solvers here, of SciPy and of CuPy. Moves three vectors.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Moves three
+        vectors.
 
     Raises
     ------
     FactorizationError
-        Where the diagonal has a zero, or a value is not finite.
+        If the diagonal has a zero, or a value is not finite.
     ShapeError, TypeError
 
     Examples
@@ -92,8 +103,8 @@ def jacobi(A: Any) -> Preconditioner:
     >>> from gsparse.linalg import cg, jacobi
     >>> S = scipy.sparse.diags_array([-1.0, numpy.arange(3.0, 103.0), -1.0], offsets=[-1, 0, 1], shape=(100, 100))
     >>> A = GpuSparseMatrix(S, device="cpu")
-    >>> found = cg(A, numpy.ones(100), M=jacobi(A), full_output=True)
-    >>> found.info, found.iterations < 15
+    >>> result = cg(A, numpy.ones(100), M=jacobi(A), full_output=True)
+    >>> result.info, result.iterations < 15
     (0, True)
     """
     with SquareMatrix.of(A, "jacobi") as matrix:
@@ -104,25 +115,26 @@ def jacobi(A: Any) -> Preconditioner:
 def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     """Precondition with the inverses of dense blocks on the diagonal.
 
-    The inverses are kept as a sparse matrix, whose format, chosen as for any other, stores columns in a byte or less:
-    a product reads little more than the values.
+    The inverses are stored as a sparse matrix, whose format is chosen as for any other matrix. It stores a column index
+    in one byte or less, so a product reads little more than the values.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        GpuSparseMatrix, or what becomes one.
+        A GpuSparseMatrix, or a sparse array that can be converted to one.
     block_size : int
-        Rows of a block, of the last one perhaps fewer: the unknowns of a point, or of a small part of the domain.
+        Number of rows of a block, for example the unknowns of a grid point, or of a small part of the domain. The last
+        block may be smaller.
 
     Returns
     -------
     Preconditioner
-        For `M` of the solvers here, of SciPy and of CuPy.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
 
     Raises
     ------
     FactorizationError
-        Where a block is singular, or a value is not finite.
+        If a block is singular, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     Examples
@@ -137,15 +149,23 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     with SquareMatrix.of(A, "block_jacobi") as matrix:
-        inverses = _inverse_blocks(matrix, block_size)
-        return ProductPreconditioner(
-            (matrix.operator_of(_block_diagonal(matrix, inverses)), False), kind="block_jacobi"
-        )
+        inverses = inverse_blocks(matrix, block_size, "block_jacobi")
+        return ProductPreconditioner((matrix.operator_of(block_diagonal(matrix, inverses)), False), kind="block_jacobi")
 
 
-def _inverse_blocks(matrix: SquareMatrix, size: int) -> Array:
-    """Give the inverses, shape (blocks, size, size); what is past the last row is the identity."""
+def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
+    """Return the inverses of the diagonal blocks, of shape (number of blocks, size, size). Synchronizes.
+
+    The last block is padded with the identity.
+
+    Raises
+    ------
+    FactorizationError
+        If a block is singular. `name` is the method that needs the inverses.
+    """
     xp, csr = matrix.device.xp, matrix.csr
+    if size < 1:
+        raise ValueError(f"{name}: block_size must be at least 1, got {size}")
     count = -(-matrix.size // size)
     blocks = xp.zeros((count, size, size), matrix.dtype)
     places = xp.arange(matrix.size, count * size)
@@ -154,17 +174,18 @@ def _inverse_blocks(matrix: SquareMatrix, size: int) -> Array:
     rows, columns = matrix.rows[inside], csr.indices[inside]
     blocks[rows // size, rows % size, columns % size] = csr.data[inside]
     identity = xp.broadcast_to(xp.eye(size, dtype=matrix.dtype), blocks.shape)
-    inverses, is_good = solve_each(xp, blocks, identity)
-    broken = first_where(matrix.device, ~is_good)
-    if broken is not None:
+    inverses, is_good = solve_batch(xp, blocks, identity)
+    singular = first_where(matrix.device, ~is_good)
+    if singular is not None:
         raise FactorizationError(
-            f"block_jacobi: the block of rows {broken * size} to {min((broken + 1) * size, matrix.size) - 1} is "
+            f"{name}: the block of rows {singular * size} to {min((singular + 1) * size, matrix.size) - 1} is "
             "singular: use another block_size, or isai(A)"
         )
     return inverses
 
 
-def _block_diagonal(matrix: SquareMatrix, blocks: Array) -> Csr:
+def block_diagonal(matrix: SquareMatrix, blocks: Array) -> Csr:
+    """Return the matrix with these dense blocks on its diagonal."""
     xp, (_, size, _) = matrix.device.xp, blocks.shape
     rows = xp.arange(matrix.size)
     begin = rows // size * size

@@ -1,4 +1,4 @@
-"""Incomplete factorisations on the matrix's own pattern: A ≈ (I + L)·D·(I + U), L and U strictly triangular."""
+"""Incomplete factorisations without fill-in: A ≈ (I + L)·D·(I + U), where L and U are strictly triangular."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
-from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
+from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, select
-from gsparse.linalg.preconditioners.triangular import SOLVES, Solve, Triangle, levels_of
+from gsparse.linalg.preconditioners.triangular import SOLVES, Solve, UnitTriangularMatrix, levels_of
 from gsparse.linalg.registry import register
 
 __all__ = ["ic0", "ilu0"]
 
-Method = Literal["levels", "jacobi"]
+SolveKind = Literal["levels", "jacobi"]
 
 
 class FactoredPreconditioner(Preconditioner):
@@ -28,8 +28,8 @@ class FactoredPreconditioner(Preconditioner):
     Parameters
     ----------
     device : Device
-    lower, upper : (Triangle, bool)
-        Whether to take the adjoint.
+    lower, upper : (UnitTriangularMatrix, bool)
+        The factors, and whether to use the adjoint of each.
     inverse_diagonal : array
     kind : str
         See `Preconditioner`.
@@ -38,9 +38,9 @@ class FactoredPreconditioner(Preconditioner):
     def __init__(
         self,
         device: Device,
-        lower: tuple[Triangle, bool],
+        lower: tuple[UnitTriangularMatrix, bool],
         inverse_diagonal: Array,
-        upper: tuple[Triangle, bool],
+        upper: tuple[UnitTriangularMatrix, bool],
         kind: str,
     ) -> None:
         size = int(inverse_diagonal.size)
@@ -48,50 +48,52 @@ class FactoredPreconditioner(Preconditioner):
         super().__init__(device, size, inverse_diagonal.dtype, kind, num_entries)
         self._lower, self._upper, self._inverse_diagonal = lower, upper, inverse_diagonal
 
-    def _prepare(self, passes: Passes, adjoint: bool) -> Build:
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         first, last = (self._upper, self._lower) if adjoint else (self._lower, self._upper)
-        solve_first, solve_last = (t.bind(passes, adjoint=flip != adjoint) for t, flip in (first, last))
+        solve_first, solve_last = (t.bind(passes, adjoint=is_adjoint != adjoint) for t, is_adjoint in (first, last))
         d = passes.diagonal(self._inverse_diagonal, adjoint=adjoint)
-        between, scaled = passes.vector(self.shape[0]), passes.vector(self.shape[0])
+        solved, scaled = passes.vector(self.shape[0]), passes.vector(self.shape[0])
 
         def build(x: Array, y: Array) -> list[Call]:
             solves: tuple[Solve, Solve] = solve_first, solve_last
-            return [*solves[0](x, between), passes.bind("scale", d=d, b=between, x=scaled), *solves[1](scaled, y)]
+            return [*solves[0](x, solved), passes.bind("scale", d=d, b=solved, x=scaled), *solves[1](scaled, y)]
 
         return build
 
 
 @register("preconditioner")
-def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
-    """Precondition with the incomplete LU factors that have entries where A has: ILU(0), for gmres and bicgstab.
+def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
+    """Precondition with incomplete LU factors that have entries only where A has: ILU(0), for gmres and bicgstab.
 
-    The factors are exact (L·U equals A wherever A has entries), computed on the device level by level, where rows of a
-    level wait for none of each other, and always the same.
+    L·U equals A wherever A has entries. The factors are computed on the device level by level; the rows of a level do
+    not depend on each other. They are the same in every run.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        GpuSparseMatrix, or what becomes one.
+        A GpuSparseMatrix, or a sparse array that can be converted to one.
     solve : {"jacobi", "levels"}, optional
-        How to solve with the factors. "levels" is exact, level by level: on a GPU a launch a wide level, so for few
-        levels only. "jacobi" is a fixed number of Jacobi sweeps, products with all rows at once: the default on a GPU;
-        it approximates, still as a fixed linear map, and the factors should not be far from diagonally dominant. The
-        default on the CPU is "levels", which there goes through the rows in order on one thread.
+        How to solve with the factors. "levels" solves exactly, level by level. On a GPU each wide level is a kernel
+        launch, so this is fast only for few levels. On the CPU it is the default and processes the rows in order, on
+        one thread. "jacobi" is a fixed number of Jacobi sweeps, which are products with all rows at once: the default
+        on a GPU. It is an approximation, but a fixed linear map. The factors should not be far from diagonally
+        dominant.
     sweeps : int, optional
-        Jacobi sweeps a factor, 3 by default; about as many as there are levels give the exact solve.
+        Number of Jacobi sweeps for each factor, 3 by default. About as many sweeps as there are levels make
+        the solve exact.
     shift : float, optional
-        Add so much of the sum of each row's magnitudes to the diagonal first (Manteuffel's shift): 0.001 to 0.1 where
-        factors break down or make things worse.
+        Manteuffel's shift: this multiple of the sum of magnitudes of each row is added to its diagonal element first.
+        Try 0.001 to 0.1 if the factors break down, or if they slow convergence.
 
     Returns
     -------
     Preconditioner
-        For `M` of the solvers here, of SciPy and of CuPy.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
 
     Raises
     ------
     FactorizationError
-        Where a pivot is zero, or a value is not finite.
+        If a pivot is zero, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     References
@@ -111,9 +113,9 @@ def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float =
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    method = _parse(solve, sweeps, shift)
+    method = _parse_options(solve, sweeps, shift)
     with SquareMatrix.of(A, "ilu0") as matrix:
-        kind = method or _default(matrix.device)
+        kind = method or _default_solve(matrix.device)
         device, xp = matrix.device, matrix.device.xp
         factors, rows, pivots = _factorize(matrix, shift)
         broken = first_where(device, ~(xp.isfinite(pivots) & (pivots != 0)))
@@ -121,21 +123,23 @@ def ilu0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float =
             raise FactorizationError(f"ilu0: zero pivot in row {broken}: try ilu0(A, shift=0.01), or reorder the rows")
         below = select(device, factors, factors.indices < rows, factors.data)
         above = select(device, factors, factors.indices > rows, factors.data / pivots[rows])
-        lower, upper = (Triangle(matrix, part, kind, sweeps, upper=part is above) for part in (below, above))
+        lower, upper = (
+            UnitTriangularMatrix(matrix, part, kind, sweeps, upper=part is above) for part in (below, above)
+        )
         return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False), "ilu0")
 
 
 @register("preconditioner")
-def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
-    """Precondition with the incomplete Cholesky factors that have entries where A has: IC(0), for cg and minres.
+def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
+    """Precondition with incomplete Cholesky factors that have entries only where A has: IC(0), for cg and minres.
 
-    In the form L·D·Lᴴ, which is what ILU(0) gives for a Hermitian A. The second solve is the adjoint of the first,
-    Jacobi sweeps included, so M is Hermitian and positive definite however few sweeps there are.
+    The factors have the form L·D·Lᴴ, to which ILU(0) reduces for a Hermitian A. The second solve is the adjoint of the
+    first one, including the Jacobi sweeps, so M is Hermitian and positive definite for any number of sweeps.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        Hermitian and positive definite. GpuSparseMatrix, or what becomes one.
+        Hermitian and positive definite. A GpuSparseMatrix, or a sparse array that can be converted to one.
     solve : {"jacobi", "levels"}, optional
         As for `ilu0`.
     sweeps : int, optional
@@ -146,14 +150,14 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
     Returns
     -------
     Preconditioner
-        For `M` of the solvers here, of SciPy and of CuPy.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
 
     Raises
     ------
     FactorizationError
-        Where A differs from its conjugate transpose in more than half of its digits, unless it was declared
-        (``symmetric=``). Where a pivot is not positive: A need not be indefinite for that, and a shift is the usual
-        remedy.
+        If less than half of the digits of A and its conjugate transpose agree, unless A was declared Hermitian
+        (``symmetric=``). If a pivot is not positive, which can happen for a positive definite A too; a shift is the
+        usual remedy.
     ShapeError, TypeError, ValueError
 
     References
@@ -169,17 +173,17 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
     >>> from gsparse.linalg import cg, ic0
     >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(100, 100))
     >>> A = GpuSparseMatrix(S, device="cpu")
-    >>> cg(A, numpy.ones(100), M=ic0(A), full_output=True).iterations  # (without fill-in nothing was left out)
+    >>> cg(A, numpy.ones(100), M=ic0(A), full_output=True).iterations  # exact: this A has no fill-in
     1
     """
-    method = _parse(solve, sweeps, shift)
+    method = _parse_options(solve, sweeps, shift)
     with SquareMatrix.of(A, "ic0") as matrix:
         if not matrix.is_roughly_hermitian():
             raise FactorizationError(
                 "ic0 needs a symmetric (complex: Hermitian) matrix, this one is not: use ilu0(A) with gmres or "
                 "bicgstab; where A is one triangle of a symmetric matrix, add the other one first"
             )
-        kind = method or _default(matrix.device)
+        kind = method or _default_solve(matrix.device)
         device, xp = matrix.device, matrix.device.xp
         factors, rows, pivots = _factorize(matrix, shift)
         broken = first_where(device, ~(xp.isfinite(pivots) & (pivots.real > 0)))
@@ -189,13 +193,13 @@ def ic0(A: Any, *, solve: Method | None = None, sweeps: int = 3, shift: float = 
                 "ilu0(A) with gmres"
             )
         below = select(device, factors, factors.indices < rows, factors.data)
-        triangle = Triangle(matrix, below, kind, sweeps, upper=False)
+        triangle = UnitTriangularMatrix(matrix, below, kind, sweeps, upper=False)
         return FactoredPreconditioner(
             device, (triangle, False), (1 / pivots.real).astype(matrix.dtype), (triangle, True), "ic0"
         )
 
 
-def _parse(solve: str | None, sweeps: int, shift: float) -> Method | None:
+def _parse_options(solve: str | None, sweeps: int, shift: float) -> SolveKind | None:
     if solve is not None and solve not in SOLVES:
         raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")
     if sweeps < 1:
@@ -205,14 +209,14 @@ def _parse(solve: str | None, sweeps: int, shift: float) -> Method | None:
     return solve  # type: ignore[return-value]
 
 
-def _default(device: Device) -> Method:
+def _default_solve(device: Device) -> SolveKind:
     return "jacobi" if kernels_of(device).NEEDS_LEVELS else "levels"
 
 
 def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
-    """Give the factors in one matrix, each entry's row, and the pivots: what is on the diagonal. Synchronizes."""
+    """Return both factors in one matrix, the row of each entry, and the pivots on the diagonal. Synchronizes."""
     device = matrix.device
-    csr, rows, diagonal = _shifted(matrix, shift)
+    csr, rows, diagonal = _shift_diagonal(matrix, shift)
     levels: Levels | None = None
     if kernels_of(device).NEEDS_LEVELS:
         levels = levels_of(device, select(device, csr, csr.indices < rows, csr.data), upper=False)
@@ -220,17 +224,18 @@ def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
     return csr, rows, csr.data[diagonal]
 
 
-def _shifted(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
-    """Give a copy with a whole diagonal and the shift added to it, each entry's row, and the diagonal's positions."""
+def _shift_diagonal(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
+    """Return a copy of the matrix with a full, shifted diagonal, the row of each entry, and the diagonal's indices."""
     xp, csr, rows = matrix.device.xp, matrix.csr, matrix.rows
     diagonal = matrix.diagonal
     if shift:
         phases = xp.where(diagonal == 0, 1, diagonal / xp.where(diagonal == 0, 1, xp.abs(diagonal)))
         diagonal = (diagonal + shift * matrix.row_sums() * phases).astype(matrix.dtype)
-    off = csr.indices != rows
-    every = xp.arange(matrix.size, dtype=rows.dtype)
-    rows, columns = xp.concatenate([rows[off], every]), xp.concatenate([csr.indices[off], every])
-    data = xp.concatenate([csr.data[off], diagonal])
+    is_off_diagonal = csr.indices != rows
+    all_rows = xp.arange(matrix.size, dtype=rows.dtype)
+    rows = xp.concatenate([rows[is_off_diagonal], all_rows])
+    columns = xp.concatenate([csr.indices[is_off_diagonal], all_rows])
+    data = xp.concatenate([csr.data[is_off_diagonal], diagonal])
     order = xp.argsort(rows.astype(np.int64) * matrix.size + columns)
     rows, columns, data = rows[order], columns[order], data[order]
     indptr = xp.searchsorted(rows, xp.arange(matrix.size + 1)).astype(csr.indptr.dtype)

@@ -1,17 +1,15 @@
-"""A Chebyshev polynomial in the matrix."""
+"""A Chebyshev polynomial in the matrix as a preconditioner."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
-from gsparse.kernels.calls import Call
-from gsparse.linalg.preconditioners.base import Build, Passes, Preconditioner
+from gsparse.linalg.preconditioners.base import Preconditioner
 from gsparse.linalg.preconditioners.relaxation import (
-    BoundRelaxation,
     Relaxation,
-    chebyshev_sizes,
+    SmootherPreconditioner,
+    chebyshev_omegas,
     largest_eigenvalue,
 )
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
@@ -19,53 +17,39 @@ from gsparse.linalg.registry import register
 
 __all__ = ["chebyshev_polynomial"]
 
-# The smallest eigenvalue aimed at, over the largest, where nobody says: that of PyAMG's and hypre's smoothers.
+# Default ratio of the smallest eigenvalue that is damped to the largest: the same as in PyAMG's and hypre's smoothers.
 _DEFAULT_RATIO = 1 / 30
-
-
-class PolynomialPreconditioner(Preconditioner):
-    """Some relaxations from 0: a polynomial in D⁻¹A, times D⁻¹."""
-
-    def __init__(self, matrix: SquareMatrix, relaxation: Relaxation) -> None:
-        super().__init__(matrix.device, matrix.size, matrix.dtype, "chebyshev_polynomial")
-        self._operator, self._relaxation = matrix.operator, relaxation
-
-    def _prepare(self, passes: Passes, adjoint: bool) -> Build:
-        relaxation, r = BoundRelaxation(passes, self._operator, self._relaxation, adjoint), passes.vector(self.shape[0])
-
-        def build(x: Array, y: Array) -> list[Call]:
-            return relaxation.calls(y, x, r, guess=False, residual=False)
-
-        return build
 
 
 @register("preconditioner")
 def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> Preconditioner:
-    """Precondition with the polynomial in D⁻¹A that is nearest to its inverse between two eigenvalues; D the diagonal.
+    """Precondition with the polynomial in D⁻¹A that best approximates the inverse between two eigenvalues.
 
-    It needs products and nothing else, no inner product either: on a GPU and on many of them each of its steps costs a
-    product. It is Hermitian and positive definite where A is, as long as no eigenvalue is above both bounds' sum.
+    D is the diagonal of A. The preconditioner needs only products, and no inner products, so each of its steps costs
+    one product, also on several GPUs. It is Hermitian and positive definite if A is, provided that no eigenvalue
+    exceeds the sum of both bounds.
 
     Parameters
     ----------
     A : sparse array, shape (N, N)
-        Hermitian and positive definite, as `cg` needs it. GpuSparseMatrix, or what becomes one. Later changes to a
-        GpuSparseMatrix's values are not seen.
+        Hermitian and positive definite, as `cg` needs it. A GpuSparseMatrix, or a sparse array that can be converted to
+        one. Later changes of the values of a GpuSparseMatrix have no effect.
     degree : int, optional
-        Steps; products are one fewer.
+        Number of steps. An application takes one product less.
     bounds : (float, float), optional
-        The smallest and the largest eigenvalue of D⁻¹A that are to be damped. By default the largest is estimated, with
+        The smallest and the largest eigenvalue of D⁻¹A that are to be damped. By default, the largest is estimated with
         a dozen products, and the smallest is a thirtieth of it.
 
     Returns
     -------
     Preconditioner
-        For `M` of the solvers here, of SciPy and of CuPy. Moves 3 vectors and 6 a further step, beside A.
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Besides
+        reading A, it moves 3 vectors in the first step and 6 in each further one.
 
     Raises
     ------
     FactorizationError
-        Where the diagonal has an element that is not positive, or a value is not finite.
+        If the diagonal has an element that is not positive, or a value is not finite.
     ShapeError, TypeError, ValueError
 
     References
@@ -80,8 +64,8 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
     >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(100, 100))
     >>> A = GpuSparseMatrix(S, device="cpu")
     >>> plain = cg(A, numpy.ones(100), full_output=True)
-    >>> found = cg(A, numpy.ones(100), M=chebyshev_polynomial(A, 4), full_output=True)
-    >>> found.info, found.iterations < plain.iterations / 2
+    >>> result = cg(A, numpy.ones(100), M=chebyshev_polynomial(A, 4), full_output=True)
+    >>> result.info, result.iterations < plain.iterations / 2
     (0, True)
     """
     if degree < 1:
@@ -99,5 +83,6 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
         if bounds is None:
             high = largest_eigenvalue(matrix, inverse)
             bounds = (high * _DEFAULT_RATIO, high)
-        sizes = chebyshev_sizes(*bounds, degree)
-        return PolynomialPreconditioner(matrix, Relaxation.scaled(matrix.device, sizes, inverse, "chebyshev"))
+        omegas = chebyshev_omegas(*bounds, degree)
+        relaxation = Relaxation.scaled(matrix.device, omegas, inverse, "chebyshev")
+        return SmootherPreconditioner(matrix, relaxation, "chebyshev_polynomial")

@@ -1,9 +1,10 @@
-"""Relaxations x += size·D⁻¹(b − A·x) one after the other: Jacobi, Richardson and Chebyshev are lists of sizes."""
+"""Smoothers: sequences of steps x += N·(b − A·x). Jacobi, Richardson and Chebyshev differ in their weights ω."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,137 +13,267 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import FactorizationError
 from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
-from gsparse.linalg.preconditioners.base import Passes
+from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
 
-__all__ = ["BoundRelaxation", "Relaxation", "chebyshev_sizes", "largest_eigenvalue"]
+__all__ = [
+    "BoundSmoother",
+    "OperatorRelaxation",
+    "Relaxation",
+    "Smoother",
+    "SmootherPreconditioner",
+    "chebyshev_omegas",
+    "largest_eigenvalue",
+]
 
-# Steps of Lanczos's method for the largest eigenvalue, and what to multiply its estimate, which comes from below, by.
-_LANCZOS_STEPS = 12
-_SAFETY = 1.1
 
-
-@dataclass(frozen=True, eq=False)
-class Relaxation:
-    """What is done at each step.
+class Smoother(ABC):
+    """A stationary iterative method for one matrix.
 
     Attributes
     ----------
-    sizes : tuple of float
-        Of the steps.
-    inverse_diagonal : array or None
-        D⁻¹, on the device; None where it is the identity. (A constant D goes into the sizes: a vector less to read.)
     name : str
-        The method that the sizes are of.
+        Name of the method.
+    replaces : str
+        Name of the method that this one replaces, because no device runs it; empty if there is none.
     """
 
-    sizes: tuple[float, ...]
-    inverse_diagonal: Array | None = None
-    name: str = "none"
+    name: str
+    replaces: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}, {len(self.sizes)} step{'s' if len(self.sizes) > 1 else ''}" if self.sizes else self.name
+        return f"{self.name} instead of {self.replaces}" if self.replaces else self.name
 
-    @staticmethod
-    def scaled(device: Device, sizes: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
-        """Make one with a diagonal, or without where all its elements are the same real number. Synchronizes."""
-        if not inverse_diagonal.size or first_where(device, inverse_diagonal != inverse_diagonal[0]) is not None:
-            return Relaxation(sizes, inverse_diagonal, name)
-        factor = complex(inverse_diagonal[0])  # synchronizes
-        if factor.imag:
-            return Relaxation(sizes, inverse_diagonal, name)
-        return Relaxation(tuple(size * factor.real for size in sizes), name=name)
+    @abstractmethod
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        """Prepare for vectors of one dtype. `operator` is the matrix.
+
+        With `adjoint`, the smoother is that of the adjoint matrix whose product is the adjoint of this smoother's: the
+        steps follow each other in the reverse order.
+        """
+
+    def mirrored(self) -> Smoother:
+        """Return the smoother that makes a cycle of a Hermitian matrix Hermitian, if this one comes first."""
+        return self
 
 
-class BoundRelaxation:
-    """A relaxation of one matrix, bound to a kind of vectors.
+class BoundSmoother(ABC):
+    """A smoother that is bound to vectors of one dtype, on one device.
 
-    Traffic in vectors: 3 for the first step from 0 (2 without a diagonal), 6 for any other and 3 for the residual after
-    the last, beside what the products read of the matrix.
+    Parameters
+    ----------
+    passes : VectorPasses
+    operator : MatrixOperator
+    adjoint : bool
     """
 
-    def __init__(self, passes: Passes, operator: MatrixOperator, relaxation: Relaxation, adjoint: bool) -> None:
-        self._passes, self._sizes = passes, relaxation.sizes
-        diagonal = relaxation.inverse_diagonal
-        self._scale = {} if diagonal is None else {"d": passes.diagonal(diagonal, adjoint=adjoint)}
-        bind: Callable[..., Apply] = operator.bind
-        kind = (passes.device, passes.dtype, passes.columns)
-        self._multiply = bind(*kind, adjoint=adjoint)
-        self._subtract = bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
+    def __init__(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
+        self._passes, self._operator, self._adjoint = passes, operator, adjoint
+        self._subtract: Apply | None = None
+
+    @abstractmethod
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        """Return the calls that relax x; r is a work vector."""
 
     def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
-        """Give the calls that relax x, from 0 where there is no `guess`, and leave b − A·x in r where asked to."""
-        sizes = self._sizes if guess else self._sizes or (0.0,)
-        found: list[Call] = []
-        for step, size in enumerate(sizes):
+        """Return the calls that relax x.
+
+        Without `guess`, x begins as zero, whatever the array contains. With `residual`, the calls finally write
+        b − A·x into r, which is a work vector before that.
+        """
+        return [*self._relax(x, b, r, guess), *(self._residual(x, b, r) if residual else [])]
+
+    def _residual(self, x: Array, b: Array, r: Array) -> list[Call]:
+        """Return the calls that write b − A·x into r."""
+        return [self._passes.bind("copy", x=r, b=b), self._subtract_product(x, r)]
+
+    def _subtract_product(self, x: Array, r: Array) -> Call:
+        """Return the call r -= A·x."""
+        if self._subtract is None:
+            self._subtract = self._product(alpha=-1, beta=1)
+        return partial(self._subtract, x, r)
+
+    def _product(self, **options: Any) -> Apply:
+        bind: Callable[..., Apply] = self._operator.bind
+        passes = self._passes
+        return bind(passes.device, passes.dtype, passes.columns, adjoint=self._adjoint, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation(Smoother):
+    """A sequence of relaxation steps x += ω·D⁻¹(b − A·x), without the matrix.
+
+    Attributes
+    ----------
+    omegas : tuple of float
+        The weight ω of each step.
+    inverse_diagonal : array or None
+        D⁻¹, on the device; None stands for the identity. A constant D is contained in the weights instead, which saves
+        reading a vector.
+    name : str
+    subsets : tuple of array
+        If it is not empty: D⁻¹ of each step, with zeros at the unknowns that the step leaves as they are.
+    """
+
+    omegas: tuple[float, ...]
+    inverse_diagonal: Array | None = None
+    name: str = "none"
+    subsets: tuple[Array, ...] = ()
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        count = len(self.omegas)
+        return f"{super().__str__()}, {count} step{'s' if count > 1 else ''}" if count else self.name
+
+    @staticmethod
+    def scaled(device: Device, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
+        """Return a relaxation with a diagonal, or without one if all its elements are the same real number.
+
+        Synchronizes.
+        """
+        if not inverse_diagonal.size or first_where(device, inverse_diagonal != inverse_diagonal[0]) is not None:
+            return Relaxation(omegas, inverse_diagonal, name)
+        factor = complex(inverse_diagonal[0])  # synchronizes
+        if factor.imag:
+            return Relaxation(omegas, inverse_diagonal, name)
+        return Relaxation(tuple(omega * factor.real for omega in omegas), name=name)
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundRelaxation(self, passes, operator, adjoint)
+
+    def mirrored(self) -> Relaxation:
+        return replace(self, omegas=self.omegas[::-1], subsets=self.subsets[::-1]) if self.subsets else self
+
+
+class _BoundRelaxation(BoundSmoother):
+    """A relaxation of one matrix, bound to vectors of one dtype.
+
+    Traffic in vectors, not counting what the products read: 3 for the first step from x = 0 (2 without a diagonal), 6
+    for every other step, and 3 for the residual after the last step.
+    """
+
+    def __init__(self, relaxation: Relaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
+        super().__init__(passes, operator, adjoint)
+        if adjoint:
+            relaxation = relaxation.mirrored()
+        # Polynomials in D⁻¹A commute, so that their steps may keep their order.
+        self._omegas, single = relaxation.omegas, relaxation.inverse_diagonal
+        bound = {
+            id(d): {"d": passes.diagonal(d, adjoint=adjoint)} for d in (single, *relaxation.subsets) if d is not None
+        }
+        diagonals = relaxation.subsets or (single,) * max(len(self._omegas), 1)
+        self._scales: list[dict[str, Array]] = [bound.get(id(d), {}) for d in diagonals]
+        self._multiply = self._product()
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        return self.calls(x, b, r, guess=guess, residual=False)
+
+    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
+        omegas = self._omegas if guess else self._omegas or (0.0,)
+        calls: list[Call] = []
+        for step, (omega, scale) in enumerate(zip(omegas, self._scales, strict=False)):
             if step or guess:
-                found.append(partial(self._multiply, x, r))
+                calls.append(partial(self._multiply, x, r))
             name = "relax" if step or guess else "begin"
-            name += "_scaled" if self._scale else ""
-            leaves = residual and step == len(sizes) - 1
-            vectors = {"x": x, "b": b, **self._scale, **({"r": r} if leaves or step or guess else {})}
-            found.append(self._passes.bind(name + "_residual" if leaves else name, size, **vectors))
+            name += "_scaled" if scale else ""
+            copies_b = residual and step == len(omegas) - 1
+            vectors = {"x": x, "b": b, **scale, **({"r": r} if copies_b or step or guess else {})}
+            calls.append(self._passes.bind(name + "_residual" if copies_b else name, omega, **vectors))
         if residual:
-            found += [] if sizes else [self._passes.bind("copy", x=r, b=b)]
-            found.append(partial(self._subtract, x, r))
-        return found
+            calls += [] if omegas else [self._passes.bind("copy", x=r, b=b)]
+            calls.append(self._subtract_product(x, r))
+        return calls
 
 
-def chebyshev_sizes(low: float, high: float, degree: int) -> tuple[float, ...]:
-    """Give the sizes of steps that damp errors of eigenvalues from `low` to `high` the most: 1 over Chebyshev's roots.
+@dataclass(frozen=True, eq=False)
+class OperatorRelaxation(Smoother):
+    """A sequence of steps x += ω·W·(b − A·x) with matrices W, such as the inverses of diagonal blocks.
 
-    They are in Leja's order, in which intermediate residuals stay small.
+    Attributes
+    ----------
+    name : str
+    steps : tuple of (float, MatrixOperator, bool)
+        ω, W, and whether the adjoint of W is meant.
+    """
+
+    name: str
+    steps: tuple[tuple[float, MatrixOperator, bool], ...]
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundOperatorRelaxation(self, passes, operator, adjoint)
+
+    def mirrored(self) -> OperatorRelaxation:
+        return replace(self, steps=self.steps[::-1])
+
+
+class _BoundOperatorRelaxation(BoundSmoother):
+    """Traffic in vectors, not counting what the products read: 4 for each step with a residual, 1 for one from zero."""
+
+    def __init__(
+        self, relaxation: OperatorRelaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool
+    ) -> None:
+        super().__init__(passes, operator, adjoint)
+        kind = (passes.device, passes.dtype, passes.columns)
+        self._steps = []
+        for omega, weights, is_adjoint in relaxation.steps[::-1] if adjoint else relaxation.steps:
+            bind = partial(weights.bind, *kind, adjoint=is_adjoint != adjoint, alpha=omega)
+            self._steps.append((bind(), bind(beta=1)))
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        calls: list[Call] = []
+        for number, (begin, add) in enumerate(self._steps):
+            if number == 0 and not guess:
+                calls.append(partial(begin, b, x))
+            else:
+                calls += [*self._residual(x, b, r), partial(add, r, x)]
+        return calls
+
+
+class SmootherPreconditioner(Preconditioner):
+    """A smoother that begins with x = 0.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    smoother : Smoother
+    kind : str
+    """
+
+    def __init__(self, matrix: SquareMatrix, smoother: Smoother, kind: str) -> None:
+        super().__init__(matrix.device, matrix.size, matrix.dtype, kind)
+        self._operator, self._smoother = matrix.operator, smoother
+
+    def __repr__(self) -> str:
+        end = f", on {self.device.name}>"
+        return f"{super().__repr__().removesuffix(end)}: {self._smoother}{end}"
+
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        smoother, r = self._smoother.bind(passes, self._operator, adjoint), passes.vector(self.shape[0])
+        return lambda x, y: smoother.calls(y, x, r, guess=False, residual=False)
+
+
+def chebyshev_omegas(low: float, high: float, degree: int) -> tuple[float, ...]:
+    """Return the weights that reduce errors of eigenvalues between `low` and `high` the most.
+
+    They are the reciprocals of the roots of the Chebyshev polynomial on this interval, in Leja's order, in which
+    intermediate residuals stay small.
     """
     roots = 0.5 * (high + low) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
     return tuple(float(1 / root) for root in in_leja_order(roots))
 
 
 def in_leja_order(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Sort points so that each is where the product of its distances to those before is the largest."""
-    left = list(np.sort(points)[::-1])
-    found = [left.pop(0)] if left else []
-    while left:
-        distances = [np.sum(np.log(np.abs(point - np.array(found)) + np.finfo(float).tiny)) for point in left]
-        found.append(left.pop(int(np.argmax(distances))))
-    return np.array(found)
-
-
-def largest_eigenvalue(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
-    """Bound the largest eigenvalue of D⁻¹A from above, for a Hermitian A and a positive D. Synchronizes.
-
-    The smaller of Gershgorin's bound, which is sure, and Lanczos's estimate and a tenth.
-    """
-    if not matrix.size:
-        return 1.0
-    weights = matrix.device.xp.abs(inverse_diagonal)
-    sure = float((matrix.row_sums() * weights).max())  # synchronizes
-    if not np.isfinite(sure):
-        raise FactorizationError("the matrix has values that are not finite: no eigenvalue bounds those of D⁻¹A")
-    return min(sure, _SAFETY * _lanczos(matrix, matrix.device.xp.sqrt(weights)))
-
-
-def _lanczos(matrix: SquareMatrix, scale: Array) -> float:
-    """Estimate the largest eigenvalue of A scaled from both sides, from below. Synchronizes."""
-    xp, dtype = matrix.device.xp, matrix.dtype
-    multiply = matrix.operator.bind(matrix.device, dtype)
-    places = xp.arange(1, matrix.size + 1, dtype=np.uint64) * xp.uint64(2654435761)  # (Knuth's hash: no two alike)
-    v = ((places % xp.uint64(2**32)).astype(np.float64) / 2**32 - 0.5).astype(dtype)
-    v /= xp.linalg.norm(v)
-    before, beta = xp.zeros_like(v), 0.0
-    alphas, betas = [], []
-    for _ in range(min(_LANCZOS_STEPS, matrix.size)):
-        w = xp.empty_like(v)
-        multiply(xp.ascontiguousarray(scale * v), w)
-        w *= scale
-        alphas.append(float(xp.vdot(v, w).real))  # synchronizes
-        w -= alphas[-1] * v + beta * before
-        beta = float(xp.linalg.norm(w))  # synchronizes
-        betas.append(beta)
-        if beta <= np.finfo(dtype).eps * abs(alphas[0]):
-            break
-        before, v = v, w / beta
-    off = betas[: len(alphas) - 1]
-    return float(np.linalg.eigvalsh(np.diag(alphas) + np.diag(off, 1) + np.diag(off, -1))[-1])
+    """Sort points into Leja's order: each one maximises the product of its distances to the previous ones."""
+    remaining = list(np.sort(points)[::-1])
+    ordered = [remaining.pop(0)] if remaining else []
+    while remaining:
+        distances = [np.sum(np.log(np.abs(point - np.array(ordered)) + np.finfo(float).tiny)) for point in remaining]
+        ordered.append(remaining.pop(int(np.argmax(distances))))
+    return np.array(ordered)

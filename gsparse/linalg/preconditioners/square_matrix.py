@@ -1,4 +1,4 @@
-"""A square matrix made ready for what preconditioners take out of it: diagonals, triangles, blocks."""
+"""A square matrix in canonical form, from which preconditioners take diagonals, triangles and blocks."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from gsparse.linalg.operators import MatrixOperator
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 
-__all__ = ["SquareMatrix", "first_where", "on_host", "rows_of", "select", "solve_each"]
+__all__ = ["SquareMatrix", "as_matrix", "first_where", "on_host", "rows_of", "select", "solve_batch"]
 
-# Of a column of the identity, in any element, where a small system is as good as singular.
+# A small system counts as singular if its solution misses an element of the right-hand side by this much.
 _MAX_ERROR = 1e-2
-# Asymmetry that rounding leaves in an assembled matrix, in units of eps and of the largest magnitude in a row: elements
-# are added up in another order on the other side of the diagonal.
+# Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps times the largest
+# magnitude in a row: contributions are added up in a different order on the other side of the diagonal.
 _ROUNDING = 32
 
 
 @dataclass(frozen=True, eq=False)
 class SquareMatrix:
-    """Entries on a device: columns rise within each row, none twice; values are floating.
+    """A square CSR matrix on a device, with sorted columns, no duplicates and floating-point values.
 
     Attributes
     ----------
     device : Device
     csr : Csr
     operator : MatrixOperator
-        The matrix as it came, for products.
+        The matrix as it was passed, for products.
     """
 
     device: Device
@@ -49,31 +49,31 @@ class SquareMatrix:
     @staticmethod
     @contextmanager
     def of(A: Any, name: str, *, keep: bool = False, finite: bool = True) -> Iterator[SquareMatrix]:
-        """Read what a caller gave the preconditioner `name`, and work on its device within the block.
+        """Read the matrix that a caller passed to the preconditioner `name`, and make its device current in the block.
 
-        With `keep`, `operator` is for products from now on, which later writes to the caller's matrix do not change.
-        With `finite`, the values are checked.
+        With `keep`, `operator` is a copy, so later writes to the caller's matrix do not change its products. With
+        `finite`, the values are checked.
 
         Raises
         ------
         ShapeError
-            Where it is not square.
+            If the matrix is not square.
         TypeError
-            Where it has no entries to read: a LinearOperator.
+            If it has no entries to read, as a LinearOperator.
         FactorizationError
-            Where a value is NaN or infinite and `finite` is true.
+            If a value is NaN or infinite and `finite` is true.
         """
-        matrix = _as_matrix(A, name)
+        matrix = as_matrix(A, name)
         if matrix.shape[0] != matrix.shape[1]:
             raise ShapeError(f"{name} needs a square matrix, got shape {matrix.shape}: use lsqr or lsmr without it")
         device = matrix.device
         with device.active(), device.memory_guard():
             operator = MatrixOperator(matrix.copy() if keep else matrix)
-            square = SquareMatrix(device, _canonical(matrix), operator)
+            square = SquareMatrix(device, _canonical_csr(matrix), operator)
             if finite:
                 square.check_finite(name)
             yield square
-            device.synchronize()  # synchronizes: what was made on this stream is read on any from now on
+            device.synchronize()  # synchronizes: from now on, any stream may read what was computed on this one
 
     @property
     def size(self) -> int:
@@ -81,34 +81,36 @@ class SquareMatrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        found: np.dtype[Any] = np.dtype(self.csr.dtype)
-        return found
+        dtype: np.dtype[Any] = np.dtype(self.csr.dtype)
+        return dtype
+
+    @cached_property
+    def shared(self) -> dict[Any, Any]:
+        """What several methods for this matrix have in common, such as an order of its rows."""
+        return {}
 
     @cached_property
     def rows(self) -> Array:
-        """Row of each entry."""
+        """The row of each entry."""
         return rows_of(self.device, self.csr)
 
     @cached_property
     def keys(self) -> Array:
-        """Place of each entry in the dense matrix, row by row: they rise."""
+        """The row-major position of each entry in the dense matrix, in ascending order."""
         return self.rows.astype(np.int64) * self.size + self.csr.indices
 
     @cached_property
     def diagonal(self) -> Array:
-        """Diagonal, 0 where no entry is."""
-        found = self.device.xp.zeros(self.size, self.dtype)
-        on_diagonal = self.csr.indices == self.rows
-        found[self.rows[on_diagonal]] = self.csr.data[on_diagonal]
-        return found
+        """The diagonal, with zeros where no entry is stored."""
+        return kernels_of(self.device).diagonal_entries(self.device, self.csr, 0)
 
     def inverse_diagonal(self, name: str) -> Array:
-        """Give 1 over the diagonal. Synchronizes.
+        """Return the reciprocals of the diagonal. Synchronizes.
 
         Raises
         ------
         FactorizationError
-            Where an element is 0.
+            If an element is 0.
         """
         row = first_where(self.device, self.diagonal == 0)
         if row is not None:
@@ -118,7 +120,7 @@ class SquareMatrix:
         return 1 / self.diagonal
 
     def row_sums(self) -> Array:
-        """Give the sum of each row's magnitudes."""
+        """Return the sum of magnitudes of each row."""
         xp = self.device.xp
         magnitudes = self.csr.with_data(xp.abs(self.csr.data))
         sums, dtype = xp.empty(self.size, magnitudes.dtype), np.dtype(magnitudes.dtype)
@@ -126,33 +128,39 @@ class SquareMatrix:
         return sums
 
     def check_finite(self, name: str) -> None:
-        """Refuse values that are NaN or infinite, of which nothing could be made. Synchronizes."""
+        """Raise an error if a value is NaN or infinite. Synchronizes."""
         entry = first_where(self.device, ~self.device.xp.isfinite(self.csr.data))
         if entry is not None:
             row, value = int(self.rows[entry]), self.csr.data[entry].item()  # synchronizes
             raise FactorizationError(f"{name} needs finite values, row {row} of the matrix holds {value}: replace it")
 
     def is_hermitian(self) -> bool:
-        """Tell whether the matrix is Hermitian: as was declared, else up to rounding. Synchronizes."""
-        return self._is_declared_or_near(_ROUNDING * float(np.finfo(self.dtype).eps))
+        """Tell whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding.
+
+        Synchronizes.
+        """
+        return self._is_hermitian_within(_ROUNDING * float(np.finfo(self.dtype).eps))
 
     def is_roughly_hermitian(self) -> bool:
-        """Tell whether the matrix is Hermitian: as was declared, else to half of its digits. Synchronizes."""
-        return self._is_declared_or_near(float(np.sqrt(np.finfo(self.dtype).eps)))
+        """Tell whether the matrix was declared Hermitian; if nothing was declared, whether half of the digits agree.
+
+        Synchronizes.
+        """
+        return self._is_hermitian_within(float(np.sqrt(np.finfo(self.dtype).eps)))
 
     def equals_adjoint(self, tolerance: float = 0.0) -> bool:
         """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.contract`. Synchronizes."""
         is_complex = self.dtype.kind == "c"
         return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, is_complex, tolerance))
 
-    def _is_declared_or_near(self, tolerance: float) -> bool:
-        declared = self.operator.matrix.operand()[0].request.symmetric
+    def _is_hermitian_within(self, tolerance: float) -> bool:
+        declared = self.operator.matrix._prepared()[0].options.symmetric
         if declared is None:
             return self.equals_adjoint(tolerance)
         return declared == "hermitian" or (bool(declared) and self.dtype.kind != "c")
 
     def operator_of(self, csr: Csr, products: int = EXPECTED_PRODUCTS) -> MatrixOperator:
-        """Give a matrix of these arrays, for about so many products."""
+        """Return a matrix with these arrays as an operator; `products` is the expected number of products."""
         matrix = GpuSparseMatrix(
             (csr.data, csr.indices, csr.indptr),
             shape=csr.shape,
@@ -163,7 +171,14 @@ class SquareMatrix:
         return MatrixOperator(matrix)
 
 
-def _as_matrix(A: Any, name: str) -> DeviceMatrix:
+def as_matrix(A: Any, name: str) -> DeviceMatrix:
+    """Return what a caller passed as a matrix whose entries can be read.
+
+    Raises
+    ------
+    TypeError
+        If it has no entries, as a LinearOperator. `name` is the method that needs them.
+    """
     if isinstance(A, MatrixOperator):
         return A.matrix
     if isinstance(A, DeviceMatrix):
@@ -175,12 +190,13 @@ def _as_matrix(A: Any, name: str) -> DeviceMatrix:
     return GpuSparseMatrix(A if device_of(A) is not None else sp.csr_array(np.asarray(A)))
 
 
-def _canonical(matrix: DeviceMatrix) -> Csr:
-    operand, conjugated = matrix.operand()
+def _canonical_csr(matrix: DeviceMatrix) -> Csr:
+    """Return the floating-point entries of a matrix, with sorted columns and without duplicates."""
+    operand, conjugated = matrix._prepared()
     if not operand.is_canonical:
         host = on_host(matrix.device, operand.csr)
         host.sum_duplicates()
-        operand = GpuSparseMatrix(host, device=matrix.device).operand()[0]
+        operand = GpuSparseMatrix(host, device=matrix.device)._prepared()[0]
     csr = operand.csr
     if csr.dtype.kind not in "fc":
         csr = csr.with_data(csr.data.astype(np.float64))
@@ -188,42 +204,41 @@ def _canonical(matrix: DeviceMatrix) -> Csr:
 
 
 def on_host(device: Device, csr: Csr) -> sp.csr_array:
-    """Bring CSR arrays to the host. Synchronizes."""
+    """Copy a CSR matrix to the host. Synchronizes."""
     parts = (device.download(part) for part in (csr.data, csr.indices, csr.indptr))
     return sp.csr_array(tuple(parts), shape=csr.shape)
 
 
 def rows_of(device: Device, csr: Csr) -> Array:
-    """Give the row of each entry."""
-    xp = device.xp
-    return (xp.searchsorted(csr.indptr, xp.arange(csr.nnz), side="right") - 1).astype(csr.indices.dtype)
+    """Return the row of each entry."""
+    return kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
 
 
 def select(device: Device, csr: Csr, mask: Array, data: Array) -> Csr:
-    """Give the entries of each row where `mask` is true."""
+    """Return a matrix with the entries for which `mask` is true, and with their values from `data`."""
     xp, index = device.xp, csr.indptr.dtype
-    before = xp.zeros(csr.nnz + 1, index)
-    before[1:] = xp.cumsum(mask, dtype=index)
-    return Csr(csr.shape, before[csr.indptr], csr.indices[mask], data[mask])
+    num_before = xp.zeros(csr.nnz + 1, index)  # selected entries before each entry
+    num_before[1:] = xp.cumsum(mask, dtype=index)
+    return Csr(csr.shape, num_before[csr.indptr], csr.indices[mask], data[mask])
 
 
-def solve_each(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:
-    """Solve many small dense systems; give the solutions and which of them are any good."""
+def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:
+    """Solve many small dense systems. Return the solutions, and a mask of the systems that are not singular."""
     if not systems.size:
         return right.copy(), xp.ones(len(systems), bool)
     try:
-        found = xp.linalg.solve(systems, right)
-    except np.linalg.LinAlgError:  # NumPy's, where one of them is singular to the last bit
-        whole = xp.linalg.matrix_rank(systems) == systems.shape[1]
-        found = xp.full_like(right, np.nan)
-        found[whole] = xp.linalg.solve(systems[whole], right[whole])
+        solutions = xp.linalg.solve(systems, right)
+    except np.linalg.LinAlgError:  # NumPy raises it if one of the systems is exactly singular
+        is_regular = xp.linalg.matrix_rank(systems) == systems.shape[1]
+        solutions = xp.full_like(right, np.nan)
+        solutions[is_regular] = xp.linalg.solve(systems[is_regular], right[is_regular])
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = xp.abs(xp.matmul(systems, found) - right).max(axis=(1, 2))
-    return found, errors < _MAX_ERROR
+        errors = xp.abs(xp.matmul(systems, solutions) - right).max(axis=(1, 2))
+    return solutions, errors < _MAX_ERROR
 
 
 def first_where(device: Device, mask: Array) -> int | None:
-    """Give the first place where a mask is true. Synchronizes."""
+    """Return the first position at which a mask is true, or None. Synchronizes."""
     if not mask.size or not bool(mask.any()):  # synchronizes
         return None
     return int(device.xp.argmax(mask))  # synchronizes

@@ -1,4 +1,4 @@
-"""Solves with I + N for a strictly triangular N: level by level, or by a fixed number of Jacobi sweeps."""
+"""Solves with I + N for a strictly triangular N: exactly, level by level, or by a fixed number of Jacobi sweeps."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
-from gsparse.linalg.preconditioners.base import Passes
+from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["SOLVES", "Solve", "Triangle", "levels_of"]
+__all__ = ["SOLVES", "Solve", "UnitTriangularMatrix", "levels_of"]
 
-# ``solve(x, y)``: the calls that make y the solution for x.
+# ``solve(x, y)`` returns the calls that write the solution for the right-hand side x into y.
 Solve = Callable[[Array, Array], list[Call]]
 
 
-class Triangle:
-    """I + N on a device.
+class UnitTriangularMatrix:
+    """The matrix I + N on a device.
 
     Parameters
     ----------
     matrix : SquareMatrix
-        Whose factor this is.
+        The matrix of which I + N is a factor.
     csr : Csr
         N.
     solve : {"levels", "jacobi"}
     sweeps : int
+        Number of Jacobi sweeps.
     upper : bool
         Whether N is above the diagonal.
     """
@@ -40,11 +41,11 @@ class Triangle:
 
     @property
     def nnz(self) -> int:
-        """Entries of N."""
+        """Number of entries of N."""
         return self._csr.nnz
 
-    def bind(self, passes: Passes, *, adjoint: bool) -> Solve:
-        """Make ready for solves with it or with its adjoint."""
+    def bind(self, passes: VectorPasses, *, adjoint: bool) -> Solve:
+        """Prepare for solves with I + N, or with its adjoint."""
         return SOLVES[self._solve](self, passes, adjoint)
 
     @cached_property
@@ -57,7 +58,7 @@ class Triangle:
         csr: Csr = kernels_of(device).csr_transpose(device, self._csr)
         return csr.with_data(device.xp.conj(csr.data))
 
-    def _by_levels(self, passes: Passes, adjoint: bool) -> Solve:
+    def _solve_by_levels(self, passes: VectorPasses, adjoint: bool) -> Solve:
         device, upper = passes.device, self._upper != adjoint
         csr = self._adjoint if adjoint else self._csr
         levels = levels_of(device, csr, upper=upper) if kernels_of(device).NEEDS_LEVELS else None
@@ -65,33 +66,33 @@ class Triangle:
         solve = kernels_of(device).triangular_solver(device, csr, levels, passes.columns, upper)
         return lambda x, y: [partial(solve, x, y)]
 
-    def _by_sweeps(self, passes: Passes, adjoint: bool) -> Solve:
-        """Let y = x - N·y over and over, from y = x on."""
+    def _solve_by_sweeps(self, passes: VectorPasses, adjoint: bool) -> Solve:
+        """Repeat y = x - N·y, beginning with y = x."""
         kind = (passes.device, passes.dtype, passes.columns)
         subtract = self._operator.bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
-        other = passes.vector(self._csr.num_rows)
+        buffer = passes.vector(self._csr.num_rows)
 
         def build(x: Array, y: Array) -> list[Call]:
-            found, source = [], x
-            for left in reversed(range(self._sweeps)):
-                target = other if left % 2 else y  # the last is y
-                found.append(passes.bind("copy", x=target, b=x))
-                found.append(partial(subtract, source, target))
+            calls, source = [], x
+            for num_left in reversed(range(self._sweeps)):
+                target = buffer if num_left % 2 else y  # the target of the last sweep is y
+                calls.append(passes.bind("copy", x=target, b=x))
+                calls.append(partial(subtract, source, target))
                 source = target
-            return found
+            return calls
 
         return build
 
 
-SOLVES: dict[str, Callable[[Triangle, Passes, bool], Solve]] = {
-    "levels": Triangle._by_levels,
-    "jacobi": Triangle._by_sweeps,
+SOLVES: dict[str, Callable[[UnitTriangularMatrix, VectorPasses, bool], Solve]] = {
+    "levels": UnitTriangularMatrix._solve_by_levels,
+    "jacobi": UnitTriangularMatrix._solve_by_sweeps,
 }
 
 
 def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels:
-    """Give the levels of a strictly triangular matrix on a device, found on the host. Synchronizes."""
-    from gsparse.kernels.cpu.triangular import order_levels  # compiled by numba, which is imported when it is needed
+    """Compute the levels of a strictly triangular matrix on the host, and copy them to the device. Synchronizes."""
+    from gsparse.kernels.cpu.triangular import order_levels  # imports numba, so only if needed
 
     indptr, indices = (device.download(part) for part in (csr.indptr, csr.indices))
     levels = order_levels(indptr, indices, upper)

@@ -1,5 +1,5 @@
-// planted.cu - kernels with a bug each, for the emulator to find, and the clean twin of each (Bug::NONE).
-// Run by planted_bugs.py; never launched on a GPU.
+// planted.cu - kernels, each with bugs that the emulator must find. Bug::NONE is the same kernel without a bug.
+// planted_bugs.py runs them on the emulator. They are never launched on a GPU.
 #include "port.cuh"
 
 enum class Bug {
@@ -12,9 +12,9 @@ enum class Bug {
   TOO_MUCH_SHARED                                                                                            // keep_block
 };
 
-constexpr int THREADS = 256;  // a block of every kernel here
+constexpr int THREADS = 256;  // threads per block, of every kernel in this file
 
-// out[round * gridDim + block] = sum of the block's part of in, over and over in the same shared array.
+// out[round * gridDim + block] = (round + 1) * sum of the block's part of `in`. All rounds use the same shared array.
 template <Bug BUG> GS_KERNEL block_sum(const float *in, float *out, int rounds) {
   GS_SHARED(float, partial, BUG == Bug::SHARED_ONE_SHORT ? THREADS - 1 : THREADS);
   const int t = threadIdx.x;
@@ -34,7 +34,8 @@ template <Bug BUG> GS_KERNEL block_sum(const float *in, float *out, int rounds) 
   }
 }
 
-// Neighbours swap their values through shared memory. A shuffle lets lanes meet but orders no memory.
+// Neighbours swap their values through shared memory. A shuffle synchronizes lanes, but it does not order memory
+// accesses, so it cannot replace the barrier.
 template <Bug BUG> GS_KERNEL swap_pairs(const float *in, float *out) {
   GS_SHARED(float, values, THREADS);
   const int t = threadIdx.x;
@@ -44,7 +45,7 @@ template <Bug BUG> GS_KERNEL swap_pairs(const float *in, float *out) {
   out[gs_thread()] = values[t ^ 1] + zero;
 }
 
-// y[row] = sum of a CSR row's values, 8 lanes a row.
+// y[row] = sum of the values of a CSR row, which 8 lanes add.
 template <Bug BUG> GS_KERNEL row_sums(int num_rows, const int *indptr, const float *data, float *y) {
   constexpr int WIDTH = 8;
   const int row = int(gs_thread() / WIDTH), lane = threadIdx.x % WIDTH;
@@ -57,7 +58,7 @@ template <Bug BUG> GS_KERNEL row_sums(int num_rows, const int *indptr, const flo
   if (lane == 0 && (owned || BUG == Bug::NO_ROW_BOUND)) y[row] = sum;
 }
 
-// out[w] = sum of what the lanes of warp w read.
+// out[w] = sum of the elements of `in` that the lanes of warp w read.
 template <Bug BUG> GS_KERNEL warp_sums(const float *in, float *out) {
   const int lane = threadIdx.x % (BUG == Bug::LANE_OF_32 ? 32 : GS_WARP);
   float sum = in[gs_thread()];
@@ -65,7 +66,7 @@ template <Bug BUG> GS_KERNEL warp_sums(const float *in, float *out) {
   if (lane == 0) out[gs_thread() / GS_WARP] = sum;
 }
 
-// count = how many of in are positive.
+// count = number of positive elements of `in`.
 template <Bug BUG> GS_KERNEL count_positive(const float *in, long long *count) {
   if (!(in[gs_thread()] > 0.0f)) return;
   if (BUG == Bug::PLAIN_ADD) *count += 1;

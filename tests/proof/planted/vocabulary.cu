@@ -1,7 +1,7 @@
-// vocabulary.cu - every word of CUDA that the emulator knows, in a kernel each (test_emulator.py).
+// vocabulary.cu - kernels that use, one by one, the CUDA functions that the emulator supports (test_emulator.py).
 #include "scalar.cuh"
 
-GS_KERNEL coordinates(int *out) {  // a number that tells every thread of a three-dimensional launch apart
+GS_KERNEL coordinates(int *out) {  // writes a different number for each thread of a three-dimensional launch
   const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   const int size = blockDim.x * blockDim.y * blockDim.z;
@@ -20,7 +20,7 @@ GS_KERNEL different_collectives(int *out) {
   else out[threadIdx.x] = gs_shfl(2, 0, GS_WARP);
 }
 GS_KERNEL votes(unsigned long long *out) { out[threadIdx.x] = gs_ballot(threadIdx.x % 3 == 0); }
-GS_KERNEL warp_reverse(const int *in, int *out) {  // __syncwarp orders memory: no race to TSan
+GS_KERNEL warp_reverse(const int *in, int *out) {  // __syncwarp orders memory accesses, so TSan must report no race
   GS_DYN_SHARED(int, values);
   const int t = threadIdx.x, first = t - t % GS_WARP;
   for (int round = 0; round < 3; ++round) {

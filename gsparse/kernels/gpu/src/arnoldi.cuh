@@ -1,100 +1,130 @@
-// arnoldi.cuh - the small part of Arnoldi's process and of GMRES (contract and equations: gsparse/kernels/basis.py).
-// Nobody waits for it: what the next pass over the basis needs of it (`Head`) each block finds for itself, and the rest
-// (`gs_settle`) is done by an extra block of that pass. So two of each vector of sums are kept, by the parity of j.
-// The rows of Q take the place of rotations, which would have to be applied one after the other.
+// arnoldi.cuh - the small problem of GMRES: the least-squares problem with the Hessenberg matrix of Arnoldi's process
+// (contract and equations: gsparse/kernels/basis.py; the passes over vectors: basis.cu).
+//
+// In iteration j, a column is added to R = Q * H, where H is the Hessenberg matrix and Q collects the rotations:
+//
+//            0 1 2 .. j                                  0 1 2 .. j
+//     R: 0   x x x x x         Q: 0   x x            H: 0   x x x x x
+//        1     x x x x    =       1   x x x       *     1   x x x x x
+//        2       x x x            2   x x x x           2     x x x x
+//        j           x            j   x x x x x x       j         x x
+//
+// Row k of Q ends at column k + 1. Q is stored instead of rotations, which would have to be applied one after the
+// other.
+//
+// No pass over the vectors waits for this. What the next pass needs (the norm of w and the last element of p) each of
+// its blocks computes by itself (`gs_head`). The rest (`gs_settle`: the column of R, the rotation and the residual) is
+// done by one extra block of that pass. Therefore s, the products and p exist twice, for even and for odd j.
+//
+// In `gs_settle` a block works on one problem: eight neighbouring lanes own a row of Q and R, and read it coalesced.
+// `shared` holds the sums over the block, and three values after them.
+// Source: D. Bielich et al., Parallel Computing 112, 2022 (see basis.py); Y. Saad and M. H. Schultz, "GMRES", SIAM J.
+// Sci. Stat. Comput. 7(3), 1986, for the least-squares problem.
 #pragma once
 #include "steps.cuh"
 
-// The small part, one a right-hand side, for m vectors at most.
-#define GS_SMALL                                                                                                       \
-  int m, int flexible, double epsilon, typename Wide<T>::type *sums, typename Wide<T>::type *small, T *coefficients,   \
-      typename Wide<T>::type *cells, int num_cells, double *history, int capacity, int at_end, int at_norm,            \
-      int at_residual, int at_tolerance, int at_limit
-// Whether there is nothing to do. (The whole of it takes registers that a loop over elements needs.)
-#define GS_IS_IDLE                                                                                                     \
-  (gs_real(cells[blockIdx.y * num_cells]) != 0 || gs_real(cells[blockIdx.y * num_cells + at_end]) != 0)
-#define GS_THE_SMALL                                                                                                   \
-  const Small<T> a(m, flexible, epsilon, sums, small, coefficients, cells, num_cells, history, capacity, at_end,       \
-                   at_norm, at_residual, at_tolerance, at_limit)
+// The small problems of all right-hand sides, in the order in which kernels take these arguments
+// (gsparse.kernels.gpu.basis).
+template <class T> struct SmallProblems {
+  typedef typename Wide<T>::type C;
+  int m;            // the largest number of basis vectors (restart)
+  int flexible;     // whether the solution is combined of stored vectors z, not of the basis
+  double epsilon;   // the relative accuracy of T
+  C *sums;          // s and the products, 2 * 2 * (m + 1) for each right-hand side; ranks add them up
+  C *memory;        // everything else in double precision, see SmallProblem
+  T *coefficients;  // m for each right-hand side
+  C *cells;         // num_cells for each right-hand side (gsparse.kernels.steps)
+  int num_cells;
+  double *history;  // the last `capacity` residuals of each right-hand side
+  int capacity;
+  int cycle_end, norm, residual, inner_tolerance, limit;  // the places of ARNOLDI_CELLS among the cells
 
-template <class T> struct Small {
+  // Return whether the solve has stopped or the cycle has ended, so that there is nothing to do. This reads `cells`
+  // directly: a whole SmallProblem would take registers that a loop over elements needs.
+  __device__ __forceinline__ bool is_idle() const {
+    return gs_real(cells[blockIdx.y * num_cells]) != 0 || gs_real(cells[blockIdx.y * num_cells + cycle_end]) != 0;
+  }
+};
+
+// The small problem of this block's right-hand side, blockIdx.y.
+template <class T> struct SmallProblem {
   typedef typename Wide<T>::type C;
   int m, flexible;
   double epsilon;
-  C *sums, *first;  // see s, products, p
-  C *norms;         // of w, by the parity of j
-  C *rotated, *rhs; // y; Q e1 norm
-  C *scales;        // what y is divided by, so that it belongs to the vectors that are stored
-  C *found;         // columns that are settled
-  C *Q, *R;         // row by row, m + 1 and m numbers a row
-  T *coefficients;  // y as elements are multiplied by it
+  C *sums;          // of all right-hand sides: see s and products
+  C *p_of_parity;   // see p
+  C *norms;         // the norm of w in iteration j, by the parity of j
+  C *y;             // the solution of the least-squares problem
+  C *rhs;           // Q * e1 * norm: the right-hand side of R * y = rhs; its last element is the residual
+  C *scales;        // what y[j] is divided by, because stored vectors z are not normalized
+  C *num_settled;   // the number of columns of R that are finished
+  C *Q, *R;         // row by row, m + 1 and m elements in a row
+  T *coefficients;  // y / scales, in the type of the vectors
   C *cells;
   double *history;
-  int capacity, at_end, at_norm, at_residual, at_tolerance, at_limit;
+  int capacity, cycle_end, norm, residual, inner_tolerance, limit;
 
-  __device__ Small(int m, int flexible, double epsilon, C *sums, C *small, T *coefficients, C *cells, int num_cells,
-                   double *history, int capacity, int at_end, int at_norm, int at_residual, int at_tolerance,
-                   int at_limit)
-      : m(m), flexible(flexible), epsilon(epsilon), sums(sums),
-        first(small + blockIdx.y * (5ll * (m + 1) + 3 + (m + 1ll) * (m + 1) + static_cast<long long>(m) * m)),
-        norms(first + 2 * (m + 1)), rotated(norms + 2), rhs(rotated + m + 1), scales(rhs + m + 1),
-        found(scales + m + 1), Q(found + 1), R(Q + (m + 1ll) * (m + 1)),
-        coefficients(coefficients + static_cast<long long>(blockIdx.y) * m),
-        cells(cells + static_cast<long long>(blockIdx.y) * num_cells),
-        history(history + static_cast<long long>(blockIdx.y) * capacity), capacity(capacity), at_end(at_end),
-        at_norm(at_norm), at_residual(at_residual), at_tolerance(at_tolerance), at_limit(at_limit) {}
+  __device__ explicit SmallProblem(const SmallProblems<T> &all)
+      : m(all.m), flexible(all.flexible), epsilon(all.epsilon), sums(all.sums),
+        p_of_parity(all.memory +
+                    blockIdx.y * (5ll * (m + 1) + 3 + (m + 1ll) * (m + 1) + static_cast<long long>(m) * m)),
+        norms(p_of_parity + 2 * (m + 1)), y(norms + 2), rhs(y + m + 1), scales(rhs + m + 1),
+        num_settled(scales + m + 1), Q(num_settled + 1), R(Q + (m + 1ll) * (m + 1)),
+        coefficients(all.coefficients + static_cast<long long>(blockIdx.y) * m),
+        cells(all.cells + static_cast<long long>(blockIdx.y) * all.num_cells),
+        history(all.history + static_cast<long long>(blockIdx.y) * all.capacity), capacity(all.capacity),
+        cycle_end(all.cycle_end), norm(all.norm), residual(all.residual), inner_tolerance(all.inner_tolerance),
+        limit(all.limit) {}
 
   __device__ bool is_stopped() const { return gs_real(cells[0]) != 0; }
   __device__ C *q(int row) const { return Q + (m + 1ll) * row; }
   __device__ C *r(int row) const { return R + static_cast<long long>(m) * row; }
-  // What is left of the basis in w at the beginning of iteration j, and wᴴw; the products with u (p's last is still
-  // wᴴu there); p.
+  // The following are those of iteration j. s: what is left of the basis in w when the iteration begins, and w^H w.
   __device__ C *s(int j) const { return sums + ((j & 1) * gridDim.y + blockIdx.y) * 2ll * (m + 1); }
+  // The products of the basis with u, and at the end w^H u in place of the last element of p.
   __device__ C *products(int j) const { return s(j) + m + 1; }
-  __device__ C *p(int j) const { return first + (j & 1) * (m + 1); }
+  __device__ C *p(int j) const { return p_of_parity + (j & 1) * (m + 1); }
 };
 
-// What a lane has, in all lanes.
-template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane) { return gs_shfl(v, lane, GS_WARP); }
-template <class R> __device__ __forceinline__ Complex<R> gs_of_lane(Complex<R> v, int lane) {
-  return {gs_of_lane(v.re, lane), gs_of_lane(v.im, lane)};
-}
-
-// What `gs_head` needs of the pass before, read ahead of what it waits for: a lane's share of s, and wᴴw, or in the
-// first iteration the norm.
-template <class C> struct Ahead {
+// What `gs_head` needs of earlier passes, loaded early so that the loads overlap with waiting: this lane's elements of
+// s, and w^H w. In the first iteration it is the norm itself that is loaded.
+template <class C> struct EarlySums {
   enum { COUNT = 2 };
   C s[COUNT], square;
-  template <class Of> __device__ __forceinline__ void load(const Of &a, int j) {
+  template <class Problem> __device__ __forceinline__ void load(const Problem &problem, int j) {
 #pragma unroll
     for (int t = 0; t < COUNT; ++t) {
       const int k = t * GS_WARP + threadIdx.x % GS_WARP;
-      s[t] = k < j ? a.s(j)[k] : Scalar<C>::zero();
+      s[t] = k < j ? problem.s(j)[k] : Scalar<C>::zero();
     }
-    square = j > 0 ? a.s(j)[j] : a.cells[a.at_norm];
+    square = j > 0 ? problem.s(j)[j] : problem.cells[problem.norm];
   }
 };
 
-// The norm of w without what is left of the basis, its inverse, and the last of p, given the products; in all threads.
+// The norm of w without what is left of the basis in it, its inverse, and the last element of p.
 template <class C> struct Head { C norm, inverse, last; };
+
+// Compute these from the products; each warp does it, and all threads get the result. By Pythagoras,
+// norm^2 = w^H w - |s|^2, and the last element of p is (w^H u - s^H p) / norm.
 template <class T, class C>
-__device__ __forceinline__ Head<C> gs_head(const Small<T> &a, int j, const Ahead<C> &ahead, const C *products) {
-  const C *s = a.s(j), own = products[j];
+__device__ __forceinline__ Head<C> gs_head(const SmallProblem<T> &problem, int j, const EarlySums<C> &early,
+                                           const C *products) {
+  const C *s = problem.s(j), own = products[j];
   C left = Scalar<C>::zero(), dot = Scalar<C>::zero();
 #pragma unroll
-  for (int t = 0; t < Ahead<C>::COUNT; ++t) {
+  for (int t = 0; t < EarlySums<C>::COUNT; ++t) {
     const int k = t * GS_WARP + threadIdx.x % GS_WARP;
-    left = left + gs_abs2(ahead.s[t]);
-    if (k < j) dot = gs_fma(gs_conj(ahead.s[t]), products[k], dot);
+    left = left + gs_abs2(early.s[t]);
+    if (k < j) dot = gs_fma(gs_conj(early.s[t]), products[k], dot);
   }
-  for (int k = Ahead<C>::COUNT * GS_WARP + threadIdx.x % GS_WARP; k < j; k += GS_WARP) {
+  for (int k = EarlySums<C>::COUNT * GS_WARP + threadIdx.x % GS_WARP; k < j; k += GS_WARP) {
     left = left + gs_abs2(s[k]);
     dot = gs_fma(gs_conj(s[k]), products[k], dot);
   }
   left = gs_of_lane(gs_group_sum<GS_WARP>(left), 0);
   dot = gs_of_lane(gs_group_sum<GS_WARP>(dot), 0);
-  const double rest = gs_real(ahead.square) - gs_real(left), root = rest > 0 ? sqrt(rest) : 0;
-  const C norm = j > 0 ? Make<C>::from(root) : ahead.square, inverse = Make<C>::from(1 / gs_real(norm));
+  const double rest = gs_real(early.square) - gs_real(left), root = rest > 0 ? sqrt(rest) : 0;
+  const C norm = j > 0 ? Make<C>::from(root) : early.square, inverse = Make<C>::from(1 / gs_real(norm));
   return {norm, inverse, (own - dot) * inverse};
 }
 
@@ -108,63 +138,88 @@ template <class C> __device__ __forceinline__ Rotation<C> gs_rotation(C f, doubl
   return {Make<C>::from(size / length), phase * Make<C>::from(g / length), phase * Make<C>::from(length)};
 }
 
-// Column j of R, the residual, and whether to go on, by one block, unless that has been done. A few lanes have a row.
-template <class T>
-__device__ __forceinline__ void gs_settle(const Small<T> &a, int j, typename Wide<T>::type *shared) {
-  typedef typename Wide<T>::type C;
-  enum { LANES = 8, AT = 2 * GS_MAX_WARPS };
-  const C *made = a.s(j + 1), *before = a.s(j), *p = a.p(j);
-  const C found = *a.found, rhs = a.rhs[j], one = Make<C>::from(1), inverse = one / a.norms[j & 1];
-  const double square = gs_real(made[j + 1]), iteration = gs_real(a.cells[1]) + 1;
-  const double tolerance = gs_real(a.cells[a.at_tolerance]), limit = gs_real(a.cells[a.at_limit]);
+// The new column of Q * H, before the rotation that makes it a column of R.
+template <class C> struct NewColumn {
+  C diagonal;     // its element in row j
+  double height;  // the sum of |element|^2 over rows 0 to j
+  double left;    // |s|^2, where s is what is left of the basis in the new w
+};
+
+// Compute column j of Q * H = Q * (p / norm + s_new) - R * s_old / norm, and store its rows above j in R. All threads
+// of the block must take part, and all get the result.
+template <class T, class C>
+__device__ __forceinline__ NewColumn<C> gs_new_column(const SmallProblem<T> &problem, int j, C inverse, C *shared) {
+  enum { LANES = 8, SCRATCH = 2 * GS_MAX_WARPS };
+  const C *s_new = problem.s(j + 1), *s_old = problem.s(j), *p = problem.p(j);
   const int lane = threadIdx.x % LANES, rows = int(blockDim.x) / LANES;
-  if (gs_real(found) > j) return;
-  // Q times (p / norm + s), less R times the s of before / norm. Row k of Q ends at column k + 1.
   C sums[2] = {Scalar<C>::zero(), Scalar<C>::zero()};
   for (int first = 0; first <= j; first += rows) {
     const int k = first + threadIdx.x / LANES, end = k > j ? 0 : k + 1 < j ? k + 2 : j + 1;
     C sum = Scalar<C>::zero();
 #pragma unroll 4
-    for (int l = lane; l < end; l += LANES) sum = gs_fma(a.q(k)[l], p[l] * inverse + made[l], sum);
-    if (!a.flexible && end > 0) {
+    for (int l = lane; l < end; l += LANES) sum = gs_fma(problem.q(k)[l], p[l] * inverse + s_new[l], sum);
+    if (!problem.flexible && end > 0) {
 #pragma unroll 4
-      for (int l = k + lane; l < j; l += LANES) sum = gs_fma(-a.r(k)[l], before[l] * inverse, sum);
+      for (int l = k + lane; l < j; l += LANES) sum = gs_fma(-problem.r(k)[l], s_old[l] * inverse, sum);
     }
     sum = gs_group_sum<LANES>(sum);
     if (lane == 0 && k <= j) {
       sums[0] = sums[0] + gs_abs2(sum);
-      sums[1] = sums[1] + gs_abs2(made[k]);
-      if (k < j) a.r(k)[j] = sum;
-      if (k == j) shared[AT] = sum;
+      sums[1] = sums[1] + gs_abs2(s_new[k]);
+      if (k < j) problem.r(k)[j] = sum;
+      if (k == j) shared[SCRATCH] = sum;
     }
   }
   gs_block_sums<2>(sums, shared);
   if (threadIdx.x == 0) {
-    shared[AT + 1] = sums[0];
-    shared[AT + 2] = sums[1];
+    shared[SCRATCH + 1] = sums[0];
+    shared[SCRATCH + 2] = sums[1];
   }
   __syncthreads();
-  // Below `noise` all is what rounding leaves.
-  const double height = gs_real(shared[AT + 1]), rest = square - gs_real(shared[AT + 2]);
-  const double noise = 100 * a.epsilon * a.epsilon * (rest > 0 ? height + rest : height);
-  const bool is_broken = rest <= noise, is_singular = is_broken && gs_real(gs_abs2(shared[AT])) <= noise;
-  const Rotation<C> g = gs_rotation(is_singular ? Scalar<C>::zero() : shared[AT], is_broken ? 0 : sqrt(rest));
-  C *row = a.q(j), *after = a.q(j + 1);
+  return {shared[SCRATCH], gs_real(shared[SCRATCH + 1]), gs_real(shared[SCRATCH + 2])};
+}
+
+// Apply a rotation to rows j and j + 1 of Q. Row j + 1 was that of the identity so far.
+template <class T, class C>
+__device__ __forceinline__ void gs_rotate_rows(const SmallProblem<T> &problem, int j, const Rotation<C> &rotation) {
+  C *row = problem.q(j), *next = problem.q(j + 1);
   for (int l = threadIdx.x; l <= j + 1; l += blockDim.x) {
     const C old = l <= j ? row[l] : Scalar<C>::zero(), unit = Make<C>::from(l <= j ? 0 : 1);
-    row[l] = g.c * old + g.s * unit;
-    after[l] = g.c * unit - gs_conj(g.s) * old;
+    row[l] = rotation.c * old + rotation.s * unit;
+    next[l] = rotation.c * unit - gs_conj(rotation.s) * old;
   }
+}
+
+// Finish column j of R, record the residual and decide whether the cycle goes on, unless that has been done before. One
+// block does this; all of its threads must take part. `shared` has room for 2 * GS_MAX_WARPS + 3 values.
+template <class T>
+__device__ __forceinline__ void gs_settle(const SmallProblem<T> &problem, int j, typename Wide<T>::type *shared) {
+  typedef typename Wide<T>::type C;
+  const C num_settled = *problem.num_settled, rhs = problem.rhs[j], one = Make<C>::from(1);
+  const C inverse = one / problem.norms[j & 1];
+  const double square = gs_real(problem.s(j + 1)[j + 1]), iteration = gs_real(problem.cells[1]) + 1;
+  const double tolerance = gs_real(problem.cells[problem.inner_tolerance]);
+  const double limit = gs_real(problem.cells[problem.limit]);
+  if (gs_real(num_settled) > j) return;
+  const NewColumn<C> column = gs_new_column(problem, j, inverse, shared);
+  // The square of the element below the diagonal of H is that of the norm of the new w. Values below `noise` are
+  // rounding error: then the operator adds nothing new to the basis.
+  const double rest = square - column.left;
+  const double noise = 100 * problem.epsilon * problem.epsilon * (rest > 0 ? column.height + rest : column.height);
+  const bool is_broken = rest <= noise, is_singular = is_broken && gs_real(gs_abs2(column.diagonal)) <= noise;
+  const Rotation<C> g = gs_rotation(is_singular ? Scalar<C>::zero() : column.diagonal, is_broken ? 0 : sqrt(rest));
+  gs_rotate_rows(problem, j, g);
   if (threadIdx.x) return;
   const C last = -gs_conj(g.s) * rhs;
   const double residual = sqrt(gs_real(gs_abs2(last)));
-  a.r(j)[j] = g.r;
-  a.rhs[j] = is_singular ? Scalar<C>::zero() : g.c * rhs;
-  a.rhs[j + 1] = last;
-  *a.found = Make<C>::from(j + 1);
-  a.history[static_cast<long long>(iteration) % a.capacity] = residual;
-  a.cells[1] = Make<C>::from(iteration);
-  a.cells[a.at_residual] = Make<C>::from(residual);
-  a.cells[a.at_end] = Make<C>::from(is_broken ? 2 : residual <= tolerance ? 1 : iteration >= limit ? 3 : 0);
-  if (residual != residual) a.cells[0] = one + one;
+  problem.r(j)[j] = g.r;
+  problem.rhs[j] = is_singular ? Scalar<C>::zero() : g.c * rhs;
+  problem.rhs[j + 1] = last;
+  *problem.num_settled = Make<C>::from(j + 1);
+  problem.history[static_cast<long long>(iteration) % problem.capacity] = residual;
+  problem.cells[1] = Make<C>::from(iteration);
+  problem.cells[problem.residual] = Make<C>::from(residual);
+  problem.cells[problem.cycle_end] =
+      Make<C>::from(is_broken ? 2 : residual <= tolerance ? 1 : iteration >= limit ? 3 : 0);
+  if (residual != residual) problem.cells[0] = one + one;
 }

@@ -1,20 +1,26 @@
-// entries.cuh - how kernels read the columns and values of stored entries (gsparse/formats/entries.py).
-// Both are arrays over positions. Column: int or long long (the column itself), unsigned short or unsigned char (to be
-// added to the base of its run of GS_WARP positions). Value: anything that widens to T, unsigned char or unsigned short
-// (a place in a table of T), or Same (all equal: nothing is read a position).
+// entries.cuh - how kernels read the columns and values of stored entries (gsparse/formats/entries.py), and multiply
+// them by elements of x.
+//
+// Columns and values are arrays over positions. Each may be stored as it is or in a shorter code:
+//   column   int, long long                  the column itself
+//            unsigned short, unsigned char   the distance from the base, the smallest column of the position's run;
+//                                            a run is GS_WARP consecutive positions
+//   value    a type that widens to T         the value itself
+//            unsigned short, unsigned char   the value's index in a table of values of type T
+//            Same                            all values are equal: nothing is read for a position, and table[0] is it
+//
+//     position k      0      1      2      3    ...   31  |  32     33    ...
+//     columns[k]      0      1      0      2    ...    9  |   0      3    ...   (codes)
+//     bases           b0 = bases[0] for the whole run     |  b1 = bases[1]
+//     column         b0+0   b0+1   b0+0   b0+2  ...  b0+9 | b1+0   b1+3   ...
 #pragma once
 #include "sums.cuh"
 
+// The value type of a matrix whose values are all equal.
 struct Same {};
 
-// The arguments of every product, and how a kernel makes its reader of them.
-#define GS_ENTRIES                                                                                                     \
-  const Column *__restrict__ columns, const int *__restrict__ bases, const Value *__restrict__ values,                 \
-      const T *__restrict__ table
-#define GS_VECTORS const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y, int conjugate
-#define GS_READER const Entries<Value, Column, T> entries = {columns, bases, values, table, x, conjugate}
-
-// ---- columns: a code, and the base it counts from (of a narrow one)
+// ---- columns
+// Return what is added to a column's code at position k: the base of its run, or 0 if columns are stored as they are.
 template <class P> __device__ __forceinline__ int gs_base(const int *, const int *, P) { return 0; }
 template <class P> __device__ __forceinline__ int gs_base(const long long *, const int *, P) { return 0; }
 template <class P> __device__ __forceinline__ int gs_base(const unsigned short *, const int *bases, P k) {
@@ -24,17 +30,20 @@ template <class P> __device__ __forceinline__ int gs_base(const unsigned char *,
   return gs_load(bases + k / GS_WARP);
 }
 
+// Padding of ELLPACK is marked in the column: -1, or the largest code.
 __device__ __forceinline__ bool gs_is_padding(int code) { return code < 0; }
 __device__ __forceinline__ bool gs_is_padding(long long code) { return code < 0; }
 __device__ __forceinline__ bool gs_is_padding(unsigned short code) { return code == 0xFFFFu; }
 __device__ __forceinline__ bool gs_is_padding(unsigned char code) { return code == 0xFFu; }
 
-// ---- values: what is read at a position, and what it stands for
+// ---- values
+// Read a value as it is stored.
 template <class Value, class P> __device__ __forceinline__ Value gs_code(const Value *values, P k) {
   return gs_load(values + k);
 }
 template <class P> __device__ __forceinline__ Same gs_code(const Same *, P) { return Same(); }
 
+// Return the value of type T that a stored value stands for.
 template <class Value, class T> __device__ __forceinline__ T gs_decode(Value value, const T *) {
   return Widen<T>::from(value);
 }
@@ -46,23 +55,26 @@ template <class T> __device__ __forceinline__ T gs_decode(unsigned short code, c
 }
 template <class T> __device__ __forceinline__ T gs_decode(Same, const T *table) { return gs_load(table); }
 
-// Entries in flight at once. A thread first asks for the columns and values of so many, as they are stored, then for what
-// they stand for and the elements of x, and only then adds: left to `#pragma unroll`, what remains of a row (all of a
-// short one) would wait for one entry at a time.
-// Four keep registers, and so the number of warps, where they were; eight and two were slower on an H200 by up to a tenth.
+// ---- entries
+// The number of entries of a row that a thread processes together. A thread first issues the loads of their columns and
+// values, then those of the elements of x, and only then adds, so that SIZE loads are in flight at once. With a plain
+// loop and `#pragma unroll`, the remainder of a row (all of a short row) would wait for one entry at a time.
+// Four entries keep the register count, and so the number of resident warps, as it was with one; eight and two were
+// slower on an H200 by up to a tenth.
 template <class T> struct Batch { enum { size = sizeof(T) > 8 ? 2 : 4 }; };
 
 template <class Value, class Column, class T> struct Entries {
-  const Column *columns;
-  const int *bases;
-  const Value *values;
-  const T *table, *x;
-  int conjugate;
+  const Column *columns;  // the column of each position, or its code
+  const int *bases;       // the base of each run of positions; not read where columns are stored as they are
+  const Value *values;    // the value of each position, or its code
+  const T *table;         // the values that codes stand for; not read where values are stored as they are
+  const T *x;             // the vector that entries are multiplied with
+  int conjugate;          // whether values are conjugated as they are read
 
-  // sum + `SIZE` entries at `first`, `first + stride` …, or where not WHOLE the first `left` of them; PADDED where some
-  // may be padding, which is skipped.
+  // Return `sum` plus the products of SIZE entries with x, at positions first, first + stride, ... If WHOLE is false,
+  // only the first `count` of them are entries of the row. If PADDED is true, some may be padding, which is skipped.
   template <bool PADDED, bool WHOLE, int SIZE, class P>
-  __device__ __forceinline__ T add_batch(P first, P stride, int left, T sum) const {
+  __device__ __forceinline__ T add_batch(P first, P stride, int count, T sum) const {
     Column column[SIZE];
     int base[SIZE];
     Value value[SIZE];
@@ -70,7 +82,7 @@ template <class Value, class Column, class T> struct Entries {
     bool is_entry[SIZE];
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
-      is_entry[i] = WHOLE || i < left;
+      is_entry[i] = WHOLE || i < count;
       const P k = is_entry[i] ? first + i * stride : first;
       column[i] = gs_load(columns + k);
       base[i] = gs_base(columns, bases, k);
@@ -90,24 +102,30 @@ template <class Value, class Column, class T> struct Entries {
     return sum;
   }
 
-  // sum + `count` entries, where lanes of a warp may have different counts: one loop for all of them.
-  template <int SIZE, class P> __device__ __forceinline__ T add(P first, P stride, int count, T sum) const {
+  // Return `sum` plus the products of `count` entries with x. The lanes of a warp may have different counts: every
+  // batch tests each of its entries, so that all lanes run the same loop.
+  template <int SIZE, class P>
+  __device__ __forceinline__ T add(P first, P stride, int count, T sum) const {
     for (int j = 0; j < count; j += SIZE)
       sum = add_batch<false, false, SIZE>(first + j * stride, stride, count - j, sum);
     return sum;
   }
 
-  // The same where nearly all lanes have as many: whole batches ask nothing of each entry (a seventh faster on rows of
-  // seven), which would cost twice the time where lanes part over it.
+  // The same, for lanes of which nearly all have the same count: whole batches test no entry, and only the remainder
+  // does. On rows of seven entries this is a seventh faster. Where the counts differ the lanes diverge at the
+  // remainder, which would take twice the time.
   template <bool PADDED, int SIZE, class P>
   __device__ __forceinline__ T add_even(P first, P stride, int count, T sum) const {
     int j = 0;
-    for (; j + SIZE <= count; j += SIZE) sum = add_batch<PADDED, true, SIZE>(first + j * stride, stride, SIZE, sum);
+    for (; j + SIZE <= count; j += SIZE)
+      sum = add_batch<PADDED, true, SIZE>(first + j * stride, stride, SIZE, sum);
     return j < count ? add_batch<PADDED, false, SIZE>(first + j * stride, stride, count - j, sum) : sum;
   }
 
-  // The products of `size` entries from `first` on, to shared memory: by all threads of a block, coalesced.
-  template <int SIZE, class P> __device__ __forceinline__ void multiply(P first, int size, T *products) const {
+  // Write the products of `size` entries from position `first` on with x to `products`, in shared memory. The threads
+  // of the block take neighbouring positions, so that reads are coalesced; each has SIZE of them in flight.
+  template <int SIZE, class P>
+  __device__ __forceinline__ void multiply(P first, int size, T *products) const {
     for (int j = threadIdx.x; j < size; j += SIZE * blockDim.x) {
       Column column[SIZE];
       int base[SIZE];
@@ -115,11 +133,11 @@ template <class Value, class Column, class T> struct Entries {
       T a[SIZE], element[SIZE];
 #pragma unroll
       for (int i = 0; i < SIZE; ++i) {
-        const int at = j + i * int(blockDim.x);
-        if (at >= size) continue;
-        column[i] = gs_load(columns + first + at);
-        base[i] = gs_base(columns, bases, first + at);
-        value[i] = gs_code(values, first + at);
+        const int offset = j + i * int(blockDim.x);
+        if (offset >= size) continue;
+        column[i] = gs_load(columns + first + offset);
+        base[i] = gs_base(columns, bases, first + offset);
+        value[i] = gs_code(values, first + offset);
       }
 #pragma unroll
       for (int i = 0; i < SIZE; ++i) {
@@ -129,10 +147,10 @@ template <class Value, class Column, class T> struct Entries {
       }
 #pragma unroll
       for (int i = 0; i < SIZE; ++i) {
-        const int at = j + i * int(blockDim.x);
-        if (at >= size) continue;
+        const int offset = j + i * int(blockDim.x);
+        if (offset >= size) continue;
         if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
-        products[at] = gs_fma(a[i], element[i], Scalar<T>::zero());
+        products[offset] = gs_fma(a[i], element[i], Scalar<T>::zero());
       }
     }
   }

@@ -1,13 +1,31 @@
-// parts.cuh - consecutive rows in equal parts, a block each. What the survey counted in each part says where the blocks of
-// a later launch write what they find, in the order of rows, without a scan between.
+// parts.cuh - the rows of a matrix in equal parts, one for each block.
+//
+// The survey (setup_survey.cu) counts in each part what later kernels (setup_rows.cu) will find there. A block of such
+// a kernel adds the counts of the parts before its own up, and so knows where in the output its first item goes: all
+// blocks write in the order of the rows, in one launch and without waiting for each other.
+//
+//     part              0          1          2
+//     rows              0 .. 1023  1024 ..    2048 ..
+//     long rows         2          0          3             counted by the survey
+//     block 2 writes its long rows at places 2, 3 and 4     2 + 0 before it
+//
+// Within a part, a thread owns one row at a time; neighbouring threads own neighbouring rows. Shared memory holds one
+// value for each warp, for scans over the block.
 #pragma once
 #include "long_rows.cuh"
 
 typedef unsigned long long Count;
 
-// What is counted: positions of slices, without long rows too, positions of the long rows, row blocks, rows that tiles
-// split and the carries of these; then for each limit 16, 32 … 1024 the rows longer than that, and their chunks.
-enum { GS_PLACES, GS_SPLIT_PLACES, GS_LONG_PLACES, GS_BLOCKS, GS_SPLIT_ROWS, GS_CARRIES, GS_LONG };
+// What is counted in a part.
+enum {
+  GS_PLACES,        // positions of slices (blocked ELLPACK in natural order)
+  GS_SPLIT_PLACES,  // the same if long rows are kept apart
+  GS_LONG_PLACES,   // positions of the long rows
+  GS_BLOCKS,        // row blocks that begin (csr_adaptive)
+  GS_SPLIT_ROWS,    // rows that tiles split (csr_split)
+  GS_CARRIES,       // carries of these rows
+  GS_LONG           // from here on, for each limit 16, 32, ..., 1024: the rows longer than that, and their chunks
+};
 enum { GS_FIRST_LIMIT = 16, GS_LIMITS = 7, GS_COUNTS = GS_LONG + 2 * GS_LIMITS };
 
 template <class Index> __device__ __forceinline__ long long gs_row_length(const Index *indptr, long long row) {
@@ -18,7 +36,8 @@ __device__ __forceinline__ long long gs_whole_runs(long long length) {
   return (length + GS_WARP - 1) / GS_WARP * GS_WARP;
 }
 
-// Whether a row block begins at a row: at the first that begins in its share of the work, and at and after a long one.
+// Return whether a row block begins at a row: a row whose work begins in another share of `work` than that of the row
+// before, a long row, and the row after a long one.
 template <class Index>
 __device__ __forceinline__ bool gs_begins_block(const Index *indptr, long long row, int work) {
   if (row == 0) return true;
@@ -26,12 +45,13 @@ __device__ __forceinline__ bool gs_begins_block(const Index *indptr, long long r
   return begin / work > (begin - before - 1) / work || before > work || gs_row_length(indptr, row) > work;
 }
 
-// Ends of tiles within a row's entries: the row goes on in another tile.
+// Return the number of tiles that end within a row, which then goes on in the next tile.
 template <class Index>
 __device__ __forceinline__ long long gs_carries(const Index *indptr, long long row, int tile) {
   return (static_cast<long long>(indptr[row + 1]) + row) / tile - (static_cast<long long>(indptr[row]) + row) / tile;
 }
 
+// Return the largest value of the warp, which is valid in its first lane.
 __device__ __forceinline__ long long gs_warp_max(long long v) {
 #pragma unroll
   for (int d = GS_WARP / 2; d > 0; d >>= 1) {
@@ -41,7 +61,8 @@ __device__ __forceinline__ long long gs_warp_max(long long v) {
   return v;
 }
 
-// The sum over the threads before this one, and over all: `sums` has a place for each warp. All threads come.
+// Return the sum over the threads before this one, and store that over all threads in *total. `sums`, in shared memory,
+// has a value for each warp. All threads must take part.
 __device__ __forceinline__ long long gs_block_scan(long long v, long long *sums, long long *total) {
   const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
   long long sum = v;
@@ -62,7 +83,8 @@ __device__ __forceinline__ long long gs_block_scan(long long v, long long *sums,
   return before + sum - v;
 }
 
-// A count over the parts before this block's own; `stride` words a part. All threads come, and all get it.
+// Return the sum of a count over the parts before this block's own, in all threads. `counts` points to the count of
+// part 0, and those of the other parts follow `stride` words apart. All threads must take part.
 __device__ __forceinline__ long long gs_before(const long long *counts, int stride, long long *sums) {
   long long sum = 0, total;
   for (int part = threadIdx.x; part < int(blockIdx.x); part += blockDim.x) sum += counts[part * stride];

@@ -1,6 +1,7 @@
-// port.cuh - the one header that knows which target we compile for:
-//   CUDA (NVRTC) | HIP (hipRTC, or bare clang with -DGS_BARE) | the CPU emulator of the tests (-DGS_EMU).
-// The host passes -DGS_WARP=<lanes of a warp> (32 on NVIDIA, 64 on AMD's CDNA); no other file names a lane count.
+// port.cuh - everything that depends on the target: CUDA (NVRTC), HIP (hipRTC, or plain clang with -DGS_BARE), or the
+// CPU emulator of the tests (-DGS_EMU). Other files test GS_EMU and GS_HIP only where they load
+// and store wide words (scalar.cuh, spmm.cuh).
+// The host passes -DGS_WARP=<lanes of a warp>: 32 on NVIDIA, 64 on AMD's CDNA. No other file names a number of lanes.
 #pragma once
 #ifndef GS_WARP
 #error "compile with -DGS_WARP=32 or -DGS_WARP=64"
@@ -15,17 +16,19 @@
 #include <hip/hip_runtime.h>
 #endif
 #if defined(__GFX9__) && defined(__HIP_DEVICE_COMPILE__)
-static_assert(GS_WARP == 64, "gfx9 (CDNA) runs 64 lanes a warp");
+static_assert(GS_WARP == 64, "gfx9 (CDNA) has warps of 64 lanes");
 #endif
 #endif
 
-// The largest block that may be launched (gsparse.kernels.THREADS_PER_BLOCK): bounds the registers of a thread.
+// The largest block that may be launched (gsparse.formats.launch.THREADS_PER_BLOCK), which bounds the registers of a
+// thread.
 #define GS_MAX_THREADS 512
 
 #if !defined(GS_EMU)
 #define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)
 #define GS_KERNEL_OF(threads) __global__ void __launch_bounds__(threads)
-// With registers for `blocks` blocks on a multiprocessor (HIP counts warps a SIMD: with 256 threads the same number).
+// Limit registers so that a multiprocessor can hold `blocks` blocks. HIP counts warps of a SIMD unit instead, which is
+// the same number for blocks of 256 threads.
 #define GS_KERNEL_FOR(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define GS_SHARED(T, name, count) __shared__ T name[count]
 #if defined(GS_HIP)
@@ -48,7 +51,7 @@ template <class T> __device__ __forceinline__ T gs_ldg(const T *p) { return __ld
 #endif
 #endif
 
-// Arithmetic that keeps subnormals: CuPy always passes -ftz=true, which would flush float32 ones to zero.
+// Arithmetic that keeps subnormal numbers. CuPy always passes -ftz=true, which would flush those of float32 to zero.
 #if defined(GS_EMU)
 __device__ __forceinline__ float gs_fma(float a, float b, float c) { return a * b + c; }
 __device__ __forceinline__ double gs_fma(double a, double b, double c) { return a * b + c; }
@@ -67,7 +70,7 @@ __device__ __forceinline__ double gs_widen(float a) {
 }
 #endif
 
-// A read of what another thread may have written in this launch, past this multiprocessor's own cache.
+// Read what another thread may have written during this launch: not from the cache of this multiprocessor.
 #if defined(GS_EMU)
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
   T v;
@@ -78,8 +81,9 @@ template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) { return *static_cast<const volatile T *>(p); }
 #endif
 
-// Counts one more arrival and gives how many came before: what those wrote, the last to come may read. Far cheaper than
-// __threadfence around a relaxed atomic, which orders everything (0.3 to 2 us a product on an H200).
+// Count one more arrival and return the number of earlier ones. The last to arrive may then read what the others wrote
+// before they arrived. A relaxed atomic between two __threadfence() orders far more, and costs 0.3 to 2 us more in a
+// product on an H200.
 #if defined(GS_EMU)
 __device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) { return atomicAdd(arrivals, 1u); }
 #elif defined(GS_HIP)
@@ -97,7 +101,26 @@ __device__ __forceinline__ unsigned gs_arrive(unsigned *arrivals) {
 }
 #endif
 
-// The number of this thread in a one-dimensional grid.
+// A bit for each lane of the warp in which the condition holds; whether there is one; the number of bits of a word; and
+// the number of lanes in which the condition holds.
+#if defined(GS_EMU)
+__device__ __forceinline__ bool gs_any(bool condition) { return gs_ballot(condition) != 0; }
+__device__ __forceinline__ int gs_num_bits(unsigned word) { return __builtin_popcount(word); }
+__device__ __forceinline__ int gs_num_bits(unsigned long long word) { return __builtin_popcountll(word); }
+#elif defined(GS_HIP)
+__device__ __forceinline__ unsigned long long gs_ballot(bool condition) { return __builtin_amdgcn_ballot_w64(condition); }
+__device__ __forceinline__ bool gs_any(bool condition) { return gs_ballot(condition) != 0; }
+__device__ __forceinline__ int gs_num_bits(unsigned word) { return __builtin_popcount(word); }
+__device__ __forceinline__ int gs_num_bits(unsigned long long word) { return __builtin_popcountll(word); }
+#else
+__device__ __forceinline__ unsigned gs_ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+__device__ __forceinline__ bool gs_any(bool condition) { return __any_sync(0xffffffffu, condition); }
+__device__ __forceinline__ int gs_num_bits(unsigned word) { return __popc(word); }
+__device__ __forceinline__ int gs_num_bits(unsigned long long word) { return __popcll(word); }
+#endif
+__device__ __forceinline__ int gs_num_lanes(bool condition) { return gs_num_bits(gs_ballot(condition)); }
+
+// Return the number of this thread in a one-dimensional grid.
 __device__ __forceinline__ long long gs_thread() {
   return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

@@ -1,6 +1,6 @@
 // scalar.cuh - the arithmetic of the compute types: float, double, Complex<float>, Complex<double>, long long.
-// Integers wrap modulo 2^64, as NumPy's do. Complex products use the plain formula, so that inf and NaN come out as
-// they do in SciPy. Everything goes through gs_fma, which keeps subnormals (port.cuh).
+// Integers wrap modulo 2^64, as in NumPy. Complex products use the plain formula, so that inf and NaN propagate as in
+// SciPy. All arithmetic goes through gs_fma, which keeps subnormal numbers (port.cuh).
 #pragma once
 #include "port.cuh"
 
@@ -15,12 +15,18 @@ template <class R> __device__ __forceinline__ Complex<R> gs_fma(Complex<R> a, Co
   return {gs_fma(-a.im, b.im, gs_fma(a.re, b.re, sum.re)), gs_fma(a.im, b.re, gs_fma(a.re, b.im, sum.im))};
 }
 
-// ---- a + b, as a*1 + b so that subnormals stay
+// ---- a + b, computed as a*1 + b so that subnormal numbers are kept
 __device__ __forceinline__ float gs_add(float a, float b) { return gs_fma(a, 1.0f, b); }
 __device__ __forceinline__ double gs_add(double a, double b) { return a + b; }
 __device__ __forceinline__ long long gs_add(long long a, long long b) { return gs_fma(a, 1ll, b); }
 template <class R> __device__ __forceinline__ Complex<R> gs_add(Complex<R> a, Complex<R> b) {
   return {gs_add(a.re, b.re), gs_add(a.im, b.im)};
+}
+
+// ---- a - b, in the same way
+template <class R> __device__ __forceinline__ R gs_difference(R a, R b) { return gs_fma(b, R(-1), a); }
+template <class R> __device__ __forceinline__ Complex<R> gs_difference(Complex<R> a, Complex<R> b) {
+  return {gs_difference(a.re, b.re), gs_difference(a.im, b.im)};
 }
 
 // ---- constants and tests
@@ -37,7 +43,7 @@ template <class R> struct Scalar<Complex<R>> {
   static __device__ __forceinline__ Complex<R> conjugate(Complex<R> a) { return {a.re, -a.im}; }
 };
 
-// ---- a stored value as a compute value: the same, or one that widens to it without rounding
+// ---- a stored value as a compute value: of the same type, or widened without rounding
 template <class To> struct Widen;
 template <> struct Widen<float> { static __device__ __forceinline__ float from(float a) { return a; } };
 template <> struct Widen<long long> { static __device__ __forceinline__ long long from(long long a) { return a; } };
@@ -66,12 +72,12 @@ __device__ __forceinline__ Complex<double> gs_load(const Complex<double> *p) {
 }
 #endif
 
-// ---- what another warp may have written a moment ago
+// ---- reads of what another thread may have written during this launch (port.cuh)
 template <class R> __device__ __forceinline__ Complex<R> gs_fresh(const Complex<R> *p) {
   return {gs_fresh(&p->re), gs_fresh(&p->im)};
 }
 
-// ---- sum over `width` consecutive lanes in a fixed order (a tree), valid in the first lane of each group
+// ---- sums over groups of `width` consecutive lanes, in a fixed order (a tree); valid in the first lane of each group
 template <class R> __device__ __forceinline__ R gs_group_sum(R v, int width) {
   for (int d = width / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, width));
   return v;
@@ -88,14 +94,21 @@ template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_group_sum
   return {gs_group_sum<WIDTH>(v.re), gs_group_sum<WIDTH>(v.im)};
 }
 
-// ---- what the lane `d` places before this one has (the first `d` lanes: their own)
+// ---- the value of the lane `d` places before this one; the first `d` lanes get their own
 template <class R> __device__ __forceinline__ R gs_lane_before(R v, int d) { return gs_shfl_up(v, d, GS_WARP); }
 template <class R> __device__ __forceinline__ Complex<R> gs_lane_before(Complex<R> v, int d) {
   return {gs_lane_before(v.re, d), gs_lane_before(v.im, d)};
 }
 
-// ---- y = alpha*sum + beta*y; y is read only where beta is not 0. A factor of 1 is not multiplied by: as a complex
-//      number it would make NaN of inf (0*inf). Gives what was stored.
+// Return the value of one lane of the warp, in all lanes.
+template <class R> __device__ __forceinline__ R gs_of_lane(R v, int lane) { return gs_shfl(v, lane, GS_WARP); }
+template <class R> __device__ __forceinline__ Complex<R> gs_of_lane(Complex<R> v, int lane) {
+  return {gs_of_lane(v.re, lane), gs_of_lane(v.im, lane)};
+}
+
+// Store alpha*sum + beta*y in *y and return it. `read_y` says whether beta differs from 0; otherwise *y is not read, so
+// that NaN in it does not survive. There is no multiplication by a factor of 1: as a complex number it would turn inf
+// into NaN, by 0*inf.
 template <class T> __device__ __forceinline__ T gs_store(T *y, T sum, T alpha, T beta, int read_y) {
   if (!Scalar<T>::is_one(alpha)) sum = gs_fma(alpha, sum, Scalar<T>::zero());
   if (read_y) sum = Scalar<T>::is_one(beta) ? gs_add(*y, sum) : gs_fma(beta, *y, sum);

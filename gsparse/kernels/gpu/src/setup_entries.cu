@@ -1,9 +1,14 @@
-// setup_entries.cu - what is known of columns and values before they are encoded, and their encodings.
+// setup_entries.cu - encode columns, values and rows in fewer bytes (entries.cuh, spmv_pattern.cu), and examine
+// beforehand whether that is possible; whether a matrix is symmetric.
+//
+// A thread owns a position, a key or a row, as each kernel says; threads that go on take every step-th one, so that
+// positions and keys are read coalesced. Only collect_keys uses shared memory.
 #include "entries.cuh"
+#include "search.cuh"
 
 typedef unsigned long long Count;
 
-// The smallest and largest column of a warp's run; padding, which is negative, aside. All lanes get both.
+// Store the smallest and the largest column of a warp's run, without padding, which is negative. All lanes get both.
 template <class Column> __device__ __forceinline__ void gs_run_limits(Column column, long long *low, long long *high) {
   long long least = column < 0 ? 0x7fffffffffffffffll : static_cast<long long>(column);
   long long most = column;
@@ -17,7 +22,8 @@ template <class Column> __device__ __forceinline__ void gs_run_limits(Column col
   *high = gs_shfl(most, 0, GS_WARP);
 }
 
-// The largest distance between two columns of one run. A warp takes run after run and tells its maximum once.
+// Find the largest distance between two columns of one run. A warp owns every step-th run, and reports its maximum
+// once.
 template <class Column>
 GS_KERNEL run_span(long long num_positions, const Column *__restrict__ columns, Count *__restrict__ span) {
   const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
@@ -26,11 +32,12 @@ GS_KERNEL run_span(long long num_positions, const Column *__restrict__ columns, 
     const long long k = first + threadIdx.x % GS_WARP;
     long long low, high;
     gs_run_limits(k < num_positions ? columns[k] : Column(-1), &low, &high);
-    if (high - low > widest) widest = high - low;  // (a run of padding alone: negative)
+    if (high - low > widest) widest = high - low;  // negative for a run of padding only
   }
   if (threadIdx.x % GS_WARP == 0) atomicMax(span, Count(widest));
 }
 
+// Write the base of each run, its smallest column, and the distance of each column from it. A thread owns a position.
 template <class Column, class Code>
 GS_KERNEL encode_columns(long long num_positions, const Column *__restrict__ columns, int *__restrict__ bases,
                          Code *__restrict__ codes) {
@@ -44,14 +51,16 @@ GS_KERNEL encode_columns(long long num_positions, const Column *__restrict__ col
   codes[k] = column < 0 ? Code(-1) : Code(column - low);
 }
 
-__device__ __forceinline__ Count gs_mix(Count h, Count word) {  // (the finalizer of splitmix64)
+// Add a word to a hash: the finalizer of splitmix64 (G. Steele, D. Lea and C. Flood, OOPSLA 2014).
+__device__ __forceinline__ Count gs_mix(Count h, Count word) {
   h = (h ^ word) + 0x9e3779b97f4a7c15ull;
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
   return h ^ (h >> 31);
 }
 
-// A hash of each row: its length, its offsets (column minus row) and, where `words` a value is not 0, its values' bits.
+// Hash each row: its length, its offsets (column minus row) and the bits of its values, of which each takes `words`
+// words; 0 leaves the values out. A thread owns a row.
 template <class Index, class Word>
 GS_KERNEL row_keys(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices, int words,
                    const Word *__restrict__ values, Count *__restrict__ keys) {
@@ -67,47 +76,50 @@ GS_KERNEL row_keys(long long num_rows, const Index *__restrict__ indptr, const I
   keys[row] = h;
 }
 
-// Whether each row has exactly what the representative of its code has: told[0] becomes 1 where one has not. After it
-// come the lengths of the representatives.
+// Compare each row with the representative of its code: result[0] becomes 1 if a row differs in length, offsets or
+// values. After it follow the lengths of the representatives. A thread owns a row.
 template <class Index, class Word, class Code>
-GS_KERNEL rows_follow(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices, int words,
-                      const Word *__restrict__ values, const Code *__restrict__ codes,
-                      int num_codes, const long long *__restrict__ representatives, int *__restrict__ told) {
+GS_KERNEL rows_follow(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                      int words, const Word *__restrict__ values, const Code *__restrict__ codes,
+                      int num_codes, const long long *__restrict__ representatives, int *__restrict__ result) {
   const long long row = gs_thread();
-  if (row < num_codes) told[1 + row] = int(indptr[representatives[row] + 1] - indptr[representatives[row]]);
+  if (row < num_codes) result[1 + row] = int(indptr[representatives[row] + 1] - indptr[representatives[row]]);
   if (row >= num_rows) return;
   const long long other = representatives[codes[row]];
-  const long long begin = indptr[row], length = indptr[row + 1] - begin, theirs = indptr[other];
-  bool same = static_cast<long long>(indptr[other + 1]) - theirs == length;
+  const long long begin = indptr[row], length = indptr[row + 1] - begin, other_begin = indptr[other];
+  bool same = static_cast<long long>(indptr[other + 1]) - other_begin == length;
 #pragma unroll 4
   for (long long k = 0; same && k < length; ++k)
-    same = static_cast<long long>(indices[begin + k]) - row == static_cast<long long>(indices[theirs + k]) - other;
+    same = static_cast<long long>(indices[begin + k]) - row == static_cast<long long>(indices[other_begin + k]) - other;
 #pragma unroll 4
-  for (long long w = 0; same && w < length * words; ++w) same = values[begin * words + w] == values[theirs * words + w];
-  if (!same && !gs_fresh(told)) atomicMax(told, 1);
+  for (long long w = 0; same && w < length * words; ++w)
+    same = values[begin * words + w] == values[other_begin * words + w];
+  if (!same && !gs_fresh(result)) atomicMax(result, 1);
 }
 
-// The offsets and, where `words` a value is not 0, the values of each representative: a warp each.
+// Copy the offsets of each representative row, and its values unless `words` is 0. A warp owns a row; `places` says
+// where it goes. Reads and writes are coalesced.
 template <class Index, class Word>
 GS_KERNEL gather_rows(int num_rows, const long long *__restrict__ representatives, const int *__restrict__ places,
                       const Index *__restrict__ indptr, const Index *__restrict__ indices, int words,
                       const Word *__restrict__ values, int *__restrict__ offsets, Word *__restrict__ gathered) {
   const long long number = gs_thread() / GS_WARP, lane = threadIdx.x % GS_WARP;
   if (number >= num_rows) return;
-  const long long row = representatives[number], from = indptr[row], length = indptr[row + 1] - from;
-  const long long to = places[number];
+  const long long row = representatives[number], begin = indptr[row], length = indptr[row + 1] - begin;
+  const long long place = places[number];
   for (long long k = lane; k < length; k += GS_WARP)
-    offsets[to + k] = int(static_cast<long long>(indices[from + k]) - row);
-  for (long long w = lane; w < length * words; w += GS_WARP) gathered[to * words + w] = values[from * words + w];
+    offsets[place + k] = int(static_cast<long long>(indices[begin + k]) - row);
+  for (long long w = lane; w < length * words; w += GS_WARP) gathered[place * words + w] = values[begin * words + w];
 }
 
-// The distinct ones among many keys, by a table with open addressing whose free slots are 0: whoever puts a key there
-// lists it, and where it stood; `found` counts them. A key of 0 has the slot after the last. Nobody goes on once there are
-// more than `limit`. The order in which they are listed is any: the host sorts them. Each block remembers in shared memory
-// keys that it knows to be listed.
+// List the distinct keys among many. They are collected in `table`, a hash table with open addressing: a free slot is
+// 0, and a key of 0 has a slot of its own after the others. The thread that puts a key into the table also appends it
+// to `listed`, with its position; `count` is the number of keys listed. All threads stop once there are more than
+// `limit`. The order of the list varies, so that the host sorts it. Each block keeps keys that it has seen in the table
+// in shared memory (`known`, GS_KNOWN keys), to read the table less often.
 enum { GS_SLOTS = 8192, GS_KNOWN = 1024, GS_PROBES = 4 };
 template <class Key>
-GS_KERNEL collect_keys(long long num_keys, const Key *__restrict__ keys, int limit, Count *table, Count *found,
+GS_KERNEL collect_keys(long long num_keys, const Key *__restrict__ keys, int limit, Count *table, Count *count,
                        Count *__restrict__ listed) {
   GS_SHARED(Count, known, GS_KNOWN);
   for (int i = threadIdx.x; i < GS_KNOWN; i += blockDim.x) known[i] = 0;
@@ -115,29 +127,30 @@ GS_KERNEL collect_keys(long long num_keys, const Key *__restrict__ keys, int lim
   const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long k = gs_thread(); k < num_keys; k += step) {
     const Count key = Count(keys[k]), word = key ? key : 1, hash = gs_mix(0, key);
-    Count *const mine = known + hash % GS_KNOWN, before = gs_fresh(mine);
+    Count *const cached = known + hash % GS_KNOWN, before = gs_fresh(cached);
     if (key && before == key) continue;
     Count slot = key ? hash / GS_KNOWN % GS_SLOTS : Count(GS_SLOTS);
     for (int probes = 0;; ++probes, slot = (slot + 1) % GS_SLOTS) {
       Count seen = gs_fresh(table + slot);
       if (seen == word) break;
-      // (threads that all passed the test below at once may fill the table)
-      if ((!seen || probes >= GS_PROBES) && gs_fresh(found) > Count(limit)) return;
+      // The limit is also tested after a few occupied slots: the table may be full, because many threads may have
+      // passed the test at the same time.
+      if ((!seen || probes >= GS_PROBES) && gs_fresh(count) > Count(limit)) return;
       if (seen) continue;
       seen = atomicCAS(table + slot, Count(0), word);
       if (seen == word) break;
       if (seen) continue;
-      const Count place = atomicAdd(found, Count(1));
+      const Count place = atomicAdd(count, Count(1));
       if (place >= Count(limit)) return;
       listed[2 * place] = key;
       listed[2 * place + 1] = Count(k);
       break;
     }
-    if (key) atomicCAS(mine, before, key);
+    if (key) atomicCAS(cached, before, key);
   }
 }
 
-// The place of each key in a sorted table that has them all.
+// Find the index of each key in a sorted table that contains them all, by binary search. A thread owns a key.
 template <class Key, class Code>
 GS_KERNEL encode_keys(long long num_keys, const Key *__restrict__ keys, int table_size, const Key *__restrict__ table,
                       Code *__restrict__ codes) {
@@ -153,8 +166,9 @@ GS_KERNEL encode_keys(long long num_keys, const Key *__restrict__ keys, int tabl
   codes[k] = Code(low);
 }
 
-// Whether each float64 comes back from float32 with the same bits: `differs` becomes 1 where one may not. Subnormal
-// float32 values may be flushed by what casts them, and a NaN may change.
+// Test whether each float64 keeps its bits when it is converted to float32 and back: `differs` becomes 1 if one may
+// not. Values that would be subnormal in float32 count as changed, because a conversion may flush them to zero, and so
+// does NaN. The bits are tested as integers; a thread owns every step-th word.
 template <class Word>
 GS_KERNEL survive(long long num_words, const Word *__restrict__ words, int *__restrict__ differs) {
   const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
@@ -168,7 +182,8 @@ GS_KERNEL survive(long long num_words, const Word *__restrict__ words, int *__re
   }
 }
 
-// ---- magnitudes: of a complex number the larger of its two parts, which cannot overflow
+// ---- symmetry
+// The magnitude of a complex number here is the larger magnitude of its two parts, which cannot overflow.
 template <class R> __device__ __forceinline__ double gs_size(R a) {
   const double wide = static_cast<double>(a);
   return wide < 0 ? -wide : wide;
@@ -193,9 +208,9 @@ __device__ __forceinline__ double gs_largest(const Stored *__restrict__ data, In
   return largest;
 }
 
-// Whether each entry (i, j) has an equal one (conjugated where asked) at (j, i): `differs` becomes 1 where one has not.
-// With a `tolerance` above 0 the two may differ by this fraction of the largest magnitude in either row, and an entry
-// that is not stored counts as 0. A thread owns a row; columns rise strictly within rows.
+// Test whether each entry (i, j) has an equal one at (j, i), or the conjugate one if `conjugate` is true: `differs`
+// becomes 1 if one has not. If `tolerance` is positive, the two may differ by this fraction of the largest magnitude in
+// either row, and an entry that is not stored counts as 0. A thread owns a row; columns increase strictly within rows.
 template <class Index, class Stored>
 GS_KERNEL mirrored(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
                    const Stored *__restrict__ data, int conjugate, double tolerance, int *__restrict__ differs) {
@@ -204,19 +219,14 @@ GS_KERNEL mirrored(long long num_rows, const Index *__restrict__ indptr, const I
   const double allowed = tolerance > 0 ? tolerance * gs_largest(data, indptr[row], indptr[row + 1]) : 0;
   for (Index k = indptr[row]; k < indptr[row + 1]; ++k) {
     const Index begin = indptr[indices[k]], end = indptr[indices[k] + 1];
-    Index low = begin, high = end;
-    while (low < high) {
-      const Index middle = low + (high - low) / 2;
-      if (indices[middle] < row) low = middle + 1;
-      else high = middle;
-    }
+    const Index low = gs_lower_bound(indices, begin, end, row);
     const bool is_stored = low < end && indices[low] == row;
     const Stored other = is_stored ? data[low] : Scalar<Stored>::zero();
     const Stored mirror = conjugate ? Scalar<Stored>::conjugate(other) : other;
     bool is_alike = is_stored && Scalar<Stored>::equal(data[k], mirror);
     if (!is_alike && tolerance > 0) {
       is_alike = gs_near(data[k], mirror, allowed);
-      // No thread of the other row compares an entry that is not stored there.
+      // The thread of the other row does not see this pair, because the entry is not stored there: test its row here.
       if (!is_stored) is_alike = is_alike && gs_size(data[k]) <= tolerance * gs_largest(data, begin, end);
     }
     if (!is_alike) {

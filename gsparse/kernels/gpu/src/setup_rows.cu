@@ -1,9 +1,15 @@
-// setup_rows.cu - where rows go: the work shared out for CSR, slices, and entries laid out in them.
-// What the survey counted in each part of the rows (parts.cuh) tells each block where its first finding belongs.
+// setup_rows.cu - decide where rows go: long rows, row blocks and tiles for CSR, slices for blocked ELLPACK; and copy
+// entries to their positions there.
+//
+// In the kernels named place_*, a block owns a part of the rows. The survey has counted what is in each part, so that
+// the block knows where its output begins (parts.cuh). Its threads own neighbouring rows, one each at a time, and find
+// their places among the block's by scans through shared memory (one value for each warp). Row pointers are read
+// coalesced.
 #include "parts.cuh"
 
-// Rows longer than a limit: where their entries are in CSR, or where they go from position `first` on (-1: stay), each
-// from a whole run on. `limit` is number `which` of the survey's limits.
+// List the rows that are longer than limit number `which` of the survey, with the begin and end of their entries, and
+// which chunks they have. If `first` is not negative, their entries will be copied to positions from `first` on, each
+// row to whole runs of GS_WARP positions; otherwise they stay where they are in CSR.
 template <class Index>
 GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, long long first,
                           const Index *__restrict__ indptr, const long long *__restrict__ parts, int *__restrict__ rows,
@@ -21,9 +27,9 @@ GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, lo
     const long long row = at + threadIdx.x;
     const long long length = row < num_rows ? gs_row_length(indptr, row) : 0;
     const bool is_long = length > limit;
-    long long num_here, num_chunks, num_positions;
-    const long long i = place + gs_block_scan(is_long, sums, &num_here);
-    if (!num_here) continue;
+    long long num_long, num_chunks, num_positions;
+    const long long i = place + gs_block_scan(is_long, sums, &num_long);
+    if (!num_long) continue;
     const long long c = chunk + gs_block_scan(is_long ? gs_chunks(length) : 0, sums, &num_chunks);
     const long long p = position + gs_block_scan(is_long ? gs_whole_runs(length) : 0, sums, &num_positions);
     if (is_long) {
@@ -33,14 +39,14 @@ GS_KERNEL place_long_rows(long long num_rows, long long part_rows, int which, lo
       first_chunk[i] = int(c);
       for (long long j = 0; j < gs_chunks(length); ++j) chunk_rows[c + j] = int(i);
     }
-    place += num_here;
+    place += num_long;
     chunk += num_chunks;
     position += num_positions;
   }
   if (is_last && threadIdx.x == 0) first_chunk[place] = int(chunk);
 }
 
-// The chunks of long rows, a record each.
+// Write a record for each chunk of the long rows, a thread each.
 template <class Row>
 GS_KERNEL list_chunks(int num_chunks, const Row *__restrict__ rows, const long long *__restrict__ begins,
                       const long long *__restrict__ ends, const int *__restrict__ first_chunk,
@@ -60,7 +66,7 @@ GS_KERNEL list_chunks(int num_chunks, const Row *__restrict__ rows, const long l
   chunks[number] = chunk;
 }
 
-// First rows of row blocks, and after the last of them the number of rows.
+// List the first row of each row block, and after the last block the number of rows.
 template <class Index>
 GS_KERNEL place_row_blocks(long long num_rows, long long part_rows, int work, const Index *__restrict__ indptr,
                            const long long *__restrict__ parts, int *__restrict__ first_rows) {
@@ -69,16 +75,17 @@ GS_KERNEL place_row_blocks(long long num_rows, long long part_rows, int work, co
   for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
     const long long row = at + threadIdx.x;
     const bool begins = row < num_rows && gs_begins_block(indptr, row, work);
-    long long num_here;
-    const long long i = place + gs_block_scan(begins, sums, &num_here);
+    long long num_blocks;
+    const long long i = place + gs_block_scan(begins, sums, &num_blocks);
     if (begins) first_rows[i] = int(row);
-    place += num_here;
+    place += num_blocks;
   }
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) first_rows[place] = int(num_rows);
 }
 
-// Tiles of `size` entries and row ends: the row each begins with, rows that go on past the end of one, and the tiles whose
-// last sum is such a row's. A thread owns a row and the ends of tiles in it.
+// List for tiles of `size` entries and row ends (spmv_split.cu): the row with which each tile begins, the rows that
+// tiles split, and for each of these the tiles that leave a carry of it. A thread owns a row and the ends of tiles in
+// it.
 template <class Index>
 GS_KERNEL place_tiles(long long num_rows, long long part_rows, int num_tiles, int size,
                       const Index *__restrict__ indptr, const long long *__restrict__ parts,
@@ -109,19 +116,21 @@ GS_KERNEL place_tiles(long long num_rows, long long part_rows, int num_tiles, in
   }
 }
 
-// Rows of a scope (gsparse.kernels.gpu.SORTING_SCOPE, a block each) by falling length, equal ones in order: a bitonic
-// sort of (length, row). Long rows and what is past the last row come last, as -1. Positions of the slices are added up
-// for each part of the rows, and for all: `places` begins at 0.
+// Rows that are sorted together, by one block (gsparse.kernels.gpu.SORTING_SCOPE).
 enum { GS_SCOPE = 1024 };
+
+// Sort the rows of each scope by decreasing length, and equal ones in order, by a bitonic sort of (length, row) in
+// shared memory (GS_SCOPE keys). Long rows, and places past the last row, come last, as -1. The number of positions of
+// the slices is added up for each part of the rows, and after these for all of them; `places` is 0 at first.
 template <class Index>
 GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const Index *__restrict__ indptr,
                     long long part_rows, int num_parts, int *__restrict__ rows, Count *__restrict__ places) {
   GS_SHARED(Count, keys, GS_SCOPE);
-  const Count left_out = 1ull << 63;
+  const Count excluded = 1ull << 63;  // a key above those of all rows that take part
   const long long first = static_cast<long long>(blockIdx.x) * GS_SCOPE;
   for (int i = threadIdx.x; i < GS_SCOPE; i += blockDim.x) {
     const long long length = first + i < num_rows ? gs_row_length(indptr, first + i) : long_length + 1;
-    keys[i] = (length > long_length ? left_out : Count(0x7fffffffll - length) << 16) + i;
+    keys[i] = (length > long_length ? excluded : Count(0x7fffffffll - length) << 16) + i;
   }
   __syncthreads();
   for (int size = 2; size <= GS_SCOPE; size *= 2)
@@ -134,18 +143,20 @@ GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const I
       __syncthreads();
     }
   for (int i = threadIdx.x; i < GS_SCOPE; i += blockDim.x)
-    if (first + i < num_places) rows[first + i] = keys[i] >= left_out ? -1 : int(first + (keys[i] & 0xffff));
+    if (first + i < num_places) rows[first + i] = keys[i] >= excluded ? -1 : int(first + (keys[i] & 0xffff));
   // The first row of a slice is its longest.
   const int slice = int(threadIdx.x) * GS_WARP;
-  long long mine = 0;
-  if (slice < GS_SCOPE && keys[slice] < left_out) mine = GS_WARP * (0x7fffffffll - static_cast<long long>(keys[slice] >> 16));
-  mine = gs_group_sum<GS_WARP>(mine);
-  if (threadIdx.x % GS_WARP || !mine) return;
-  atomicAdd(places + first / part_rows, Count(mine));
-  atomicAdd(places + num_parts, Count(mine));
+  long long positions = 0;
+  if (slice < GS_SCOPE && keys[slice] < excluded)
+    positions = GS_WARP * (0x7fffffffll - static_cast<long long>(keys[slice] >> 16));
+  positions = gs_group_sum<GS_WARP>(positions);
+  if (threadIdx.x % GS_WARP || !positions) return;
+  atomicAdd(places + first / part_rows, Count(positions));
+  atomicAdd(places + num_parts, Count(positions));
 }
 
-// The row at a place of the slices (null: natural order) and its length there: 0 where none is, or a long row's.
+// Store the row at a place of the slices in *row, and return the number of its entries there: 0 if there is no row, or
+// a long one. `rows` is null if rows keep their order.
 template <class Index>
 __device__ __forceinline__ long long gs_row_at(long long place, long long num_rows, long long long_length,
                                                const int *rows, const Index *indptr, long long *row) {
@@ -155,31 +166,35 @@ __device__ __forceinline__ long long gs_row_at(long long place, long long num_ro
   return length > long_length ? 0 : length;
 }
 
-// Where each slice begins: a warp a slice, which takes its longest row times its rows. `counts` has the positions of each
-// part. Where rows are given they are in that order; where `kept` is, rows without long ones are written there.
+// Write where each slice begins. A warp owns a slice, which has as many positions as its rows times the longest of
+// them. `counts` has the positions of each part. If `rows` is not null, it is the order of the rows. If `short_rows` is
+// not null, the rows are written there in natural order, with -1 for long ones and past the last row.
 template <class Index>
 GS_KERNEL place_slices(long long num_rows, long long num_slices, long long part_rows, long long long_length, int stride,
                        const long long *__restrict__ counts, const int *__restrict__ rows,
-                       const Index *__restrict__ indptr, long long *__restrict__ offsets, int *__restrict__ kept) {
+                       const Index *__restrict__ indptr, long long *__restrict__ offsets,
+                       int *__restrict__ short_rows) {
   GS_SHARED(long long, sums, GS_MAX_THREADS / GS_WARP);
   long long position = gs_before(counts, stride, sums);
   for (long long at = blockIdx.x * part_rows; at < (blockIdx.x + 1) * part_rows; at += blockDim.x) {
     const long long place = at + threadIdx.x, slice = place / GS_WARP;
     const bool inside = slice < num_slices;
-    long long row = -1, here;
+    long long row = -1, num_positions;
     const long long length = inside ? gs_row_at(place, num_rows, long_length, rows, indptr, &row) : 0;
     const long long longest = gs_warp_max(length);
-    const bool tells = inside && place % GS_WARP == 0;
-    const long long offset = position + gs_block_scan(tells ? longest * GS_WARP : 0, sums, &here);
-    if (tells) offsets[slice] = offset;
-    if (inside && kept) kept[place] = row < num_rows && gs_row_length(indptr, row) <= long_length ? int(row) : -1;
-    position += here;
+    const bool is_first = inside && place % GS_WARP == 0;
+    const long long offset = position + gs_block_scan(is_first ? longest * GS_WARP : 0, sums, &num_positions);
+    if (is_first) offsets[slice] = offset;
+    if (inside && short_rows)
+      short_rows[place] = row < num_rows && gs_row_length(indptr, row) <= long_length ? int(row) : -1;
+    position += num_positions;
   }
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) offsets[num_slices] = position;
 }
 
-// Fill: a thread owns a place and writes its row's items, then padding. Writes are coalesced, reads are rows walked by
-// one thread each. ELLPACK is one slice as high as `pitch` (slice_offsets: null) and `width` wide.
+// Copy items of the rows, columns or values, to the positions of ELLPACK or of slices. A thread owns a place: it writes
+// its row's items, then padding. Writes are coalesced; reads are not, because each thread walks a row. For ELLPACK,
+// `slice_offsets` is null: it is one slice of `pitch` rows that is `width` wide.
 template <class Item, class Index>
 GS_KERNEL lay_out(long long num_rows, long long num_places, long long long_length, const int *__restrict__ rows,
                   const long long *__restrict__ slice_offsets, long long pitch, int width,
@@ -189,7 +204,7 @@ GS_KERNEL lay_out(long long num_rows, long long num_places, long long long_lengt
   if (place >= num_places) return;
   long long row;
   const long long length = gs_row_at(place, num_rows, long_length, rows, indptr, &row);
-  const Item *from = items + (length ? indptr[row] : 0);
+  const Item *row_items = items + (length ? indptr[row] : 0);
   if (slice_offsets) {
     const long long slice = place / GS_WARP, offset = slice_offsets[slice];
     width = int((slice_offsets[slice + 1] - offset) / GS_WARP);
@@ -198,18 +213,19 @@ GS_KERNEL lay_out(long long num_rows, long long num_places, long long long_lengt
     out += place;
   }
 #pragma unroll 4
-  for (int j = 0; j < width; ++j) out[j * pitch] = j < length ? from[j] : padding;
+  for (int j = 0; j < width; ++j) out[j * pitch] = j < length ? row_items[j] : padding;
 }
 
-// The long rows, each from its own position on, and padding to the end of its last run: a warp a chunk.
+// Copy the items of the long rows, each row from its own position on, with padding to the end of its last run. A warp
+// owns a chunk; reads and writes are coalesced.
 template <class Item, class Index>
 GS_KERNEL lay_out_long(int num_chunks, const Chunk *__restrict__ chunks, const Index *__restrict__ indptr,
                        const Item *__restrict__ items, Item padding, Item *__restrict__ out) {
   const int number = int(gs_thread() / GS_WARP);
   if (number >= num_chunks) return;
   const Chunk chunk = chunks[number];
-  const Item *from = items + indptr[chunk.row] + static_cast<long long>(number - chunk.first) * GS_CHUNK;
+  const Item *row_items = items + indptr[chunk.row] + static_cast<long long>(number - chunk.first) * GS_CHUNK;
   const long long size = gs_whole_runs(chunk.size);
   for (long long k = threadIdx.x % GS_WARP; k < size; k += GS_WARP)
-    out[chunk.begin + k] = k < chunk.size ? from[k] : padding;
+    out[chunk.begin + k] = k < chunk.size ? row_items[k] : padding;
 }

@@ -1,16 +1,38 @@
-// setup_survey.cu - one look at a matrix's structure: whether it is sound, what its rows are like, and how much each way
-// to share out the work needs. Blocks below `num_parts` have the rows of a part each; all share the columns, which they
-// read coalesced. Everything is integers added up or compared, so the order does not matter.
+// setup_survey.cu - one pass over the structure of a matrix: whether it is valid, statistics of its rows, and how much
+// memory each way to share the work out needs.
+//
+// The first `num_parts` blocks each own a part of the rows (parts.cuh), with a thread for one row at a time. All blocks
+// share the columns, in runs of GS_WARP, which they read coalesced. Every thread collects its statistics in registers;
+// the warps of a block combine theirs in shared memory with atomics (`facts`, one word for each), and the blocks
+// combine them in global memory (`words`). They are integers that are added or compared, so that the order does not
+// matter.
 #include "parts.cuh"
 
-// What is told, before the counts of all parts: words that begin at 0. Extremes come as numbers without a sign that keep
-// the order (gs_ordered), the least ones as the complements of these.
-enum { GS_SHORTEST, GS_LONGEST, GS_EMPTY, GS_SQUARES, GS_LONG_ENTRIES, GS_FALLS, GS_FIRST, GS_LAST, GS_LOW, GS_HIGH,
-       GS_UNSORTED, GS_SPAN, GS_FACTS };
+// The statistics of the whole matrix, in words that are 0 at first. An extreme is stored as an unsigned number of the
+// same order (gs_ordered), a minimum as the complement of that number, so that atomicMax serves both and 0 means
+// "none"; the span is never negative and stored as it is. After them follow the counts of all parts together
+// (parts.cuh).
+enum {
+  GS_SHORTEST,      // the least and the greatest row length
+  GS_LONGEST,
+  GS_EMPTY,         // the number of empty rows
+  GS_SQUARES,       // the sum of the squared row lengths
+  GS_LONG_ENTRIES,  // the entries of rows longer than `long_length`
+  GS_FALLS,         // the number of rows of negative length: row pointers that decrease
+  GS_FIRST,         // the first and the last row pointer
+  GS_LAST,
+  GS_LOW,           // the least and the greatest column index
+  GS_HIGH,
+  GS_UNSORTED,      // the number of entries whose column is not greater than that of the entry before, in the same row
+  GS_SPAN,          // the largest distance between two columns of one run
+  GS_FACTS
+};
 
+// Return an unsigned number that is ordered as the signed one.
 __device__ __forceinline__ Count gs_ordered(long long v) { return Count(v) ^ 1ull << 63; }
 
-__device__ __forceinline__ void gs_tell_max(Count *facts, int fact, Count v) {
+// Combine a statistic of all lanes of the warp with that of the block. All lanes must take part.
+__device__ __forceinline__ void gs_combine_max(Count *facts, int fact, Count v) {
 #pragma unroll
   for (int d = GS_WARP / 2; d > 0; d >>= 1) {
     const Count other = gs_shfl_down(v, d, GS_WARP);
@@ -18,15 +40,16 @@ __device__ __forceinline__ void gs_tell_max(Count *facts, int fact, Count v) {
   }
   if (threadIdx.x % GS_WARP == 0 && v) atomicMax(facts + fact, v);
 }
-__device__ __forceinline__ void gs_tell_sum(Count *facts, int fact, long long v) {
+__device__ __forceinline__ void gs_combine_sum(Count *facts, int fact, long long v) {
   v = gs_group_sum<GS_WARP>(v);
   if (threadIdx.x % GS_WARP == 0 && v) atomicAdd(facts + fact, Count(v));
 }
 
-// Columns a thread asks for at once.
+// Columns that a thread has in flight.
 enum { GS_RUNS = 4 };
 
-// The columns in runs of GS_WARP entries: the least and greatest of all, the widest run, steps that do not rise.
+// Survey the columns, a warp for each run of GS_WARP entries: the least and the greatest, the widest run if `spans` is
+// true, and steps from one entry to the next that do not increase.
 template <class Index>
 __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__restrict__ indices, Count *facts,
                                                   bool spans) {
@@ -46,7 +69,7 @@ __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__
       const Index before = gs_shfl_up(column[i], 1, GS_WARP);
       if (k < nnz && k > 0) unsorted += column[i] <= (lane ? before : indices[k - 1]);
       Index least = column[i], most = column[i];
-      if (spans) {  // (what is past the end repeats the last column: in its run, or a run of its own with a span of 0)
+      if (spans) {  // positions past the end repeat the last column, which does not change the span of its run
 #pragma unroll
         for (int d = GS_WARP / 2; d > 0; d >>= 1) {
           const Index a = gs_shfl_down(least, d, GS_WARP), b = gs_shfl_down(most, d, GS_WARP);
@@ -60,18 +83,19 @@ __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__
       if (most > high) high = most;
     }
   }
-  gs_tell_sum(facts, GS_UNSORTED, unsorted);
+  gs_combine_sum(facts, GS_UNSORTED, unsorted);
   if (nnz <= 0) return;
-  gs_tell_max(facts, GS_SPAN, Count(widest));
-  gs_tell_max(facts, GS_LOW, ~gs_ordered(low));
-  gs_tell_max(facts, GS_HIGH, gs_ordered(high));
+  gs_combine_max(facts, GS_SPAN, Count(widest));
+  gs_combine_max(facts, GS_LOW, ~gs_ordered(low));
+  gs_combine_max(facts, GS_HIGH, gs_ordered(high));
 }
 
-// `room`: elements of `indices`. Row pointers may be anything; nothing is read past the arrays whatever they are.
+// `room` is the number of elements of `indices`. Row pointers may be invalid: nothing is read outside of the arrays,
+// whatever their values are. Counts of each part go to `parts`, statistics and counts of the whole matrix to `words`.
 template <class Index>
 GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long long room, long long long_length,
                  int block_work, int tile_work, int spans, const Index *__restrict__ indptr,
-                 const Index *__restrict__ indices, Count *__restrict__ found, long long *__restrict__ parts) {
+                 const Index *__restrict__ indices, Count *__restrict__ words, long long *__restrict__ parts) {
   GS_SHARED(Count, facts, GS_FACTS + GS_COUNTS);
   for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) facts[i] = 0;
   __syncthreads();
@@ -87,7 +111,7 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
       const bool is_long = length > long_length;
       const long long width = gs_warp_max(length), short_width = gs_warp_max(is_long ? 0 : length);
       if (!owned) continue;
-      if (row % GS_WARP == 0) {  // (the first lane alone has a slice's maximum)
+      if (row % GS_WARP == 0) {  // only the first lane has the maximum of the slice
         counts[GS_PLACES] += GS_WARP * width;
         counts[GS_SPLIT_PLACES] += GS_WARP * short_width;
       }
@@ -108,19 +132,19 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
         counts[GS_LONG + 2 * l] += over;
         counts[GS_LONG + 2 * l + 1] += over ? gs_chunks(length) : 0;
       }
-      // The step into another row counts not: what is told of all steps is so much too large.
+      // A step from one row into the next must not count, but gs_survey_columns counts it: subtract it here.
       const long long begin = indptr[row];
       if (begin > 0 && begin < nnz && length > 0) unsorted -= indices[begin] <= indices[begin - 1];
     }
-    gs_tell_max(facts, GS_SHORTEST, longest < shortest ? 0 : ~gs_ordered(shortest));
-    gs_tell_max(facts, GS_LONGEST, longest < shortest ? 0 : gs_ordered(longest));
-    gs_tell_sum(facts, GS_EMPTY, empty);
-    gs_tell_sum(facts, GS_SQUARES, squares);
-    gs_tell_sum(facts, GS_LONG_ENTRIES, long_entries);
-    gs_tell_sum(facts, GS_FALLS, falls);
-    gs_tell_sum(facts, GS_UNSORTED, unsorted);
+    gs_combine_max(facts, GS_SHORTEST, longest < shortest ? 0 : ~gs_ordered(shortest));
+    gs_combine_max(facts, GS_LONGEST, longest < shortest ? 0 : gs_ordered(longest));
+    gs_combine_sum(facts, GS_EMPTY, empty);
+    gs_combine_sum(facts, GS_SQUARES, squares);
+    gs_combine_sum(facts, GS_LONG_ENTRIES, long_entries);
+    gs_combine_sum(facts, GS_FALLS, falls);
+    gs_combine_sum(facts, GS_UNSORTED, unsorted);
 #pragma unroll
-    for (int i = 0; i < GS_COUNTS; ++i) gs_tell_sum(facts, GS_FACTS + i, counts[i]);
+    for (int i = 0; i < GS_COUNTS; ++i) gs_combine_sum(facts, GS_FACTS + i, counts[i]);
   }
   gs_survey_columns(nnz, indices, facts, spans != 0);
   __syncthreads();
@@ -131,7 +155,7 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
     if (blockIdx.x == 0 && i == GS_FIRST) facts[i] = Count(indptr[0]);
     if (blockIdx.x == 0 && i == GS_LAST) facts[i] = Count(last);
     if (!facts[i]) continue;
-    if (is_extreme) atomicMax(found + i, facts[i]);
-    else atomicAdd(found + i, facts[i]);
+    if (is_extreme) atomicMax(words + i, facts[i]);
+    else atomicAdd(words + i, facts[i]);
   }
 }

@@ -1,19 +1,31 @@
-// spmm.cuh - what a lane does in products with k dense columns: it reads its columns of X at the entries of a run of A,
-// adds them up, and writes its columns of Y. A lane has LOADS accesses of EACH neighbouring columns; an access of one lane
-// is followed by those of its neighbours, so that a row-major X is read coalesced.
+// spmm.cuh - what one lane does in a product with k dense columns (spmm_csr.cu): it reads its columns of X in the rows
+// that a run of entries of A names, adds up, and writes its columns of Y.
+//
+// A lane makes LOADS loads of EACH neighbouring columns for each entry. The load of one lane is next to that of its
+// neighbours, so that a row-major X is read coalesced. For 4 column lanes, LOADS = 2 and EACH = 2:
+//
+//     columns of X     0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15
+//     load 0           |lane 0 |lane 1 |lane 2 |lane 3 |
+//     load 1                                           |lane 0 |lane 1 |lane 2 |lane 3 |
+//                      <----------- spacing ---------->
 #pragma once
 #include "long_rows.cuh"
 
-// Threads of a block at most (gsparse.kernels.gpu.spmm).
+// The largest number of threads in a block (gsparse.kernels.gpu.spmm).
 enum { GS_SPMM_THREADS = 256 };
 
-#define GS_CSR                                                                                                         \
-  const Index *__restrict__ indptr, const Index *__restrict__ indices, const Stored *__restrict__ data
-// X by the bytes from row to row and from column to column, Y by elements; `packed_y` where EACH elements of Y lie side by
-// side and are aligned, as those of X do.
-#define GS_PANELS                                                                                                      \
-  const T *__restrict__ x, Index x_row_bytes, long long x_column_bytes, T *__restrict__ y, long long y_row_stride,     \
-      long long y_column_stride, int packed_y, T alpha, T beta, int read_y, int conjugate
+// The dense matrix X, with any strides.
+template <class T, class Index> struct DenseMatrix {
+  const T *data;           // column 0 of row 0
+  Index row_bytes;         // from one row to the next
+  long long column_bytes;  // from one column to the next
+};
+
+// Which columns a lane owns: EACH from `first` on, EACH from first + spacing on, and so on.
+struct LaneColumns {
+  int first, spacing;
+  int num_columns;  // the number of columns of X; columns past it do not exist
+};
 
 template <class T, int EACH> struct alignas(sizeof(T) * EACH) Pack { T at[EACH]; };
 
@@ -37,7 +49,7 @@ template <class T, int EACH> __device__ __forceinline__ Pack<T, EACH> gs_load_pa
 #endif
 }
 
-// Past the caches as far as it goes: Y is not read again, X is.
+// Store with the hint that the data is not read again, so that it displaces less of X from the caches.
 template <class T, int EACH> __device__ __forceinline__ void gs_store_pack(Pack<T, EACH> *p, Pack<T, EACH> pack) {
 #if !defined(GS_EMU) && !defined(GS_HIP)
   union { uint4 words; Pack<T, EACH> pack; } four;
@@ -56,44 +68,48 @@ template <class T, int EACH> __device__ __forceinline__ void gs_store_pack(Pack<
   *p = pack;
 }
 
-// ---- the value of the lane `d` places on in a group of `width`
-template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) { return gs_shfl_down(v, d, width); }
+// Return the value of the lane `d` places after this one in its group of `width` lanes.
+template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) {
+  return gs_shfl_down(v, d, width);
+}
 template <class R> __device__ __forceinline__ Complex<R> gs_lane_after(Complex<R> v, int d, int width) {
   return {gs_lane_after(v.re, d, width), gs_lane_after(v.im, d, width)};
 }
 
+// Gathers columns of X and adds them up. The entries of A are in CSR: `indices` and `data`.
 template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather {
-  // Entries in flight at once: first their columns and values are asked for, then the elements of X, then it is added. All
-  // lanes of a group ask for the same entry: one access, for which no lane waits longer than for a shuffle. Four accesses
-  // to X in flight a lane: as many as registers allow with GS_SPMM_BLOCKS.
+  // Entries in flight at once: their columns and values are loaded first, then the elements of X, and then all is added
+  // up. All lanes of a group load the same entry, which is one access, and takes no longer than a shuffle would. Each
+  // lane has four loads of X in flight, as many as registers allow with GS_SPMM_BLOCKS.
   enum { COLUMNS = LOADS * EACH, BATCH = LOADS > 2 ? 1 : 4 / LOADS };
   typedef Pack<T, EACH> Packed;
   const Index *indices;
   const Stored *data;
-  const char *x[LOADS];  // where each access begins in row 0; columns past the end: where the first does
+  const char *x[LOADS];  // where each load begins in row 0; for columns past the end, where column 0 begins
   Index row_bytes;
-  int conjugate, spacing, column, num_columns;
+  int conjugate;
+  LaneColumns columns;
   T sums[COLUMNS];
 
-  // For columns from `column` on, `spacing` from access to access.
-  __device__ __forceinline__ Gather(const Index *indices, const Stored *data, const T *x_data, Index row_bytes,
-                                    long long column_bytes, int column, int spacing, int num_columns, int conjugate)
-      : indices(indices), data(data), row_bytes(row_bytes), conjugate(conjugate), spacing(spacing), column(column),
-        num_columns(num_columns) {
+  __device__ __forceinline__ Gather(const Index *indices, const Stored *data, const DenseMatrix<T, Index> &matrix,
+                                    const LaneColumns &columns, int conjugate)
+      : indices(indices), data(data), row_bytes(matrix.row_bytes), conjugate(conjugate), columns(columns) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
-      const int at = column + i * spacing;
-      x[i] = reinterpret_cast<const char *>(x_data) + (at < num_columns ? at : 0) * column_bytes;
+      const int column = columns.first + i * columns.spacing;
+      x[i] = reinterpret_cast<const char *>(matrix.data) +
+             (column < columns.num_columns ? column : 0) * matrix.column_bytes;
     }
     clear();
   }
-  // Where the lane's column number c is, from its first one on.
-  __device__ __forceinline__ int offset(int c) const { return c / EACH * spacing + c % EACH; }
+  // Return the distance of the lane's c-th column from its first one.
+  __device__ __forceinline__ int offset(int c) const { return c / EACH * columns.spacing + c % EACH; }
+  __device__ __forceinline__ bool has_column(int c) const { return columns.first + offset(c) < columns.num_columns; }
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) sums[c] = Scalar<T>::zero();
   }
-  // Lets columns count from `row` on.
+  // Count rows of X from `row` on: in row patterns, `indices` holds offsets from the row's own number.
   __device__ __forceinline__ void shift(long long row) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) x[i] += row * row_bytes;
@@ -102,52 +118,55 @@ template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather
     const T stored = Widen<T>::from(gs_load(data + k));
     return conjugate ? Scalar<T>::conjugate(stored) : stored;
   }
-  __device__ __forceinline__ void read(Index row, Packed *into) const {
+  // Load this lane's columns of a row of X.
+  __device__ __forceinline__ void read(Index row, Packed *elements) const {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i)
-      into[i] = gs_load_pack(reinterpret_cast<const Packed *>(x[i] + static_cast<long long>(row) * row_bytes));
+      elements[i] = gs_load_pack(reinterpret_cast<const Packed *>(x[i] + static_cast<long long>(row) * row_bytes));
   }
-  __device__ __forceinline__ void add(T a, const Packed *element) {
+  __device__ __forceinline__ void add(T a, const Packed *elements) {
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) sums[c] = gs_fma(a, element[c / EACH].at[c % EACH], sums[c]);
+    for (int c = 0; c < COLUMNS; ++c) sums[c] = gs_fma(a, elements[c / EACH].at[c % EACH], sums[c]);
   }
-  // Adds the first `count` of BATCH entries, `step` apart from position `at` on; all of them where WHOLE.
-  template <bool WHOLE, class P> __device__ __forceinline__ void add_batch(P at, P step, int count) {
+  // Add the entries at positions first, first + stride, ...: BATCH of them, or the first `count` if WHOLE is false.
+  template <bool WHOLE, class P> __device__ __forceinline__ void add_batch(P first, P stride, int count) {
     Index row[BATCH];
     T a[BATCH];
-    Packed element[BATCH][LOADS];
+    Packed elements[BATCH][LOADS];
 #pragma unroll
     for (int b = 0; b < BATCH; ++b)
       if (WHOLE || b < count) {
-        row[b] = gs_load(indices + at + b * step);
-        a[b] = value(at + b * step);
+        row[b] = gs_load(indices + first + b * stride);
+        a[b] = value(first + b * stride);
       }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b)
-      if (WHOLE || b < count) read(row[b], element[b]);
+      if (WHOLE || b < count) read(row[b], elements[b]);
 #pragma unroll
     for (int b = 0; b < BATCH; ++b)
-      if (WHOLE || b < count) add(a[b], element[b]);
+      if (WHOLE || b < count) add(a[b], elements[b]);
   }
-  // Adds `count` entries, `step` apart from position `at` on.
-  template <class P> __device__ __forceinline__ void add_run(P at, P step, int count) {
-    for (; count >= BATCH; count -= BATCH, at += BATCH * step) add_batch<true>(at, step, int(BATCH));
-    if (count > 0) add_batch<false>(at, step, count);
+  // Add `count` entries, at positions first, first + stride, ...
+  template <class P> __device__ __forceinline__ void add_run(P first, P stride, int count) {
+    for (; count >= BATCH; count -= BATCH, first += BATCH * stride) add_batch<true>(first, stride, int(BATCH));
+    if (count > 0) add_batch<false>(first, stride, count);
   }
-  // Adds up over the lanes of a group of `width` that own the same columns, valid in the first of each.
+  // Add up over the lanes of a group of `width` that own the same columns. The first lane of each column has the sum.
   __device__ __forceinline__ void add_lanes(int column_lanes, int width) {
     for (int d = width / 2; d >= column_lanes; d /= 2) {
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) sums[c] = gs_add(sums[c], gs_lane_after(sums[c], d, width));
     }
   }
-  // y = alpha*sums + beta*y, see gs_store; y points to column 0 of the row.
+  // Store this lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `y` points to column 0 of the row,
+  // and `stride` is the number of elements from one column to the next. `packed` says whether EACH neighbouring columns
+  // of Y lie side by side and are aligned, as those of X always do.
   __device__ __forceinline__ void store(T *y, long long stride, int packed, T alpha, T beta, int read_y) const {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
-      const int at = column + i * spacing;
-      if (at >= num_columns) continue;
-      T *target = y + at * stride;
+      const int column = columns.first + i * columns.spacing;
+      if (column >= columns.num_columns) continue;
+      T *target = y + column * stride;
       Packed pack;
       if (EACH > 1 && packed) {
         if (read_y) pack = *reinterpret_cast<const Packed *>(target);

@@ -1,5 +1,10 @@
-// steps.cuh - what the generated passes of solvers (gsparse.kernels.gpu.steps) are made of: arithmetic with operators,
-// cells in double precision, sums over all elements that come out the same every time.
+// steps.cuh - the parts that generated solver passes are made of (gsparse.kernels.gpu.step_source shows one): operators
+// and functions of the step language, cells in double precision, and sums over all elements with a fixed order.
+//
+// A pass sums as follows. Each thread adds up its elements, each block its threads (sums.cuh, in shared memory), and
+// the block writes its partial sum. Either every block of the next pass that needs the sum adds all partial sums up by
+// itself (gs_total), or the last block of this pass to arrive does it (gs_finish_sums). Both read the partial sums with
+// neighbouring threads (coalesced), always in the same order.
 #pragma once
 #include "sums.cuh"
 
@@ -14,7 +19,8 @@ template <class R> __device__ __forceinline__ Complex<R> operator-(Complex<R> a)
 template <class R> __device__ __forceinline__ Complex<R> operator*(Complex<R> a, Complex<R> b) {
   return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
-template <class R> __device__ __forceinline__ Complex<R> operator/(Complex<R> a, Complex<R> b) {  // (Smith's: no overflow)
+// Smith's algorithm, which does not overflow where the quotient does not (R. L. Smith, CACM 5(8), 1962).
+template <class R> __device__ __forceinline__ Complex<R> operator/(Complex<R> a, Complex<R> b) {
   if (b.im == R(0)) return {a.re / b.re, a.im / b.re};
   const R bre = b.re < R(0) ? -b.re : b.re, bim = b.im < R(0) ? -b.im : b.im;
   if (bre >= bim) {
@@ -25,7 +31,7 @@ template <class R> __device__ __forceinline__ Complex<R> operator/(Complex<R> a,
   return {(a.re * t + a.im) / d, (a.im * t - a.re) / d};
 }
 
-// ---- the functions of the language
+// ---- the functions of the step language (gsparse.kernels.steps)
 template <class T> struct Make {
   static __device__ __forceinline__ T from(double a) { return T(a); }
 };
@@ -45,7 +51,7 @@ template <class T> __device__ __forceinline__ T gs_sqrt(T a) { return Make<T>::f
 __device__ __forceinline__ bool gs_isnan(double a) { return a != a; }
 template <class R> __device__ __forceinline__ bool gs_isnan(Complex<R> a) { return a.re != a.re || a.im != a.im; }
 
-// ---- between cells and elements
+// ---- from cells, in double precision, to elements
 template <class T> struct Narrow {
   static __device__ __forceinline__ T from(double a) { return T(a); }
 };
@@ -53,13 +59,15 @@ template <class R> struct Narrow<Complex<R>> {
   static __device__ __forceinline__ Complex<R> from(Complex<double> a) { return {R(a.re), R(a.im)}; }
 };
 
-// The sums of a block's threads, valid in its first thread. `shared` holds GS_MAX_WARPS numbers a sum.
+// Replace each of COUNT values by its sum over the block's threads, which is valid in the first thread. `shared` has
+// room for GS_MAX_WARPS values for each sum. All threads must take part.
 template <int COUNT, class C> __device__ __forceinline__ void gs_block_sums(C *sums, C *shared) {
 #pragma unroll
   for (int s = 0; s < COUNT; ++s) sums[s] = gs_block_sum(sums[s], shared + s * GS_MAX_WARPS);
 }
 
-// The sum of another pass's partial sums, in all threads: every block adds them up in the same order.
+// Return the sum of the `count` partial sums that another pass has left for this right-hand side, in all threads. Every
+// block adds them up in the same order, so that all blocks get the same result.
 template <class C> __device__ __forceinline__ C gs_total(const C *partials, int count, C *shared) {
   partials += static_cast<long long>(blockIdx.y) * count;
   C sum[1] = {Scalar<C>::zero()};
@@ -72,7 +80,7 @@ template <class C> __device__ __forceinline__ C gs_total(const C *partials, int 
   return sum[0];
 }
 
-// Leaves this block's sums for whoever needs them.
+// Write this block's partial sums: partials[s] is the array of sum number s.
 template <int COUNT, class C>
 __device__ __forceinline__ void gs_leave_sums(C *sums, C *const *partials, C *shared) {
   gs_block_sums<COUNT>(sums, shared);
@@ -80,8 +88,9 @@ __device__ __forceinline__ void gs_leave_sums(C *sums, C *const *partials, C *sh
     for (int s = 0; s < COUNT; ++s) partials[s][blockIdx.y * gridDim.x + blockIdx.x] = sums[s];
 }
 
-// The same, and adds all blocks' sums up in the blocks' order; true in the first thread of the block that arrives last,
-// which has them. Only the count of arrivals is atomic; it is set back for the next pass.
+// Write this block's partial sums. Return whether this is the first thread of the last block to arrive, which then has
+// the sums over all blocks, added up in the order of the blocks, in `sums`. Only the count of arrivals is atomic; it is
+// set back to 0 for the next pass.
 template <int COUNT, class C>
 __device__ __forceinline__ bool gs_finish_sums(C *sums, C *const *partials, unsigned *arrivals, C *shared,
                                                int *is_last) {

@@ -1,8 +1,13 @@
-// sums.cu - many partial sums (those that large products leave) to few, which passes then add up.
+// sums.cu - reduce many partial sums to a few: a large product leaves one for each of its blocks, more than the next
+// solver pass should add up by itself.
+//
+// Block b owns an equal, contiguous share of the partial sums. Its threads read neighbouring elements (coalesced), each
+// thread always the same ones, and add them up through shared memory (sums.cuh), so that the result is always the same.
+// Blocks along y each have a set of partial sums of their own.
 #include "sums.cuh"
 
-// Block b adds up an equal share of them, its threads always the same ones; blocks along y have a set of them each.
-template <class C> GS_KERNEL_OF(256) sum_partials(long long count, const C *__restrict__ partials, C *__restrict__ sums) {
+template <class C>
+GS_KERNEL_OF(256) sum_partials(long long count, const C *__restrict__ partials, C *__restrict__ sums) {
   GS_SHARED(C, shared, GS_MAX_WARPS);
   partials += blockIdx.y * count;
   sums += blockIdx.y * gridDim.x;

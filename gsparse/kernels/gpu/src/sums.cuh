@@ -1,8 +1,11 @@
 // sums.cuh - sums over all threads of a block, in double precision and always in the same order.
+//
+// A thread brings one value. The lanes of a warp add theirs with a tree of shuffles, the first lane of each warp writes
+// the warp's sum to shared memory (one value for each warp), and the first thread adds those up in order.
 #pragma once
 #include "scalar.cuh"
 
-// The type that elements are summed in.
+// The type in which elements of type T are summed.
 template <class T> struct Wide { typedef double type; };
 template <> struct Wide<long long> { typedef long long type; };
 template <class R> struct Wide<Complex<R>> { typedef Complex<double> type; };
@@ -10,7 +13,8 @@ template <class R> struct Wide<Complex<R>> { typedef Complex<double> type; };
 // Warps of the largest block.
 enum { GS_MAX_WARPS = GS_MAX_THREADS / GS_WARP };
 
-// The sum of a block's threads, valid in its first one. `shared` holds GS_MAX_WARPS numbers. All threads have to come.
+// Return the sum over the block's threads, which is valid in the first thread. All threads must take part. `shared` has
+// room for GS_MAX_WARPS values.
 template <class C> __device__ __forceinline__ C gs_block_sum(C sum, C *shared) {
   sum = gs_group_sum<GS_WARP>(sum);
   if (threadIdx.x % GS_WARP == 0) shared[threadIdx.x / GS_WARP] = sum;
@@ -20,22 +24,33 @@ template <class C> __device__ __forceinline__ C gs_block_sum(C sum, C *shared) {
   return sum;
 }
 
-// A product y = A*x that also leaves the sum of conj(x_i)*y_i over the rows of each block in `dots`: kernels of the files
-// *_dots.cu. Compiled into all kernels and not asked for, they made products 2 to 7 % slower on an H200.
-#define GS_DOTS typename Wide<T>::type *dots
-#if defined(GS_WITH_DOTS)
-#define GS_DOT_BEGIN typename Wide<T>::type dot = Scalar<typename Wide<T>::type>::zero()
-#define GS_DOT_ADD(x_row, y_row)                                                                                       \
-  {                                                                                                                    \
-    typedef Widen<typename Wide<T>::type> W;                                                                           \
-    dot = gs_fma(Scalar<typename Wide<T>::type>::conjugate(W::from(x_row)), W::from(y_row), dot);                      \
+// ---- products that also leave partial sums of conj(x)*y
+//
+// The last template parameter `Dots` of a product y = A*x says whether the kernel also sums conj(x[i]) * y[i] over the
+// rows i of each block. Solvers need that sum, and the product has both elements in registers.
+//   NoDots     the kernel contains no trace of it: a test at run time made products 2 to 7 % slower on an H200.
+//   BlockDots  block b writes its partial sum to block_dots[b].
+template <class T> struct NoDots {
+  __device__ __forceinline__ explicit NoDots(typename Wide<T>::type *) {}
+  __device__ __forceinline__ void add(const T *, T) {}
+  __device__ __forceinline__ void leave() {}
+};
+
+template <class T> struct BlockDots {
+  typedef typename Wide<T>::type C;
+  C *block_dots;  // one partial sum for each block of the launch
+  C sum;          // over the rows that this thread has stored so far
+
+  __device__ __forceinline__ explicit BlockDots(C *block_dots) : block_dots(block_dots), sum(Scalar<C>::zero()) {}
+
+  // Add one row: `x_row` points to its element of x, `y_row` is what was stored in y.
+  __device__ __forceinline__ void add(const T *x_row, T y_row) {
+    sum = gs_fma(Scalar<C>::conjugate(Widen<C>::from(*x_row)), Widen<C>::from(y_row), sum);
   }
-#define GS_DOT_END                                                                                                     \
-  GS_SHARED(typename Wide<T>::type, shared_dots, GS_MAX_WARPS);                                                        \
-  dot = gs_block_sum(dot, shared_dots);                                                                                \
-  if (threadIdx.x == 0) dots[blockIdx.x] = dot
-#else
-#define GS_DOT_BEGIN (void)dots
-#define GS_DOT_ADD(x_row, y_row) (void)(y_row)
-#define GS_DOT_END (void)dots
-#endif
+  // Write the block's partial sum. All threads of the block must take part.
+  __device__ __forceinline__ void leave() {
+    GS_SHARED(C, shared, GS_MAX_WARPS);
+    sum = gs_block_sum(sum, shared);
+    if (threadIdx.x == 0) block_dots[blockIdx.x] = sum;
+  }
+};

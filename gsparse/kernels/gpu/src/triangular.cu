@@ -1,16 +1,28 @@
-// triangular.cu - incomplete factorisation and triangular solves, level by level (gsparse/formats/levels.py): rows of
-// one level wait for none of each other. A thread owns a row, neighbouring threads own neighbours in the order of
-// levels. A launch does levels `first` to `last`: one level with as many blocks as its rows need, or several narrow ones
-// with one block (a column), which waits at a barrier after each. What other threads have just written is read past this
-// multiprocessor's own cache. Nothing is atomic, so results are the same every time.
-// Source: level scheduling, Anderson & Saad 1989; ILU(0) by rows (IKJ), Saad, Iterative Methods, algorithm 10.4.
+// triangular.cu - incomplete factorization and triangular solves, level by level (gsparse/formats/levels.py). The rows
+// of one level do not depend on each other:
+//
+//     bounds    0         3       5   6               places of the levels in `order`
+//     order     r r r  |  r r  |  r                   rows, level by level
+//     threads   0 1 2     0 1     0
+//               level 0 -> level 1 -> level 2         a later level reads what earlier ones have written
+//
+// A thread owns a row; neighbouring threads own neighbours in the order of the levels. A launch processes the levels
+// from `first` up to `last`: either one level, with as many blocks as its rows need, or several narrow levels with one
+// block, which waits at a barrier after each of them. Values that other threads have written during the launch are not
+// read from the cache of the multiprocessor (gs_fresh). Reads are not coalesced: each thread walks its own row. Nothing
+// is in shared memory and nothing is atomic, so that results are always the same.
+// Source: E. Anderson and Y. Saad, "Solving sparse triangular linear systems on parallel computers", Int. J. High Speed
+// Comput. 1(1), 1989 (level scheduling); Y. Saad, "Iterative Methods for Sparse Linear Systems", algorithm 10.4 (ILU(0)
+// by rows, IKJ).
 #include "steps.cuh"
 
-// The largest block launched (gsparse/kernels/gpu/triangular.py): one block has to keep a multiprocessor busy.
-#define GS_LEVEL_THREADS 512
+// The largest block that is launched (gsparse/kernels/gpu/triangular.py). One block alone must keep a multiprocessor
+// busy.
+enum { GS_LEVEL_THREADS = 512 };
 
-// Factors in place: L strictly below the diagonal, its own diagonal of ones left out, and U. `diagonal`: the position of
-// each row's diagonal entry; columns rise within a row. A zero pivot leaves inf and NaN in its row's followers.
+// Factorize in place: L strictly below the diagonal, without its diagonal of ones, and U on and above it. `diagonal`
+// has the position of each row's diagonal entry; column indices increase within a row. A zero pivot makes inf and NaN
+// of the rows that depend on it.
 template <class T, class Index>
 GS_KERNEL_OF(GS_LEVEL_THREADS)
 ilu0_levels(int first, int last, const long long *__restrict__ bounds, const Index *__restrict__ order,
@@ -36,8 +48,8 @@ ilu0_levels(int first, int last, const long long *__restrict__ bounds, const Ind
   }
 }
 
-// y = (I + N)^-1 x for the strictly triangular N whose rows are in the order of levels and whose values have the other
-// sign: y[row] = x[row] + sum of data*y. Blocks along y: right-hand sides.
+// y = (I + N)^-1 x for a strictly triangular N. Its rows are stored in the order of the levels, and its values negated,
+// so that y[row] = x[row] + sum of data[k] * y[indices[k]]. Blocks along y are right-hand sides.
 template <class T, class Index>
 GS_KERNEL_OF(GS_LEVEL_THREADS)
 solve_levels(int first, int last, const long long *__restrict__ bounds, const Index *__restrict__ order,

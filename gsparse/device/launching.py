@@ -1,0 +1,283 @@
+"""Kernel launches on a GPU through the driver's own function, with arguments that are packed here.
+
+CuPy makes an object for each argument of each launch, which takes 0.4 µs an argument: a product with 22 arguments took
+11 µs on the host of an H200, and the driver's function 4 of them. Here the arguments are packed into memory that is
+used again and again (``python asv_bench/measure_calls.py`` prints the difference):
+
+    pointers   | * | * | * | * |         what the driver gets: the address of each argument, in the kernel's order
+                 |   |   |   |
+    values     | x | y | alpha | n |     the arguments, in any order
+
+The driver knows the size of each argument, and copies them all before it returns. Meanwhile it does not hold Python's
+lock, so another thread may launch the same kernel. Therefore this memory serves one launch at a time: a launch takes it
+from a list and puts it back, which are atomic operations, and makes a new one if the list is empty.
+
+`launchKernel` is private to CuPy, and only this file knows it. On HIP it calls hipModuleLaunchKernel with the same
+arguments (cupy_backends/hip/cupy_hip.h), as CuPy's own launches do. A CuPy without it launches kernels itself, which
+takes longer. So does a launch that the driver refuses: CuPy creates the context of a thread that has none, compiles for
+a device that is current although the kernel is another device's, or raises its error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
+from enum import Enum
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DriverKernel", "Slot", "bind_call", "driver_launch"]
+
+
+class Slot(Enum):
+    """Stands for an argument of a kernel that each call of a bound product passes (`Device.bind_product`).
+
+    `READ_Y` is 1 if beta is not 0, and `CONJUGATE` is 1 if the values are to be conjugated; kernels take both as int32.
+    """
+
+    X = 0
+    Y = 1
+    ALPHA = 2
+    BETA = 3
+    READ_Y = 4
+    CONJUGATE = 5
+
+
+# Formats of values in memory, as `struct` writes them: an address, a truth value that kernels take as an int32, and
+# NumPy's scalars. `struct` knows no complex numbers, which are written as bytes.
+_ADDRESS, _FLAG = "P", "?3x"
+_FORMATS = {np.dtype(char).type: char for char in "?bBhHiIlLqQefd"} | {np.complex64: "8s", np.complex128: "16s"}
+
+
+def driver_launch(cupy: Any) -> Callable[..., None] | None:
+    """Return the driver's launch function as CuPy wraps it, or None if this CuPy has none."""
+    launch: Callable[..., None] | None = getattr(getattr(cupy.cuda, "driver", None), "launchKernel", None)
+    return launch
+
+
+class DriverKernel:
+    """A compiled kernel, called like a `cupy.RawKernel`: ``kernel(grid, block, args)``.
+
+    Parameters
+    ----------
+    cupy : module
+    kernel : cupy.RawKernel
+        Compiled for the device, which is current.
+    index : int
+        CuPy's number of the device.
+    launch : callable
+        The result of `driver_launch`.
+    """
+
+    def __init__(self, cupy: Any, kernel: Any, index: int, launch: Callable[..., None]) -> None:
+        self._kernel, self._launch, self._function = kernel, launch, kernel.kernel.ptr
+        self._current_stream = partial(cupy.cuda.get_current_stream, index)
+        self._formats = {**_FORMATS, cupy.ndarray: _ADDRESS, type(None): _ADDRESS}
+        # How calls pack arguments, and memory for them. The first call decides, because all calls pass the same types.
+        self._of_calls: tuple[_Packing, _Pool] | None = None
+        # What is raised if the driver refuses a launch, or if arguments cannot be packed here.
+        self._refusals = (cupy.cuda.driver.CUDADriverError, struct.error, AttributeError, KeyError, TypeError)
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0) -> None:
+        """Launch on the caller's current stream. CuPy packs arguments other than its arrays, None and NumPy scalars."""
+        try:
+            if self._of_calls is None:
+                packing = self._packing_of(args)
+                self._of_calls = packing, _Pool(bytes(packing.layout.size), packing.offsets)
+            packing, pool = self._of_calls
+            memory = pool.take()
+            packing.layout.pack_into(memory.values, 0, *packing.values_of(args))
+            sizes, stream = _sizes(grid, block), self._current_stream().ptr
+            self._launch(self._function, *sizes, shared_mem, stream, memory.pointers, 0)
+            pool.free.append(memory)
+        except self._refusals:
+            self._kernel(grid, block, args, shared_mem=shared_mem)
+
+    def bind(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]) -> Callable[..., None]:
+        """Return a launch with these arguments; see `Device.bind_kernel`."""
+        through_cupy = bind_call(self._kernel, grid, block, args)
+        try:
+            packing = self._packing_of(args)
+        except KeyError:
+            return through_cupy
+        # Nobody writes to this memory again, so all calls use it.
+        memory = _Arguments(packing.layout.pack(*packing.values_of(args)), packing.offsets)
+        start, current_stream, refusals = self._start(grid, block), self._current_stream, self._refusals
+
+        def launch() -> None:
+            try:
+                start(current_stream().ptr, memory.pointers, 0)
+            except refusals:
+                through_cupy()
+
+        return launch
+
+    def bind_product(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], dtype: np.dtype[Any]
+    ) -> Callable[..., None]:
+        """Return ``launch(x, y, alpha, beta, conjugate)``; see `Device.bind_product`."""
+        through_cupy = bind_call(self._kernel, grid, block, args)
+        factor, is_complex = _FORMATS[dtype.type], dtype.kind == "c"
+        slots = _ADDRESS, _ADDRESS, factor, factor, _FLAG, _FLAG  # in the order of `Slot`
+        bound = [arg for arg in args if not isinstance(arg, Slot)]
+        try:
+            packing = self._packing_of(bound, slots)
+        except KeyError:
+            return through_cupy
+        nothing: Any = b"" if is_complex else 0
+        contents = packing.layout.pack(0, 0, nothing, nothing, 0, 0, *packing.values_of(bound))
+        rest = iter(packing.offsets[len(slots) :])
+        offsets = [packing.offsets[arg.value] if isinstance(arg, Slot) else next(rest) for arg in args]
+        pool, pack = _Pool(contents, offsets), _Packing.of(slots).layout.pack_into
+        free, new_memory = pool.free, pool.new_memory
+        start, current_stream, refusals = self._start(grid, block), self._current_stream, self._refusals
+
+        # Every small product waits for this function, so it makes few calls.
+        def launch(x: Any, y: Any, alpha: Any = nothing, beta: Any = nothing, conjugate: bool = False) -> None:
+            try:
+                memory = free.pop()
+            except IndexError:
+                memory = new_memory()
+            try:
+                if is_complex:
+                    factors = bytes(alpha), bytes(beta)
+                    pack(memory.values, 0, x.data.ptr, y.data.ptr, *factors, beta, conjugate)
+                else:
+                    pack(memory.values, 0, x.data.ptr, y.data.ptr, alpha, beta, beta, conjugate)
+                start(current_stream().ptr, memory.pointers, 0)
+            except refusals:
+                through_cupy(x, y, alpha, beta, conjugate)
+            free.append(memory)
+
+        return launch
+
+    def _start(self, grid: tuple[int, ...], block: tuple[int, ...]) -> Callable[..., None]:
+        return partial(self._launch, self._function, *_sizes(grid, block), 0)
+
+    def _packing_of(self, args: Sequence[Any], slots: tuple[str, ...] = ()) -> _Packing:
+        """Return how to pack arguments behind values of other formats. Raise KeyError if CuPy has to pack one."""
+        return _Packing.of(slots, tuple([self._formats[type(arg)] for arg in args]))
+
+
+def bind_call(
+    kernel: Callable[..., None], grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]
+) -> Callable[..., None]:
+    """Bind arguments to a kernel of any kind, as the methods of `DriverKernel` do."""
+
+    def launch(x: Any = None, y: Any = None, alpha: Any = 0, beta: Any = 0, conjugate: bool = False) -> None:
+        passed = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate))  # in the order of `Slot`
+        kernel(grid, block, tuple(passed[arg.value] if isinstance(arg, Slot) else arg for arg in args))
+
+    return launch
+
+
+class _Packing:
+    """How values lie in memory: one after the other, each at a multiple of 8 bytes.
+
+    Parameters
+    ----------
+    slots : tuple of str
+        The formats of the values that each call of a bound product passes.
+    formats : tuple of str
+        The formats of the arguments that follow them.
+
+    Attributes
+    ----------
+    layout : struct.Struct
+        Of all values.
+    offsets : list of int
+        Of each value.
+    """
+
+    def __init__(self, slots: tuple[str, ...], formats: tuple[str, ...]) -> None:
+        layout, self.offsets = "", []
+        for format in (*slots, *formats):
+            self.offsets.append(struct.calcsize(layout))
+            layout += f"{format}0P"  # "0P" is no value, but the padding that an address behind it needs.
+        self.layout = struct.Struct(layout)
+        self._addresses = [position for position, format in enumerate(formats) if format == _ADDRESS]
+        self._complex_numbers = [position for position, format in enumerate(formats) if format.endswith("s")]
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(slots: tuple[str, ...], formats: tuple[str, ...] = ()) -> _Packing:
+        """Return the packing for these formats. It is kept, because making one takes as long as many launches."""
+        return _Packing(slots, formats)
+
+    def values_of(self, args: Sequence[Any]) -> list[Any]:
+        """Return what `layout` packs for the arguments that follow the slots."""
+        values = list(args)
+        for position in self._addresses:
+            array = values[position]
+            values[position] = 0 if array is None else array.data.ptr
+        for position in self._complex_numbers:
+            values[position] = bytes(values[position])
+        return values
+
+
+class _Arguments:
+    """The memory for the arguments of one launch: the values, then the pointers to them.
+
+    Parameters
+    ----------
+    contents : bytes
+        The values at first.
+    offsets : sequence of int
+        The offset of each argument's value, in the kernel's order.
+
+    Attributes
+    ----------
+    values : bytearray
+        This memory.
+    pointers : int
+        The address of the pointers.
+    """
+
+    __slots__ = ("_first_byte", "pointers", "values")
+
+    def __init__(self, contents: bytes, offsets: Sequence[int]) -> None:
+        pointers = struct.Struct(f"{len(offsets)}P")
+        self.values = bytearray(contents) + bytes(max(pointers.size, 1))
+        self._first_byte = c_char.from_buffer(self.values)  # While it exists, the memory stays where it is.
+        start = addressof(self._first_byte)
+        pointers.pack_into(self.values, len(contents), *[start + offset for offset in offsets])
+        self.pointers = start + len(contents)
+
+
+class _Pool:
+    """Memory for the launches of a kernel, of which each takes some for itself.
+
+    Parameters
+    ----------
+    contents : bytes
+    offsets : sequence of int
+        As for `_Arguments`.
+
+    Attributes
+    ----------
+    free : list of _Arguments
+        What no launch uses now.
+    new_memory : callable
+        Returns more.
+    """
+
+    def __init__(self, contents: bytes, offsets: Sequence[int]) -> None:
+        self.new_memory = partial(_Arguments, contents, offsets)
+        self.free: list[_Arguments] = []
+
+    def take(self) -> _Arguments:
+        """Return memory for one launch, which then appends it to `free`."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return self.new_memory()
+
+
+def _sizes(grid: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the three sizes of a grid and those of a block."""
+    if len(grid) == len(block) == 3:
+        return grid + block
+    return (*grid, 1, 1)[:3] + (*block, 1, 1)[:3]

@@ -1,0 +1,238 @@
+"""The contract of the kernels of smoothed aggregation: connections, aggregates, and prolongators.
+
+A *node* is a block of `block_size` consecutive rows: the unknowns at one point of a mesh. Nodes are grouped into
+aggregates, each of which becomes one node of the coarser level. All arrays of this package about nodes have one element
+for each node:
+
+    rows of A          0 1 2 | 3 4 5 | 6 7 8 | ...       block_size = 3
+    nodes                0       1       2
+    aggregates           0       0       1               nodes of the coarser level
+
+Common to all of them
+---------------------
+- Matrices are `Csr` on the device, with sorted rows, floating-point values, and a symmetric structure where a graph is
+  meant. There are fewer than 2³¹ nodes.
+- The *weight* of a value is its magnitude, rounded to 17 bits. Decisions compare weights and sums of weights, whose
+  sums are exact: so they do not depend on the order of sums, and neither on the device.
+- The same input gives the same bits, and the same integers on every device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+
+__all__ = [
+    "ISOLATED",
+    "MEASURES",
+    "MOST_REACHED",
+    "MOST_SUMMED",
+    "OUTSIDE",
+    "UNDECIDED",
+    "AggregationKernels",
+    "Examination",
+    "NodePattern",
+    "dependence_tolerance",
+]
+
+# Labels of nodes that are not in an aggregate: not decided yet; next to no root; without neighbours.
+UNDECIDED, OUTSIDE, ISOLATED = -1, -2, -3
+
+# What a connection is compared with, with the numbers that kernels know them by: the largest weight of the row off the
+# diagonal, or the weight of the diagonal.
+MEASURES = {"classical": 0, "symmetric": 1}
+
+# A node with more neighbours than this joins the aggregate of its heaviest one. Others add up weights, for each
+# aggregate, in quadratic time.
+MOST_SUMMED = 64
+# A node that reaches more aggregates than this keeps its row of the tentative prolongator. Smoothing it would make
+# dense rows on the coarser level.
+MOST_REACHED = 64
+
+
+def dependence_tolerance(dtype: np.dtype[Any]) -> float:
+    """Return the part of its length below which what is left of a candidate counts as rounding (PyAMG: 1e-10)."""
+    return max(1e-10, 100 * float(np.finfo(dtype).eps))
+
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """What one pass over a matrix finds.
+
+    A row *drops* an entry if the weight of its block is less than `theta` times the scale of the row's node. In the
+    filtered matrix, dropped entries are added to the diagonal.
+
+    Attributes
+    ----------
+    scales : array of float64, shape (num_nodes,)
+        What connections are compared with: see `MEASURES`.
+    num_dropped : int
+        Number of entries that rows drop.
+    bound : float
+        Gershgorin's bound for the eigenvalues of the filtered matrix, each row divided by its diagonal. Rows with a
+        zero on the diagonal do not count.
+    """
+
+    scales: Array
+    num_dropped: int
+    bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class NodePattern:
+    """The structure of a smoothed prolongator, in terms of nodes.
+
+    Attributes
+    ----------
+    indptr, indices : array
+        Node i interpolates from the aggregates ``indices[indptr[i]:indptr[i + 1]]``, which rise. Both have the index
+        dtype of the matrix.
+    is_smoothed : array of bool, shape (num_nodes,)
+        Whether the rows of a node are smoothed, see `MOST_REACHED`.
+    """
+
+    indptr: Array
+    indices: Array
+    is_smoothed: Array
+
+
+class AggregationKernels(Protocol):
+    """The set-up of smoothed aggregation. Every function returns new arrays unless the text says otherwise."""
+
+    def block_weights(self, device: Device, csr: Csr, block_size: int) -> Csr:
+        """Return the matrix of nodes, whose values are the weights of the Frobenius norms of blocks (float64).
+
+        There is an entry for each block with an entry, and on the diagonal. Synchronizes.
+        """
+        ...
+
+    def examine_rows(
+        self, device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float
+    ) -> Examination:
+        """Compute what connections are compared with, and what the filtered matrix will be. Synchronizes.
+
+        `nodes` is `csr` itself if `block_size` is 1, else the result of `block_weights`.
+        """
+        ...
+
+    def strong_connections(self, device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
+        """Return the strong entries and those on the diagonal; the matrix itself if these are all. Synchronizes.
+
+        Entry (i, j) is strong if its weight w is positive and w² ≥ θ²·scales[i]·scales[j].
+        """
+        ...
+
+    def independent_set(
+        self, device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
+    ) -> tuple[int, int]:
+        """Choose roots, no two of which are neighbours or have a common neighbour, and label their neighbours.
+
+        The roots are those of the greedy method: it looks at undecided nodes in the order of their priorities, makes
+        the next one a root, and decides all nodes at distance one and two. Nodes whose label is not negative at first
+        are left out, as if they were not in the graph.
+
+        Parameters
+        ----------
+        graph : Csr
+            Only its structure matters.
+        labels : array of int32, shape (num_nodes,)
+            Updated in place. A root and its neighbours get the number of the root, nodes at distance two `OUTSIDE`.
+            Nodes without neighbours become `ISOLATED`.
+        hashed : bool
+            Whether priorities are a hash of the numbers of the nodes. Otherwise they are the numbers themselves, which
+            arrange aggregates as regularly as the nodes of a mesh, but take more launches.
+        most_generations : int
+            A root is one generation after the last node of higher priority at distance one or two; these are as old
+            as their roots. Nodes that would be roots of later generations than this stay undecided.
+        fewest : int
+            A root with fewer neighbours becomes `OUTSIDE`, with its neighbours.
+
+        Returns
+        -------
+        (int, int)
+            The numbers of nodes that are undecided and that are `OUTSIDE`. Synchronizes.
+        """
+        ...
+
+    def join_aggregates(self, device: Device, graph: Csr, labels: Array) -> tuple[Array, int]:
+        """Return the aggregate of each node (int32, -1 for none), and the number of aggregates. Synchronizes.
+
+        Aggregates are numbered in the order of their roots. A node that is `OUTSIDE` joins the neighbouring aggregate
+        with which the weights of its connections have the largest sum, and the first one of several; if it has more
+        than `MOST_SUMMED` entries, that of the heaviest connection. It stays out if it has none.
+        """
+        ...
+
+    def orthonormal_candidates(
+        self, device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
+    ) -> tuple[Array, Array]:
+        """Orthonormalize the candidates within each aggregate, by the modified Gram-Schmidt method.
+
+        Parameters
+        ----------
+        bounds, order : array
+            The nodes of aggregate a are ``order[bounds[a]:bounds[a + 1]]``, in rising order.
+        candidates : array, shape (num_rows, k), in C order
+        block_size : int
+
+        Returns
+        -------
+        (array, array)
+            Q, of the shape of `candidates` (zero outside of the aggregates), and R, of shape (k·num_aggregates, k):
+            within the aggregate, ``candidates = Q @ R``. A candidate that depends on the ones before it is zero in Q.
+        """
+        ...
+
+    def prolongator_pattern(
+        self, device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
+    ) -> NodePattern:
+        """Return from which aggregates each node interpolates. Synchronizes.
+
+        These are the aggregates of the node, and of the nodes with which it has entries that it does not drop. With
+        ``theta = 0``, it drops none.
+        """
+        ...
+
+    def expand_pattern(self, device: Device, pattern: NodePattern, block_size: int, k: int) -> tuple[Array, Array]:
+        """Return the row pointers and columns of a prolongator with this pattern.
+
+        For each row of a node, there are k entries for each aggregate of the pattern. The arrays are those of the
+        pattern itself if `block_size` and `k` are 1. They are of its dtype, or int64 if there are too many entries.
+        """
+        ...
+
+    def prolongator_values(
+        self,
+        device: Device,
+        csr: Csr,
+        nodes: Csr,
+        pattern: NodePattern,
+        aggregates: Array,
+        scales: Array,
+        theta: float,
+        tentative: Array,
+        block_size: int,
+        omega: float,
+    ) -> Array:
+        """Return the values of (I - ω·D⁻¹·A)·T, where A is the filtered matrix and D its diagonal.
+
+        Entries that lead to an aggregate which is not in the pattern of the row are dropped too. Where D is zero, or
+        much less than the diagonal of the matrix that was not filtered, D⁻¹ is 0 or the inverse of the latter.
+
+        Parameters
+        ----------
+        tentative : array, shape (num_rows, k)
+            Q of `orthonormal_candidates`.
+
+        Returns
+        -------
+        array
+            The values, in the order of `expand_pattern`.
+        """
+        ...

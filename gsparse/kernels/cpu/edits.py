@@ -1,0 +1,237 @@
+"""Single entries of a sparse matrix, and dense arrays of its shape. The contract is in `gsparse.kernels.algebra`.
+
+A part owns consecutive rows, or consecutive samples. Values that are only moved are read as integers of their size, so
+that loops are compiled once for each size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.rows import first_row
+from gsparse.kernels.cpu.sparse_rows import ITEMS
+
+__all__ = [
+    "add_entries",
+    "find_entries",
+    "insert_entries",
+    "missing_entries",
+    "put_values",
+    "sample_entries",
+    "take_elements",
+]
+
+# The arrays of a matrix, as the loops take them: indptr, indices, data.
+Rows = tuple[Array, Array, Array]
+# The rows and columns of new entries, or of samples.
+Places = tuple[Array, Array]
+
+
+def _items(data: Array) -> Array:
+    return data.view(ITEMS[data.dtype.itemsize])
+
+
+def _search_cost(csr: Csr, count: int, is_sorted: bool) -> int:
+    """Estimate how many entries are read: a few of a sorted row, and all of another one."""
+    return count * (8 if is_sorted else 1 + csr.nnz // max(csr.num_rows, 1))
+
+
+def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
+    """Search sorted rows by bisection, and read all other rows."""
+    positions = np.empty(rows.size, np.int64)
+    cost = _search_cost(csr, rows.size, is_sorted)
+    run_parts(_find_entries, cost, (rows, columns), is_sorted, csr.indptr, csr.indices, positions)
+    return positions
+
+
+def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
+    """Search as `find_entries` does."""
+    values = np.zeros(rows.size, csr.dtype)
+    cost = _search_cost(csr, rows.size, is_sorted)
+    if is_sorted:
+        arrays = (csr.indptr, csr.indices, _items(csr.data), _items(values))
+        run_parts(_sample_sorted, cost, (rows, columns), *arrays)
+    else:
+        run_parts(_sample_entries, cost, (rows, columns), csr.indptr, csr.indices, csr.data, values)
+    return values
+
+
+def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:
+    """Let NumPy write."""
+    stay = positions >= 0
+    if stay.all():
+        data[positions] = values
+    else:
+        data[positions[stay]] = values if values.size == 1 else values[stay]
+
+
+def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values: Array, is_sorted: bool) -> Csr:
+    """Count the new entries of each row, then merge row by row."""
+    nnz = csr.nnz + rows.size
+    index = csr.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    indptr = np.zeros(csr.num_rows + 1, index)
+    np.cumsum(np.bincount(rows, minlength=csr.num_rows), out=indptr[1:])
+    indptr += csr.indptr
+    result = Csr(csr.shape, indptr, np.empty(nnz, index), np.empty(nnz, csr.dtype), csr.is_canonical and is_sorted)
+    old, new = (csr.indptr, csr.indices, _items(csr.data)), (indptr, result.indices, _items(result.data))
+    run_parts(_insert_entries, nnz + csr.num_rows, old, new, columns, _items(values), is_sorted)
+    return result
+
+
+def missing_entries(device: Device, csr: Csr) -> Csr:
+    """Write the columns between those of each row."""
+    count = csr.num_rows * csr.num_cols - csr.nnz
+    index = csr.indices.dtype if count <= MAX_INT32 else np.dtype(np.int64)
+    indptr = (np.arange(csr.num_rows + 1, dtype=np.int64) * csr.num_cols - csr.indptr).astype(index)
+    indices = np.empty(count, index)
+    run_parts(_list_missing, csr.nnz + count, csr.num_cols, csr.indptr, csr.indices, indptr, indices)
+    return Csr(csr.shape, indptr, indices, np.ones(count, np.bool_), is_canonical=True)
+
+
+def add_entries(device: Device, csr: Csr, dense: Array) -> None:
+    """Add row by row."""
+    data, flat = csr.data, dense.reshape(-1)
+    if csr.dtype.kind not in "fc":
+        data, flat = _items(data), _items(flat)
+    run_parts(_add_entries, csr.nnz + csr.num_rows, (csr.indptr, csr.indices, data), csr.num_cols, flat)
+    if csr.dtype == np.bool_:
+        np.not_equal(flat, 0, out=dense.reshape(-1))
+
+
+def take_elements(device: Device, csr: Csr, dense: Array) -> Array:
+    """Read row by row from the elements in the order in which they are in memory."""
+    elements = np.empty(csr.nnz, dense.dtype)
+    if not dense.size:
+        return elements
+    dense = dense if dense.flags.f_contiguous else np.ascontiguousarray(dense)
+    strides = tuple(stride // dense.dtype.itemsize for stride in dense.strides)
+    source, flat = (csr.indptr, csr.indices, _items(elements)), dense.reshape(-1, order="A")
+    run_parts(_take_elements, csr.nnz + csr.num_rows, source, strides, _items(flat))
+    return elements
+
+
+# ---------------------------------------------------------------------------------------------------------- kernels
+
+
+@inlined
+def _lower_bound(indices: Array, begin: Any, end: Any, column: Any) -> Any:
+    """Return the first position in a sorted row whose column is at least `column`."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if indices[np.uint64(middle)] < column:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@compiled
+def _find_entries(
+    part: int, num_parts: int, samples: Places, is_sorted: bool, indptr: Array, indices: Array, positions: Array
+) -> None:
+    rows, columns = samples
+    for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
+        row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
+        begin, end = np.int64(indptr[row]), np.int64(indptr[row + np.uint64(1)])
+        position: Any = np.int64(-1)
+        if is_sorted:
+            k = _lower_bound(indices, begin, end, column)
+            if k < end and indices[np.uint64(k)] == column:
+                position = k
+        else:
+            for k in range(begin, end):
+                if indices[np.uint64(k)] == column:
+                    position = k if position == -1 else np.int64(-2)
+        positions[np.uint64(i)] = position
+
+
+@compiled
+def _sample_sorted(
+    part: int, num_parts: int, samples: Places, indptr: Array, indices: Array, data: Array, values: Array
+) -> None:
+    rows, columns = samples
+    for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
+        row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
+        end = np.int64(indptr[row + np.uint64(1)])
+        k = _lower_bound(indices, np.int64(indptr[row]), end, column)
+        if k < end and indices[np.uint64(k)] == column:
+            values[np.uint64(i)] = data[np.uint64(k)]
+
+
+@compiled
+def _sample_entries(
+    part: int, num_parts: int, samples: Places, indptr: Array, indices: Array, data: Array, sums: Array
+) -> None:
+    rows, columns = samples
+    for i in range(part * rows.size // num_parts, (part + 1) * rows.size // num_parts):
+        row, column = np.uint64(rows[np.uint64(i)]), columns[np.uint64(i)]
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            if indices[np.uint64(k)] == column:
+                sums[np.uint64(i)] += data[np.uint64(k)]
+
+
+@compiled
+def _insert_entries(
+    part: int, num_parts: int, old: Rows, new: Rows, columns: Array, values: Array, is_sorted: bool
+) -> None:
+    """Merge the old entries of each row and its new ones, whose number is that of all new ones of earlier rows on."""
+    indptr, indices, data = old
+    new_indptr, new_indices, new_data = new
+    for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
+        k, end = np.int64(indptr[np.uint64(row)]), np.int64(indptr[np.uint64(row + 1)])
+        to, to_end = np.int64(new_indptr[np.uint64(row)]), np.int64(new_indptr[np.uint64(row + 1)])
+        i = to - k
+        i_end = to_end - end
+        while to < to_end:
+            takes_old = k < end and (i == i_end or (is_sorted and indices[np.uint64(k)] < columns[np.uint64(i)]))
+            if takes_old:
+                new_indices[np.uint64(to)], new_data[np.uint64(to)] = indices[np.uint64(k)], data[np.uint64(k)]
+                k += 1
+            else:
+                new_indices[np.uint64(to)], new_data[np.uint64(to)] = columns[np.uint64(i)], values[np.uint64(i)]
+                i += 1
+            to += 1
+
+
+@compiled
+def _list_missing(
+    part: int, num_parts: int, num_cols: int, indptr: Array, indices: Array, new_indptr: Array, new_indices: Array
+) -> None:
+    for row in range(first_row(part, num_parts, new_indptr), first_row(part + 1, num_parts, new_indptr)):
+        to, column = np.int64(new_indptr[np.uint64(row)]), np.int64(0)
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            for missing in range(column, np.int64(indices[np.uint64(k)])):
+                new_indices[np.uint64(to)] = missing
+                to += 1
+            column = np.int64(indices[np.uint64(k)]) + 1
+        for missing in range(column, num_cols):
+            new_indices[np.uint64(to)] = missing
+            to += 1
+
+
+@compiled
+def _add_entries(part: int, num_parts: int, source: Rows, num_cols: int, dense: Array) -> None:
+    indptr, indices, data = source
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        begin = np.int64(row) * num_cols
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            dense[np.uint64(begin + np.int64(indices[np.uint64(k)]))] += data[np.uint64(k)]
+
+
+@compiled
+def _take_elements(part: int, num_parts: int, source: Rows, strides: tuple[int, int], dense: Array) -> None:
+    indptr, indices, elements = source
+    row_stride, column_stride = strides
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        begin = np.int64(row) * row_stride
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            place = begin + np.int64(indices[np.uint64(k)]) * column_stride
+            elements[np.uint64(k)] = dense[np.uint64(place)]

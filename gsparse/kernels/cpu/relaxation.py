@@ -1,0 +1,166 @@
+"""Sweeps and projections (contract: `gsparse.kernels.relaxation`).
+
+Without groups, the calling thread visits all rows in order. The blocks of a group are divided among the threads; each
+part has as many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.cpu.coloring import color_rows
+from gsparse.kernels.cpu.compiling import compiled
+from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
+
+__all__ = ["bind_projections", "bind_sweep", "color_rows"]
+
+
+def bind_sweep(
+    device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, start: str
+) -> Sweep:
+    """Bind a sweep, with a loop of its own for blocks of one row."""
+    num_blocks, size = weights.shape[:2]
+    order = np.arange(num_blocks, dtype=rows.indptr.dtype) if levels is None else levels.order
+    loop: Callable[..., None] = _sweep_rows if size == 1 else _sweep_blocks
+    matrix: tuple[Any, ...] = (order, rows.indptr, rows.indices, rows.data)
+    if size == 1:
+        matrix = (*matrix, weights.reshape(-1))
+    else:
+        matrix = (*matrix, np.ascontiguousarray(weights), np.empty(num_blocks * size, rows.dtype))
+    groups = _groups(rows, levels, size, num_blocks, backward)
+    groups = groups[1:] if start == NOT_THE_FIRST and levels is not None else groups
+
+    def sweep(x: Array, b: Array) -> None:
+        if start == FROM_ZERO:
+            x[...] = 0
+        for source, target in zip(b.reshape(columns, -1), x.reshape(columns, -1), strict=True):
+            _run(loop, groups, (*matrix, source, target, backward), levels is None)
+
+    return sweep
+
+
+def bind_projections(
+    device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, of_residual: bool
+) -> Project:
+    """Bind projections."""
+    order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
+    matrix = (order, rows.indptr, rows.indices, rows.data, weights.reshape(-1))
+    groups = _groups(rows, levels, 1, rows.num_rows, backward)
+
+    def project(v: Array, other: Array) -> None:
+        for target, values in zip(v.reshape(columns, -1), other.reshape(columns, -1), strict=True):
+            _run(_project_rows, groups, (*matrix, target, values, backward, of_residual), levels is None)
+
+    return project
+
+
+def _groups(rows: Csr, levels: Levels | None, size: int, num_blocks: int, backward: bool) -> list[tuple[int, int, int]]:
+    """Return the first block, the block after the last one, and the cost of each group, in the order of the sweep."""
+    bounds = np.array([0, num_blocks]) if levels is None else levels.bounds
+    ends = np.minimum(bounds * size, rows.num_rows)
+    costs = np.diff(rows.indptr[ends].astype(np.int64)) + size * np.diff(bounds)
+    groups = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), costs.tolist(), strict=True))
+    return groups[::-1] if backward else groups
+
+
+def _run(loop: Callable[..., None], groups: list[tuple[int, int, int]], args: Any, in_order: bool) -> None:
+    for first, last, cost in groups:
+        if in_order:
+            loop(0, 1, first, last, *args)
+        else:
+            run_parts(loop, cost, first, last, *args)
+
+
+@compiled
+def _sweep_rows(
+    part: int,
+    num_parts: int,
+    first: int,
+    last: int,
+    order: Array,
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    weights: Array,
+    b: Array,
+    x: Array,
+    backward: bool,
+) -> None:
+    begin, end = first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+    for step in range(end - begin):
+        place = np.uint64(end - 1 - step if backward else begin + step)
+        row = np.uint64(order[place])
+        total = b[row]
+        for k in range(indptr[place], indptr[place + np.uint64(1)]):
+            total -= data[np.uint64(k)] * x[np.uint64(indices[np.uint64(k)])]
+        x[row] += weights[place] * total
+
+
+@compiled
+def _sweep_blocks(
+    part: int,
+    num_parts: int,
+    first: int,
+    last: int,
+    order: Array,
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    inverses: Array,
+    residuals: Array,
+    b: Array,
+    x: Array,
+    backward: bool,
+) -> None:
+    """Compute the residuals of a block's rows, all of them with the old x, and then add their products with W."""
+    size = inverses.shape[1]
+    begin, end = first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+    for step in range(end - begin):
+        block = end - 1 - step if backward else begin + step
+        place, row = np.uint64(block * size), np.uint64(np.int64(order[block]) * size)
+        count = np.uint64(min(size, x.size - np.int64(row)))  # The last block may have fewer rows.
+        for i in range(count):
+            total = b[row + i]
+            for k in range(indptr[place + i], indptr[place + i + np.uint64(1)]):
+                total -= data[np.uint64(k)] * x[np.uint64(indices[np.uint64(k)])]
+            residuals[place + i] = total
+        for i in range(count):
+            for j in range(count):
+                x[row + i] += inverses[np.uint64(block), i, j] * residuals[place + j]
+
+
+@compiled
+def _project_rows(
+    part: int,
+    num_parts: int,
+    first: int,
+    last: int,
+    order: Array,
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    weights: Array,
+    v: Array,
+    other: Array,
+    backward: bool,
+    of_residual: bool,
+) -> None:
+    begin, end = first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+    for step in range(end - begin):
+        place = np.uint64(end - 1 - step if backward else begin + step)
+        row = np.uint64(order[place])
+        total = weights[place] * 0 if of_residual else other[row]
+        for k in range(indptr[place], indptr[place + np.uint64(1)]):
+            total -= data[np.uint64(k)] * v[np.uint64(indices[np.uint64(k)])]
+        total *= weights[place]
+        for k in range(indptr[place], indptr[place + np.uint64(1)]):
+            v[np.uint64(indices[np.uint64(k)])] += total * np.conj(data[np.uint64(k)])
+        if of_residual:
+            other[row] -= total

@@ -1,0 +1,268 @@
+"""Two sparse matrices combined entry by entry. The contract is in `gsparse.kernels.algebra`.
+
+The sorted rows of both matrices are merged once. A share of the rows writes its entries where they would be if the two
+matrices had no column in common. The entries of all shares are then moved together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import get_num_threads, run_parts
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.algebra import COMPARISONS
+from gsparse.kernels.cpu.compiling import compiled, inlined, specialized
+from gsparse.kernels.cpu.jit import OPTIONS
+
+__all__ = ["combine_alike", "combine_rows"]
+
+# The arrays of a matrix, as the loops take them: indptr, indices, data.
+Rows = tuple[Array, Array, Array]
+
+
+# ------------------------------------------------------------------------------------------------------- operations
+
+
+def _less(a: Any, b: Any) -> Any:
+    """Compare in compiled code as SciPy does: complex numbers by their real parts, and equal ones by the imaginary."""
+    return a < b
+
+
+@overload(_less, jit_options=OPTIONS)  # type: ignore[arg-type]
+def _less_in_compiled_code(a: Any, b: Any) -> Callable[[Any, Any], Any]:
+    # Numba requires the same annotations as in `_less`.
+    def less_real(a: Any, b: Any) -> Any:
+        return a < b
+
+    def less_complex(a: Any, b: Any) -> Any:
+        return a.imag < b.imag if a.real == b.real else a.real < b.real
+
+    return less_complex if isinstance(a, types.Complex) else less_real
+
+
+@inlined
+def _plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@inlined
+def _minus(a: Any, b: Any) -> Any:
+    return a - b
+
+
+@inlined
+def _times(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@inlined
+def _maximum(a: Any, b: Any) -> Any:
+    return b if _less(a, b) else a
+
+
+@inlined
+def _minimum(a: Any, b: Any) -> Any:
+    return b if _less(b, a) else a
+
+
+@inlined
+def _ne(a: Any, b: Any) -> Any:
+    return a != b
+
+
+@inlined
+def _lt(a: Any, b: Any) -> Any:
+    return _less(a, b)
+
+
+@inlined
+def _gt(a: Any, b: Any) -> Any:
+    return _less(b, a)
+
+
+_PIECES: dict[str, Any] = {
+    "plus": _plus,
+    "minus": _minus,
+    "times": _times,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "ne": _ne,
+    "lt": _lt,
+    "gt": _gt,
+}
+# Values that are counted together where two matrices have one structure.
+_KEPT_SHARE = 4096
+# The entries, of both matrices, that a share of the rows reads: enough for a share to take longer than to be started.
+_ENTRIES_PER_SHARE = 1 << 17
+# Few threads move the entries within the arrays, which touches no new memory but takes one thread for each array. More
+# threads copy them in parallel.
+_THREADS_THAT_MOVE = 2
+
+
+# ---------------------------------------------------------------------------------------------------------- kernels
+
+
+def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
+    """Merge the rows into arrays that are long enough in any case, then move the entries together."""
+    a_rows, b_rows, most, num_threads = _rows(a, unsigned), _rows(b, unsigned), a.nnz + b.nnz, get_num_threads()
+    offsets, cost = np.add(a.indptr, b.indptr, dtype=np.int64), most + a.num_rows
+    num_shares = num_threads if num_threads <= _THREADS_THAT_MOVE else most // _ENTRIES_PER_SHARE
+    firsts = np.searchsorted(offsets, np.linspace(0, most, max(num_shares, 1) + 1).astype(np.int64))
+    firsts[-1] = a.num_rows
+    sources, counts = offsets[firsts[:-1]], np.zeros(firsts.size, np.int64)
+    ends, indices = np.zeros(a.num_rows + 1, np.int64), np.empty(most, a.indices.dtype)
+    data = np.empty(most, np.bool_ if operation in COMPARISONS else a_rows[2].dtype)
+    run_parts(_merge_rows(_PIECES[operation]), cost, firsts, sources, a_rows, b_rows, (ends, indices, data), counts)
+    np.cumsum(counts, out=counts)
+    nnz = int(counts[-1])
+    run_parts(_count_from_start, a.num_rows, firsts, counts, ends)
+    if num_threads <= _THREADS_THAT_MOVE:
+        run_parts(_move, cost, sources, counts, indices, data)
+        # The arrays are not shared yet. The memory behind the last entry is returned without a copy.
+        indices.resize(nnz, refcheck=False)
+        data.resize(nnz, refcheck=False)
+    else:
+        merged, (indices, data) = (indices, data), (np.empty(nnz, indices.dtype), np.empty(nnz, data.dtype))
+        run_parts(_copy, cost, sources, counts, merged, (indices, data))
+    index = a.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    return Csr(
+        a.shape,
+        ends.astype(index, copy=False),
+        indices.astype(index, copy=False),
+        data.view(np.int64) if data.dtype == np.uint64 else data,
+    )
+
+
+def combine_alike(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> tuple[Array, int] | None:
+    """Compare the structures, then combine value by value."""
+    for one, other in ((a.indptr, b.indptr), (a.indices, b.indices)):
+        if one is not other and not np.array_equal(one, other):
+            return None
+    (*_, a_data), (*_, b_data) = _rows(a, unsigned), _rows(b, unsigned)
+    results = np.empty(a.nnz, np.bool_ if operation in COMPARISONS else a_data.dtype)
+    kept = np.zeros(a.nnz // _KEPT_SHARE + 1, np.int64)
+    run_parts(_combine_values(_PIECES[operation]), a.nnz, a_data, b_data, results, kept)
+    return (results.view(np.int64) if results.dtype == np.uint64 else results), int(kept.sum())
+
+
+def _rows(csr: Csr, unsigned: bool) -> Rows:
+    return csr.indptr, csr.indices, csr.data.view(np.uint64) if unsigned else csr.data
+
+
+@inlined
+def _bounds(indptr: Array, row: int) -> tuple[Any, Any]:
+    return np.uint64(indptr[np.uint64(row)]), np.uint64(indptr[np.uint64(row + 1)])
+
+
+combined: Any = None  # the operation, a global variable of each kernel that `specialized` makes
+
+
+@specialized
+def _combine_values(part: int, num_parts: int, a_data: Array, b_data: Array, results: Array, kept: Array) -> None:
+    """Combine values, and count those that are not 0: ``kept[s]`` for each share of `_KEPT_SHARE` values."""
+    for share in range(part * kept.size // num_parts, (part + 1) * kept.size // num_parts):
+        count, end = np.int64(0), min((share + 1) * _KEPT_SHARE, results.size)
+        for k in range(share * _KEPT_SHARE, end):
+            result = combined(a_data[np.uint64(k)], b_data[np.uint64(k)])
+            results[np.uint64(k)] = result
+            count += result != 0
+        kept[np.uint64(share)] = count
+
+
+@inlined
+def _write(c_indices: Array, c_data: Array, place: Any, column: Any, value: Any) -> Any:
+    """Write an entry, and return the place of the next one. A 0 is overwritten by the next entry."""
+    c_indices[place], c_data[place] = column, value
+    return place + np.uint64(value != 0)
+
+
+@specialized
+def _merge_rows(
+    part: int,
+    num_parts: int,
+    firsts: Array,
+    sources: Array,
+    a_rows: Rows,
+    b_rows: Rows,
+    merged: Rows,
+    counts: Array,
+) -> None:
+    """Merge the rows of some shares, from ``sources[s]``; count the entries of a share up to the end of each row."""
+    a_indptr, a_indices, a_data = a_rows
+    b_indptr, b_indices, b_data = b_rows
+    ends, c_indices, c_data = merged
+    zero, one, num_shares = a_data.dtype.type(0), np.uint64(1), sources.size
+    for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
+        first = np.uint64(sources[share])
+        place = first
+        for row in range(firsts[share], firsts[share + 1]):
+            (i, a_end), (j, b_end) = _bounds(a_indptr, row), _bounds(b_indptr, row)
+            while i < a_end and j < b_end:
+                column, other = a_indices[i], b_indices[j]
+                if column == other:
+                    place = _write(c_indices, c_data, place, column, combined(a_data[i], b_data[j]))
+                    i, j = i + one, j + one
+                elif column < other:
+                    place = _write(c_indices, c_data, place, column, combined(a_data[i], zero))
+                    i += one
+                else:
+                    place = _write(c_indices, c_data, place, other, combined(zero, b_data[j]))
+                    j += one
+            while i < a_end:
+                place = _write(c_indices, c_data, place, a_indices[i], combined(a_data[i], zero))
+                i += one
+            while j < b_end:
+                place = _write(c_indices, c_data, place, b_indices[j], combined(zero, b_data[j]))
+                j += one
+            ends[np.uint64(row + 1)] = place - first
+        counts[share + 1] = place - first
+
+
+@compiled
+def _count_from_start(part: int, num_parts: int, firsts: Array, counts: Array, ends: Array) -> None:
+    """Add the entries before a share to the ends of its rows."""
+    num_shares = firsts.size - 1
+    for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
+        for row in range(firsts[share], firsts[share + 1]):
+            ends[np.uint64(row + 1)] += counts[share]
+
+
+@inlined
+def _copy_entries(source: Array, first: Any, target: Array, place: Any, end: Any) -> None:
+    for k in range(end - place):
+        target[np.uint64(place + k)] = source[np.uint64(first + k)]
+
+
+@compiled
+def _move(part: int, num_parts: int, sources: Array, counts: Array, indices: Array, data: Array) -> None:
+    """Move the entries of all shares to the front, in order: at most one thread for each of the two arrays."""
+    for array in range(part * 2 // num_parts, (part + 1) * 2 // num_parts):
+        for share in range(1, sources.size):
+            if array == 0:
+                _copy_entries(indices, sources[share], indices, counts[share], counts[share + 1])
+            else:
+                _copy_entries(data, sources[share], data, counts[share], counts[share + 1])
+
+
+@compiled
+def _copy(
+    part: int,
+    num_parts: int,
+    sources: Array,
+    counts: Array,
+    merged: tuple[Array, Array],
+    entries: tuple[Array, Array],
+) -> None:
+    """Copy the entries of some shares to their places."""
+    num_shares = sources.size
+    for share in range(part * num_shares // num_parts, (part + 1) * num_shares // num_parts):
+        _copy_entries(merged[0], sources[share], entries[0], counts[share], counts[share + 1])
+        _copy_entries(merged[1], sources[share], entries[1], counts[share], counts[share + 1])

@@ -1,0 +1,215 @@
+"""Products of two sparse matrices, row by row (Gustavson 1978). The contract is in `gsparse.kernels.algebra`.
+
+Each part of the work has an array `sums` with an element for each column of the result, and `bits` with a bit for each.
+The products of a row are added into `sums`, in the order of A's row, and mark their columns in `bits`. The words of
+`bits` that have a bit are listed; reading them in rising order gives the sorted row.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.algebra import KnownProduct
+from gsparse.kernels.cpu.bits import num_trailing_zeros
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.rows import Int, first_row
+from gsparse.kernels.cpu.sparse_rows import drop_zeros
+
+__all__ = ["spgemm", "spgemm_known", "spgemm_values"]
+
+# Words of `bits` from the first to the last that a row marks, over those that it marks, up to which all are looked at
+# instead of sorting the list.
+_SCAN_RATIO = 8
+# Distances of Shell's sort (Ciura 2001), each about 2.25 times the next.
+_GAPS = (90927, 40412, 17961, 7983, 3548, 1577, 701, 301, 132, 57, 23, 10, 4, 1)
+
+
+# The arrays of a matrix, as the loops take them: indptr, indices, data.
+Rows = tuple[Array, Array, Array]
+
+
+def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
+    """Make the product, and drop zeros where there are any."""
+    c, has_zeros = _product(a, b)
+    return drop_zeros(device, c) if has_zeros else c
+
+
+def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
+    """Make the product. The structure of the result is all that has to be known."""
+    return KnownProduct(_product(a, b)[0])
+
+
+def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
+    """Count the entries of each row, then add up. Return also whether a sum is 0."""
+    products = _products(a, b)
+    indptr = np.zeros(a.num_rows + 1, np.int64)
+    run_parts(_count_rows, int(products[-1]), products, a.indptr, a.indices, b.indptr, b.indices, b.num_cols, indptr)
+    np.cumsum(indptr, out=indptr)
+    nnz = int(indptr[-1])
+    index = a.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    c = Csr((a.num_rows, b.num_cols), indptr.astype(index), np.empty(nnz, index), np.empty(nnz, a.dtype))
+    has_zeros = np.zeros(1, np.bool_)
+    run_parts(_fill_rows, int(products[-1]), products, b.num_cols, _rows(a), _rows(b), _rows(c), has_zeros)
+    return c, bool(has_zeros[0])
+
+
+def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
+    """Add up, and read the sums at the columns that are known."""
+    products, c = _products(a, b), known.result
+    data = np.empty(c.nnz, a.dtype)
+    run_parts(_fill_values, int(products[-1]), products, b.num_cols, _rows(a), _rows(b), _rows(c.with_data(data)))
+    return data
+
+
+def _rows(csr: Csr) -> Rows:
+    return csr.indptr, csr.indices, csr.data
+
+
+def _products(a: Csr, b: Csr) -> Array:
+    """Return how many products belong to the rows before each row, and at the end to all rows."""
+    products = np.zeros(a.num_rows + 1, np.int64)
+    run_parts(_count_products, a.nnz + a.num_rows, a.indptr, a.indices, b.indptr, products)
+    return np.cumsum(products, out=products)
+
+
+@compiled
+def _count_products(part: int, num_parts: int, a_indptr: Array, a_indices: Array, b_indptr: Array, out: Array) -> None:
+    for row in range(first_row(part, num_parts, a_indptr), first_row(part + 1, num_parts, a_indptr)):
+        count = np.int64(0)
+        for k in range(a_indptr[np.uint64(row)], a_indptr[np.uint64(row + 1)]):
+            inner = a_indices[np.uint64(k)]
+            count += np.int64(b_indptr[np.uint64(inner + 1)]) - np.int64(b_indptr[np.uint64(inner)])
+        out[np.uint64(row + 1)] = count
+
+
+@partial(compiled, allocates=True)
+def _count_rows(
+    part: int,
+    num_parts: int,
+    products: Array,
+    a_indptr: Array,
+    a_indices: Array,
+    b_indptr: Array,
+    b_indices: Array,
+    num_cols: int,
+    sizes: Array,
+) -> None:
+    begin, end = first_row(part, num_parts, products), first_row(part + 1, num_parts, products)
+    if begin == end:
+        return
+    marks = np.full(num_cols, -1, np.int64)  # the last row that has the column
+    for row in range(begin, end):
+        count = np.int64(0)
+        for k in range(a_indptr[np.uint64(row)], a_indptr[np.uint64(row + 1)]):
+            inner = np.uint64(a_indices[np.uint64(k)])
+            for p in range(b_indptr[inner], b_indptr[inner + np.uint64(1)]):
+                column = np.uint64(b_indices[np.uint64(p)])
+                count += marks[column] != row
+                marks[column] = row
+        sizes[np.uint64(row + 1)] = count
+
+
+@partial(compiled, allocates=True)
+def _fill_rows(
+    part: int,
+    num_parts: int,
+    products: Array,
+    num_cols: int,
+    a_rows: Rows,
+    b_rows: Rows,
+    c_rows: Rows,
+    has_zeros: Array,
+) -> None:
+    a_indptr, a_indices, a_data = a_rows
+    b_indptr, b_indices, b_data = b_rows
+    c_indptr, c_indices, c_data = c_rows
+    begin, end = first_row(part, num_parts, products), first_row(part + 1, num_parts, products)
+    if begin == end:
+        return
+    sums = np.empty(num_cols, a_data.dtype)
+    bits = np.zeros(num_cols // 64 + 1, np.uint64)
+    # The words of `bits` that are not 0, in the order in which each got its first bit.
+    words = np.empty(num_cols // 64 + 1, np.int64)
+    one, six, low_bits = np.uint64(1), np.uint64(6), np.uint64(63)
+    for row in range(begin, end):
+        num_words = np.int64(0)
+        for k in range(a_indptr[np.uint64(row)], a_indptr[np.uint64(row + 1)]):
+            inner, a = np.uint64(a_indices[np.uint64(k)]), a_data[np.uint64(k)]
+            for p in range(b_indptr[inner], b_indptr[inner + one]):
+                column = np.uint64(b_indices[np.uint64(p)])
+                product = a * b_data[np.uint64(p)]
+                word, bit = bits[column >> six], one << (column & low_bits)
+                if word & bit:
+                    sums[column] += product
+                    continue
+                sums[column] = product
+                bits[column >> six] = word | bit
+                if not word:
+                    words[np.uint64(num_words)] = column >> six
+                    num_words += 1
+        place = np.uint64(c_indptr[np.uint64(row)])
+        first, count, is_list = _order(words, num_words)
+        for i in range(count):
+            number = np.uint64(words[np.uint64(i)] if is_list else first + i)
+            word = bits[number]
+            bits[number] = 0
+            while word:
+                column = (number << six) + num_trailing_zeros(word)
+                c_indices[place] = column
+                c_data[place] = sums[column]
+                if sums[column] == 0:
+                    has_zeros[0] = True
+                place += one
+                word &= word - one
+
+
+@inlined
+def _order(words: Array, num_words: Int) -> tuple[Any, Any, bool]:
+    """Return how to read the listed words in rising order: the first one, how many follow it, and whether by the list.
+
+    Where they lie close together, all words from the first to the last are read, and the list is left as it is.
+    """
+    if num_words == 0:
+        return np.int64(0), np.int64(0), False
+    first = last = words[0]
+    for i in range(1, num_words):
+        first, last = min(first, words[np.uint64(i)]), max(last, words[np.uint64(i)])
+    if last - first < _SCAN_RATIO * num_words:
+        return first, last - first + 1, False
+    for gap in _GAPS:
+        for i in range(gap, num_words):
+            word, j = words[np.uint64(i)], np.int64(i)
+            while j >= gap and words[np.uint64(j - gap)] > word:
+                words[np.uint64(j)] = words[np.uint64(j - gap)]
+                j -= gap
+            words[np.uint64(j)] = word
+    return first, num_words, True
+
+
+@partial(compiled, allocates=True)
+def _fill_values(
+    part: int, num_parts: int, products: Array, num_cols: int, a_rows: Rows, b_rows: Rows, c_rows: Rows
+) -> None:
+    a_indptr, a_indices, a_data = a_rows
+    b_indptr, b_indices, b_data = b_rows
+    c_indptr, c_indices, c_data = c_rows
+    begin, end = first_row(part, num_parts, products), first_row(part + 1, num_parts, products)
+    if begin == end:
+        return
+    places = np.empty(num_cols, np.int64)  # of the columns of the row in `c_data`
+    for row in range(begin, end):
+        for e in range(c_indptr[np.uint64(row)], c_indptr[np.uint64(row + 1)]):
+            places[np.uint64(c_indices[np.uint64(e)])] = e
+            c_data[np.uint64(e)] = 0
+        for k in range(a_indptr[np.uint64(row)], a_indptr[np.uint64(row + 1)]):
+            inner, a = np.uint64(a_indices[np.uint64(k)]), a_data[np.uint64(k)]
+            for p in range(b_indptr[inner], b_indptr[inner + np.uint64(1)]):
+                c_data[np.uint64(places[np.uint64(b_indices[np.uint64(p)])])] += a * b_data[np.uint64(p)]

@@ -1,0 +1,286 @@
+"""Rows and entries of a sparse matrix: kept, taken and added up. The contract is in `gsparse.kernels.algebra`.
+
+The rows are divided among the threads so that each has about as many entries. A result whose size is not known is
+computed in two passes: the first one counts the entries of each row, the second one copies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.threads import map_elements, run_parts
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.cpu.compiling import compiled, inlined
+from gsparse.kernels.cpu.prefetch import prefetch
+from gsparse.kernels.cpu.rows import first_row
+
+__all__ = [
+    "ITEMS",
+    "are_in_range",
+    "diagonal_entries",
+    "drop_zeros",
+    "keep_entries",
+    "map_columns",
+    "numbers_from_start",
+    "places_of",
+    "row_numbers",
+    "scale_columns",
+    "scale_rows",
+    "slice_rows",
+    "sum_runs",
+    "take_rows",
+    "triangle",
+]
+
+
+# The arrays of a matrix, as the loops take them: indptr, indices, data.
+Rows = tuple[Array, Array, Array]
+
+# The dtype as which values that are only copied are read, by the number of their bytes.
+ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+# Number of rows after which a copied row is needed whose memory is asked for.
+_AHEAD = 8
+
+
+def row_numbers(device: Device, indptr: Array, nnz: int) -> Array:
+    """Repeat each number as often as its row has entries."""
+    return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
+
+
+def keep_entries(device: Device, csr: Csr, keep: Array) -> Csr:
+    """Count the entries that each row keeps, then copy them."""
+    indptr = np.zeros(csr.num_rows + 1, np.int64)
+    run_parts(_count_kept, csr.nnz + csr.num_rows, csr.indptr, keep, indptr)
+    return _copied(csr, indptr, _copy_kept, keep)
+
+
+def drop_zeros(device: Device, csr: Csr) -> Csr:
+    """Look for zeros, which are seldom there."""
+    keep = csr.data if csr.dtype == np.bool_ else map_elements(lambda values: values != 0, csr.data)
+    return csr if keep.all() else keep_entries(device, csr, keep)
+
+
+def map_columns(device: Device, csr: Csr, places: Array, num_cols: int) -> Csr:
+    """Count the entries in columns that have a place, then copy them."""
+    indptr = np.zeros(csr.num_rows + 1, np.int64)
+    run_parts(_count_mapped, csr.nnz + csr.num_rows, csr.indptr, csr.indices, places, indptr)
+    return replace(_copied(csr, indptr, _copy_mapped, places), shape=(csr.num_rows, num_cols))
+
+
+def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | None:
+    """Look at the least and the greatest number."""
+    if not numbers.size:
+        return np.zeros(0, np.int64)
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < -size or high >= size:
+        return None
+    numbers = np.ascontiguousarray(numbers, np.int64)
+    return np.where(numbers < 0, numbers + size, numbers) if low < 0 else numbers
+
+
+def are_in_range(device: Device, numbers: Array, size: int) -> bool:
+    """Look at the least and the greatest number."""
+    return not numbers.size or (int(numbers.min()) >= 0 and int(numbers.max()) < size)
+
+
+def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
+    """Write the places, then look whether each is still there."""
+    places, own = np.full(size, -1, dtype), np.arange(numbers.size, dtype=dtype)
+    places[numbers] = own
+    return places if np.array_equal(places[numbers], own) else None
+
+
+def triangle(device: Device, csr: Csr, offset: int, upper: bool) -> Csr:
+    """Count the entries of each row on one side of the diagonal, then copy them."""
+    indptr = np.zeros(csr.num_rows + 1, np.int64)
+    run_parts(_count_triangle, csr.nnz + csr.num_rows, csr.indptr, csr.indices, (offset, upper), indptr)
+    return _copied(csr, indptr, _copy_triangle, (offset, upper))
+
+
+def _copied(csr: Csr, counts: Array, copy: Callable[..., None], choice: Any) -> Csr:
+    """Return the entries that a kernel copies, of which ``counts[row + 1]`` are in each row."""
+    np.cumsum(counts, out=counts)
+    nnz = int(counts[-1])
+    kept = Csr(csr.shape, counts.astype(csr.indptr.dtype), np.empty(nnz, csr.indices.dtype), np.empty(nnz, csr.dtype))
+    run_parts(copy, csr.nnz + csr.num_rows, _rows(csr), _rows(kept), choice)
+    return kept
+
+
+def _rows(csr: Csr) -> Rows:
+    """Return the arrays of a matrix whose values are only copied, so that loops are compiled once for each size."""
+    return csr.indptr, csr.indices, csr.data.view(ITEMS[csr.dtype.itemsize])
+
+
+def slice_rows(device: Device, csr: Csr, start: int, count: int) -> Csr:
+    """Copy parts of the arrays."""
+    indptr = csr.indptr[start : start + count + 1]
+    begin, end = int(indptr[0]), int(indptr[-1])
+    parts = (indptr - indptr.dtype.type(begin), csr.indices[begin:end].copy(), csr.data[begin:end].copy())
+    return Csr((count, csr.num_cols), *parts, csr.is_canonical)
+
+
+def take_rows(device: Device, csr: Csr, rows: Array) -> Csr:
+    """Copy row by row."""
+    ends = np.cumsum(np.diff(csr.indptr)[rows], dtype=np.int64)
+    nnz = int(ends[-1]) if ends.size else 0
+    index = csr.indptr.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    indptr = np.zeros(rows.size + 1, index)
+    indptr[1:] = ends
+    taken = Csr((rows.size, csr.num_cols), indptr, np.empty(nnz, index), np.empty(nnz, csr.dtype))
+    run_parts(_copy_rows, nnz + rows.size, rows, _rows(csr), _rows(taken))
+    return taken
+
+
+def scale_rows(device: Device, csr: Csr, factors: Array) -> Array:
+    """Multiply row by row."""
+    products = np.empty_like(csr.data)
+    run_parts(_scale_rows, csr.nnz + csr.num_rows, csr.indptr, csr.data, factors, products)
+    return products
+
+
+def scale_columns(device: Device, csr: Csr, factors: Array) -> Array:
+    """Multiply entry by entry."""
+    products = np.empty_like(csr.data)
+    run_parts(_scale_columns, csr.nnz, csr.indices, csr.data, factors, products)
+    return products
+
+
+def sum_runs(device: Device, data: Array, starts: Array) -> Array:
+    """Let NumPy add up, without its warnings of infinities: SciPy's loops give none."""
+    with np.errstate(all="ignore"):
+        return np.add.reduceat(data, starts) if starts.size else data[:0]
+
+
+def diagonal_entries(device: Device, csr: Csr, offset: int, out: Array | None = None) -> Array:
+    """Look at all entries of the rows that meet the diagonal."""
+    first, size = max(-offset, 0), csr.diagonal_size(offset)
+    diagonal = np.empty(size, csr.dtype) if out is None else out
+    diagonal.fill(0)
+    run_parts(_sum_diagonal, csr.nnz + size, first, offset, csr.indptr, csr.indices, csr.data, diagonal)
+    return diagonal
+
+
+@compiled
+def _count_kept(part: int, num_parts: int, indptr: Array, keep: Array, counts: Array) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        count = np.int64(0)
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            count += np.int64(keep[np.uint64(k)])
+        counts[np.uint64(row + 1)] = count
+
+
+@compiled
+def _copy_kept(part: int, num_parts: int, rows: Rows, kept: Rows, keep: Array) -> None:
+    indptr, indices, data = rows
+    kept_indptr, kept_indices, kept_data = kept
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        place = np.uint64(kept_indptr[np.uint64(row)])
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            if keep[np.uint64(k)]:
+                kept_indices[place], kept_data[place] = indices[np.uint64(k)], data[np.uint64(k)]
+                place += np.uint64(1)
+
+
+@compiled
+def _count_mapped(part: int, num_parts: int, indptr: Array, indices: Array, places: Array, counts: Array) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        count = np.int64(0)
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            count += np.int64(places[np.uint64(indices[np.uint64(k)])] >= 0)
+        counts[np.uint64(row + 1)] = count
+
+
+@compiled
+def _copy_mapped(part: int, num_parts: int, rows: Rows, mapped: Rows, places: Array) -> None:
+    indptr, indices, data = rows
+    mapped_indptr, mapped_indices, mapped_data = mapped
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        to = np.uint64(mapped_indptr[np.uint64(row)])
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            place = places[np.uint64(indices[np.uint64(k)])]
+            if place >= 0:
+                mapped_indices[to], mapped_data[to] = place, data[np.uint64(k)]
+                to += np.uint64(1)
+
+
+@inlined
+def _is_inside(row: int, column: Any, choice: tuple[int, bool]) -> bool:
+    """Return whether an entry is in the triangle: the offset of the diagonal, and whether it is the upper one."""
+    offset, upper = choice
+    distance = np.int64(column) - row - offset
+    return bool(distance >= 0 if upper else distance <= 0)
+
+
+@compiled
+def _count_triangle(
+    part: int, num_parts: int, indptr: Array, indices: Array, choice: tuple[int, bool], counts: Array
+) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        count = np.int64(0)
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            count += np.int64(_is_inside(row, indices[np.uint64(k)], choice))
+        counts[np.uint64(row + 1)] = count
+
+
+@compiled
+def _copy_triangle(part: int, num_parts: int, rows: Rows, inside: Rows, choice: tuple[int, bool]) -> None:
+    indptr, indices, data = rows
+    inside_indptr, inside_indices, inside_data = inside
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        place = np.uint64(inside_indptr[np.uint64(row)])
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            if _is_inside(row, indices[np.uint64(k)], choice):
+                inside_indices[place], inside_data[place] = indices[np.uint64(k)], data[np.uint64(k)]
+                place += np.uint64(1)
+
+
+@compiled
+def _scale_rows(part: int, num_parts: int, indptr: Array, data: Array, factors: Array, products: Array) -> None:
+    for row in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
+        factor = factors[np.uint64(row)]
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            products[np.uint64(k)] = data[np.uint64(k)] * factor
+
+
+@compiled
+def _scale_columns(part: int, num_parts: int, indices: Array, data: Array, factors: Array, products: Array) -> None:
+    for k in range(part * data.size // num_parts, (part + 1) * data.size // num_parts):
+        products[np.uint64(k)] = data[np.uint64(k)] * factors[np.uint64(indices[np.uint64(k)])]
+
+
+@compiled
+def _copy_rows(part: int, num_parts: int, numbers: Array, rows: Rows, taken: Rows) -> None:
+    indptr, indices, data = rows
+    taken_indptr, taken_indices, taken_data = taken
+    for row in range(first_row(part, num_parts, taken_indptr), first_row(part + 1, num_parts, taken_indptr)):
+        if row + 2 * _AHEAD < numbers.size:
+            prefetch(indptr, np.uint64(numbers[np.uint64(row + 2 * _AHEAD)]))
+            later = np.uint64(indptr[np.uint64(numbers[np.uint64(row + _AHEAD)])])
+            prefetch(indices, later)
+            prefetch(data, later)
+            prefetch(data, later + np.uint64(8))
+        start = np.uint64(indptr[np.uint64(numbers[np.uint64(row)])])
+        to, end = np.uint64(taken_indptr[np.uint64(row)]), np.uint64(taken_indptr[np.uint64(row + 1)])
+        for k in range(end - to):
+            taken_indices[to + np.uint64(k)] = indices[start + np.uint64(k)]
+            taken_data[to + np.uint64(k)] = data[start + np.uint64(k)]
+
+
+@compiled
+def _sum_diagonal(
+    part: int, num_parts: int, first: int, offset: int, indptr: Array, indices: Array, data: Array, diagonal: Array
+) -> None:
+    for i in range(part * diagonal.size // num_parts, (part + 1) * diagonal.size // num_parts):
+        row = first + i
+        for k in range(indptr[np.uint64(row)], indptr[np.uint64(row + 1)]):
+            if np.int64(indices[np.uint64(k)]) == row + offset:
+                diagonal[np.uint64(i)] += data[np.uint64(k)]

@@ -1,0 +1,97 @@
+"""Connections of nodes (contract: `gsparse.kernels.aggregation`; kernels: `src/connections.cu`)."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.kernels.aggregation import MEASURES, Examination
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.sparse_rows import row_pointers
+
+__all__ = [
+    "NODE_TYPES",
+    "WIDTHS",
+    "block_weights",
+    "examine_rows",
+    "instantiations",
+    "lanes_of",
+    "strong_connections",
+]
+
+_SOURCE = "connections.cu"
+_THREADS = 256  # GS_CONNECTION_THREADS
+# Lanes that share a row, and the mean length up to which the smaller number does.
+WIDTHS, _SHORT_ROWS = (8, 32), 16
+_FLOATS = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
+_WEIGHT = np.dtype(np.float64)
+# The types of the values of a matrix and of its matrix of nodes, and whether nodes are blocks of rows.
+NODE_TYPES = [*((dtype, dtype, 0) for dtype in _FLOATS), *((dtype, _WEIGHT, 1) for dtype in _FLOATS)]
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names = []
+    for index, width in product(INDEX_DTYPES, WIDTHS):
+        names += [expression("merge_blocks", dtype, index, width, fills) for dtype, fills in product(_FLOATS, (0, 1))]
+        names += [
+            expression("select_strong", dtype, index, width, copies) for dtype, copies in product(_FLOATS, (0, 1))
+        ]
+        names += [expression("examine_rows", *types[:2], index, width, types[2]) for types in NODE_TYPES]
+    return [(_SOURCE, name) for name in names]
+
+
+def lanes_of(csr: Csr) -> int:
+    """Return the number of lanes that share a row."""
+    return WIDTHS[csr.nnz > _SHORT_ROWS * csr.num_rows]
+
+
+def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
+    """Count the blocks of each row of blocks, then fill them; a lane has a row. Synchronizes."""
+    num_nodes, index = csr.num_rows // block_size, csr.indices.dtype
+    width = next(width for width in WIDTHS if width >= block_size)
+    matrix = (np.int64(num_nodes), np.int32(block_size), csr.indptr, csr.indices, csr.data)
+    sizes, threads = device.empty(num_nodes, index), num_nodes * width
+    name = expression("merge_blocks", csr.dtype, index, width, 0)
+    launch_threads(device, _SOURCE, name, threads, _THREADS, (*matrix, sizes, None, None, None))
+    indptr, nnz = row_pointers(device, sizes)  # synchronizes
+    nodes = Csr((num_nodes, num_nodes), indptr, device.empty(nnz, index), device.empty(nnz, _WEIGHT), is_canonical=True)
+    name = expression("merge_blocks", csr.dtype, index, width, 1)
+    args: Any = (*matrix, None, nodes.indptr, nodes.indices, nodes.data)
+    launch_threads(device, _SOURCE, name, threads, _THREADS, args)
+    return nodes
+
+
+def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
+    """Make one pass over the rows of each node. Synchronizes."""
+    scales, totals = device.empty(nodes.num_rows, _WEIGHT), device.xp.zeros(2, np.uint64)
+    options = (np.int64(nodes.num_rows), np.int32(block_size), np.int32(MEASURES[measure]), np.float64(theta))
+    matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
+    width = lanes_of(csr)
+    name = expression("examine_rows", csr.dtype, nodes.dtype, csr.indices.dtype, width, int(block_size > 1))
+    launch_threads(device, _SOURCE, name, nodes.num_rows * width, _THREADS, (*options, *matrices, scales, totals))
+    num_dropped, bound = device.download(totals)  # synchronizes
+    return Examination(scales, int(num_dropped), float(bound.view(np.float64)))
+
+
+def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:
+    """Count the strong entries of each row, then copy them. Synchronizes."""
+    index, width = nodes.indices.dtype, lanes_of(nodes)
+    matrix = (np.int64(nodes.num_rows), np.float64(theta * theta), scales, nodes.indptr, nodes.indices, nodes.data)
+    sizes, threads = device.empty(nodes.num_rows, index), nodes.num_rows * width
+    name = expression("select_strong", nodes.dtype, index, width, 0)
+    launch_threads(device, _SOURCE, name, threads, _THREADS, (*matrix, sizes, None, None, None))
+    indptr, nnz = row_pointers(device, sizes)  # synchronizes
+    if nnz == nodes.nnz:
+        return nodes
+    strong = Csr(nodes.shape, indptr, device.empty(nnz, index), device.empty(nnz, nodes.dtype), is_canonical=True)
+    name = expression("select_strong", nodes.dtype, index, width, 1)
+    args: Any = (*matrix, None, strong.indptr, strong.indices, strong.data)
+    launch_threads(device, _SOURCE, name, threads, _THREADS, args)
+    return strong

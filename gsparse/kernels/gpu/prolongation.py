@@ -1,0 +1,123 @@
+"""Tentative and smoothed prolongators (contract: `gsparse.kernels.aggregation`; kernels: `src/prolongation.cu`)."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_tolerance
+from gsparse.kernels.gpu.connections import NODE_TYPES, WIDTHS, lanes_of
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.sparse_rows import row_pointers
+
+__all__ = ["expand_pattern", "instantiations", "orthonormal_candidates", "prolongator_pattern", "prolongator_values"]
+
+_SOURCE = "prolongation.cu"
+_THREADS = 128  # GS_PROLONG_THREADS
+# Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
+_ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 32), (4, 10)
+# Mean number of rows of an aggregate up to which the smaller number of lanes shares one.
+_SMALL_AGGREGATES = 16
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    floats = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
+    names = [expression("orthonormalize", dtype, width) for dtype, width in product(floats, WIDTHS)]
+    outs = [(np.dtype(np.int32), np.dtype(np.int32)), *((index, np.dtype(np.int64)) for index in INDEX_DTYPES)]
+    names += [expression("expand_pattern", *types, width) for types, width in product(outs, WIDTHS)]
+    for index in INDEX_DTYPES:
+        kinds = product(floats, WIDTHS, (0, 1))
+        names += [expression("reach_aggregates", dtype, index, width, fills) for dtype, width, fills in kinds]
+        # With several candidates, one unknown per node is treated as a block, too.
+        types = dict.fromkeys([*NODE_TYPES, *((dtype, dtype, 1) for dtype in floats)])
+        rows = product(types, _ROW_WIDTHS)
+        names += [expression("smooth_rows", dtype, node, index, width, blocks) for (dtype, node, blocks), width in rows]
+    return [(_SOURCE, name) for name in names]
+
+
+def orthonormal_candidates(
+    device: Device, bounds: Array, order: Array, candidates: Array, block_size: int
+) -> tuple[Array, Array]:
+    """Orthonormalize the columns one after the other, a group of lanes for each aggregate."""
+    num_aggregates, k = int(bounds.size) - 1, int(candidates.shape[1])
+    q, r = device.xp.zeros_like(candidates), device.xp.zeros((num_aggregates * k, k), candidates.dtype)
+    width = WIDTHS[candidates.shape[0] > _SMALL_AGGREGATES * num_aggregates]
+    options = (np.int64(num_aggregates), np.int32(block_size), np.int32(k))
+    args: Any = (*options, np.float64(dependence_tolerance(candidates.dtype)), bounds, order, candidates, q, r)
+    name = expression("orthonormalize", candidates.dtype, width)
+    launch_threads(device, _SOURCE, name, num_aggregates * width, _THREADS, args)
+    return q, r
+
+
+def prolongator_pattern(
+    device: Device, nodes: Csr, aggregates: Array, num_aggregates: int, scales: Array, theta: float
+) -> NodePattern:
+    """Count the aggregates that each node reaches, then sort them. Synchronizes."""
+    num_nodes, index, width = nodes.num_rows, nodes.indices.dtype, lanes_of(nodes)
+    is_smoothed, sizes = device.empty(num_nodes, np.uint8), device.empty(num_nodes, index)
+    matrix = (np.int64(num_nodes), np.int32(MOST_REACHED), np.float64(theta), scales)
+    args: Any = (*matrix, nodes.indptr, nodes.indices, nodes.data, aggregates, is_smoothed)
+    name, threads = expression("reach_aggregates", nodes.dtype, index, width, 0), num_nodes * width
+    launch_threads(device, _SOURCE, name, threads, _THREADS, (*args, sizes, None, None))
+    indptr, nnz = row_pointers(device, sizes)  # synchronizes
+    pattern = NodePattern(indptr, device.empty(nnz, indptr.dtype), is_smoothed.view(np.bool_))
+    if indptr.dtype != index:
+        nodes = nodes.with_index_dtype(indptr.dtype)
+        args = (*matrix, nodes.indptr, nodes.indices, nodes.data, aggregates, is_smoothed)
+    name = expression("reach_aggregates", nodes.dtype, indptr.dtype, width, 1)
+    launch_threads(device, _SOURCE, name, threads, _THREADS, (*args, None, indptr, pattern.indices))
+    return pattern
+
+
+def expand_pattern(device: Device, pattern: NodePattern, block_size: int, k: int) -> tuple[Array, Array]:
+    """Repeat each row of the pattern."""
+    if block_size == k == 1:
+        return pattern.indptr, pattern.indices
+    num_nodes, nnz = int(pattern.indptr.size) - 1, int(pattern.indices.size) * block_size * k
+    index = pattern.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    if not num_nodes:
+        return device.xp.zeros(1, index), device.empty(0, index)
+    indptr, indices = device.empty(num_nodes * block_size + 1, index), device.empty(nnz, index)
+    width = WIDTHS[nnz > _SMALL_AGGREGATES * num_nodes]
+    options = (np.int64(num_nodes), np.int32(block_size), np.int32(k))
+    args: Any = (*options, pattern.indptr, pattern.indices, indptr, indices)
+    name = expression("expand_pattern", pattern.indices.dtype, index, width)
+    launch_threads(device, _SOURCE, name, num_nodes * width, _THREADS, args)
+    return indptr, indices
+
+
+def prolongator_values(
+    device: Device,
+    csr: Csr,
+    nodes: Csr,
+    pattern: NodePattern,
+    aggregates: Array,
+    scales: Array,
+    theta: float,
+    tentative: Array,
+    block_size: int,
+    omega: float,
+) -> Array:
+    """Sum up each value of the prolongator in a lane of its own."""
+    k, index = int(tentative.shape[1]), csr.indices.dtype
+    if pattern.indices.dtype != index:
+        csr, nodes, index = csr.with_index_dtype(np.int64), nodes.with_index_dtype(np.int64), np.dtype(np.int64)
+    num_entries = int(pattern.indices.size) * block_size * k
+    values, mean = device.empty(num_entries, csr.dtype), num_entries / max(csr.num_rows, 1)
+    width = _ROW_WIDTHS[sum(mean > length for length in _ROW_LENGTHS)]
+    is_block = int(block_size > 1 or k > 1)
+    options = (np.int64(csr.num_rows), np.int32(block_size), np.int32(k), np.float64(theta), np.float64(omega), scales)
+    matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
+    reached = (pattern.indptr, pattern.indices, pattern.is_smoothed.view(np.uint8))
+    args: Any = (*options, *matrices, *reached, aggregates, tentative, values)
+    name = expression("smooth_rows", csr.dtype, nodes.dtype, index, width, is_block)
+    launch_threads(device, _SOURCE, name, csr.num_rows * width, _THREADS, args)
+    return values

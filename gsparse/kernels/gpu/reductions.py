@@ -1,0 +1,162 @@
+"""Sums and extremes of runs of consecutive values (kernels: `src/reductions.cu`).
+
+The contract is in `gsparse.kernels.algebra`. A group of lanes has a run. Runs that are much longer than the others are
+cut into pieces, the pieces are reduced, and the results of the pieces are runs again:
+
+    runs     | a a a | b b b b b b b b b b | c |            bounds of level 0: those of the pieces
+    pieces   | a a a | b b b b | b b b b | b b | c |
+    results  |   a   |    b        b       b   | c |        bounds of level 1: how many pieces each run has
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.kernels.algebra import EXTREMES, TERMS
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.sparse_rows import row_numbers
+from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
+
+__all__ = ["extreme_columns", "extreme_entries", "extreme_positions", "instantiations", "sum_entries"]
+
+_SOURCE = "reductions.cu"
+_THREADS = 256
+# The most values of a run that one lane reads, one after the other. Longer runs are cut.
+_VALUES_PER_LANE = 128
+# Blocks that add up all values: several for each multiprocessor of a large GPU.
+_MOST_BLOCKS = 1024
+_INT64, _FLOAT64, _COMPLEX128 = (np.dtype(name) for name in ("int64", "float64", "complex128"))
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names = []
+    for index in INDEX_DTYPES:
+        for dtype in COMPUTE_DTYPES:
+            sums = {_sum_dtype(dtype, terms) for terms in TERMS if dtype != _INT64 or terms in ("value", "nonzero")}
+            names += [expression("sum_entries", dtype, index, out) for out in sorted(sums, key=str)]
+            if index == np.int32:
+                names += [expression("sum_values", dtype, out) for out in sorted(sums, key=str)]
+            extremes = ("extreme_entries", "extreme_positions", "extreme_columns")
+            names += [expression(name, dtype, index) for name in extremes]
+    return [(_SOURCE, name) for name in names]
+
+
+def _sum_dtype(dtype: np.dtype[Any], terms: str) -> np.dtype[Any]:
+    if terms == "nonzero" or dtype == _INT64:
+        return _INT64
+    return _COMPLEX128 if dtype.kind == "c" and terms == "value" else _FLOAT64
+
+
+def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
+    """Add up in double precision, level by level. Synchronizes if there are long runs."""
+    if bounds is None:
+        return _sum_of_all(device, data, terms)
+    for level in _levels(device, bounds, int(data.size), longest):
+        sums = device.empty(level.size - 1, _sum_dtype(data.dtype, terms))
+        name = expression("sum_entries", data.dtype, level.dtype, sums.dtype)
+        _launch(device, name, level, data, (np.int32(TERMS[terms]),), (sums,))
+        data, terms = sums, "value"
+    return data
+
+
+def _sum_of_all(device: Device, data: Array, terms: str) -> Array:
+    """Add up in one launch."""
+    dtype, size = _sum_dtype(data.dtype, terms), int(data.size)
+    total, blocks = device.empty(1, dtype), min(num_tiles(size), _MOST_BLOCKS)
+    _, arrivals, _ = tally(device, 0)
+    args: Any = (np.int32(TERMS[terms]), np.int64(size), data, device.empty(blocks, dtype), arrivals, total)
+    launch_blocks(device, _SOURCE, expression("sum_values", data.dtype, dtype), blocks, TILE_THREADS, args)
+    return total
+
+
+def extreme_entries(
+    device: Device,
+    bounds: Array | None,
+    data: Array,
+    extreme: str,
+    longest: int,
+    full: int = 0,
+    unsigned: bool = False,
+) -> Array:
+    """Compare level by level; zeros take part at the last level. Synchronizes if there are long runs."""
+    levels = _levels(device, bounds, int(data.size), longest)
+    for level in levels:
+        extremes = device.empty(level.size - 1, data.dtype)
+        is_last = level is levels[-1]
+        zeros = (np.int64(full if is_last else 0), bounds if is_last and bounds is not None else level)
+        name = expression("extreme_entries", data.dtype, level.dtype)
+        _launch(device, name, level, data, _search(extreme, unsigned), (*zeros, extremes))
+        data = extremes
+    return data
+
+
+def extreme_positions(
+    device: Device, bounds: Array | None, data: Array, extreme: str, longest: int, unsigned: bool = False
+) -> Array:
+    """Compare level by level, and take the positions of the pieces that won. Synchronizes if there are long runs."""
+    levels = _levels(device, bounds, int(data.size), longest)
+    values, positions = data, None
+    for level in levels:
+        best = device.empty(level.size - 1, np.int64)
+        name = expression("extreme_positions", data.dtype, level.dtype)
+        _launch(device, name, level, values, _search(extreme, unsigned), (best,))
+        # No piece is empty, but a run may be.
+        positions = best if positions is None else device.xp.where(best < 0, best, positions[best])
+        if level is not levels[-1]:
+            values = data[positions]
+    return positions
+
+
+def extreme_columns(device: Device, csr: Csr, positions: Array, extreme: str, unsigned: bool = False) -> Array:
+    """Look at the extreme entry of each row, and search for the first column that the row lacks."""
+    columns = device.empty(csr.num_rows, np.int64)
+    sizes = (*_search(extreme, unsigned), np.int64(csr.num_rows), np.int64(csr.num_cols))
+    args = (*sizes, csr.indptr, csr.indices, csr.data, positions, columns)
+    name = expression("extreme_columns", csr.dtype, csr.indptr.dtype)
+    launch_threads(device, _SOURCE, name, csr.num_rows, _THREADS, args)
+    return columns
+
+
+def _launch(device: Device, name: str, bounds: Array, data: Array, before: tuple[Any, ...], after: Any) -> None:
+    """Launch a kernel with a group of lanes for each run: a power of two, near the mean length of runs."""
+    num_runs = int(bounds.size) - 1
+    width = _lanes_per_run(device, num_runs, int(data.size))
+    args = (*before, np.int32(width), np.int64(num_runs), np.int64(data.size), bounds, data, *after)
+    launch_threads(device, _SOURCE, name, num_runs * width, _THREADS, args)
+
+
+def _lanes_per_run(device: Device, num_runs: int, size: int) -> int:
+    return min(device.lanes, 1 << (size // max(num_runs, 1)).bit_length())
+
+
+def _search(extreme: str, unsigned: bool) -> tuple[np.int32, np.int64]:
+    """Return the number of an extreme, and the bit whose change brings the order of uint64 into that of int64."""
+    return np.int32(EXTREMES[extreme]), np.int64(-(2**63)) if unsigned else np.int64(0)
+
+
+def _levels(device: Device, bounds: Array | None, size: int, longest: int) -> list[Array]:
+    """Return the bounds of what is reduced at each level, until each run is one value. Synchronizes for long runs."""
+    xp = device.xp
+    if bounds is None:
+        length = _VALUES_PER_LANE * device.lanes
+        pieces = xp.arange(0, size + length, length, dtype=np.int64)  # The last bound may be beyond `size`.
+        return [pieces] if size <= length else [pieces, *_levels(device, None, int(pieces.size) - 1, 0)]
+    length = _VALUES_PER_LANE * _lanes_per_run(device, int(bounds.size) - 1, size)
+    if longest <= length:
+        return [bounds]
+    index = bounds.dtype
+    counts = -((bounds[:-1] - bounds[1:]) // length)  # (lengths rounded up, in a way that cannot overflow)
+    first = xp.zeros(bounds.size, index)
+    xp.cumsum(counts, out=first[1:])
+    num_pieces = int(first[-1])  # synchronizes
+    runs = row_numbers(device, first, num_pieces)
+    pieces = xp.full(num_pieces + 1, size, index)
+    pieces[:-1] = bounds[runs] + (xp.arange(num_pieces, dtype=index) - first[runs]) * length
+    return [pieces, *_levels(device, first, num_pieces, -(-longest // length))]

@@ -1,0 +1,166 @@
+"""Sweeps, projections and colours (kernels: `src/relaxation.cu`, `src/coloring.cu`).
+
+The contract is in `gsparse.kernels.relaxation`. A group with many rows is one launch. Consecutive small groups are one
+launch of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.launching import Slot
+from gsparse.errors import ShapeError
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.spmm import MAX_GRID_Y
+from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, Project, Sweep
+
+__all__ = ["bind_projections", "bind_sweep", "color_rows", "instantiations"]
+
+_SOURCE, _COLORING = "relaxation.cu", "coloring.cu"
+_THREADS, _COLOR_THREADS = 256, 256  # GS_SWEEP_THREADS, GS_COLOR_THREADS
+# Launches between two looks at the number of rows that are not coloured yet. Ten to twenty launches colour a mesh.
+_ROUNDS = 8
+# Lanes that share a row, and the mean lengths up to which they do. Longer rows have a warp each.
+_LANES, _LENGTHS = (4, 8), (4, 64)
+# Passes over its rows in which one block visits a group before another launch would begin.
+_NARROW_PASSES = 2
+
+
+def instantiations(lanes: int) -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
+    widths = (*_LANES, lanes)
+    names = []
+    for dtype, index in product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES):
+        names.append(expression("begin_sweep", dtype, index))
+        kernels = product(("sweep_rows", "sweep_blocks", "project_rows"), widths)
+        names += [expression(name, dtype, index, width) for name, width in kernels]
+    coloring = [expression(name, index) for name in ("row_priorities", "color_rows") for index in INDEX_DTYPES]
+    return [*((_SOURCE, name) for name in names), *((_COLORING, name) for name in coloring)]
+
+
+def color_rows(device: Device, csr: Csr, mirrored: Csr | None) -> Array:
+    """Launch rounds until all rows are coloured. Synchronizes after every `_ROUNDS` rounds."""
+    xp, index, size = device.xp, csr.indptr.dtype, np.int64(csr.num_rows)
+    others, has_others = csr if mirrored is None else mirrored, np.int32(mirrored is not None)
+    priorities, colors = device.empty(csr.num_rows, np.uint32), xp.full(csr.num_rows, -1, np.int32)
+    args: Any = (size, csr.indptr, others.indptr, has_others, priorities)
+    launch_threads(device, _COLORING, expression("row_priorities", index), csr.num_rows, _COLOR_THREADS, args)
+    graph = (csr.indptr, csr.indices, others.indptr, others.indices, has_others)
+    is_done = not csr.num_rows
+    while not is_done:
+        num_left = xp.zeros(_ROUNDS, np.uint32)
+        for count in range(_ROUNDS):
+            args = (size, *graph, priorities, colors, num_left[count:])
+            launch_threads(device, _COLORING, expression("color_rows", index), csr.num_rows, _COLOR_THREADS, args)
+        is_done = int(num_left[-1]) == 0  # synchronizes
+    return colors
+
+
+def _choose_lanes(device: Device, rows: Csr, size: int) -> int:
+    """Return how many lanes share a row, so that a thread block has room for a whole block of `size` rows."""
+    mean, widths = rows.nnz / max(rows.num_rows, 1), (*_LANES, device.lanes)
+    best = sum(mean > limit for limit in _LENGTHS)
+    lanes = next((width for width in widths[best::-1] if size * width <= _THREADS), 0)
+    if not lanes:
+        raise ShapeError(f"blocks of at most {_THREADS // _LANES[0]} rows, got {size}: use smaller blocks")
+    return lanes
+
+
+class _Groups:
+    """The launches of a sweep over groups, in its order.
+
+    Parameters
+    ----------
+    device : Device
+    rows : Csr
+    levels : Levels
+    size : int
+        Number of rows of a block.
+    columns : int
+    backward : bool
+    """
+
+    def __init__(self, device: Device, rows: Csr, levels: Levels, size: int, columns: int, backward: bool) -> None:
+        if columns > MAX_GRID_Y:
+            raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
+        self.lanes = _choose_lanes(device, rows, size)
+        self.slots = _THREADS // self.lanes // size
+        self.device, self.rows = device, rows
+        self.bounds, self.columns, self.backward = levels.bounds, columns, backward
+        self.order = (device.upload(levels.bounds), levels.order)
+        self.matrix = (rows.indptr, rows.indices, rows.data)
+
+    def bind(self, name: str, args: tuple[Any, ...], skip: int) -> list[Callable[..., None]]:
+        """Bind the launches of a kernel, each for a range of groups; the first `skip` groups are left out."""
+        kernel = expression(name, self.rows.dtype, self.rows.indices.dtype, self.lanes)
+        return [
+            self.device.bind_product(_SOURCE, kernel, grid, (_THREADS,), (*groups, *args))
+            for grid, groups in self._ranges(skip)
+        ]
+
+    def _ranges(self, skip: int) -> list[tuple[tuple[int, int], tuple[np.int32, np.int32, np.int32]]]:
+        """Return the grid of each launch, and its first group, the group after its last one, and the step."""
+        num_groups = int(self.bounds.size) - 1
+        numbers = np.arange(num_groups)[:: -1 if self.backward else 1][skip:]
+        if not numbers.size:
+            return []
+        bounds = np.concatenate([[0], np.cumsum(np.diff(self.bounds)[numbers])])
+        ranges, step = [], -1 if self.backward else 1
+        for first, last in Levels(None, bounds).runs(_NARROW_PASSES * self.slots):
+            blocks = 1 if last - first > 1 else max(1, -(-int(bounds[last] - bounds[first]) // self.slots))
+            begin = int(numbers[first])
+            groups = (np.int32(begin), np.int32(begin + step * (last - first)), np.int32(step))
+            ranges.append(((blocks, self.columns), groups))
+        return ranges
+
+
+def bind_sweep(
+    device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, start: str
+) -> Sweep:
+    """Bind the launches of a sweep. From zero, the first group needs no matrix."""
+    assert levels is not None
+    size = int(weights.shape[1])
+    groups = _Groups(device, rows, levels, size, columns, backward)
+    name = "sweep_rows" if size == 1 else "sweep_blocks"
+    sizes = () if size == 1 else (np.int32(size),)
+    weights, num_rows = device.xp.ascontiguousarray(weights).reshape(-1), np.int64(rows.num_cols)
+    args = (*sizes, *groups.order, *groups.matrix, weights, num_rows, Slot.X, Slot.Y)
+    launches = groups.bind(name, args, skip=int(start != EVERY_GROUP))
+    if start == FROM_ZERO and num_rows:
+        first, last = levels.bounds[-2:] if backward else levels.bounds[:2]
+        numbers = (np.int64(rows.num_rows), num_rows, np.int64(first), np.int64(last - first), np.int32(size))
+        begin = expression("begin_sweep", rows.dtype, rows.indices.dtype)
+        grid = (-(-rows.num_rows // _THREADS), columns)
+        args = (*numbers, levels.order, weights, Slot.X, Slot.Y)
+        launches.insert(0, device.bind_product(_SOURCE, begin, grid, (_THREADS,), args))
+
+    def sweep(x: Array, b: Array) -> None:
+        for launch in launches:
+            launch(b, x)
+
+    return sweep
+
+
+def bind_projections(
+    device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, of_residual: bool
+) -> Project:
+    """Bind the launches of projections."""
+    assert levels is not None
+    groups = _Groups(device, rows, levels, 1, columns, backward)
+    sizes = (np.int64(rows.num_rows), np.int32(of_residual))
+    args = (*groups.order, *groups.matrix, weights.reshape(-1), *sizes, Slot.X, Slot.Y)
+    launches = groups.bind("project_rows", args, skip=0)
+
+    def project(v: Array, other: Array) -> None:
+        for launch in launches:
+            launch(v, other)
+
+    return project

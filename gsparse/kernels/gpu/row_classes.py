@@ -1,0 +1,160 @@
+"""Rows of a product of two sparse matrices in classes, each of which has a kernel (kernels: `src/row_classes.cu`).
+
+class    0            1 to 3                        4 to 6                            7
+rows     no products  at most 16, 32, 64 products   a table in shared memory holds    wide: no table holds them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
+
+__all__ = [
+    "COUNT_LIMITS",
+    "FILL_LIMITS",
+    "FIRST_TABLE",
+    "WIDE",
+    "Classes",
+    "RowClass",
+    "classify",
+    "instantiations",
+    "longest_rows",
+    "num_products",
+]
+
+_SOURCE = "row_classes.cu"
+_COUNT_THREADS = 128  # GS_COUNT_THREADS
+_CLASSES, FIRST_TABLE, WIDE = 8, 4, 7
+# The size up to which a row belongs to each class with a table. The size is the number of products where entries are
+# counted, and the number of entries where they are filled in. Of a matrix with few columns, rows are wide sooner: its
+# wide rows have few windows.
+COUNT_LIMITS = ((384, 896, 3584), (384, 896, 896))
+FILL_LIMITS = ((40, 160, 640), (40, 160, 160))
+# The rows of a class are computed like those of the next class that has rows, which saves launches, if they are fewer
+# than this, or than this part of that class's rows. The kernel of each class but the wide one takes the rows of the
+# classes before it.
+_FEW_ROWS = (20_000, 20_000, 20_000, 4_000, 4_000, 500)
+_SMALL_PART = 0.2
+# Lanes that count the products of a row, if A has up to _SHORT_ROWS entries per row, and if it has more.
+_PRODUCT_LANES, _SHORT_ROWS = (8, 32), 16
+
+
+@dataclass(frozen=True)
+class RowClass:
+    """The rows of one class.
+
+    Attributes
+    ----------
+    number : int
+        From 1 to 7.
+    rows : array or None
+        The numbers of the rows; None for all rows of the matrix.
+    count : int
+        How many there are.
+    """
+
+    number: int
+    rows: Array | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of all rows that have products, and the sum of the sizes of all rows.
+
+    Attributes
+    ----------
+    classes : tuple of RowClass
+    total : int
+        The sum of the sizes.
+    offsets : array of int64
+        The sum of the sizes of the rows before each tile of rows (`gsparse.kernels.gpu.sparse_rows.point_to_rows`).
+    flag : array of uint32, shape (1,)
+        0, to be set by later kernels.
+    """
+
+    classes: tuple[RowClass, ...]
+    total: int
+    offsets: Array
+    flag: Array
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names = []
+    for index in INDEX_DTYPES:
+        names += [expression("spgemm_products", index, lanes) for lanes in _PRODUCT_LANES]
+        names += [expression("classify_rows", index, *limits) for limits in (*COUNT_LIMITS, *FILL_LIMITS)]
+        names += [expression(name, index) for name in ("group_rows", "longest_row")]
+    return [(_SOURCE, name) for name in names]
+
+
+def longest_rows(device: Device, a: Csr, b: Csr) -> tuple[int, int]:
+    """Return the lengths of the longest rows of two matrices. Synchronizes."""
+    for place, csr in enumerate((a,) if b is a else (a, b)):
+        if not csr.num_rows:
+            return 0, 0
+        name, blocks = expression("longest_row", csr.indptr.dtype), num_tiles(csr.num_rows)
+        args: Any = (np.int64(csr.num_rows), csr.indptr, *tally(device, blocks, place))
+        launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+    longest = device.counts.read(2)  # synchronizes
+    return longest[0], longest[0 if b is a else 1]
+
+
+def num_products(device: Device, a: Csr, b: Csr) -> Array:
+    """Return the number of products that make up each row of A·B, at most 2³¹ - 1."""
+    index, lanes = a.indices.dtype, _PRODUCT_LANES[a.nnz > _SHORT_ROWS * a.num_rows]
+    products = device.empty(a.num_rows, index)
+    args: Any = (np.int64(a.num_rows), a.indptr, a.indices, b.indptr, products)
+    name = expression("spgemm_products", index, lanes)
+    launch_threads(device, _SOURCE, name, a.num_rows * lanes, _COUNT_THREADS, args)
+    return products
+
+
+def classify(device: Device, sizes: Array, products: Array | None, limits: tuple[int, int, int]) -> Classes:
+    """Return the classes of rows that have products. Synchronizes.
+
+    A row is in the first class whose limit is at least its number of products, or its size where it has a table. The
+    rows of a class that has few join those of a class above it. Without `products`, no row is sorted.
+    """
+    index, num_rows, blocks = sizes.dtype, int(sizes.size), num_tiles(int(sizes.size))
+    of_row, flag = device.empty(num_rows, np.uint8), device.empty(1, np.uint32)
+    counts, arrivals, totals = tally(device, (_CLASSES + 1) * (blocks + 1))
+    if not num_rows:
+        return Classes((), 0, counts[:0], device.xp.zeros(1, np.uint32))
+    args: Any = (np.int64(num_rows), sizes, products, of_row, flag, counts, arrivals, totals)
+    launch_blocks(device, _SOURCE, expression("classify_rows", index, *limits), blocks, TILE_THREADS, args)
+    *by_class, total = device.counts.read(_CLASSES + 1)  # synchronizes
+    _join_small_classes(by_class)
+    rows = None
+    if max(by_class) < num_rows:
+        rows = device.empty(num_rows, index)
+        args = (np.int64(num_rows), of_row, counts, rows)
+        launch_blocks(device, _SOURCE, expression("group_rows", index), blocks, TILE_THREADS, args)
+    classes, start = list[RowClass](), 0
+    for number, count in enumerate(by_class):
+        if count and number:
+            classes.append(RowClass(number, None if rows is None else rows[start : start + count], count))
+        start += count
+    return Classes(tuple(classes), total, counts[_CLASSES * blocks : (_CLASSES + 1) * blocks], flag)
+
+
+def _join_small_classes(by_class: list[int]) -> None:
+    """Move the rows of classes that have few to the next class that has rows, in place.
+
+    Rows without products may join others, too: they have no entries.
+    """
+    for number in range(WIDE - 1):
+        above = next((n for n in range(number + 1, WIDE) if by_class[n]), number)
+        if above > number and by_class[number] < max(_FEW_ROWS[above - 1], _SMALL_PART * by_class[above]):
+            by_class[above] += by_class[number]
+            by_class[number] = 0

@@ -1,0 +1,93 @@
+"""The order of integer keys, and the transpose of a matrix (kernels: `src/sort.cu`)."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, prefix_sums, row_numbers
+from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
+
+__all__ = ["csr_transpose", "instantiations", "order_by_row", "stable_order"]
+
+_SOURCE = "sort.cu"
+_THREADS = 256
+# Bits of a digit, and digits (GS_DIGIT_BITS, GS_DIGITS).
+_DIGIT_BITS, _DIGITS = 8, 256
+# Tiles up to which one block adds up the counts of all tiles, which saves two launches.
+_FEW_TILES = 32
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names = []
+    for index in INDEX_DTYPES:
+        names += [expression("count_digits", index), expression("find_bounds", index)]
+        names += [expression("place_digits", index, number) for number in INDEX_DTYPES]
+        names += [expression("place_entries", item, index, number) for item, number in product(ITEMS, INDEX_DTYPES)]
+    return [(_SOURCE, name) for name in names]
+
+
+def stable_order(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:
+    """Sort by digits, from the lowest one on."""
+    return _sorted(device, keys, bound, numbers)[0]
+
+
+def _sorted(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> tuple[Array, Array]:
+    """Return the numbers of the keys in the order of the keys, and the sorted keys."""
+    size, bits = int(keys.size), max(1, (bound - 1).bit_length())
+    tiles, steps = num_tiles(size), -(-bits // _DIGIT_BITS)
+    width = -(-bits // steps)
+    number = np.dtype(np.int32 if size <= MAX_INT32 else np.int64) if numbers is None else numbers.dtype
+    for shift in range(0, bits, width) if size else ():
+        digit = (np.int32(shift), np.int32((1 << min(width, bits - shift)) - 1), np.int64(size), keys)
+        sorted_keys, sorted_numbers = device.empty(size, keys.dtype), device.empty(size, number)
+        args: Any = (*digit, numbers, _places_of_digits(device, digit, tiles), sorted_keys, sorted_numbers)
+        launch_blocks(device, _SOURCE, expression("place_digits", keys.dtype, number), tiles, TILE_THREADS, args)
+        keys, numbers = sorted_keys, sorted_numbers
+    return device.empty(0, number) if numbers is None else numbers, keys
+
+
+def _places_of_digits(device: Device, digit: tuple[Any, ...], tiles: int) -> Array:
+    """Return where the keys with each digit begin, for each tile."""
+    counts, keys = device.empty(_DIGITS * tiles, np.int32), digit[-1]
+    places, arrivals, _ = tally(device, _DIGITS * tiles if tiles <= _FEW_TILES else 0)
+    args = (*digit, counts, arrivals, places if tiles <= _FEW_TILES else None)
+    launch_blocks(device, _SOURCE, expression("count_digits", keys.dtype), tiles, TILE_THREADS, args)
+    return places if tiles <= _FEW_TILES else prefix_sums(device, counts)
+
+
+def order_by_row(device: Device, rows: Array, num_rows: int) -> tuple[Array, Array]:
+    """Sort the entries by row, then search for the first one of each row."""
+    order, sorted_rows = _sorted(device, rows, num_rows)
+    return order, _bounds(device, sorted_rows, num_rows)
+
+
+def _bounds(device: Device, keys: Array, bound: int) -> Array:
+    """Return the number of keys less than each of 0 to `bound`; the keys are sorted."""
+    bounds = device.empty(bound + 1, keys.dtype)
+    args: Any = (np.int64(keys.size), np.int64(bound), keys, bounds)
+    launch_threads(device, _SOURCE, expression("find_bounds", keys.dtype), bound + 1, _THREADS, args)
+    return bounds
+
+
+def csr_transpose(device: Device, csr: Csr) -> Csr:
+    """Sort the entries by column, in which entries of one column keep the order of their rows."""
+    index, nnz = csr.indptr.dtype, csr.nnz
+    order, columns = _sorted(device, csr.indices, csr.num_cols)
+    indptr, rows = _bounds(device, columns, csr.num_cols), row_numbers(device, csr.indptr, nnz)
+    transposed = Csr(csr.shape[::-1], indptr, device.empty(nnz, index), device.empty(nnz, csr.dtype))
+    data, new_data = as_items(csr.data), as_items(transposed.data)
+    name = expression("place_entries", data.dtype, index, order.dtype)
+    launch_threads(
+        device, _SOURCE, name, nnz, _THREADS, (np.int64(nnz), order, rows, data, transposed.indices, new_data)
+    )
+    return transposed

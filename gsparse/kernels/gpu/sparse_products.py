@@ -1,0 +1,250 @@
+"""Products of two sparse matrices (contract: `gsparse.kernels.algebra`; kernels: `src/sparse_products.cu`).
+
+The rows of the result are put into classes (`row_classes.py`), each of which is computed by a kernel of its own: first
+to count the entries of each row, then to fill them in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.algebra import KnownProduct
+from gsparse.kernels.gpu import wide_rows
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.row_classes import (
+    COUNT_LIMITS,
+    FILL_LIMITS,
+    FIRST_TABLE,
+    WIDE,
+    Classes,
+    RowClass,
+    classify,
+    longest_rows,
+    num_products,
+)
+from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
+
+__all__ = ["instantiations", "spgemm", "spgemm_known", "spgemm_values"]
+
+_SOURCE = "sparse_products.cu"
+_THREADS = 128  # GS_PRODUCT_THREADS
+
+# Rows of up to 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
+_SORT_LANES, _REGISTERS = 8, (2, 4, 8)
+# Sorted keys have 32 bits if there are at most this many columns, else 64: six bits are for the number of the product.
+_NARROW_COLUMNS = 2**26 - 1
+# Rows up to which all of them are counted with the smallest table that holds any of them. To find out their classes
+# would take longer.
+_ONE_CLASS_ROWS = 20_000
+# Columns up to which a wide row has at most two windows of columns (wide_rows.py).
+_FEW_COLUMNS = 65_536
+# More products than any row has that is sorted.
+_MANY = 2**63
+# Entries of A from which on it pays to find out whether all rows are short if nobody knows: then they need no classes.
+_WORTH_A_LOOK = 100_000
+# The order of the products of short rows is kept while they are filled if it takes up to this part of the memory of the
+# result. Otherwise the products are sorted again.
+_SPARE_PART = 0.25
+# The tables of other rows: the lanes that share one, and its slots.
+_COUNT_TABLES = ((32, 512), (32, 1024), (128, 4096))
+_FILL_TABLES = ((8, 64), (32, 256), (128, 1024))
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The sorted order of the products of all rows, which have few (`spgemm_count_sorted`).
+
+    Attributes
+    ----------
+    registers : int
+        2, 4 or 8: a row has up to eight times as many products.
+    numbers : array of uint8, shape (num_rows * registers * 8,)
+        The numbers of the products of each row in the order of their columns.
+    firsts : array of uint64, shape (num_rows,)
+        A bit for each of them, set for the first product of each column.
+    """
+
+    registers: int
+    numbers: Array
+    firsts: Array
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.numbers.nbytes + self.firsts.nbytes)
+
+
+def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
+    """Count the entries of each row, fill the rows, and drop zeros. Synchronizes."""
+    c, classes, _ = _product(device, a, b, False)
+    has_wide_rows = any(group.number == WIDE for group in classes.classes)  # Their zeros set no flag.
+    is_clean = not c.nnz or not (has_wide_rows or device.counts.read_flag())  # synchronizes
+    return c if is_clean else drop_zeros(device, c)
+
+
+def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
+    """Keep the order of the products where all rows have few. Synchronizes."""
+    c, _, order = _product(device, a, b, True)
+    return KnownProduct(c, order)
+
+
+def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
+    """Fill the rows as the first product did, but for the columns. Synchronizes where the order is not known."""
+    c = known.result.with_data(device.empty(known.result.nnz, a.dtype))
+    if known.order is not None:
+        _fill_in_order(device, a, b, c, known.order, None)
+        return c.data
+    limits = FILL_LIMITS[b.num_cols <= _FEW_COLUMNS]
+    classes = classify(device, c.indptr[1:] - c.indptr[:-1], num_products(device, a, b), limits)
+    _fill(device, a, b, c, classes, False)
+    return c.data
+
+
+def _product(device: Device, a: Csr, b: Csr, keeps_order: bool) -> tuple[Csr, Classes, _Order | None]:
+    """Return A·B with an entry wherever a product contributes. Synchronizes."""
+    longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
+    if longest is None and a.nnz >= _WORTH_A_LOOK:
+        longest = longest_rows(device, a, b)  # synchronizes
+    most = _MANY if longest is None else longest[0] * longest[1]
+    registers = next((r for r in _REGISTERS if most <= r * _SORT_LANES), None)
+    if registers is not None and a.num_rows:
+        return _product_of_short_rows(device, a, b, registers, keeps_order)
+    index, is_narrow = a.indices.dtype, b.num_cols <= _FEW_COLUMNS
+    table = next((n for n, limit in enumerate(COUNT_LIMITS[0]) if most <= limit), None)
+    if table is not None and a.num_rows <= _ONE_CLASS_ROWS:
+        products = None
+        counted = Classes((RowClass(FIRST_TABLE + table, None, a.num_rows),), 0, a.indptr[:0], a.indptr[:0])
+    else:
+        products = num_products(device, a, b)
+        counted = classify(device, products, products, COUNT_LIMITS[is_narrow])  # synchronizes
+    sizes = _row_sizes(device, a, b, counted)
+    classes = classify(device, sizes, products, FILL_LIMITS[is_narrow])  # synchronizes
+    indptr = point_to_rows(device, sizes, classes.offsets, np.int64 if classes.total > MAX_INT32 else index)
+    a, b, c = _allocated(device, a, b, indptr, classes.total)
+    _fill(device, a, b, c, classes, True)
+    return c, classes, None
+
+
+def _allocated(device: Device, a: Csr, b: Csr, indptr: Array, nnz: int) -> tuple[Csr, Csr, Csr]:
+    """Return the factors with the index dtype of the product, and the product without columns and values."""
+    index = indptr.dtype
+    indices, data = device.empty(nnz, index), device.empty(nnz, a.dtype)
+    c = Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True)
+    return a.with_index_dtype(index), b.with_index_dtype(index), c
+
+
+def _product_of_short_rows(
+    device: Device, a: Csr, b: Csr, registers: int, keeps_order: bool
+) -> tuple[Csr, Classes, _Order | None]:
+    """Sort the products of each row once. Their order is kept until the rows are filled, if there is memory for it."""
+    index, num_rows, flag = a.indices.dtype, a.num_rows, device.empty(1, np.uint32)
+    order, sizes = _sorted_products(device, a, b, registers, flag)
+    indptr, nnz = row_pointers(device, sizes)  # synchronizes
+    classes = Classes((RowClass(_REGISTERS.index(registers) + 1, None, num_rows),), nnz, indptr[:0], flag)
+    is_kept = keeps_order or order.nbytes <= _SPARE_PART * nnz * (index.itemsize + a.dtype.itemsize)
+    kept_order = order if is_kept else None
+    del order
+    a, b, c = _allocated(device, a, b, indptr, nnz)
+    if kept_order is None:
+        _fill(device, a, b, c, classes, True)
+    else:
+        _fill_in_order(device, a, b, c, kept_order, flag)
+    return c, classes, kept_order
+
+
+def _sorted_products(device: Device, a: Csr, b: Csr, registers: int, flag: Array) -> tuple[_Order, Array]:
+    """Return the order of the products of each row, and its number of entries. The flag becomes 0."""
+    index, num_rows = a.indices.dtype, a.num_rows
+    numbers, firsts = device.empty(num_rows * registers * _SORT_LANES, np.uint8), device.empty(num_rows, np.uint64)
+    sizes = device.empty(num_rows, index)
+    structure = (a.indptr, a.indices, b.indptr, b.indices, sizes, numbers, firsts, flag)
+    name = expression("spgemm_count_sorted", index, _key_dtype(b.num_cols, index), registers)
+    launch_threads(device, _SOURCE, name, num_rows * _SORT_LANES, _THREADS, (np.int64(num_rows), None, *structure))
+    return _Order(registers, numbers, firsts), sizes
+
+
+def _fill_in_order(device: Device, a: Csr, b: Csr, c: Csr, order: _Order, flag: Array | None) -> None:
+    """Write the values of the product to `c`, and its columns if there is a flag, which is set if a value is 0."""
+    arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
+    name = expression("spgemm_fill_ordered", a.dtype, c.indices.dtype, order.registers, int(flag is not None))
+    args: Any = (np.int64(c.num_rows), order.numbers, order.firsts, *arrays, *_zero_flag(device, flag))
+    launch_threads(device, _SOURCE, name, c.num_rows * _SORT_LANES, _THREADS, args)
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names, (narrow, wide) = [], map(np.dtype, (np.uint32, np.uint64))
+    for index in INDEX_DTYPES:
+        names += [expression("spgemm_count", index, *table) for table in _COUNT_TABLES]
+        sorts = list(product([wide] if index == np.int64 else [narrow, wide], _REGISTERS))
+        names += [expression("spgemm_count_sorted", index, *sort) for sort in sorts]
+        for dtype, structure in product(COMPUTE_DTYPES, (0, 1)):
+            names += [expression("spgemm_fill", dtype, index, *table, structure) for table in _FILL_TABLES]
+            names += [expression("spgemm_fill_sorted", dtype, index, *sort, structure) for sort in sorts]
+            names += [expression("spgemm_fill_ordered", dtype, index, r, structure) for r in _REGISTERS]
+    return [(_SOURCE, name) for name in names]
+
+
+def _key_dtype(num_cols: int, index: Any) -> np.dtype[Any]:
+    """Return the dtype of the keys by which the products of a row are sorted."""
+    return np.dtype(np.uint32 if index == np.int32 and num_cols <= _NARROW_COLUMNS else np.uint64)
+
+
+def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
+    """Return the number of entries of each row of the product, for rows in these classes."""
+    index, classes = a.indices.dtype, counted.classes
+    # Rows without products are in no class, and those of wide rows are added up.
+    is_complete = sum(c.count for c in classes if c.number != WIDE) == a.num_rows
+    sizes = device.empty(a.num_rows, index) if is_complete else device.xp.zeros(a.num_rows, index)
+    structure = (a.indptr, a.indices, b.indptr, b.indices, sizes)
+    for c in classes:
+        if c.number == WIDE:
+            wide_rows.count(device, c, a, b, sizes)
+            continue
+        if c.number < FIRST_TABLE:
+            lanes, key = _SORT_LANES, _key_dtype(b.num_cols, index)
+            name = expression("spgemm_count_sorted", index, key, _REGISTERS[c.number - 1])
+        else:
+            lanes, slots = _COUNT_TABLES[c.number - FIRST_TABLE]
+            name = expression("spgemm_count", index, lanes, slots)
+        args = (np.int64(c.count), c.rows, *structure, *((None, None, None) if c.number < FIRST_TABLE else ()))
+        launch_threads(device, _SOURCE, name, c.count * lanes, _THREADS, args)
+    return sizes
+
+
+def _zero_flag(device: Device, flag: Array | None) -> tuple[Array | None, Array | None]:
+    """Return the arguments that make kernels tell of sums that are 0 (struct ZeroFlag, products.cuh)."""
+    if flag is None:
+        return None, None
+    device.counts.lower_flag()
+    return flag, device.counts.flag
+
+
+def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: bool) -> None:
+    """Write the values of the product to `c`, and its columns if `structure`. The flag is set if a value is 0."""
+    index = c.indices.dtype
+    arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
+    flags = _zero_flag(device, classes.flag if structure else None)
+    for group in classes.classes:
+        rows = None if group.rows is None else group.rows.astype(index, copy=False)
+        if group.number == WIDE:
+            if structure:
+                wide_rows.fill_columns(device, rows, group.count, a, b, c)
+            wide_rows.fill_values(device, rows, group.count, a, b, c)
+            continue
+        if group.number < FIRST_TABLE:
+            lanes, key = _SORT_LANES, _key_dtype(c.num_cols, index)
+            name = expression("spgemm_fill_sorted", a.dtype, index, key, _REGISTERS[group.number - 1], int(structure))
+        else:
+            lanes, slots = _FILL_TABLES[group.number - FIRST_TABLE]
+            name = expression("spgemm_fill", a.dtype, index, lanes, slots, int(structure))
+        args = (np.int64(group.count), rows, *arrays, *flags)
+        launch_threads(device, _SOURCE, name, group.count * lanes, _THREADS, args)

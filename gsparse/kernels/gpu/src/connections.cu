@@ -1,0 +1,172 @@
+// connections.cu - the first passes of smoothed aggregation: weights of blocks, what connections are compared with, and
+// which of them are strong (gsparse/kernels/aggregation.py).
+//
+// A group of lanes owns a node, and reads the entries of its rows side by side (coalesced). Shared memory holds a value
+// for each warp. Sums that decide anything have a fixed order; only integers, and the bits of positive numbers, whose
+// order is that of the numbers, are combined by atomic operations.
+// Source: P. Vanek, J. Mandel and M. Brezina, "Algebraic multigrid by smoothed aggregation for second and fourth order
+// elliptic problems", Computing 56, 1996.
+#include "search.cuh"
+#include "weights.cuh"
+
+// Threads of a block.
+enum { GS_CONNECTION_THREADS = 256 };
+
+// ---------------------------------------------------------------------------- blocks
+
+// Merge the rows of each node: lane q of a group has row q. If FILLS is 0, only the number of blocks is written.
+template <class T, class Index, int WIDTH, int FILLS>
+GS_KERNEL_OF(GS_CONNECTION_THREADS)
+merge_blocks(long long num_nodes, int block_size, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+             const T *__restrict__ data, Index *__restrict__ sizes, const Index *__restrict__ node_indptr,
+             Index *__restrict__ node_indices, double *__restrict__ node_data) {
+  const long long node = gs_thread() / WIDTH, none = 0x7fffffffffffffffll;
+  const int lane = gs_lane<WIDTH>();
+  const bool has_row = node < num_nodes && lane < block_size;
+  const long long row = has_row ? node * block_size + lane : 0;
+  Index place = has_row ? indptr[row] : Index(0);
+  const Index end = has_row ? indptr[row + 1] : Index(0);
+  Index to = FILLS && node < num_nodes ? node_indptr[node] : Index(0);
+  bool has_diagonal = node >= num_nodes;
+  int count = 0;
+  for (;;) {
+    const long long own = place < end ? static_cast<long long>(indices[place]) / block_size : none;
+    const long long first = gs_group_min<WIDTH>(own), block = has_diagonal || first < node ? first : node;
+    if (!gs_any(block != none)) break;
+    has_diagonal = has_diagonal || block == node;
+    double square = 0;
+    for (; place < end && static_cast<long long>(indices[place]) / block_size == block; ++place)
+      square += gs_square(data[place]);
+    if (FILLS) {
+      double total = 0;
+      for (int q = 0; q < block_size; ++q) total += gs_shfl(square, q, WIDTH);
+      if (lane == 0 && block != none) {
+        node_indices[to] = Index(block);
+        node_data[to] = gs_rounded(sqrt(total));
+        ++to;
+      }
+    }
+    count += block != none;
+  }
+  if (!FILLS && lane == 0 && node < num_nodes) sizes[node] = Index(count);
+}
+
+// ---------------------------------------------------------------------------- rows
+
+// Add a count up, and find the greatest bound, over all blocks. All threads of the block take part.
+__device__ __forceinline__ void gs_leave_totals(Mask count, double bound, Mask *totals) {
+  GS_SHARED(Mask, counts, GS_CONNECTION_THREADS / GS_WARP);
+  GS_SHARED(double, bounds, GS_CONNECTION_THREADS / GS_WARP);
+  count = Mask(gs_group_sum<GS_WARP>(static_cast<long long>(count)));
+  bound = gs_group_max<GS_WARP>(bound);
+  if (threadIdx.x % GS_WARP == 0) {
+    counts[threadIdx.x / GS_WARP] = count;
+    bounds[threadIdx.x / GS_WARP] = bound;
+  }
+  __syncthreads();
+  if (threadIdx.x) return;
+  for (int w = 1; w < GS_CONNECTION_THREADS / GS_WARP; ++w) {
+    count += counts[w];
+    bound = bounds[w] <= bound ? bound : bounds[w];  // NaN wins
+  }
+  union {
+    double number;
+    Mask bits;
+  } v;
+  v.number = bound;
+  if (count) atomicAdd(totals, count);
+  if (v.bits > gs_fresh(totals + 1)) atomicMax(totals + 1, v.bits);
+}
+
+// The scale of each node: the greatest weight of its row off the diagonal (`measure` 0) or that of the diagonal (1).
+// totals[0] += the entries that are dropped; totals[1] becomes the bits of Gershgorin's bound for the filtered matrix.
+// Node values N are those of the matrix itself if BLOCKS is 0, else weights.
+template <class T, class N, class Index, int WIDTH, int BLOCKS>
+GS_KERNEL_OF(GS_CONNECTION_THREADS)
+examine_rows(long long num_nodes, int block_size, int measure, double theta, const Index *__restrict__ indptr,
+             const Index *__restrict__ indices, const T *__restrict__ data, const Index *__restrict__ node_indptr,
+             const Index *__restrict__ node_indices, const N *__restrict__ node_data, double *__restrict__ scales,
+             Mask *totals) {
+  typedef typename Wide<T>::type C;
+  const long long node = gs_thread() / WIDTH;
+  const int lane = gs_lane<WIDTH>(), size = BLOCKS ? block_size : 1;
+  const bool owned = node < num_nodes;
+  const Index begin = owned ? node_indptr[node] : Index(0), end = owned ? node_indptr[node + 1] : Index(0);
+  double scale = 0;
+  for (Index e = begin + lane; e < end; e += WIDTH)
+    if ((node_indices[e] == node) == (measure == 1)) {
+      const double weight = gs_weight(node_data[e]);
+      scale = scale < weight ? weight : scale;
+    }
+  scale = gs_group_max<WIDTH>(scale);
+  if (owned && lane == 0) scales[node] = scale;
+  Mask dropped = 0;
+  double bound = 0;
+  for (int q = 0; q < size; ++q) {
+    const long long row = owned ? node * size + q : 0;
+    const Index row_end = owned ? indptr[row + 1] : Index(0);
+    C diagonal = Scalar<C>::zero(), lumped = Scalar<C>::zero();
+    double total = 0;
+    for (Index k = owned ? indptr[row] + Index(lane) : row_end; k < row_end; k += WIDTH) {
+      const long long column = indices[k], other = BLOCKS ? column / size : column;
+      const C value = Widen<C>::from(data[k]);
+      if (column == row) {
+        diagonal = value;
+        continue;
+      }
+      const Index e = BLOCKS && theta != 0 ? gs_lower_bound(node_indices, begin, end, other) : begin;
+      const bool kept = BLOCKS ? gs_keeps(node, other, node_data[e], scale, theta)
+                               : gs_keeps(node, other, data[k], scale, theta);
+      dropped += !kept;
+      // What is dropped is added to the diagonal, or to an entry beside it in the node's own block.
+      if (!kept && (!BLOCKS || column % size == q)) lumped = gs_add(lumped, value);
+      else total += sqrt(gs_real(gs_abs2(value)));
+    }
+    total = gs_group_sum<WIDTH>(total);
+    diagonal = gs_group_sum<WIDTH>(diagonal);
+    lumped = gs_add(diagonal, gs_group_sum<WIDTH>(lumped));
+    const double divisor = sqrt(gs_real(gs_abs2(gs_safe_diagonal(lumped, diagonal))));
+    const double of_row = (total + sqrt(gs_real(gs_abs2(lumped)))) / divisor;
+    if (owned && lane == 0 && divisor != 0 && !(of_row <= bound)) bound = of_row;
+  }
+  gs_leave_totals(dropped, bound, totals);
+}
+
+// ---------------------------------------------------------------------------- strong entries
+
+template <class N, class Index>
+__device__ __forceinline__ bool gs_is_strong(long long row, Index column, N value, double scale,
+                                             const double *__restrict__ scales, double square) {
+  if (column == row) return true;
+  const double weight = gs_weight(value);
+  return weight > 0 && gs_product(weight, weight) >= gs_product(square, gs_product(scale, scales[column]));
+}
+
+// Count the strong entries of each row, or copy them in their order (COPIES).
+template <class N, class Index, int WIDTH, int COPIES>
+GS_KERNEL_OF(GS_CONNECTION_THREADS)
+select_strong(long long num_rows, double square, const double *__restrict__ scales, const Index *__restrict__ indptr,
+              const Index *__restrict__ indices, const N *__restrict__ data, Index *__restrict__ sizes,
+              const Index *__restrict__ new_indptr, Index *__restrict__ new_indices, N *__restrict__ new_data) {
+  const long long row = gs_thread() / WIDTH;
+  const int lane = gs_lane<WIDTH>();
+  const bool owned = row < num_rows;
+  const Index begin = owned ? indptr[row] : Index(0), end = owned ? indptr[row + 1] : Index(0);
+  const double scale = owned ? scales[row] : 0;
+  Index to = COPIES && owned ? new_indptr[row] : Index(0);
+  int count = 0;
+  for (Index first = begin; gs_any(first < end); first += WIDTH) {
+    const Index k = first + lane;
+    const bool has = k < end;
+    const bool strong = has && gs_is_strong(row, indices[has ? k : begin], data[has ? k : begin], scale, scales, square);
+    const Mask lanes = gs_group_ballot<WIDTH>(strong);
+    if (COPIES && strong) {
+      const Index place = to + gs_num_bits(lanes & ((1ull << lane) - 1));
+      new_indices[place] = indices[k];
+      new_data[place] = data[k];
+    }
+    to += gs_num_bits(lanes);
+    count += gs_num_bits(lanes);
+  }
+  if (!COPIES && owned && lane == 0) sizes[row] = Index(count);
+}

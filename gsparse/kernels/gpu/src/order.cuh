@@ -1,0 +1,17 @@
+// order.cuh - which of two values is equal to, or less than, the other. Complex numbers compare as in SciPy: by the real
+// parts, then by the imaginary parts. `flip` turns the order of unsigned integers into that of signed ones.
+#pragma once
+#include "scalar.cuh"
+
+// Numbers are compared in double precision: comparisons of float take subnormals for 0 (-ftz=true).
+template <class R> __device__ __forceinline__ R gs_exact(R a) { return a; }
+__device__ __forceinline__ double gs_exact(float a) { return gs_widen(a); }
+template <class R> __device__ __forceinline__ bool gs_equal(R a, R b) { return gs_exact(a) == gs_exact(b); }
+template <class R> __device__ __forceinline__ bool gs_equal(Complex<R> a, Complex<R> b) {
+  return gs_equal(a.re, b.re) && gs_equal(a.im, b.im);
+}
+template <class R> __device__ __forceinline__ bool gs_less(R a, R b, long long) { return gs_exact(a) < gs_exact(b); }
+__device__ __forceinline__ bool gs_less(long long a, long long b, long long flip) { return (a ^ flip) < (b ^ flip); }
+template <class R> __device__ __forceinline__ bool gs_less(Complex<R> a, Complex<R> b, long long) {
+  return gs_equal(a.re, b.re) ? gs_exact(a.im) < gs_exact(b.im) : gs_exact(a.re) < gs_exact(b.re);
+}

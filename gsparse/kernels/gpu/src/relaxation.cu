@@ -1,0 +1,157 @@
+// relaxation.cu - Gauss-Seidel sweeps and projections on rows. The rows are stored group by group, and the rows of one
+// group do not depend on each other (gsparse/kernels/relaxation.py):
+//
+//     bounds    0         4       7   9          places of the groups
+//     order     r r r r | r r r | r r            blocks of rows, group by group
+//               group 0   group 1
+//
+// A launch visits the groups `first`, first + step, ... before `last`: either one group, with as many blocks as its rows
+// need, or several small ones with one block, which waits at a barrier after each of them. LANES consecutive lanes own a
+// row: they read its entries side by side (coalesced) and add up with a tree of shuffles. Vectors are read where other
+// threads may have written during the launch, so not from the cache of the multiprocessor (gs_fresh). Blocks along y are
+// right-hand sides. Sums have a fixed order and nothing is atomic, so that results are always the same.
+// Source: Y. Saad, "Iterative Methods for Sparse Linear Systems", chapters 4 and 12 (multicoloured Gauss-Seidel) and 8
+// (projections on rows: S. Kaczmarz, 1937).
+#include "scalar.cuh"
+
+// Threads of a block, and blocks for which a multiprocessor must have registers.
+enum { GS_SWEEP_THREADS = 256, GS_BLOCKS = 4 };
+
+// The rows of a matrix in the order of the groups.
+template <class T, class Index> struct OrderedRows {
+  const Index *indptr, *indices;
+  const T *data;
+
+  // Return start minus the sum of data[k] * v[indices[k]] over a row, valid in the first of its lanes. All lanes of the
+  // warp take part, also those without a row.
+  template <int LANES> __device__ __forceinline__ T residual(bool owned, long long place, T start, const T *v) const {
+    const Index end = owned ? indptr[place + 1] : Index(0);
+    T sum = Scalar<T>::zero();
+#pragma unroll 2
+    for (Index k = owned ? indptr[place] + Index(threadIdx.x % LANES) : end; k < end; k += LANES)
+      sum = gs_fma(gs_load(data + k), gs_fresh(v + gs_load(indices + k)), sum);
+    return gs_difference(start, gs_group_sum<LANES>(sum));
+  }
+};
+
+template <int WIDTH, class R> __device__ __forceinline__ R gs_of_first(R v) { return gs_shfl(v, 0, WIDTH); }
+template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_of_first(Complex<R> v) {
+  return {gs_of_first<WIDTH>(v.re), gs_of_first<WIDTH>(v.im)};
+}
+
+// Begin a sweep from x = 0: x_i = W_i b_i for the first `count` blocks in the order, and 0 for all others. A thread owns
+// an element of x. `size` is the number of rows of a block; the last block may have fewer, and then the place of a row
+// that does not exist is empty.
+template <class T, class Index>
+GS_KERNEL_OF(GS_SWEEP_THREADS)
+begin_sweep(long long num_places, long long num_rows, long long first, long long count, int size,
+            const Index *__restrict__ order, const T *__restrict__ weights, const T *__restrict__ b,
+            T *__restrict__ x) {
+  const long long place = gs_thread();
+  if (place >= num_places) return;
+  b += blockIdx.y * num_rows;
+  x += blockIdx.y * num_rows;
+  const long long block = place / size, begin = static_cast<long long>(order[block]) * size;
+  const long long row = begin + place % size;
+  if (row >= num_rows) return;
+  T sum = Scalar<T>::zero();
+  if (block >= first && block < first + count)
+    for (int j = 0; j < size && begin + j < num_rows; ++j)
+      sum = gs_fma(gs_load(weights + place * size + j), gs_load(b + begin + j), sum);
+  x[row] = sum;
+}
+
+// x_i += w_i (b_i - (A x)_i), group by group.
+template <class T, class Index, int LANES>
+GS_KERNEL_FOR(GS_SWEEP_THREADS, GS_BLOCKS)
+sweep_rows(int first, int last, int step, const long long *__restrict__ bounds, const Index *__restrict__ order,
+           const Index *__restrict__ indptr, const Index *__restrict__ indices, const T *__restrict__ data,
+           const T *__restrict__ weights, long long num_rows, const T *__restrict__ b, T *x) {
+  const OrderedRows<T, Index> rows = {indptr, indices, data};
+  b += blockIdx.y * num_rows;
+  x += blockIdx.y * num_rows;
+  const int slots = blockDim.x / LANES;  // rows that the block visits at once
+  for (int group = first; group != last; group += step) {
+    const long long end = bounds[group + 1];
+    for (long long base = bounds[group] + static_cast<long long>(blockIdx.x) * slots; base < end;
+         base += static_cast<long long>(gridDim.x) * slots) {
+      const long long place = base + threadIdx.x / LANES;
+      const bool owned = place < end;
+      const long long row = owned ? order[place] : 0;
+      const T sum = rows.template residual<LANES>(owned, place, gs_load(b + row), x);
+      if (owned && threadIdx.x % LANES == 0) x[row] = gs_fma(gs_load(weights + place), sum, gs_fresh(x + row));
+    }
+    if (group + step != last) __syncthreads();
+  }
+}
+
+// The same with blocks of `size` rows: x_i += W_i (b_i - (A x)_i). The residuals of the rows that the thread block visits
+// at once, whole blocks of them, are kept in shared memory.
+template <class T, class Index, int LANES>
+GS_KERNEL_FOR(GS_SWEEP_THREADS, GS_BLOCKS)
+sweep_blocks(int first, int last, int step, int size, const long long *__restrict__ bounds,
+             const Index *__restrict__ order, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+             const T *__restrict__ data, const T *__restrict__ weights, long long num_rows, const T *__restrict__ b,
+             T *x) {
+  GS_SHARED(T, residuals, GS_SWEEP_THREADS / LANES);
+  const OrderedRows<T, Index> rows = {indptr, indices, data};
+  b += blockIdx.y * num_rows;
+  x += blockIdx.y * num_rows;
+  const int slots = blockDim.x / LANES / size;  // blocks of rows
+  const int slot = threadIdx.x / LANES, in_block = slot % size;
+  for (int group = first; group != last; group += step) {
+    const long long end = bounds[group + 1];
+    for (long long base = bounds[group] + static_cast<long long>(blockIdx.x) * slots; base < end;
+         base += static_cast<long long>(gridDim.x) * slots) {
+      const long long block = base + slot / size, place = block * size + in_block;
+      const bool in_range = slot < slots * size && block < end;
+      const long long number = in_range ? static_cast<long long>(order[block]) * size + in_block : 0;
+      const bool owned = in_range && number < num_rows;
+      const long long row = owned ? number : 0;
+      const T sum = rows.template residual<LANES>(owned, place, gs_load(b + row), x);
+      if (threadIdx.x % LANES == 0) residuals[slot] = owned ? sum : Scalar<T>::zero();
+      __syncthreads();
+      if (owned && threadIdx.x % LANES == 0) {
+        T value = gs_fresh(x + row);
+        for (int j = 0; j < size; ++j)
+          value = gs_fma(gs_load(weights + place * size + j), residuals[slot - in_block + j], value);
+        x[row] = value;
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// e = w (b_i - g v) and v += e conj(g) for each row i, where g is the stored row and b is `other`. With `of_residual`, b
+// is 0, and other_i -= e. Rows of one group have no column in common.
+template <class T, class Index, int LANES>
+GS_KERNEL_FOR(GS_SWEEP_THREADS, GS_BLOCKS)
+project_rows(int first, int last, int step, const long long *__restrict__ bounds, const Index *__restrict__ order,
+             const Index *__restrict__ indptr, const Index *__restrict__ indices, const T *__restrict__ data,
+             const T *__restrict__ weights, long long num_rows, int of_residual, T *v, T *other) {
+  const OrderedRows<T, Index> rows = {indptr, indices, data};
+  const long long offset = blockIdx.y * num_rows;
+  v += offset;
+  other += offset;
+  const int slots = blockDim.x / LANES;
+  for (int group = first; group != last; group += step) {
+    const long long end = bounds[group + 1];
+    for (long long base = bounds[group] + static_cast<long long>(blockIdx.x) * slots; base < end;
+         base += static_cast<long long>(gridDim.x) * slots) {
+      const long long place = base + threadIdx.x / LANES;
+      const bool owned = place < end;
+      const long long row = owned ? order[place] : 0;
+      const T start = of_residual ? Scalar<T>::zero() : other[row];
+      const T sum = gs_of_first<LANES>(rows.template residual<LANES>(owned, place, start, v));
+      const T e = owned ? gs_fma(gs_load(weights + place), sum, Scalar<T>::zero()) : Scalar<T>::zero();
+      const Index stop = owned ? indptr[place + 1] : Index(0);
+#pragma unroll 2
+      for (Index k = owned ? indptr[place] + Index(threadIdx.x % LANES) : stop; k < stop; k += LANES) {
+        T *target = v + gs_load(indices + k);
+        *target = gs_fma(e, Scalar<T>::conjugate(gs_load(data + k)), gs_fresh(target));
+      }
+      if (owned && of_residual && threadIdx.x % LANES == 0) other[row] = gs_difference(other[row], e);
+    }
+    if (group + step != last) __syncthreads();
+  }
+}

@@ -1,0 +1,193 @@
+// sparse_edits.cu - single entries of a sparse matrix: found, added up, inserted, and put into a dense array.
+//
+// A sample is a row and a column. If columns rise within each row, a thread finds its sample by a binary search. If not,
+// a warp has a sample and reads the whole row, neighbouring lanes neighbouring entries.
+//
+// New entries are inserted in two passes. The first one finds the place of each new entry: the number of old entries
+// before it. The second one moves each old entry by the number of new ones that come before it:
+//
+//      old columns   1 4 6 | 0 9        new entries   (row 0, column 5), (row 1, column 3)
+//      places        2 and 4            result        1 4 5 6 | 0 3 9
+#include "scalar.cuh"
+#include "search.cuh"
+
+// The number of elements of a sorted array that are at most `value`.
+__device__ __forceinline__ long long gs_count_up_to(const long long *__restrict__ sorted, long long size, long long value) {
+  return gs_lower_bound(sorted, 0ll, size, value + 1);
+}
+
+__device__ __forceinline__ long long gs_group_minimum(long long v) {
+#pragma unroll
+  for (int d = GS_WARP / 2; d > 0; d >>= 1) {
+    const long long other = gs_shfl_down(v, d, GS_WARP);
+    if (other < v) v = other;
+  }
+  return v;
+}
+
+// ---------------------------------------------------------------------------- samples
+
+// The position of the entry at each sample; -1 if there is none, -2 if there are several.
+template <class Index>
+GS_KERNEL find_entries(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
+                       int is_sorted, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                       long long *__restrict__ positions) {
+  if (is_sorted) {
+    const long long sample = gs_thread();
+    if (sample >= count) return;
+    const long long column = columns[sample];
+    const Index end = indptr[rows[sample] + 1], k = gs_lower_bound(indices, indptr[rows[sample]], end, column);
+    positions[sample] = k < end && indices[k] == column ? static_cast<long long>(k) : -1;
+    return;
+  }
+  const long long sample = gs_thread() / GS_WARP, lane = threadIdx.x % GS_WARP, none = ~(1ll << 63);
+  long long first = none, found = 0;
+  if (sample < count) {
+    const long long column = columns[sample], end = indptr[rows[sample] + 1];
+    for (long long k = indptr[rows[sample]] + lane; k < end; k += GS_WARP)
+      if (indices[k] == column) {
+        if (!found) first = k;
+        ++found;
+      }
+  }
+  first = gs_group_minimum(first);
+  found = gs_group_sum<GS_WARP>(found);
+  if (sample < count && lane == 0) positions[sample] = found == 1 ? first : found ? -2 : -1;
+}
+
+// The entry at each sample; all bits are 0 if there is none.
+template <class Item, class Index>
+GS_KERNEL sample_sorted(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
+                        const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                        const Item *__restrict__ data, Item *__restrict__ values) {
+  const long long sample = gs_thread();
+  if (sample >= count) return;
+  const long long column = columns[sample];
+  const Index end = indptr[rows[sample] + 1], k = gs_lower_bound(indices, indptr[rows[sample]], end, column);
+  values[sample] = k < end && indices[k] == column ? data[k] : Scalar<Item>::zero();
+}
+
+// The sum of the entries at each sample, in an order that depends on their places in the row alone.
+template <class T, class Index>
+GS_KERNEL sample_entries(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
+                         const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                         const T *__restrict__ data, T *__restrict__ sums) {
+  const long long sample = gs_thread() / GS_WARP, lane = threadIdx.x % GS_WARP;
+  T sum = Scalar<T>::zero();
+  if (sample < count) {
+    const long long column = columns[sample], end = indptr[rows[sample] + 1];
+    for (long long k = indptr[rows[sample]] + lane; k < end; k += GS_WARP)
+      if (indices[k] == column) sum = gs_add(sum, data[k]);
+  }
+  sum = gs_group_sum<GS_WARP>(sum);
+  if (sample < count && lane == 0) sums[sample] = sum;
+}
+
+// data[positions[i]] = values[i], or values[0] for all if there is one value; negative positions are left out.
+template <class Item>
+GS_KERNEL put_values(long long count, int is_one, const long long *__restrict__ positions,
+                     const Item *__restrict__ values, Item *__restrict__ data) {
+  const long long i = gs_thread();
+  if (i < count && positions[i] >= 0) data[positions[i]] = values[is_one ? 0 : i];
+}
+
+// ---------------------------------------------------------------------------- insertions
+
+// The number of old entries before each new one: those of earlier rows, and if rows are sorted, those of its own row that
+// have smaller columns.
+template <class Index>
+GS_KERNEL insertion_places(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
+                           int is_sorted, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                           long long *__restrict__ places) {
+  const long long i = gs_thread();
+  if (i >= count) return;
+  const Index begin = indptr[rows[i]], end = indptr[rows[i] + 1];
+  places[i] = is_sorted ? gs_lower_bound(indices, begin, end, columns[i]) : begin;
+}
+
+// A thread moves an old entry, a new entry and a row pointer.
+template <class Item, class Index>
+GS_KERNEL insert_entries(long long nnz, long long num_rows, long long count, const Index *__restrict__ indptr,
+                         const Index *__restrict__ indices, const Item *__restrict__ data,
+                         const long long *__restrict__ rows, const long long *__restrict__ columns,
+                         const Item *__restrict__ values, const long long *__restrict__ places,
+                         Index *__restrict__ new_indptr, Index *__restrict__ new_indices, Item *__restrict__ new_data) {
+  const long long t = gs_thread();
+  if (t < nnz) {
+    const long long to = t + gs_count_up_to(places, count, t);
+    new_indices[to] = indices[t];
+    new_data[to] = data[t];
+  }
+  if (t < count) {
+    const long long to = t + places[t];
+    new_indices[to] = Index(columns[t]);
+    new_data[to] = values[t];
+  }
+  if (t <= num_rows) new_indptr[t] = indptr[t] + Index(gs_count_up_to(rows, count, t - 1));
+}
+
+// ---------------------------------------------------------------------------- missing entries, dense arrays
+
+// The columns that each row lacks: a thread a missing entry. Row r lacks num_cols - (its length) columns, so those of all
+// rows before it are r*num_cols - indptr[r]. Before the entry at place j of a row, (its column) - j columns are missing.
+template <class Index>
+GS_KERNEL missing_entries(long long count, long long num_rows, long long num_cols, const Index *__restrict__ indptr,
+                          const Index *__restrict__ indices, Index *__restrict__ new_indptr,
+                          Index *__restrict__ new_indices) {
+  const long long t = gs_thread();
+  if (t <= num_rows) new_indptr[t] = Index(t * num_cols - indptr[t]);
+  if (t >= count) return;
+  long long row = 0, last = num_rows - 1;
+  while (row < last) {  // the last row before which at most t entries are missing
+    const long long middle = last - (last - row) / 2;
+    if (middle * num_cols - indptr[middle] <= t) row = middle;
+    else last = middle - 1;
+  }
+  const long long begin = indptr[row], length = indptr[row + 1] - begin, number = t - (row * num_cols - begin);
+  long long from = 0, to = length;
+  while (from < to) {  // the first entry before which more than `number` columns are missing
+    const long long middle = from + (to - from) / 2;
+    if (indices[begin + middle] - middle > number) to = middle;
+    else from = middle + 1;
+  }
+  new_indices[t] = Index(number + from);
+}
+
+// Sums in any type: numbers wrap modulo the size of their type, and booleans are true if one of them is.
+template <class T> __device__ __forceinline__ T gs_total(T a, T b, int) { return gs_add(a, b); }
+__device__ __forceinline__ int gs_total(int a, int b, int) { return int(unsigned(a) + unsigned(b)); }
+__device__ __forceinline__ unsigned short gs_total(unsigned short a, unsigned short b, int) { return a + b; }
+__device__ __forceinline__ unsigned char gs_total(unsigned char a, unsigned char b, int is_boolean) {
+  return is_boolean ? a | b : a + b;
+}
+
+// Adds each entry to its place in a dense array whose rows are contiguous: a thread an entry, of which there is one for
+// each place.
+template <class T, class Index>
+GS_KERNEL add_entries(long long nnz, long long num_cols, int is_boolean, const Index *__restrict__ rows,
+                      const Index *__restrict__ indices, const T *__restrict__ data, T *__restrict__ dense) {
+  const long long k = gs_thread();
+  if (k >= nnz) return;
+  T *const place = dense + static_cast<long long>(rows[k]) * num_cols + indices[k];
+  *place = gs_total(*place, data[k], is_boolean);
+}
+
+// The same where places may have several entries, which are added in their order: a thread a row.
+template <class T, class Index>
+GS_KERNEL add_rows(long long num_rows, long long num_cols, int is_boolean, const Index *__restrict__ indptr,
+                   const Index *__restrict__ indices, const T *__restrict__ data, T *__restrict__ dense) {
+  const long long row = gs_thread();
+  if (row >= num_rows) return;
+  for (Index k = indptr[row]; k < indptr[row + 1]; ++k) {
+    T *const place = dense + row * num_cols + indices[k];
+    *place = gs_total(*place, data[k], is_boolean);
+  }
+}
+
+// The element of a dense array at the place of each entry; strides count elements.
+template <class Item, class Index>
+GS_KERNEL take_elements(long long nnz, long long row_stride, long long column_stride, const Index *__restrict__ rows,
+                        const Index *__restrict__ indices, const Item *__restrict__ dense, Item *__restrict__ elements) {
+  const long long k = gs_thread();
+  if (k < nnz) elements[k] = dense[rows[k] * row_stride + indices[k] * column_stride];
+}

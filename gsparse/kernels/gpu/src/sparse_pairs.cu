@@ -1,0 +1,281 @@
+// sparse_pairs.cu - two sparse matrices of one shape with sorted rows, combined entry by entry: sums, maxima, products of
+// entries, comparisons. An entry that only one of the matrices has is combined with 0.
+//
+// The two rows are merged, column by column, with the entry of A before an entry of B in the same column:
+//
+//     A's row       1 3     7          merged    1 3 3 4 7 9 |      the end of the row is a position, too
+//     B's row         3 4     9        result    1 3   4 7 9        if nothing becomes 0
+//
+// The merged rows one after the other are cut into tiles of equal size (Green, McColl and Bader 2012; Merrill
+// and Garland 2016). Where each tile begins in A and B is found by a search for the row and one within the row (the merge
+// path): in a launch of its own with a warp for each tile, since a block that searched for itself would have nothing else
+// to do meanwhile. A block brings its parts of A and B to shared memory. Each thread finds its first position by the same
+// two searches and merges several positions one after the other.
+//
+// As in sparse_rows.cu, a launch counts the entries of each tile's result, and another one merges again and writes them.
+// Reads: A and B, twice. Writes: the result.
+#include "search.cuh"
+#include "tiles.cuh"
+
+// Positions of a thread, for values and columns of up to 12 bytes and of more, and positions of a tile.
+template <class T, class Index> struct Pair {
+  enum { items = sizeof(T) + sizeof(Index) > 12 ? 4 : 8, tile = items * GS_TILE_THREADS };
+};
+
+// Operations on two values, by number (gsparse.kernels.algebra.OPERATIONS). They compare as order.cuh does.
+enum { GS_PLUS, GS_MINUS, GS_TIMES, GS_MAXIMUM, GS_MINIMUM, GS_NOT_EQUAL, GS_LESS, GS_GREATER };
+
+template <class T> __device__ __forceinline__ T gs_combined(int operation, long long flip, T a, T b, T *) {
+  switch (operation) {
+    case GS_PLUS: return gs_add(a, b);
+    case GS_MINUS: return gs_difference(a, b);
+    case GS_TIMES: return gs_fma(a, b, Scalar<T>::zero());
+    case GS_MAXIMUM: return gs_less(a, b, flip) ? b : a;
+    default: return gs_less(b, a, flip) ? b : a;
+  }
+}
+template <class T>
+__device__ __forceinline__ unsigned char gs_combined(int operation, long long flip, T a, T b, unsigned char *) {
+  switch (operation) {
+    case GS_NOT_EQUAL: return !gs_equal(a, b);
+    case GS_LESS: return gs_less(a, b, flip);
+    default: return gs_less(b, a, flip);
+  }
+}
+
+// A matrix with sorted rows.
+template <class T, class Index> struct Rows {
+  const Index *__restrict__ indptr, *__restrict__ indices;
+  const T *__restrict__ data;
+};
+
+// Where a tile begins in the merged rows: a row, and the entries of A and B that come next.
+struct Place {
+  long long row, a, b;
+};
+
+// How many of the first `count` positions of a merged row are entries of A. `a` and `b` are the columns of the two rows,
+// of lengths a_length and b_length.
+template <class Index>
+__device__ __forceinline__ long long gs_merge_path(const Index *a, long long a_length, const Index *b, long long b_length,
+                                                   long long count) {
+  long long low = count > b_length ? count - b_length : 0, high = count < a_length ? count : a_length;
+  while (low < high) {
+    const long long middle = low + (high - low) / 2;
+    if (a[middle] <= b[count - 1 - middle]) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// places[3 * t], and the two elements after it: where tile t begins (Place), and for t = the number of tiles, where the
+// last one ends. A warp each.
+template <class Index>
+GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, long long size, const Index *__restrict__ a_indptr,
+                                          const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
+                                          const Index *__restrict__ b_indices, long long *__restrict__ places) {
+  const long long tile = gs_thread() / GS_WARP, tiles = (size + tile_size - 1) / tile_size;
+  if (tile > tiles) return;
+  const long long position = tile * tile_size < size ? tile * tile_size : size;
+  const auto begins = [&](long long r) { return static_cast<long long>(a_indptr[r]) + b_indptr[r] + r; };
+  const long long row = gs_row_at(num_rows, position, begins), count = position - begins(row);
+  Place place = {row, a_indptr[row], b_indptr[row]};
+  if (count) {
+    const long long of_a = gs_merge_path(a_indices + place.a, a_indptr[row + 1] - place.a, b_indices + place.b,
+                                         b_indptr[row + 1] - place.b, count);
+    place.a += of_a;
+    place.b += count - of_a;
+  }
+  if (threadIdx.x % GS_WARP) return;
+  places[3 * tile] = place.row;
+  places[3 * tile + 1] = place.a;
+  places[3 * tile + 2] = place.b;
+}
+
+// The result of a thread: up to Pair::items entries, and the rows that end among its positions.
+template <class T, class Index, class Out> struct Merged {
+  Index columns[Pair<T, Index>::items];
+  Out values[Pair<T, Index>::items];
+  unsigned has_entry, ends_row;  // a bit for each position
+  int first_row;                 // of the thread, less that of the tile
+};
+
+// Merges the positions of this thread. All threads of the block take part; `columns` has room for Pair::tile + 2 columns
+// and `values` for Pair::tile + 1 values. Returns the first row of the tile.
+template <class T, class Index, class Out>
+__device__ __forceinline__ long long gs_merge_tile(int operation, long long flip, long long num_rows, long long size,
+                                                   Rows<T, Index> a, Rows<T, Index> b, const long long *places,
+                                                   Index *columns, T *values, Merged<T, Index, Out> *merged) {
+  const int ITEMS = Pair<T, Index>::items, TILE = Pair<T, Index>::tile;
+  GS_SHARED(short, a_begins, TILE + 2);
+  GS_SHARED(short, b_begins, TILE + 2);
+  const long long begin = static_cast<long long>(blockIdx.x) * TILE;
+  const int count = size - begin < TILE ? int(size - begin) : TILE;
+  places += 3ll * blockIdx.x;
+  const Place first = {places[0], places[1], places[2]}, last = {places[3], places[4], places[5]};
+  const int num_a = int(last.a - first.a), num_b = int(last.b - first.b), num_ends = int(last.row - first.row);
+  // Where the rows of the tile begin, less the tile's first entries: at most what the tile holds, and negative for a row
+  // that began before. One more entry of B may follow, if it is in the same row as the last one of A.
+  for (int r = threadIdx.x; r <= num_ends + 1; r += GS_TILE_THREADS) {
+    const long long row = first.row + r < num_rows ? first.row + r : num_rows;
+    const long long a_begin = a.indptr[row] - first.a, b_begin = b.indptr[row] - first.b;
+    a_begins[r] = short(a_begin < num_a ? (a_begin < 0 ? -1 : a_begin) : num_a);
+    b_begins[r] = short(b_begin < num_b + 1 ? (b_begin < 0 ? -1 : b_begin) : num_b + 1);
+  }
+  Index *const a_columns = columns + 1, *const b_columns = a_columns + num_a;
+  T *const b_values = values + num_a;
+  const bool began = first.row < num_rows && first.a > a.indptr[first.row];
+  const bool goes_on = last.row < num_rows && last.b < b.indptr[last.row + 1];
+  for (int e = threadIdx.x; e < num_a; e += GS_TILE_THREADS) {
+    a_columns[e] = a.indices[first.a + e];
+    values[e] = a.data[first.a + e];
+  }
+  for (int e = threadIdx.x; e < num_b + goes_on; e += GS_TILE_THREADS) {
+    b_columns[e] = b.indices[first.b + e];
+    b_values[e] = b.data[first.b + e];
+  }
+  if (threadIdx.x == 0 && began) columns[0] = a.indices[first.a - 1];
+  __syncthreads();
+
+  // The row of this thread's first position: the last one that begins at or before it.
+  const int position = threadIdx.x * ITEMS;
+  int row = 0, high = num_ends;
+  while (row < high) {
+    const int middle = high - (high - row) / 2;
+    const int begins = a_begins[middle] + (b_begins[middle] < num_b ? b_begins[middle] : num_b) + middle;
+    if (begins <= position) row = middle;
+    else high = middle - 1;
+  }
+  merged->has_entry = merged->ends_row = 0;
+  merged->first_row = row;
+  if (position >= count) return first.row;
+  int a_next = a_begins[row] < 0 ? 0 : a_begins[row], b_next = b_begins[row] < 0 ? 0 : b_begins[row];
+  b_next = b_next < num_b ? b_next : num_b;
+  int a_end = a_begins[row + 1], b_end = b_begins[row + 1];
+  // The first entry of A in the row that may have the same column as an entry of B: it may lie before the tile.
+  int a_first = row == 0 && began ? -1 : a_next;
+  {
+    const int before = position - (a_next + b_next + row), b_last = b_end < num_b ? b_end : num_b;
+    const int of_a = int(gs_merge_path(a_columns + a_next, a_end - a_next, b_columns + b_next, b_last - b_next, before));
+    a_next += of_a;
+    b_next += before - of_a;
+  }
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (position + i >= count) break;
+    const bool has_a = a_next < a_end, has_b = b_next < b_end;
+    if (!has_a && !has_b) {
+      merged->ends_row |= 1u << i;
+      ++row;
+      a_end = a_begins[row + 1];
+      b_end = b_begins[row + 1];
+      a_first = a_next;
+      continue;
+    }
+    const bool from_a = has_a && (!has_b || a_columns[a_next] <= b_columns[b_next]);
+    const bool has_both = from_a && has_b && a_columns[a_next] == b_columns[b_next];
+    const bool is_done = !from_a && a_next > a_first && a_columns[a_next - 1] == b_columns[b_next];
+    const T a_value = from_a ? values[a_next] : Scalar<T>::zero();
+    const T b_value = has_both || !from_a ? b_values[b_next] : Scalar<T>::zero();
+    const Out result = gs_combined(operation, flip, a_value, b_value, static_cast<Out *>(nullptr));
+    merged->columns[i] = from_a ? a_columns[a_next] : b_columns[b_next];
+    merged->values[i] = result;
+    if (!is_done && !gs_equal(result, Scalar<Out>::zero())) merged->has_entry |= 1u << i;
+    a_next += from_a;
+    b_next += !from_a;
+  }
+  return first.row;
+}
+
+template <class T, class Index, class Out>
+GS_KERNEL_FOR(GS_TILE_THREADS, 5) count_pairs(int operation, long long flip, long long num_rows, long long size,
+                                          const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
+                                          const T *__restrict__ a_data, const Index *__restrict__ b_indptr,
+                                          const Index *__restrict__ b_indices, const T *__restrict__ b_data,
+                                          const long long *__restrict__ places, long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                          long long *__restrict__ total) {
+  const int TILE = Pair<T, Index>::tile;
+  GS_SHARED(Index, columns, TILE + 2);
+  GS_SHARED(T, values, TILE + 1);
+  GS_SHARED(int, sums, GS_TILE_WARPS);
+  Merged<T, Index, Out> merged;
+  gs_merge_tile(operation, flip, num_rows, size, Rows<T, Index>{a_indptr, a_indices, a_data},
+                Rows<T, Index>{b_indptr, b_indices, b_data}, places, columns, values, &merged);
+  int all;
+  gs_scan<Sum>(gs_num_bits(merged.has_entry), sums, &all);
+  gs_leave_count(all, Tally{offsets, arrivals, total});
+}
+
+// Columns and values of the result go through shared memory, so that neighbouring threads write neighbouring entries.
+template <class T, class Index, class Out>
+GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, long long num_rows, long long size,
+                                            const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
+                                            const T *__restrict__ a_data, const Index *__restrict__ b_indptr,
+                                            const Index *__restrict__ b_indices, const T *__restrict__ b_data,
+                                            const long long *__restrict__ places, const long long *__restrict__ offsets, Index *__restrict__ indptr,
+                                            Index *__restrict__ indices, Out *__restrict__ data) {
+  const int TILE = Pair<T, Index>::tile;
+  GS_SHARED(Index, columns, TILE + 2);
+  GS_SHARED(T, values, TILE + 1);
+  GS_SHARED(int, sums, GS_TILE_WARPS);
+  Merged<T, Index, Out> merged;
+  const long long first_row =
+      gs_merge_tile(operation, flip, num_rows, size, Rows<T, Index>{a_indptr, a_indices, a_data},
+                    Rows<T, Index>{b_indptr, b_indices, b_data}, places, columns, values, &merged);
+  int all;
+  int place = gs_scan<Sum>(gs_num_bits(merged.has_entry), sums, &all);  // (waits until `columns` and `values` were read)
+  const long long first = offsets[blockIdx.x];
+  long long row = first_row + merged.first_row;
+  Out *const results = reinterpret_cast<Out *>(values);
+#pragma unroll
+  for (int i = 0; i < Pair<T, Index>::items; ++i) {
+    if (merged.ends_row >> i & 1) indptr[++row] = Index(first + place);
+    if (!(merged.has_entry >> i & 1)) continue;
+    columns[place] = merged.columns[i];
+    results[place++] = merged.values[i];
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) indptr[0] = 0;
+  __syncthreads();
+  for (int e = threadIdx.x; e < all; e += GS_TILE_THREADS) {
+    indices[first + e] = columns[e];
+    data[first + e] = results[e];
+  }
+}
+
+// ---------------------------------------------------------------------------- matrices of one structure
+
+// *total becomes how many of `count` integers differ.
+template <class Index>
+GS_KERNEL_OF(GS_TILE_THREADS) count_differences(long long count, const Index *__restrict__ a,
+                                                const Index *__restrict__ b, long long *__restrict__ offsets,
+                                                unsigned *__restrict__ arrivals, long long *__restrict__ total) {
+  GS_SHARED(int, sums, GS_TILE_WARPS);
+  int differences = 0, all;
+#pragma unroll
+  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
+    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    if (k < count) differences += a[k] != b[k];
+  }
+  gs_scan<Sum>(differences, sums, &all);
+  gs_leave_count(all, Tally{offsets, arrivals, total});
+}
+
+// results[k] = the combination of a[k] and b[k]. *total becomes how many results are not 0.
+template <class T, class Out>
+GS_KERNEL_OF(GS_TILE_THREADS) combine_values(int operation, long long flip, long long count, const T *__restrict__ a,
+                                             const T *__restrict__ b, Out *__restrict__ results,
+                                             long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                             long long *__restrict__ total) {
+  GS_SHARED(int, sums, GS_TILE_WARPS);
+  int kept = 0, all;
+#pragma unroll
+  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
+    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    if (k >= count) continue;
+    const Out result = gs_combined(operation, flip, a[k], b[k], static_cast<Out *>(nullptr));
+    results[k] = result;
+    kept += !gs_equal(result, Scalar<Out>::zero());
+  }
+  gs_scan<Sum>(kept, sums, &all);
+  gs_leave_count(all, Tally{offsets, arrivals, total});
+}

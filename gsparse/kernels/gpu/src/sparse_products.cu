@@ -1,0 +1,491 @@
+// sparse_products.cu - the product of two sparse matrices, C = A·B, row by row (Gustavson 1978): row i of C is the sum of
+// the rows k of B, each times a_ik, over the entries (i, k) of A's row i in the order in which they are stored.
+//
+// Rows of C differ in their numbers of products and of entries. row_classes.cu puts each row into a class, and each class
+// has a kernel:
+//
+//   sorted rows   up to 64 products: eight lanes sort them by column in their registers and add those of each column.
+//   tables        a group of lanes has a table with open addressing in shared memory (Nagasaka, Nukada, Matsuoka 2017):
+//
+//                     keys   7  .  2  .  8  9  4  .    columns of C
+//                     sums   s  .  s  .  s  s  s  .    and their sums
+//
+//                 count: each lane claims a slot for its column. The number of claimed slots is the size of the row.
+//                 fill: the same, then each lane adds to the sum in its slot. The table is sorted and written to C.
+//   wide rows     rows that no table holds: sparse_products_wide.cu.
+//
+// Claiming is the only atomic operation. Sums have a fixed order, so the same input gives the same bits.
+//
+// Reads: A, and the row of B for each entry of A (from the caches where rows of C share rows of B), in count and in fill.
+// Writes: C once.
+#include "products.cuh"
+
+// ---------------------------------------------------------------------------- short rows: products sorted in registers
+
+// Eight lanes have a row with at most 8 * REGISTERS products. Product t is in register t / 8 of lane t % 8, as a key whose
+// upper part is the column and whose lowest six bits are t, so that sorted keys have the products of each column side by
+// side, in the order of A's row.
+enum { GS_SORT_LANES = 8, GS_NUMBER_BITS = 6 };
+
+// Calls visit(r, t, k, place) for each product of a row: product t, the r-th one of this lane, is entry k of A times entry
+// `place` of B. Returns the number of products. `ends` and `shifts` are for eight entries of A at a time.
+template <int REGISTERS, class Index, class Visit>
+__device__ __forceinline__ int gs_gather_products(long long row, Structures<Index> s, int *ends, Index *shifts, Visit visit) {
+  const int lane = threadIdx.x % GS_SORT_LANES;
+  const long long begin = row < 0 ? 0 : s.a_indptr[row], length = row < 0 ? 0 : s.a_indptr[row + 1] - begin;
+  int gathered = 0;
+  for (long long first = 0; gs_any(first < length); first += GS_SORT_LANES) {
+    Index from = 0;
+    int size = 0;
+    if (first + lane < length) {
+      const Index inner = s.a_indices[begin + first + lane];
+      from = s.b_indptr[inner];
+      size = int(s.b_indptr[inner + 1] - from);
+    }
+    const int end = gathered + gs_inclusive_sum<GS_SORT_LANES>(size, static_cast<int *>(nullptr));
+    ends[lane] = end;
+    shifts[lane] = from - Index(end - size);
+    gs_syncwarp();
+    const int total = ends[GS_SORT_LANES - 1];
+#pragma unroll
+    for (int r = 0; r < REGISTERS; ++r) {
+      const int t = r * GS_SORT_LANES + lane;
+      if (t < gathered || t >= total) continue;
+      const int entry = gs_entry_of<GS_SORT_LANES>(ends, t);
+      visit(r, t, begin + first + entry, shifts[entry] + Index(t));
+    }
+    gathered = total;
+    gs_syncwarp();
+  }
+  return gathered;
+}
+
+// Fills in the keys of a row, and calls visit(t, k, place) for each product. Registers without a product get the greatest
+// key.
+template <class Key, int REGISTERS, class Index, class Visit>
+__device__ __forceinline__ void gs_gather_keys(long long row, Structures<Index> s, int *ends, Index *shifts, Key *keys,
+                                               Visit visit) {
+#pragma unroll
+  for (int r = 0; r < REGISTERS; ++r) keys[r] = Key(-1);
+  gs_gather_products<REGISTERS>(row, s, ends, shifts, [&](int r, int t, long long k, Index place) {
+    keys[r] = Key(s.b_indices[place]) << GS_NUMBER_BITS | Key(t);
+    visit(t, k, place);
+  });
+}
+
+// Sorts the keys of eight lanes (Batcher's bitonic sort): key i is in register i / 8 of lane i % 8.
+template <class Key, int REGISTERS> __device__ __forceinline__ void gs_sort_keys(Key *keys) {
+  const int lane = threadIdx.x % GS_SORT_LANES;
+#pragma unroll
+  for (int size = 2; size <= REGISTERS * GS_SORT_LANES; size *= 2) {
+#pragma unroll
+    for (int stride = size / 2; stride > 0; stride /= 2) {
+#pragma unroll
+      for (int r = 0; r < REGISTERS; ++r) {
+        if (stride >= GS_SORT_LANES) {
+          const int other = r ^ (stride / GS_SORT_LANES);
+          if (other < r) continue;
+          const bool rises = (r * GS_SORT_LANES & size) == 0;
+          const Key low = keys[r] < keys[other] ? keys[r] : keys[other], high = keys[r] < keys[other] ? keys[other] : keys[r];
+          keys[r] = rises ? low : high;
+          keys[other] = rises ? high : low;
+        } else {
+          const bool rises = ((r * GS_SORT_LANES + lane) & size) == 0, is_first = (lane & stride) == 0;
+          const Key other = gs_shfl(keys[r], lane ^ stride, GS_SORT_LANES);
+          const Key low = keys[r] < other ? keys[r] : other, high = keys[r] < other ? other : keys[r];
+          keys[r] = rises == is_first ? low : high;
+        }
+      }
+    }
+  }
+}
+
+// The number of the product of a key.
+template <class Key> __device__ __forceinline__ unsigned char gs_product_number(Key key) {
+  return static_cast<unsigned char>(key & Key((1 << GS_NUMBER_BITS) - 1));
+}
+
+// Whether the key in each register is the first one of its column.
+template <class Key, int REGISTERS> __device__ __forceinline__ void gs_mark_firsts(const Key *keys, bool *is_first) {
+  const int lane = threadIdx.x % GS_SORT_LANES;
+  Key last = Key(-1);  // the key of the last lane in the register before
+#pragma unroll
+  for (int r = 0; r < REGISTERS; ++r) {
+    const Key rotated = gs_shfl(keys[r], (lane + GS_SORT_LANES - 1) % GS_SORT_LANES, GS_SORT_LANES);
+    const Key before = lane == 0 ? last : rotated;
+    is_first[r] = keys[r] != Key(-1) && (before == Key(-1) || before >> GS_NUMBER_BITS != keys[r] >> GS_NUMBER_BITS);
+    last = rotated;  // (lane 0 has that of the last lane)
+  }
+}
+
+// The number of entries of each row. If `numbers` is not null, also the sorted order of row i's products: the number of
+// the product at place p is numbers[i * MOST + p], where MOST = REGISTERS * 8, and bit p of firsts[i] tells whether it is
+// the first one of its column. `has_zeros`, if not null, is set to 0 for the kernel that follows.
+template <class Index, class Key, int REGISTERS>
+GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const Index *__restrict__ rows,
+                                                         const Index *__restrict__ a_indptr,
+                                                         const Index *__restrict__ a_indices,
+                                                         const Index *__restrict__ b_indptr,
+                                                         const Index *__restrict__ b_indices,
+                                                         Index *__restrict__ sizes, unsigned char *__restrict__ numbers,
+                                                         unsigned long long *__restrict__ firsts,
+                                                         unsigned *__restrict__ has_zeros) {
+  GS_SHARED(int, ends, GS_PRODUCT_THREADS);
+  GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);
+  const int group = threadIdx.x / GS_SORT_LANES * GS_SORT_LANES;
+  const long long row = gs_row(gs_thread() / GS_SORT_LANES, count, rows);
+  Key keys[REGISTERS];
+  gs_gather_keys<Key, REGISTERS>(row, Structures<Index>{a_indptr, a_indices, b_indptr, b_indices}, ends + group,
+                                 shifts + group, keys, [](int, long long, Index) {});
+  gs_sort_keys<Key, REGISTERS>(keys);
+  bool is_first[REGISTERS];
+  gs_mark_firsts<Key, REGISTERS>(keys, is_first);
+  const int lane = threadIdx.x % GS_SORT_LANES, shift = threadIdx.x % GS_WARP - lane;
+  unsigned long long marks = 0;
+#pragma unroll
+  for (int r = 0; r < REGISTERS; ++r) marks |= ((gs_ballot(is_first[r]) >> shift) & 0xffull) << r * GS_SORT_LANES;
+  if (has_zeros && blockIdx.x == 0 && threadIdx.x == 0) *has_zeros = 0;
+  if (row < 0) return;
+  if (lane == 0) sizes[row] = Index(gs_num_bits(marks));
+  if (!numbers) return;
+  if (lane == 0) firsts[row] = marks;
+#pragma unroll
+  for (int r = 0; r < REGISTERS; ++r)
+    numbers[(row * REGISTERS + r) * GS_SORT_LANES + lane] = gs_product_number(keys[r]);
+}
+
+// Columns and sums of short rows of C; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0, only the sums are written.
+template <class T, class Index, class Key, int REGISTERS, int STRUCTURE>
+GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_fill_sorted(long long count, const Index *__restrict__ rows,
+                                                    const Index *__restrict__ a_indptr,
+                                                    const Index *__restrict__ a_indices, const T *__restrict__ a_data,
+                                                    const Index *__restrict__ b_indptr,
+                                                    const Index *__restrict__ b_indices, const T *__restrict__ b_data,
+                                                    const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
+                                                    T *__restrict__ c_data, unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag) {
+  const int MOST = REGISTERS * GS_SORT_LANES, NUM_GROUPS = GS_PRODUCT_THREADS / GS_SORT_LANES;
+  GS_SHARED(int, ends, GS_PRODUCT_THREADS);
+  GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);
+  GS_SHARED(T, all_products, NUM_GROUPS *(MOST + 1));  // (+ 1: the groups of a warp use different banks)
+  GS_SHARED(unsigned char, all_numbers, NUM_GROUPS *MOST);
+  GS_SHARED(unsigned char, all_firsts, NUM_GROUPS *MOST);
+  const int group = threadIdx.x / GS_SORT_LANES, lane = threadIdx.x % GS_SORT_LANES;
+  T *const products = all_products + group * (MOST + 1);
+  unsigned char *const numbers = all_numbers + group * MOST, *const firsts = all_firsts + group * MOST;
+  const long long row = gs_row(gs_thread() / GS_SORT_LANES, count, rows);
+  Key keys[REGISTERS];
+  gs_gather_keys<Key, REGISTERS>(row, Structures<Index>{a_indptr, a_indices, b_indptr, b_indices},
+                                 ends + group * GS_SORT_LANES, shifts + group * GS_SORT_LANES, keys,
+                                 [&](int t, long long k, Index place) {
+                                   products[t] = gs_fma(a_data[k], b_data[place], Scalar<T>::zero());
+                                 });
+  gs_sort_keys<Key, REGISTERS>(keys);
+  bool is_first[REGISTERS];
+  gs_mark_firsts<Key, REGISTERS>(keys, is_first);
+  // numbers[i] is the number of the product at place i of the sorted ones; firsts[e] is the first place of entry e of C.
+  const Index begin = row < 0 ? Index(0) : c_indptr[row];
+  int entries = 0, num_products = 0;
+#pragma unroll
+  for (int r = 0; r < REGISTERS; ++r) {
+    const int shift = threadIdx.x % GS_WARP - lane;
+    const unsigned marks = unsigned(gs_ballot(is_first[r]) >> shift) & 0xffu;
+    const int entry = entries + gs_num_bits(marks & ((1u << lane) - 1u)), place = r * GS_SORT_LANES + lane;
+    if (is_first[r]) {
+      firsts[entry] = static_cast<unsigned char>(place);
+      if (STRUCTURE) c_indices[begin + entry] = Index(keys[r] >> GS_NUMBER_BITS);
+    }
+    numbers[place] = gs_product_number(keys[r]);
+    num_products += keys[r] != Key(-1);
+    entries += gs_num_bits(marks);
+  }
+  num_products = gs_shfl(gs_inclusive_sum<GS_SORT_LANES>(num_products, static_cast<int *>(nullptr)), GS_SORT_LANES - 1,
+                         GS_SORT_LANES);
+  gs_syncwarp();
+  int num_zeros = 0;
+  for (int e = lane; e < entries; e += GS_SORT_LANES) {
+    const int end = e + 1 < entries ? firsts[e + 1] : num_products;
+    T sum = Scalar<T>::zero();
+#pragma unroll 1  // (unrolled, int64 would not fit in the registers)
+    for (int place = firsts[e]; place < end; ++place) sum = gs_add(sum, products[numbers[place]]);
+    c_data[begin + e] = sum;
+    num_zeros += gs_equal(sum, Scalar<T>::zero());
+  }
+  if (STRUCTURE && num_zeros) ZeroFlag{has_zeros, host_flag}.raise();
+}
+
+// Columns and sums of rows of C whose products spgemm_count_sorted has sorted. If STRUCTURE is 0, only the sums are
+// written.
+template <class T, class Index, int REGISTERS, int STRUCTURE>
+GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_fill_ordered(long long num_rows, const unsigned char *__restrict__ numbers,
+                                                     const unsigned long long *__restrict__ firsts,
+                                                     const Index *__restrict__ a_indptr,
+                                                     const Index *__restrict__ a_indices, const T *__restrict__ a_data,
+                                                     const Index *__restrict__ b_indptr,
+                                                     const Index *__restrict__ b_indices, const T *__restrict__ b_data,
+                                                     const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
+                                                     T *__restrict__ c_data, unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag) {
+  const int MOST = REGISTERS * GS_SORT_LANES, NUM_GROUPS = GS_PRODUCT_THREADS / GS_SORT_LANES;
+  GS_SHARED(int, ends, GS_PRODUCT_THREADS);
+  GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);
+  GS_SHARED(T, all_products, NUM_GROUPS *(MOST + 1));  // (+ 1: the groups of a warp use different banks)
+  GS_SHARED(Index, all_columns, STRUCTURE ? NUM_GROUPS *(MOST + 1) : 1);
+  const int group = threadIdx.x / GS_SORT_LANES, lane = threadIdx.x % GS_SORT_LANES;
+  T *const products = all_products + group * (MOST + 1);
+  Index *const columns = all_columns + (STRUCTURE ? group * (MOST + 1) : 0);
+  const long long row = gs_row(gs_thread() / GS_SORT_LANES, num_rows, static_cast<const Index *>(nullptr));
+  const int total = gs_gather_products<REGISTERS>(
+      row, Structures<Index>{a_indptr, a_indices, b_indptr, b_indices}, ends + group * GS_SORT_LANES,
+      shifts + group * GS_SORT_LANES, [&](int, int t, long long k, Index place) {
+        products[t] = gs_fma(a_data[k], b_data[place], Scalar<T>::zero());
+        if (STRUCTURE) columns[t] = b_indices[place];
+      });
+  const unsigned long long marks = row < 0 ? 0 : firsts[row];
+  const unsigned char *const numbers_of_row = numbers + (row < 0 ? 0 : row * MOST);
+  const long long begin = row < 0 ? 0 : static_cast<long long>(c_indptr[row]);
+  int num_zeros = 0;
+#pragma unroll
+  for (int r = 0; r < REGISTERS; ++r) {
+    int place = r * GS_SORT_LANES + lane;
+    if (!(marks >> place & 1)) continue;
+    const unsigned long long later = place == 63 ? 0 : marks >> (place + 1);
+    const int end = later ? place + 1 + gs_num_bits((later & (0 - later)) - 1) : total;
+    const int number = numbers_of_row[place];
+    const long long entry = begin + gs_num_bits(marks & ((1ull << place) - 1));
+    if (STRUCTURE) c_indices[entry] = columns[number];
+    T sum = gs_add(Scalar<T>::zero(), products[number]);
+#pragma unroll 1
+    while (++place < end) sum = gs_add(sum, products[numbers_of_row[place]]);
+    c_data[entry] = sum;
+    num_zeros += gs_equal(sum, Scalar<T>::zero());
+  }
+  if (STRUCTURE && num_zeros) ZeroFlag{has_zeros, host_flag}.raise();
+}
+
+// ---------------------------------------------------------------------------- tables
+
+// A column as a key of the table, and the key of a free slot, which is greater than any column.
+template <class Index> struct TableKey { typedef unsigned type; };
+template <> struct TableKey<long long> { typedef unsigned long long type; };
+
+// Columns of a stencil are sums of a few distances, which a single multiplication would bring to neighbouring slots.
+// (the last steps of MurmurHash3, Appleby 2011)
+__device__ __forceinline__ unsigned gs_hash(unsigned column) {
+  column = (column ^ column >> 15) * 0x85ebca6bu;
+  column = (column ^ column >> 13) * 0xc2b2ae35u;
+  return column ^ column >> 16;
+}
+
+// The slot of a column; `is_new` tells whether this lane has claimed it. The distance between the slots that are tried
+// depends on the column, too: with the next slot instead, a table that is half full has runs of taken slots, and all lanes
+// wait for the one in the longest run.
+template <int SLOTS, class Key> __device__ __forceinline__ int gs_claim(Key *keys, Key column, bool *is_new) {
+  const unsigned hash = gs_hash(unsigned(column));
+  int slot = hash % SLOTS;
+  const int distance = int(hash / SLOTS % SLOTS) | 1;
+  for (;;) {
+    Key key = gs_fresh(keys + slot);
+    if (key == Key(-1)) key = atomicCAS(keys + slot, Key(-1), column);
+    *is_new = key == Key(-1);
+    if (*is_new || key == column) return slot;
+    slot = (slot + distance) % SLOTS;
+  }
+}
+
+// The number of distinct columns of the rows of C that a table holds.
+template <class Index, int GROUP, int SLOTS>
+GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_count(long long count, const Index *__restrict__ rows,
+                                              const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
+                                              const Index *__restrict__ b_indptr, const Index *__restrict__ b_indices,
+                                              Index *__restrict__ sizes) {
+  typedef typename TableKey<Index>::type Key;
+  typedef typename Numbers<Index, GROUP>::type Number;
+  typedef Lanes<GROUP> Group;
+  const int STEPS = GROUP == 8 ? 8 : 4, PADDING = GROUP < 32 ? GROUP : 0;
+  const int group = threadIdx.x / GROUP, lane = Group::number();
+  GS_SHARED(Key, tables, GS_PRODUCT_THREADS / GROUP * (SLOTS + PADDING));
+  GS_SHARED(Number, ends, GS_PRODUCT_THREADS);
+  GS_SHARED(Number, shifts, GS_PRODUCT_THREADS);
+  GS_SHARED(Number, stops, GS_PRODUCT_THREADS);
+  GS_SHARED(Number, warp_sums, GS_PRODUCT_THREADS / 32);
+  Key *const keys = tables + group * (SLOTS + PADDING);
+  const long long row = gs_row(gs_thread() / GROUP, count, rows);
+  for (int slot = lane; slot < SLOTS; slot += GROUP) keys[slot] = Key(-1);
+  Group::sync();
+  Number distinct = 0;
+  gs_visit_row<GROUP, STEPS>(
+      row, Structures<Index>{a_indptr, a_indices, b_indptr, b_indices},
+      Chunk<Number>{ends + group * GROUP, shifts + group * GROUP, stops + group * GROUP, warp_sums},
+      [&](long long, Number, Number, const int *, const Index *places) {
+        Key columns[STEPS];
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) columns[step] = places[step] < 0 ? Key(-1) : Key(b_indices[places[step]]);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          bool is_new = false;
+          if (places[step] >= 0) gs_claim<SLOTS>(keys, columns[step], &is_new);
+          distinct += is_new;
+        }
+      });
+  distinct = gs_inclusive_sum<GROUP>(distinct, warp_sums);
+  if (row >= 0 && lane == GROUP - 1) sizes[row] = Index(distinct);
+}
+
+// Sorts n keys, a power of two, and what belongs to them (Batcher's bitonic sort).
+template <int GROUP, class Key> __device__ __forceinline__ void gs_sort(int n, Key *keys, unsigned short *slots) {
+#pragma unroll 1
+  for (int size = 2; size <= n; size *= 2)
+#pragma unroll 1
+    for (int stride = size / 2; stride > 0; stride /= 2) {
+      for (int pair = Lanes<GROUP>::number(); pair < n / 2; pair += GROUP) {
+        const int i = 2 * pair - (pair & (stride - 1)), j = i + stride;
+        const Key low = keys[i], high = keys[j];
+        if ((low > high) == ((i & size) == 0)) {
+          const unsigned short slot = slots[i];
+          keys[i] = high;
+          keys[j] = low;
+          slots[i] = slots[j];
+          slots[j] = slot;
+        }
+      }
+      Lanes<GROUP>::sync();
+    }
+}
+
+// The slots of the `size` columns of a table, in the order of the columns; `columns` and `slots` are for what goes on
+// between.
+template <int GROUP, int SLOTS, class Key>
+__device__ __forceinline__ void gs_order_table(int size, const Key *keys, Key *columns, unsigned short *slots,
+                                               unsigned short *order, int *warp_sums) {
+  typedef Lanes<GROUP> Group;
+  const int lane = Group::number(), own = SLOTS / GROUP;
+  int taken = 0;
+#pragma unroll
+  for (int i = 0; i < own; ++i) taken += keys[i * GROUP + lane] != Key(-1);
+  int place = gs_inclusive_sum<GROUP>(taken, warp_sums) - taken;
+#pragma unroll
+  for (int i = 0; i < own; ++i) {
+    const Key key = keys[i * GROUP + lane];
+    if (key == Key(-1)) continue;
+    columns[place] = key;
+    slots[place++] = static_cast<unsigned short>(i * GROUP + lane);
+  }
+  Group::sync();
+  if (SLOTS > 256) {
+    int n = 1;
+    while (n < size) n *= 2;
+    for (int e = size + lane; e < n; e += GROUP) columns[e] = Key(-1);
+    Group::sync();
+    gs_sort<GROUP>(n, columns, slots);
+    for (int e = lane; e < size; e += GROUP) order[e] = slots[e];
+  } else {
+    // The place of a column is the number of smaller ones. Each lane finds it for four columns at a time.
+    for (int first = lane; first < size; first += 4 * GROUP) {
+      Key mine[4];
+      int smaller[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) mine[i] = first + i * GROUP < size ? columns[first + i * GROUP] : Key(0);
+#pragma unroll 4
+      for (int e = 0; e < size; ++e) {
+        const Key other = columns[e];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) smaller[i] += other < mine[i];
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first + i * GROUP < size) order[smaller[i]] = slots[first + i * GROUP];
+    }
+  }
+  Group::sync();
+}
+
+// Columns and sums of the rows of C that a table holds; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0, the columns
+// are in C, and only the sums are written.
+template <class T, class Index, int GROUP, int SLOTS, int STRUCTURE>
+GS_KERNEL_FOR(GS_PRODUCT_THREADS, 6) spgemm_fill(long long count, const Index *__restrict__ rows,
+                                                 const Index *__restrict__ a_indptr,
+                                                 const Index *__restrict__ a_indices, const T *__restrict__ a_data,
+                                                 const Index *__restrict__ b_indptr,
+                                                 const Index *__restrict__ b_indices, const T *__restrict__ b_data,
+                                                 const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
+                                                 T *__restrict__ c_data, unsigned *__restrict__ has_zeros,
+                                                    long long *__restrict__ host_flag) {
+  typedef typename TableKey<Index>::type Key;
+  typedef typename Numbers<Index, GROUP>::type Number;
+  typedef Lanes<GROUP> Group;
+  const int STEPS = 4, NUM_GROUPS = GS_PRODUCT_THREADS / GROUP;
+  const int PADDING = GROUP < 32 ? GROUP : 0;  // so that the groups of a warp use different banks of shared memory
+  const int group = threadIdx.x / GROUP, lane = Group::number();
+  GS_SHARED(Key, all_keys, NUM_GROUPS *(SLOTS + PADDING));
+  GS_SHARED(T, all_sums, NUM_GROUPS *SLOTS);
+  GS_SHARED(Key, all_columns, NUM_GROUPS *(SLOTS + 1));
+  GS_SHARED(unsigned short, all_slots, NUM_GROUPS *SLOTS);
+  GS_SHARED(unsigned short, all_order, NUM_GROUPS *SLOTS);
+  GS_SHARED(Number, ends, GS_PRODUCT_THREADS);
+  GS_SHARED(Number, shifts, GS_PRODUCT_THREADS);
+  GS_SHARED(Number, stops, GS_PRODUCT_THREADS);
+  GS_SHARED(Number, warp_sums, GS_PRODUCT_THREADS / 32);
+  GS_SHARED(int, warp_counts, GS_PRODUCT_THREADS / 32);
+  Key *const keys = all_keys + group * (SLOTS + PADDING), *const columns = all_columns + group * (SLOTS + 1);
+  T *const sums = all_sums + group * SLOTS;
+  unsigned short *const order = all_order + group * SLOTS;
+  const long long row = gs_row(gs_thread() / GROUP, count, rows);
+  const Index begin = row < 0 ? Index(0) : c_indptr[row];
+  const int size = row < 0 ? 0 : int(c_indptr[row + 1] - begin);
+  for (int slot = lane; slot < SLOTS; slot += GROUP) {
+    keys[slot] = Key(-1);
+    sums[slot] = Scalar<T>::zero();
+  }
+  Group::sync();
+  if (!STRUCTURE) {
+    bool is_new;
+    for (int e = lane; e < size; e += GROUP)
+      order[e] = static_cast<unsigned short>(gs_claim<SLOTS>(keys, Key(c_indices[begin + e]), &is_new));
+    Group::sync();
+  }
+  gs_visit_row<GROUP, STEPS>(
+      row, Structures<Index>{a_indptr, a_indices, b_indptr, b_indices},
+      Chunk<Number>{ends + group * GROUP, shifts + group * GROUP, stops + group * GROUP, warp_sums},
+      [&](long long k, Number total, Number base, const int *entries, const Index *places) {
+        Key keys_of[STEPS];
+        T products[STEPS];
+        int slots[STEPS];
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          keys_of[step] = Key(-1);
+          products[step] = Scalar<T>::zero();
+          if (places[step] < 0) continue;
+          keys_of[step] = Key(b_indices[places[step]]);
+          products[step] = gs_fma(a_data[k + entries[step]], b_data[places[step]], Scalar<T>::zero());
+        }
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          bool is_new;
+          slots[step] = places[step] < 0 ? 0 : gs_claim<SLOTS>(keys, keys_of[step], &is_new);
+        }
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          const int entry = entries[step];
+          if (Group::in_warp) {
+            gs_add_in_turn<GROUP>(places[step] >= 0, entry, slots[step], products[step], sums);
+          } else {
+            const Number from = base + step * GROUP, to = from + GROUP < total ? from + GROUP : total;
+            if (from >= total) break;
+            const int last = gs_entry_of<GROUP>(ends, to - 1);
+            for (int turn = gs_entry_of<GROUP>(ends, from); turn <= last; ++turn) {
+              if (entry == turn && places[step] >= 0) sums[slots[step]] = gs_add(sums[slots[step]], products[step]);
+              __syncthreads();
+            }
+          }
+        }
+      });
+  if (STRUCTURE) gs_order_table<GROUP, SLOTS>(size, keys, columns, all_slots + group * SLOTS, order, warp_counts);
+  int num_zeros = 0;
+  for (int e = lane; e < size; e += GROUP) {
+    const int slot = order[e];
+    const T sum = sums[slot];
+    if (STRUCTURE) c_indices[begin + e] = Index(keys[slot]);
+    c_data[begin + e] = sum;
+    num_zeros += gs_equal(sum, Scalar<T>::zero());
+  }
+  if (STRUCTURE && num_zeros) ZeroFlag{has_zeros, host_flag}.raise();
+}

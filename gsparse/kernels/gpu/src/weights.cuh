@@ -1,0 +1,94 @@
+// weights.cuh - weights of values, and groups of lanes that share a row (gsparse/kernels/aggregation.py).
+//
+// A weight is a magnitude that is rounded to 17 bits. Sums of a few of them are exact, and each operation that makes one
+// is rounded on its own (gs_product), so that weights are the same on every device.
+#pragma once
+#include "steps.cuh"
+
+typedef unsigned long long Mask;
+
+// a * b, which the compiler must not fuse with an addition.
+#if defined(GS_EMU)
+__device__ __forceinline__ double gs_product(double a, double b) { return a * b; }
+#elif defined(GS_HIP)
+__device__ __forceinline__ double gs_product(double a, double b) {
+#pragma clang fp contract(off)
+  const double product = a * b;
+  return product;
+}
+#else
+__device__ __forceinline__ double gs_product(double a, double b) { return __dmul_rn(a, b); }
+#endif
+
+__device__ __forceinline__ double gs_magnitude(double a) { return a < 0 ? -a : a; }
+
+// Round a magnitude to 17 bits: the leading one and the 16 highest of the 52 bits after it.
+__device__ __forceinline__ double gs_rounded(double magnitude) {
+  union {
+    double number;
+    Mask bits;
+  } v;
+  v.number = magnitude;
+  v.bits = (v.bits + (1ull << 35)) & ~((1ull << 36) - 1);
+  return v.number;
+}
+
+__device__ __forceinline__ double gs_weight(double a) { return gs_rounded(gs_magnitude(a)); }
+__device__ __forceinline__ double gs_weight(float a) { return gs_weight(gs_widen(a)); }
+template <class R> __device__ __forceinline__ double gs_weight(Complex<R> a) {
+  const double re = gs_magnitude(gs_widen(a.re)), im = gs_magnitude(gs_widen(a.im));
+  double high = re < im ? im : re;
+  const double low = re < im ? re : im;
+  if (low > 0) {
+    const double ratio = low / high;
+    high = gs_product(high, sqrt(1.0 + gs_product(ratio, ratio)));
+  }
+  return gs_rounded(high);
+}
+
+// The square of a magnitude.
+__device__ __forceinline__ double gs_square(double a) { return gs_product(a, a); }
+__device__ __forceinline__ double gs_square(float a) { return gs_square(gs_widen(a)); }
+template <class R> __device__ __forceinline__ double gs_square(Complex<R> a) {
+  return gs_square(a.re) + gs_square(a.im);
+}
+
+// Whether a node keeps an entry.
+template <class N>
+__device__ __forceinline__ bool gs_keeps(long long node, long long other, N value, double scale, double theta) {
+  return theta == 0 || node == other || gs_weight(value) >= gs_product(theta, scale);
+}
+
+// The diagonal that the filtered matrix is divided by: its own one, unless that is much smaller than that of the matrix.
+template <class C> __device__ __forceinline__ C gs_safe_diagonal(C filtered, C diagonal) {
+  return gs_real(gs_abs2(filtered)) >= 1e-4 * gs_real(gs_abs2(diagonal)) ? filtered : diagonal;
+}
+
+// ---- groups of WIDTH consecutive lanes
+template <int WIDTH> __device__ __forceinline__ int gs_lane() { return threadIdx.x % WIDTH; }
+template <int WIDTH, class V> __device__ __forceinline__ V gs_of_first(V v) { return gs_shfl(v, 0, WIDTH); }
+
+// The greatest and the smallest value of a group, in all of its lanes.
+template <int WIDTH, class V> __device__ __forceinline__ V gs_group_max(V v) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d >>= 1) {
+    const V other = gs_shfl_down(v, d, WIDTH);
+    v = v < other ? other : v;
+  }
+  return gs_of_first<WIDTH>(v);
+}
+template <int WIDTH, class V> __device__ __forceinline__ V gs_group_min(V v) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d >>= 1) {
+    const V other = gs_shfl_down(v, d, WIDTH);
+    v = other < v ? other : v;
+  }
+  return gs_of_first<WIDTH>(v);
+}
+
+// A bit for each lane of this group in which the condition holds. All lanes of the warp take part.
+template <int WIDTH> __device__ __forceinline__ Mask gs_group_ballot(bool condition) {
+  const Mask mask = gs_ballot(condition);
+  const int shift = threadIdx.x % GS_WARP / WIDTH * WIDTH;
+  return mask >> shift & (WIDTH == 64 ? ~0ull : (1ull << WIDTH % 64) - 1);
+}

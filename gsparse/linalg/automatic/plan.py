@@ -1,0 +1,149 @@
+"""Which methods are tried for a matrix, in which order, and why: pure functions of its properties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gsparse.linalg.automatic.properties import MatrixProperties
+
+__all__ = ["DIRECT_SIZE", "Candidate", "least_squares", "methods_for", "methods_for_operator"]
+
+# Number of rows up to which a factorization on the host is tried first: it takes milliseconds.
+DIRECT_SIZE = 2000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method that may be tried.
+
+    Attributes
+    ----------
+    method : str
+        A solver of `gsparse.linalg`, or "direct".
+    preconditioner : str
+        Name of a preconditioner; empty for none.
+    why : str
+        What speaks for it.
+    maxiter : int
+        Limit of the iterations, cycles of GMRES counted by their iterations.
+    """
+
+    method: str
+    preconditioner: str
+    why: str
+    maxiter: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} with {self.preconditioner}" if self.preconditioner else self.method
+
+
+def methods_for(found: MatrixProperties) -> tuple[Candidate, ...]:
+    """Return the methods to try for a square matrix, in order.
+
+    A singular matrix is not factorized before iterative methods have failed.
+    """
+    if found.is_probably_definite:
+        methods = _definite(found)
+    elif found.is_hermitian:
+        methods = _indefinite(found)
+    else:
+        methods = _nonsymmetric(found)
+    is_singular = found.has_constant_null_space or found.num_empty_rows > 0
+    if found.num_rows <= DIRECT_SIZE and not is_singular:
+        why = f"{found.num_rows} rows: a factorization on the host takes milliseconds"
+        methods = (Candidate("direct", "", why), *(c for c in methods if c.method != "direct"))
+    return methods
+
+
+def _definite(found: MatrixProperties) -> tuple[Candidate, ...]:
+    """Return the methods for a Hermitian matrix with a positive diagonal."""
+    word = "Hermitian" if found.dtype.kind == "c" else "symmetric"
+    if found.is_dominant:
+        why = f"{word} with a positive, dominant diagonal: positive (semi)definite"
+    else:
+        why = f"{word} with a positive diagonal: probably positive definite"
+    chain = (
+        Candidate("cg", "amg", f"{why}; multigrid", 250),
+        Candidate("cg", "ic0", "an incomplete factorization, which suits matrices that multigrid does not", 2000),
+        Candidate("minres", "jacobi", f"{word}, maybe indefinite", 2000),
+        _DIRECT,
+        Candidate("gmres", "ilu0", "positive definiteness is not needed", 600),
+        _last(found),
+    )
+    if found.is_strongly_dominant:
+        jacobi = Candidate("cg", "jacobi", f"{why}, and so dominant that the diagonal is a good preconditioner", 500)
+        return (jacobi, *chain)
+    return chain
+
+
+def _indefinite(found: MatrixProperties) -> tuple[Candidate, ...]:
+    """Return the methods for a Hermitian matrix with zeros or negative numbers on the diagonal."""
+    word = "Hermitian" if found.dtype.kind == "c" else "symmetric"
+    if found.num_zero_diagonal:
+        why = f"{word} with {found.num_zero_diagonal} zeros on the diagonal: indefinite, perhaps a saddle point"
+    else:
+        why = f"{word} with a diagonal of both signs: indefinite"
+    return (
+        Candidate("minres", "absolute_diagonal", why, 2000),
+        _DIRECT,
+        Candidate("gmres", "ilu0", "an incomplete factorization, for ill-conditioned matrices", 600),
+        Candidate("minres", "", "no preconditioner, in case the diagonal misleads", _many(found)),
+        _last(found),
+    )
+
+
+def _nonsymmetric(found: MatrixProperties) -> tuple[Candidate, ...]:
+    """Return the methods for a matrix that is not Hermitian."""
+    ilu = Candidate("gmres", "ilu0", "not symmetric: GMRES with an incomplete factorization", 600)
+    tail = (
+        _DIRECT,
+        Candidate("bicgstab", "ilu0", "many iterations, without the memory that GMRES needs", 2000),
+        Candidate("gmres", "matched_ilu0", "rows exchanged, so that the diagonal is large", 600),
+        Candidate("gmres", "gauss_seidel", "relaxation, where factors are unstable", 600),
+        _last(found),
+    )
+    if found.num_zero_diagonal:
+        why = f"not symmetric, {found.num_zero_diagonal} zeros on the diagonal: rows are exchanged first"
+        return (Candidate("gmres", "matched_ilu0", why, 600), *(c for c in tail if c.preconditioner != "matched_ilu0"))
+    if found.is_m_matrix:
+        why = "not symmetric, with a dominant diagonal and negative entries beside it, as of a flow: multigrid"
+        return (Candidate("fgmres", "amg", why, 200), ilu, *tail)
+    return (ilu, *tail)
+
+
+def least_squares(found: MatrixProperties) -> tuple[Candidate, ...]:
+    """Return the methods for a rectangular matrix."""
+    shape = f"{found.num_rows} equations for {found.num_cols} unknowns"
+    limit = max(4 * min(found.num_rows, found.num_cols), 1000)
+    chain = (
+        Candidate("lsmr", "", f"{shape}: least squares", min(limit, 10_000)),
+        Candidate("lsmr", "column_norms", "columns of very different norms are scaled", min(limit, 10_000)),
+        Candidate("direct", "", "the augmented system, factorized on the host"),
+    )
+    if max(found.num_rows, found.num_cols) <= DIRECT_SIZE:
+        return (Candidate("direct", "", f"{shape}: least squares, small enough for the host"), *chain[:2])
+    return chain
+
+
+def methods_for_operator(num_rows: int, num_cols: int) -> tuple[Candidate, ...]:
+    """Return the methods for an operator whose entries cannot be read."""
+    if num_rows != num_cols:
+        return (Candidate("lsmr", "", "an operator that is not square: least squares", 10_000),)
+    why = "the entries of an operator cannot be read: its symmetry is not known"
+    return (
+        Candidate("gmres", "", why, 2000),
+        Candidate("bicgstab", "", "many iterations, without the memory that GMRES needs", 5000),
+    )
+
+
+def _many(found: MatrixProperties) -> int:
+    """Return the limit of iterations of a method that converges slowly, but always."""
+    return min(max(found.num_rows, 4000), 12_000)
+
+
+def _last(found: MatrixProperties) -> Candidate:
+    return Candidate("lsmr", "column_norms", "least squares, which also converge for singular matrices", _many(found))
+
+
+_DIRECT = Candidate("direct", "", "a factorization on the host, if it is not too expensive")

@@ -1,0 +1,137 @@
+"""Properties of a matrix by which a method is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+__all__ = ["MatrixProperties", "examine"]
+
+# Numbers of unknowns of a node that are looked for, beginning with the largest: six are displacements and rotations of
+# a shell, three and two the displacements of a solid or of a plane.
+_BLOCK_SIZES = (6, 4, 3, 2)
+# Fraction of rows that must have a property for the matrix to have it: boundary conditions may break it elsewhere.
+_MOST_ROWS = 0.95
+# Rounding errors of a sum over a row, in units of eps times the sum of magnitudes.
+_ROUNDING = 64
+# Diagonal dominance for which Jacobi's preconditioner is good enough: the off-diagonal entries of each row add up to at
+# most this part of the diagonal, so that the condition number is at most 3.
+_STRONG = 0.5
+
+
+@dataclass(frozen=True)
+class MatrixProperties:
+    """What a method is chosen by.
+
+    Attributes
+    ----------
+    num_rows, num_cols, nnz : int
+    dtype : dtype
+    is_hermitian : bool
+        Up to rounding.
+    has_positive_diagonal : bool
+        Whether every element of the diagonal is positive.
+    num_zero_diagonal : int
+        Rows whose diagonal is zero or not stored.
+    is_dominant : bool
+        Whether the diagonal is at least as large as the other entries of its row together, in nearly all rows.
+    is_strongly_dominant : bool
+        Whether it is twice as large, in all rows.
+    is_m_matrix : bool
+        Whether the diagonal is positive and dominant, and nearly all other entries are negative, as in the
+        discretisation of a diffusion.
+    has_constant_null_space : bool
+        Whether A times a constant vector is zero.
+    num_empty_rows : int
+        Rows without a value other than zero.
+    block_size : int
+        Number of unknowns of a node, if groups of as many rows have the same columns; 1 if they have not.
+    """
+
+    num_rows: int
+    num_cols: int
+    nnz: int
+    dtype: np.dtype[Any]
+    is_hermitian: bool = False
+    has_positive_diagonal: bool = False
+    num_zero_diagonal: int = 0
+    is_dominant: bool = False
+    is_strongly_dominant: bool = False
+    is_m_matrix: bool = False
+    has_constant_null_space: bool = False
+    num_empty_rows: int = 0
+    block_size: int = 1
+
+    @property
+    def is_square(self) -> bool:
+        return self.num_rows == self.num_cols
+
+    @property
+    def is_probably_definite(self) -> bool:
+        """Whether a Hermitian matrix may be positive (semi)definite."""
+        return self.is_hermitian and self.has_positive_diagonal
+
+
+def examine(matrix: SquareMatrix) -> MatrixProperties:
+    """Return the properties of a square matrix. Synchronizes a dozen times."""
+    xp, csr, size = matrix.device.xp, matrix.csr, matrix.size
+    base = MatrixProperties(size, size, csr.nnz, matrix.dtype)
+    if not size:
+        return base
+    eps = float(np.finfo(matrix.dtype).eps)
+    diagonal, sums = matrix.diagonal, matrix.row_sums()
+    magnitude = xp.abs(diagonal)
+    others = sums - magnitude
+    is_dominant = magnitude >= others - _ROUNDING * eps * sums
+    counts = xp.stack([
+        (diagonal.real > 0).sum(), (magnitude == 0).sum(), is_dominant.sum(), (others <= _STRONG * magnitude).sum(),
+        (sums == 0).sum(), (xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums).sum(),
+        ((csr.data.real < 0) | (csr.data == 0)).sum(),
+    ])  # fmt: skip
+    on_host = matrix.device.download(counts)  # synchronizes
+    positive, zero, dominant, strong, empty, zero_sums, negative = on_host.tolist()
+    is_positive, off_diagonal = positive == size and not bool(zero), csr.nnz - (size - zero)
+    return MatrixProperties(
+        size,
+        size,
+        csr.nnz,
+        matrix.dtype,
+        is_hermitian=matrix.is_hermitian(),
+        has_positive_diagonal=is_positive,
+        num_zero_diagonal=zero,
+        is_dominant=dominant >= _MOST_ROWS * size,
+        is_strongly_dominant=strong == size and not zero,
+        is_m_matrix=is_positive and dominant >= _MOST_ROWS * size and negative >= _MOST_ROWS * off_diagonal,
+        has_constant_null_space=zero_sums == size,
+        num_empty_rows=empty,
+        block_size=next((n for n in _BLOCK_SIZES if _has_blocks(matrix, n)), 1),
+    )
+
+
+def _row_totals(matrix: SquareMatrix) -> Array:
+    """Return A times a vector of ones."""
+    xp, dtype = matrix.device.xp, matrix.dtype
+    totals = xp.empty(matrix.size, dtype)
+    matrix.operator.bind(matrix.device, dtype)(xp.ones(matrix.size, dtype), totals)
+    return totals
+
+
+def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
+    """Return whether the rows of each group of `size` have the same columns, which come in groups too. Synchronizes."""
+    xp, csr = matrix.device.xp, matrix.csr
+    if matrix.size % size or matrix.size == size or csr.nnz < size * matrix.size:
+        return False
+    lengths = xp.diff(csr.indptr).reshape(-1, size)
+    if bool((lengths != lengths[:, :1]).any()) or bool((lengths % size != 0).any()):  # synchronizes
+        return False
+    # The place of the entry with the same number in the first row of the group.
+    first_rows = matrix.rows // size * size
+    places = xp.arange(csr.nnz) - csr.indptr[matrix.rows] + csr.indptr[first_rows]
+    same_columns = csr.indices == csr.indices[places]
+    in_groups = csr.indices % size == (xp.arange(csr.nnz) - csr.indptr[matrix.rows]) % size
+    return bool((same_columns & in_groups).all())  # synchronizes

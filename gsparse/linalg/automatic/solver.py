@@ -1,0 +1,277 @@
+"""Solve A·x = b without a choice of method: look at A, try methods in order, and say which one and why."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dense import parse_dense
+from gsparse.device.dtypes import Array
+from gsparse.errors import ConvergenceWarning
+from gsparse.linalg.automatic.attempts import try_method
+from gsparse.linalg.automatic.plan import Candidate, least_squares, methods_for, methods_for_operator
+from gsparse.linalg.automatic.problem import Problem
+from gsparse.linalg.automatic.properties import MatrixProperties, examine
+from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
+from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
+from gsparse.linalg.result import SolveAttempt, SolveResult
+
+__all__ = ["solve"]
+
+# The default of rtol in double and in single precision, and the smallest rtol that single precision reaches.
+_RTOL = {8: 1e-8, 4: 1e-5}
+_SINGLE_RTOL = 2e-6
+# A least-squares solution is one where norm(Aᴴ·r) is at most this part of norm(A)·norm(r), or rtol if that is larger.
+_NORMAL_TOLERANCE = 1e-7
+
+
+def solve(
+    A: Any,
+    b: Array,
+    *,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    x0: Array | None = None,
+    maxiter: int | None = None,
+    progress: bool = False,
+) -> SolveResult:
+    """Solve A·x = b, with a method and a preconditioner that are chosen for the matrix.
+
+    The choice looks at the shape, at symmetry up to rounding, at the diagonal (its signs, zeros, and dominance), at the
+    unknowns of a node, and at whether A times a constant is zero. If a method breaks down, stagnates, or does not
+    exist for this matrix, the next one goes on from the best solution so far:
+
+    ======================================  =======================================================================
+    A                                       methods, in this order
+    ======================================  =======================================================================
+    up to 2 000 rows                        a factorization on the host, and then as below
+    symmetric, strongly dominant diagonal   cg with jacobi, and then as below
+    symmetric, positive diagonal            cg with amg; cg with ic0; minres with jacobi; factorization; gmres with
+                                            ilu0; lsmr
+    symmetric, indefinite                   minres with the magnitude of the diagonal (and of the Schur complement's,
+                                            where the diagonal is zero); factorization; gmres with ilu0; minres; lsmr
+    a flow: diagonal dominant, others       fgmres with amg, and then as below
+    negative
+    not symmetric                           gmres with ilu0; factorization; bicgstab with ilu0; gmres with ilu0 of
+                                            exchanged rows (first, if the diagonal has zeros); gmres with
+                                            gauss_seidel; lsmr
+    rectangular                             lsmr; lsmr with scaled columns; factorization of the augmented system
+    an operator without entries             gmres; bicgstab; or lsmr if it is rectangular
+    ======================================  =======================================================================
+
+    A factorization of more than 2 000 rows is tried only if it should take less than a minute. It runs on the host, as
+    everything else runs on A's device.
+
+    Parameters
+    ----------
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (M, N)
+        The matrix or operator, SciPy's or CuPy's. If it is rectangular, norm(b - A·x) is minimised. Integers are
+        converted to float64.
+    b : array, shape (M,) or (M, k)
+        The right-hand side: NumPy or CuPy. Several columns are solved at the same time.
+    rtol, atol : float, optional
+        The solve has converged when ``norm(b - A @ x) <= max(rtol * norm(b), atol)`` for every column; rtol is 1e-8 by
+        default, or 1e-5 if A and b are in single precision. This is checked with a product, not with a solver's own
+        estimate.
+    x0 : array, optional
+        Initial guess; zero by default.
+    maxiter : int, optional
+        Maximum number of iterations of each method; by default, each has its own.
+    progress : bool, optional
+        Show a progress bar (tqdm) of each method.
+
+    Returns
+    -------
+    SolveResult
+        Unpacks as ``x, info``. Its attributes `method` and `why` name the choice, `attempts` lists what was tried, and
+        `relative_residual` is norm(b - A·x) / norm(b) of x as it is returned. `info` is 0 if the solve converged.
+        x is NumPy or CuPy, as b, and has the dtype of A and b, or double precision if rtol is smaller than 2e-6.
+
+    Raises
+    ------
+    ValueError
+        If A, b or x0 holds NaN or infinity, or rtol is not between 0 and 1.
+    ShapeError, TypeError, DeviceError, DeviceMemoryError
+
+    Warns
+    -----
+    ConvergenceWarning
+        If no method reached the tolerance. This includes a singular A with a b that is not in its range: x then
+        minimises the residual, if a method has found that x.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import solve
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(50, 50))
+    >>> result = solve(GpuSparseMatrix(S, device="cpu"), numpy.ones(50))
+    >>> result.info, result.method, bool(result.relative_residual < 1e-8)
+    (0, 'direct', True)
+    >>> print(result.why)
+    50 rows: a factorization on the host takes milliseconds
+    """
+    began = time.perf_counter()
+    problem, found = _make_problem(A, b, rtol, atol, x0)
+    with problem.device.active(), problem.device.memory_guard():
+        removed = _remove_constant(problem, found)
+        attempts, result = _try_all(problem, _candidates(problem, found), found, maxiter, progress)
+        finished = _finish(problem, found, attempts, result, removed, began)
+    if finished.info:
+        warnings.warn(f"solve: {finished.reason}. {finished.advice}", ConvergenceWarning, stacklevel=2)
+    return finished
+
+
+def _make_problem(A: Any, b: Any, rtol: float | None, atol: float, x0: Any) -> tuple[Problem, MatrixProperties | None]:
+    """Check the arguments and examine the matrix. Synchronizes."""
+    if hasattr(A, "__gsparse_call__"):
+        raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
+    b_input = parse_dense(b)
+    device = device_for(A, b_input.array)
+    operator, matrix = _as_operator(A, device)
+    dtype = solve_dtype(operator, b_input)
+    single = dtype.char in "fF"
+    rtol = _RTOL[4 if single else 8] if rtol is None else float(rtol)
+    if not 0 <= rtol < 1:
+        raise ValueError(f"rtol must be at least 0 and less than 1, got {rtol}")
+    if single and rtol < _SINGLE_RTOL:
+        dtype = np.dtype(np.result_type(dtype, np.float64))
+    system = make_linear_system(operator, b_input, x0, square=False, dtype=dtype)
+    with device.active(), device.memory_guard():
+        culprits = system.nonfinite_inputs()
+        if culprits:
+            raise ValueError(f"solve needs finite values: {' and '.join(culprits)} hold NaN or infinity")
+        tolerances = system.tolerances(rtol, atol)
+        tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # b = 0 has the solution 0, which is exact
+        is_square = operator.shape[0] == operator.shape[1]
+        problem = Problem(operator, matrix, system, tolerances, _common_rtol(system, tolerances, rtol), not is_square)
+        found = None
+        if matrix is not None and is_square:
+            with SquareMatrix.of(matrix, "solve") as square:
+                found = examine(square)
+        elif matrix is not None:
+            found = MatrixProperties(*operator.shape, int(matrix.nnz), np.dtype(matrix.dtype))
+    return problem, found
+
+
+def _as_operator(A: Any, device: Any) -> tuple[Operator, Any]:
+    """Return A as an operator, and as a matrix if its entries can be read."""
+    if isinstance(A, MatrixOperator):
+        return A, A.matrix
+    if isinstance(A, Operator) or (hasattr(A, "matvec") and not hasattr(A, "tocsr")):
+        return as_operator(A, device), None
+    matrix = as_matrix(A, "solve")
+    return MatrixOperator(matrix), matrix
+
+
+def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
+    """Return the largest rtol that is sufficient for every column."""
+    norms = [float(system.device.xp.linalg.norm(v)) for v in system.b.reshape(system.columns, -1)]
+    ratios = [tolerance / norm for tolerance, norm in zip(tolerances, norms, strict=True) if norm]
+    return max(min(ratios, default=rtol), rtol)
+
+
+def _candidates(problem: Problem, found: MatrixProperties | None) -> tuple[Candidate, ...]:
+    if found is None:
+        return methods_for_operator(*problem.A.shape)
+    return methods_for(found) if found.is_square else least_squares(found)
+
+
+def _remove_constant(problem: Problem, found: MatrixProperties | None) -> float:
+    """Make b consistent with a symmetric matrix whose null space holds constants, as a pure Neumann problem.
+
+    Return the part of b that was taken away: the largest ratio of the norms, over all columns. Synchronizes.
+    """
+    if not _has_free_constant(found):
+        return 0.0
+    columns = problem.system.b.reshape(problem.columns, -1)
+    means = columns.mean(axis=1, keepdims=True)
+    norms = np.abs(problem.device.download(means)).reshape(-1) * np.sqrt(columns.shape[1])  # synchronizes
+    problem.replace_b((columns - means).reshape(-1))
+    shares = norms / np.where(problem.norms == 0, 1, problem.norms)
+    return float(np.where(norms > problem.tolerances, shares, 0).max())
+
+
+def _has_free_constant(found: MatrixProperties | None) -> bool:
+    """Return whether solutions differ by a constant, and b must have the mean 0."""
+    return found is not None and found.has_constant_null_space and found.is_hermitian
+
+
+def _try_all(
+    problem: Problem,
+    candidates: tuple[Candidate, ...],
+    found: MatrixProperties | None,
+    maxiter: int | None,
+    progress: bool,
+) -> tuple[list[SolveAttempt], SolveResult | None]:
+    """Try methods until one has solved the problem. Return what was tried, and the last result of a solver."""
+    attempts: list[SolveAttempt] = []
+    last = None
+    for candidate in candidates:
+        attempt, result = try_method(problem, candidate, found, maxiter, progress)
+        is_least = problem.least_squares and not problem.is_solved and _is_least_squares(problem)
+        attempts.append(replace(attempt, outcome="least-squares solution") if is_least else attempt)
+        last = result or last
+        if problem.is_solved or is_least:
+            break
+    return attempts, last
+
+
+def _is_least_squares(problem: Problem) -> bool:
+    return problem.is_least_squares_solution(max(problem.rtol, _NORMAL_TOLERANCE))
+
+
+def _finish(
+    problem: Problem,
+    found: MatrixProperties | None,
+    attempts: list[SolveAttempt],
+    result: SolveResult | None,
+    removed: float,
+    began: float,
+) -> SolveResult:
+    """Return the result with the best solution, and the truth about it. Synchronizes."""
+    last, why = attempts[-1], attempts[-1].why
+    info, reason, advice = _verdict(problem, attempts, removed)
+    if _has_free_constant(found):
+        why += "; the matrix is singular: solutions differ by a constant, and x has the mean 0"
+        columns = problem.x.reshape(problem.columns, -1)
+        problem.settle((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
+    is_iterative = result is not None and last.iterations > 0
+    relative = problem.relative_residuals
+    return SolveResult(
+        problem.system.deliver(problem.x),
+        info,
+        sum(attempt.iterations for attempt in attempts),
+        result.residuals if result is not None and is_iterative else np.zeros(0),
+        reason,
+        advice,
+        time.perf_counter() - began,
+        norm=result.norm if result is not None and is_iterative else "residual",
+        method=last.method,
+        why=why,
+        attempts=(*attempts[:-1], replace(last, why=why)),
+        relative_residual=float(relative[0]) if problem.columns == 1 else relative,
+    )
+
+
+def _verdict(problem: Problem, attempts: list[SolveAttempt], removed: float) -> tuple[int, str, str]:
+    """Return `info`, the reason why the solve ended, and advice. Synchronizes."""
+    failed = max(sum(attempt.iterations for attempt in attempts), 1)
+    if removed:
+        reason = f"the matrix is singular, and {removed:.1e} of b is constant, for which there is no solution"
+        return failed, reason, "x solves the system without that part of b. Subtract the mean of b."
+    if problem.is_solved:
+        return 0, "converged", ""
+    if _is_least_squares(problem):
+        if problem.least_squares:
+            return 0, "converged: x minimises norm(b - A·x)", ""
+        reason = "A is singular and b is not in its range: x minimises norm(b - A·x)"
+        return failed, reason, "Check b, or the equations that make A singular."
+    smallest = float(problem.relative_residuals.max())
+    reason = f"no method reached rtol={problem.rtol:.1e}, the residual is {smallest:.1e}"
+    return failed, reason, "Ask for less (rtol), allow more (maxiter), or scale the equations and unknowns."

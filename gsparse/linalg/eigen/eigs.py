@@ -1,0 +1,342 @@
+"""Eigenvalues of general matrices: the Krylov-Schur method with vectors on the device, and SciPy's interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.dense import as_dense, dense_pairs, rows_of, wide
+from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
+from gsparse.linalg.eigen.krylov_schur import KrylovSchur
+from gsparse.linalg.eigen.krylov_space import Space
+from gsparse.linalg.eigen.lanczos import Wanted
+from gsparse.linalg.eigen.problem import (
+    EigenResult,
+    Problem,
+    check_arguments,
+    check_dense_fallback,
+    is_small,
+    make_problem,
+    no_convergence,
+    seed_of,
+    start_vector,
+)
+from gsparse.linalg.eigen.selection import GENERAL, general_order
+from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.operators import Apply, as_operator
+from gsparse.linalg.registry import register
+
+__all__ = ["eigs"]
+
+Host = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Options:
+    """The options of a call that describe the transform.
+
+    Attributes
+    ----------
+    part : {"", "r", "i"}
+        The part of the inverse that is used: of real problems with a complex shift, so that vectors stay real.
+    """
+
+    sigma: complex | None
+    part: str
+    Minv: Any
+    OPinv: Any
+    tol: float
+
+
+@register("eigensolver", vectors=(1,))
+def eigs(
+    A: Any,
+    k: int = 6,
+    M: Any = None,
+    sigma: complex | None = None,
+    which: str = "LM",
+    v0: Array | None = None,
+    ncv: int | None = None,
+    maxiter: int | None = None,
+    tol: float = 0,
+    return_eigenvectors: bool = True,
+    Minv: Any = None,
+    OPinv: Any = None,
+    OPpart: str | None = None,
+    rng: Any = None,
+    *,
+    multiplicities: bool = True,
+    full_output: bool = False,
+) -> Any:
+    """Find k eigenvalues of A·x = λ·M·x for any square A, with vectors that stay on the device.
+
+    The Krylov-Schur method. A step orthogonalizes twice but reads the basis twice, and nothing waits for the host until
+    the basis is full. A real matrix is treated in real arithmetic.
+
+    Parameters
+    ----------
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
+        Real or complex: SciPy's or CuPy's.
+    k : int, optional
+        Number of eigenvalues.
+    M : like A, optional
+        Hermitian and positive definite; the identity by default.
+    sigma : complex, optional
+        Find the eigenvalues near sigma, by solves with A - sigma·M. See the notes.
+    which : {"LM", "SM", "LR", "SR", "LI", "SI"}, optional
+        The largest or smallest in magnitude, real part, or imaginary part (of a real matrix: its absolute value). With
+        `sigma`, this refers to the transformed eigenvalues 1/(λ - σ), so "LM" means those next to sigma.
+    v0 : array, shape (n,), optional
+        Start vector: NumPy or CuPy. A random one by default.
+    ncv : int, optional
+        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities may use k more.
+    maxiter : int, optional
+        Maximum number of restarts; 10·n by default.
+    tol : float, optional
+        Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
+        a product. 0 means machine precision.
+    return_eigenvectors : bool, optional
+    Minv : operator, optional
+        Solves with M (only if sigma is None).
+    OPinv : operator, optional
+        Solves with A - sigma·M.
+    OPpart : {"r", "i"}, optional
+        Of a real A with a complex sigma: use the real part (default) or the imaginary part of the inverse.
+    rng : numpy.random.Generator or int, optional
+        Seed of random vectors. By default it is always the same, so that calls can be repeated bit for bit.
+    multiplicities : bool, optional
+        Look for further copies of multiple eigenvalues, by runs that start from other random vectors; see `eigsh`.
+    full_output : bool, optional
+        Return an `EigenResult`, with residuals, counts and the inner solves; it also unpacks as ``w, v``.
+
+    Returns
+    -------
+    w : array, shape (k,)
+        Complex eigenvalues, from the most wanted on; conjugate pairs stand side by side. A NumPy array, or a CuPy array
+        if v0 is one.
+    v : array, shape (n, k)
+        Eigenvectors of norm 1 in columns. Not returned with ``return_eigenvectors=False``.
+
+    Raises
+    ------
+    scipy.sparse.linalg.ArpackNoConvergence
+        If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
+    ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
+
+    Notes
+    -----
+    Without OPinv, solves with A - sigma·M use factors on the host if it has up to 10,000 rows, otherwise GMRES with
+    `gsparse.linalg.ilu0` or, if that fails, factors up to 100,000 rows. Their tolerance is a tenth of `tol`.
+
+    References
+    ----------
+    .. [1] G. W. Stewart, "A Krylov-Schur algorithm for large eigenproblems", SIAM J. Matrix Anal. Appl. 23(3), 2002.
+    .. [2] B. N. Parlett, Y. Saad, "Complex shift and invert strategies for real matrices", Linear Algebra Appl. 88/89,
+       1987.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import eigs
+    >>> S = scipy.sparse.diags_array([numpy.arange(1.0, 501.0), numpy.ones(499)], offsets=[0, 1])
+    >>> w, v = eigs(GpuSparseMatrix(S, device="cpu"), 3)
+    >>> w.real.round(6)
+    array([500., 499., 498.])
+    """
+    problem = make_problem(A, M, v0, "eigs")
+    check_arguments(k, which, GENERAL, maxiter, sigma=sigma, M=M, Minv=Minv, OPinv=OPinv)
+    options = _options(problem, sigma, OPpart, Minv, OPinv, float(tol))
+    if k >= problem.n - 1:
+        check_dense_fallback(problem, A, M, k, "N - 1", "eig")
+        return _eig(problem, return_eigenvectors)
+    size = problem.ncv(k, ncv, k + 2)
+    is_dense = is_small(problem.n, k, ncv, maxiter) and problem.A.ranks is None
+    maxiter = 10 * problem.n if maxiter is None else int(maxiter)
+    wanted = Wanted(k, which, options.tol, size, maxiter, multiplicities, seed_of(rng))
+    with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
+        if is_dense:
+            result = _solve_dense(problem, options, wanted)
+        else:
+            result = _solve(problem, options, wanted, start_vector(problem, v0))
+    if full_output:
+        return result
+    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+
+
+def _options(problem: Problem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> _Options:
+    """Check `OPpart`, and return the options of the transform."""
+    if part is not None and (sigma is None or problem.dtype.kind == "c"):
+        raise ValueError("OPpart should not be specified with sigma=None or complex A")
+    if part is not None and part.lower() not in ("r", "i"):
+        raise ValueError("OPpart must be one of ('r','i')")
+    if sigma is None:
+        return _Options(None, "", Minv, None, tol)
+    if problem.dtype.kind == "c":
+        return _Options(complex(sigma), "", None, OPinv, tol)
+    part = "r" if part is None else part.lower()
+    if np.imag(sigma):
+        return _Options(complex(sigma), part, None, OPinv, tol)
+    if part == "i":
+        raise ValueError("OPpart cannot be 'i' if sigma is real")
+    return _Options(float(np.real(sigma)), "", None, OPinv, tol)
+
+
+def _transformed(values: Host, options: _Options) -> Host:
+    """Return the values that `which` refers to."""
+    if options.sigma is None:
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nu = 1 / (values - options.sigma)
+        if not options.part:
+            return np.asarray(nu)
+        conjugate = 1 / (values - np.conj(options.sigma))
+        return np.asarray((nu + conjugate) / 2 if options.part == "r" else (nu - conjugate) / 2j)
+
+
+# ---------------------------------------------------------------- dense
+
+
+def _eig(problem: Problem, return_eigenvectors: bool) -> Any:
+    """Return all eigenpairs of a dense matrix, from `scipy.linalg.eig`."""
+    A = as_dense(problem.A, problem.device, problem.dtype)
+    M = None if problem.M is None else as_dense(problem.M, problem.device, problem.dtype)
+    return scipy.linalg.eig(A, b=M, right=return_eigenvectors)
+
+
+def _solve_dense(problem: Problem, options: _Options, wanted: Wanted) -> EigenResult:
+    device, dtype = problem.device, wide(problem.dtype)
+    M = None if problem.M is None else as_dense(problem.M, device, dtype)
+    if options.OPinv is not None and not options.part:  # A may be a placeholder then
+        assert options.sigma is not None
+        inverse = as_operator(options.OPinv, device, "OPinv")
+        G = as_dense(inverse, device, np.dtype(np.result_type(dtype, inverse.dtype)))
+        nu, vectors = dense_pairs(G if M is None else G @ M, None)
+        with np.errstate(divide="ignore"):
+            values = options.sigma + 1 / nu
+    else:
+        values, vectors = dense_pairs(as_dense(problem.A, device, dtype), M)
+        nu = _transformed(values, options)
+    order = general_order(nu, wanted.which, problem.dtype.kind != "c")[: wanted.k]
+    out = np.dtype(np.result_type(problem.dtype, np.complex64))
+    w, v = problem.deliver(values[order].astype(out), rows_of(vectors[:, order], out, device))
+    return EigenResult(w, v, np.full(len(order), np.nan), 0, 0, 1)
+
+
+# ---------------------------------------------------------------- iterations
+
+
+def _solve(problem: Problem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
+    transform, solver = _transform(problem, options)
+    space = Space(problem.device, problem.dtype, problem.A.shape[0], problem.n, problem.A.first_index, problem.A.ranks)
+    method = KrylovSchur(space, transform, wanted)
+    method.solve(v0)
+    values, combinations = _pairs(problem, options, method)
+    order = general_order(_transformed(values, options), wanted.which, problem.dtype.kind != "c")[: wanted.k]
+    values, combinations = values[order], combinations[:, order]
+    X, residuals = _vectors(problem, options, method, values, combinations)
+    w, v = problem.deliver(values.astype(X.dtype), X)
+    if not method.is_complete:
+        raise no_convergence(method.cycles, len(values), wanted.k, w, v)
+    report = None if solver is None else solver.report
+    return EigenResult(w, v, residuals, method.cycles, method.num_products, method.runs, report)
+
+
+def _transform(problem: Problem, options: _Options) -> tuple[Transform, InnerSolver | None]:
+    """Return the operator whose Krylov space is built, and the solver in it."""
+    device, dtype = problem.device, problem.dtype
+    product = problem.A.bind(device, dtype)
+    mass = None if problem.M is None else problem.M.bind(device, dtype)
+    if options.sigma is None:
+        if problem.M is None:
+            return Transform(product, problem.A.is_resident), None
+        if options.Minv is not None:
+            solver = given_solver(options.Minv, device, dtype, "Minv")
+        else:
+            solver = make_solver(problem.M, device, dtype, options.tol, hermitian=True, name="M")
+        return Solve(product, False, solve=solver, kind="mass"), solver
+    wide_dtype = np.dtype(np.result_type(dtype, np.complex64)) if options.part else dtype
+    if options.OPinv is not None:
+        solver = given_solver(options.OPinv, device, wide_dtype, "OPinv")
+    else:
+        K = shifted(problem.A, options.sigma, problem.M, device, wide_dtype)
+        solver = make_solver(K, device, wide_dtype, options.tol, hermitian=False, name="A - sigma * M")
+    solve: Apply = _part_of(solver, wide_dtype, options.part) if options.part else solver
+    return Solve(product, False, solve=solve, kind="normal", sigma=options.sigma, mass=mass), solver
+
+
+def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:
+    """Return the real or the imaginary part of a complex solve, for real vectors."""
+
+    def solve(b: Array, x: Array) -> None:
+        wide_b = b.astype(dtype)
+        result = wide_b.copy()
+        solver(wide_b, result)
+        x[...] = result.real if part == "r" else result.imag
+
+    return solve
+
+
+def _pairs(problem: Problem, options: _Options, method: KrylovSchur) -> tuple[Host, Host]:
+    """Return the eigenvalues of the problem, and eigenvectors of the Schur form that was found."""
+    if not len(method.schur):
+        return np.zeros(0, complex), np.zeros((0, 0), complex)
+    if options.part:  # the part of the inverse does not determine λ, so the problem is projected
+        X = method.krylov.vectors[: len(method.schur)]
+        A = _projected(method, method.transform.product, X)
+        M = None if problem.M is None else _projected(method, problem.M.bind(problem.device, problem.dtype), X)
+        nu, combinations = scipy.linalg.eig(A, M)
+        return nu.astype(complex), combinations.astype(complex)
+    nu, combinations = scipy.linalg.eig(method.schur)
+    return method.transform.eigenvalues(nu.astype(complex)), combinations.astype(complex)
+
+
+def _projected(method: KrylovSchur, product: Apply, X: Array) -> Host:
+    """Return Xᴴ·A·X, where X has vectors as rows. Synchronizes."""
+    space = method.space
+    AX = space.device.empty(X.shape, X.dtype)
+    for x, y in zip(X, AX, strict=True):
+        product(x, y)
+    return space.download(space.sum_over_ranks(space.device.xp.conj(X) @ AX.T))
+
+
+def _vectors(
+    problem: Problem, options: _Options, method: KrylovSchur, values: Host, combinations: Host
+) -> tuple[Array, Host]:
+    """Return eigenvectors of norm 1 as rows, and the norms of their residuals. Synchronizes."""
+    space, xp = method.space, method.space.device.xp
+    dtype = np.dtype(np.result_type(space.dtype, np.complex64))
+    basis = method.krylov.vectors[: len(method.schur)]
+
+    def combine(rows: Array) -> Array:
+        made = xp.empty((len(values), space.size), dtype)
+        for part in ("real", "imag"):  # the basis may be real, and is not copied as complex
+            factors = getattr(combinations.T, part) if space.dtype.kind != "c" else combinations.T
+            product = space.device.upload(np.ascontiguousarray(factors).astype(space.dtype)) @ rows
+            if space.dtype.kind == "c":
+                return product
+            getattr(made, part)[...] = product
+        return made
+
+    X = combine(basis)
+    norms = np.sqrt(space.download(space.sum_over_ranks((abs(X) ** 2).sum(axis=1))))
+    scales = space.device.upload((1 / np.where(norms > 0, norms, 1)).astype(np.finfo(dtype).dtype))[:, None]
+    X *= scales
+    if options.OPinv is not None or not len(values):
+        return X, np.full(len(values), np.nan)
+    products = [method.transform.product] + ([] if problem.M is None else [problem.M.bind(space.device, space.dtype)])
+    images = []
+    for product in products:
+        image = space.device.empty(basis.shape, basis.dtype)
+        for x, y in zip(basis, image, strict=True):
+            product(x, y)
+        images.append(combine(image) * scales)
+    right = images[1] if len(images) > 1 else X
+    factors = space.device.upload(np.ascontiguousarray(values).astype(dtype))[:, None]
+    squares = (abs(images[0] - factors * right) ** 2).sum(axis=1)
+    return X, np.sqrt(space.download(space.sum_over_ranks(squares)))

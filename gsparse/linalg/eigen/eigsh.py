@@ -1,0 +1,389 @@
+"""Eigenvalues of Hermitian matrices: thick-restart Lanczos with vectors on the device, and SciPy's interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.dense import as_dense, hermitian_pairs, rows_of, wide
+from gsparse.linalg.eigen.eigs import eigs
+from gsparse.linalg.eigen.filters import FilterRule
+from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
+from gsparse.linalg.eigen.krylov_space import Space
+from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError, Wanted
+from gsparse.linalg.eigen.problem import (
+    EigenResult,
+    Problem,
+    check_arguments,
+    check_dense_fallback,
+    is_small,
+    make_problem,
+    no_convergence,
+    seed_of,
+    start_vector,
+)
+from gsparse.linalg.eigen.rayleigh_quotients import hermitian_quotients, products, residual_norms
+from gsparse.linalg.eigen.selection import GENERAL, HERMITIAN, hermitian_order
+from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.operators import MatrixOperator, Operator, as_operator
+from gsparse.linalg.registry import register
+
+__all__ = ["eigsh", "matrix_cost"]
+
+Host = npt.NDArray[Any]
+
+# How far the residual of a pair may exceed the tolerance after filters, whose errors are estimates.
+_SLACK = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Options:
+    """The options of a call that describe the transform."""
+
+    sigma: complex | None
+    mode: str
+    Minv: Any
+    OPinv: Any
+    tol: float
+
+
+@register("eigensolver", vectors=(1,))
+def eigsh(
+    A: Any,
+    k: int = 6,
+    M: Any = None,
+    sigma: float | None = None,
+    which: str = "LM",
+    v0: Array | None = None,
+    ncv: int | None = None,
+    maxiter: int | None = None,
+    tol: float = 0,
+    return_eigenvectors: bool = True,
+    Minv: Any = None,
+    OPinv: Any = None,
+    mode: str = "normal",
+    rng: Any = None,
+    *,
+    multiplicities: bool = True,
+    full_output: bool = False,
+) -> Any:
+    """Find k eigenvalues of A·x = λ·M·x for a Hermitian A, with vectors that stay on the device.
+
+    Thick-restart Lanczos with full reorthogonalization. A step reads the basis once, and nothing waits for the host
+    until the basis is full. Where products are cheap, steps use a Chebyshev polynomial of A, so that the basis is read
+    less often.
+
+    Parameters
+    ----------
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
+        Real symmetric or complex Hermitian: SciPy's or CuPy's.
+    k : int, optional
+        Number of eigenvalues.
+    M : like A, optional
+        Hermitian and positive definite; the identity by default. With `sigma`, it may be semidefinite. In buckling
+        mode, it may be indefinite, and A must be positive definite.
+    sigma : float, optional
+        Find the eigenvalues near sigma, by solves with A - sigma·M. See the notes.
+    which : {"LM", "SM", "LA", "SA", "BE"}, optional
+        The largest or smallest in magnitude, the largest or smallest, or half from each end (one more from the high end
+        if k is odd). With `sigma`, this refers to the transformed eigenvalues, so "LM" means those next to sigma.
+    v0 : array, shape (n,), optional
+        Start vector: NumPy or CuPy. A random one by default.
+    ncv : int, optional
+        Number of basis vectors, ``max(2 * k + 1, 20)`` by default. Runs for multiplicities may use k more.
+    maxiter : int, optional
+        Maximum number of restarts; 10·n by default.
+    tol : float, optional
+        Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
+        a product. 0 means machine precision.
+    return_eigenvectors : bool, optional
+    Minv : operator, optional
+        Solves with M (only if sigma is None).
+    OPinv : operator, optional
+        Solves with A - sigma·M.
+    mode : {"normal", "buckling", "cayley"}, optional
+        The transform with `sigma`: 1/(λ-σ), λ/(λ-σ) or (λ+σ)/(λ-σ).
+    rng : numpy.random.Generator or int, optional
+        Seed of random vectors. By default it is always the same, so that calls can be repeated bit for bit.
+    multiplicities : bool, optional
+        Look for further copies of multiple eigenvalues, by runs that start from other random vectors. SciPy finds these
+        only by chance. Without multiple eigenvalues, this takes up to as long again; ``False`` leaves it out.
+    full_output : bool, optional
+        Return an `EigenResult`, with residuals, counts and the inner solves; it also unpacks as ``w, v``.
+
+    Returns
+    -------
+    w : array, shape (k,)
+        Eigenvalues: ascending or, if A is complex, from the most wanted on, as in SciPy. A NumPy array, or a CuPy array
+        if v0 is one.
+    v : array, shape (n, k)
+        Eigenvectors in columns, orthonormal with respect to M (in buckling mode, to A). Not returned with
+        ``return_eigenvectors=False``.
+
+    Raises
+    ------
+    scipy.sparse.linalg.ArpackNoConvergence
+        If not all eigenvalues converge within `maxiter` restarts. As in SciPy, the error has those that did.
+    ValueError, TypeError, ShapeError, DtypeError, DeviceError, DeviceMemoryError
+
+    Notes
+    -----
+    Without OPinv, solves with A - sigma·M are chosen by the matrix: factors on the host if it has up to 10,000 rows;
+    otherwise conjugate gradients with `gsparse.linalg.amg`; if the shifted matrix is not positive definite, factors up
+    to 100,000 rows, or MINRES. Their tolerance is a tenth of `tol`. ``full_output=True`` tells which was used.
+
+    The host waits once per restart. Small problems are solved by LAPACK on the host.
+
+    References
+    ----------
+    .. [1] K. Wu, H. Simon, "Thick-restart Lanczos method for large symmetric eigenvalue problems", SIAM J. Matrix Anal.
+       Appl. 22(2), 2000.
+    .. [2] Y. Zhou, Y. Saad, "A Chebyshev-Davidson algorithm for large symmetric eigenproblems", SIAM J. Matrix Anal.
+    Appl.
+       29(3), 2007.
+    .. [3] T. Ericsson, A. Ruhe, "The spectral transformation Lanczos method for the numerical solution of large sparse
+       generalized symmetric eigenvalue problems", Math. Comp. 35, 1980.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import eigsh
+    >>> A = GpuSparseMatrix(scipy.sparse.diags_array(numpy.arange(1.0, 1001.0)), device="cpu")
+    >>> w, v = eigsh(A, 3)
+    >>> w.round(8)
+    array([ 998.,  999., 1000.])
+    >>> eigsh(A, 3, sigma=10.3, return_eigenvectors=False).round(8)
+    array([ 9., 10., 11.])
+    """
+    problem = make_problem(A, M, v0, "eigsh")
+    options = _Options(sigma, mode, Minv, OPinv, float(tol))
+    check_arguments(k, which, HERMITIAN, maxiter, sigma=sigma, M=M, Minv=Minv, OPinv=OPinv)
+    _check_transform(options)
+    if k >= problem.n:
+        check_dense_fallback(problem, A, M, k, "N", "eigh")
+        return _eigh(problem, return_eigenvectors)
+    size = problem.ncv(k, ncv, k + 1)
+    is_dense = is_small(problem.n, k, ncv, maxiter) and problem.A.ranks is None
+    maxiter = 10 * problem.n if maxiter is None else int(maxiter)
+    wanted = Wanted(k, which, options.tol, size, maxiter, multiplicities, seed_of(rng))
+    with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
+        if is_dense:
+            result = _solve_dense(problem, options, wanted)
+        else:
+            result = _solve(problem, options, wanted, start_vector(problem, v0))
+    if full_output:
+        return result
+    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+
+
+def _check_transform(options: _Options) -> None:
+    if options.sigma is not None and options.mode not in ("normal", "buckling", "cayley"):
+        raise ValueError(f"unrecognized mode {options.mode!r}: use normal, buckling or cayley")
+    if options.sigma is not None and np.imag(options.sigma):
+        raise ValueError(f"sigma must be real, because the eigenvalues are, got {options.sigma}")
+
+
+# ---------------------------------------------------------------- dense
+
+
+def _eigh(problem: Problem, return_eigenvectors: bool) -> Any:
+    """Return all eigenpairs of a dense matrix, from `scipy.linalg.eigh`."""
+    A = as_dense(problem.A, problem.device, problem.dtype)
+    M = None if problem.M is None else as_dense(problem.M, problem.device, problem.dtype)
+    return scipy.linalg.eigh(A, b=M, eigvals_only=not return_eigenvectors)
+
+
+def _solve_dense(problem: Problem, options: _Options, wanted: Wanted) -> EigenResult:
+    dtype, device = wide(problem.dtype), problem.device
+    M = None if problem.M is None else as_dense(problem.M, device, dtype)
+    transform = Solve(_no_product, False, kind=options.mode, sigma=options.sigma or 0.0)
+    if options.sigma is None:
+        nu, vectors = hermitian_pairs(as_dense(problem.A, device, dtype), M)
+        values = nu
+    elif options.OPinv is not None:
+        nu, vectors = _pairs_of_inverse(problem, options, M)
+        values = transform.eigenvalues(nu)
+    else:
+        A, sigma = as_dense(problem.A, device, dtype), np.real(options.sigma)
+        if options.mode == "buckling":
+            inverses, vectors = hermitian_pairs(np.eye(len(A), dtype=dtype) if M is None else M, A)
+            nu = 1 / (1 - sigma * inverses)  # λ/(λ-σ) for λ = 1/inverse, which may be infinite
+            values = _reciprocal(inverses)
+        else:
+            values, vectors = hermitian_pairs(A, M)
+            with np.errstate(divide="ignore"):
+                nu = (1 if options.mode == "normal" else values + sigma) / (values - sigma)
+    order = hermitian_order(nu, wanted.which)[: wanted.k]
+    order = _scipys_order(problem, values[order], order)
+    rows = rows_of(vectors[:, order], problem.dtype, device)
+    w, v = problem.deliver(values[order].astype(np.finfo(problem.dtype).dtype), rows)
+    return EigenResult(w, v, np.full(len(order), np.nan), 0, 0, 1)
+
+
+def _pairs_of_inverse(problem: Problem, options: _Options, M: Host | None) -> tuple[Host, Host]:
+    """Return eigenpairs of the transformed problem where the caller passes OPinv; A may be a placeholder then."""
+    dtype, device = wide(problem.dtype), problem.device
+    G = as_dense(as_operator(options.OPinv, device, "OPinv"), device, dtype)
+    if options.mode == "normal":
+        return hermitian_pairs(_symmetric(G if M is None else M @ G @ M), M)
+    A = as_dense(problem.A, device, dtype)
+    if options.mode == "buckling":
+        return hermitian_pairs(_symmetric(A @ G @ A), A)
+    mass = np.eye(len(A), dtype=dtype) if M is None else M
+    return hermitian_pairs(_symmetric(mass @ G @ (A + options.sigma * mass)), M)
+
+
+def _symmetric(A: Host) -> Host:
+    return np.asarray((A + A.conj().T) / 2)
+
+
+def _reciprocal(values: Host) -> Host:
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / values)
+
+
+def _no_product(x: Array, y: Array) -> None:
+    raise NotImplementedError("a dense problem multiplies no vectors")
+
+
+def _scipys_order(problem: Problem, values: Host, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return places in SciPy's order: ascending values or, if A is complex, the most wanted first."""
+    return order if problem.dtype.kind == "c" else order[np.argsort(values, kind="stable")]
+
+
+# ---------------------------------------------------------------- iterations
+
+
+def _solve(problem: Problem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
+    transform, mass, solver = _transform(problem, options)
+    space = Space(
+        problem.device, problem.dtype, problem.A.shape[0], problem.n, problem.A.first_index, problem.A.ranks, mass
+    )
+    rule = _filter_rule(problem, transform, options.tol)
+    lanczos = Lanczos(space, transform, wanted, rule)
+    try:
+        lanczos.solve(v0)
+    except SemidefiniteMassError:
+        return _solve_without_mass(problem, options, wanted)
+    if not isinstance(transform, Solve):
+        values, residuals = _quotients(lanczos)
+        if rule is not None and not _is_accurate(lanczos, values, residuals):
+            lanczos = _polished(lanczos)
+            values, residuals = _quotients(lanczos)
+        order = hermitian_order(values, wanted.which)
+    else:
+        order = hermitian_order(lanczos.values, wanted.which)
+        values = transform.eigenvalues(lanczos.values)
+        residuals = _residuals(problem, options, lanczos, values)
+    order = _scipys_order(problem, values[order], order)
+    vectors = lanczos.krylov.vectors[: len(order)]
+    w, v = problem.deliver(
+        values[order].astype(np.finfo(problem.dtype).dtype), vectors[problem.device.upload(order.astype(np.int64))]
+    )
+    if not lanczos.is_complete:
+        raise no_convergence(lanczos.cycles, len(order), wanted.k, w, v)
+    report = None if solver is None else solver.report
+    return EigenResult(w, v, residuals[order], lanczos.cycles, lanczos.num_products, lanczos.runs, report)
+
+
+def _solve_without_mass(problem: Problem, options: _Options, wanted: Wanted) -> EigenResult:
+    """Find the eigenpairs with the standard inner product, where (A - σM)⁻¹·M is not Hermitian. Synchronizes."""
+    which = {"LA": "LR", "SA": "SR"}.get(wanted.which, wanted.which)
+    if options.mode != "normal" or options.sigma is None or which not in GENERAL or problem.M is None:
+        raise ValueError("M is singular: this needs sigma, mode='normal', and which other than 'BE'")
+    found: EigenResult = eigs(
+        problem.A, wanted.k, problem.M, options.sigma, which, None, max(wanted.ncv, wanted.k + 2), wanted.maxiter,
+        wanted.tol, OPinv=options.OPinv, rng=wanted.seed, multiplicities=wanted.multiplicities, full_output=True,
+    )  # fmt: skip
+    w, v = found.eigenvalues.real, np.asarray(found.eigenvectors)
+    # A phase makes the vectors of a real problem real; those of one eigenvalue are made orthonormal with respect to M.
+    if problem.dtype.kind != "c":
+        v = (v * np.exp(-1j * np.angle(v[abs(v).argmax(axis=0), np.arange(len(w))]))).real
+    gram = v.conj().T @ problem.M.matmat(v)
+    v = np.linalg.solve(np.linalg.cholesky((gram + gram.conj().T) / 2), v.conj().T).conj().T
+    order = np.argsort(w, kind="stable") if problem.dtype.kind != "c" else np.arange(len(w))
+    rows = problem.device.upload(np.ascontiguousarray(v[:, order].T).astype(problem.dtype))
+    values, vectors = problem.deliver(w[order].astype(np.finfo(problem.dtype).dtype), rows)
+    return replace(found, eigenvalues=values, eigenvectors=vectors, residuals=found.residuals[order])
+
+
+def _transform(problem: Problem, options: _Options) -> tuple[Transform, Any, InnerSolver | None]:
+    """Return the operator whose Krylov space is built, the product of its inner product, and the solver in it."""
+    device, dtype = problem.device, problem.dtype
+    product = problem.A.bind(device, dtype)
+    mass = None if problem.M is None else problem.M.bind(device, dtype)
+    settings: dict[str, Any] = {"tol": options.tol, "hermitian": True}
+    if options.sigma is None:
+        if problem.M is None:
+            return Transform(product, problem.A.is_resident), None, None
+        solver = (
+            given_solver(options.Minv, device, dtype, "Minv")
+            if options.Minv is not None
+            else make_solver(problem.M, device, dtype, name="M", **settings)
+        )
+        return Solve(product, False, solve=solver, kind="mass"), mass, solver
+    sigma = float(np.real(options.sigma))
+    if options.OPinv is not None:
+        solver = given_solver(options.OPinv, device, dtype, "OPinv")
+    else:
+        K = shifted(problem.A, sigma, problem.M, device, dtype)
+        solver = make_solver(K, device, dtype, name="A - sigma * M", **settings)
+    inner_product = product if options.mode == "buckling" else mass
+    return Solve(product, False, solve=solver, kind=options.mode, sigma=sigma), inner_product, solver
+
+
+def _filter_rule(problem: Problem, transform: Transform, tol: float) -> FilterRule | None:
+    """Return the rule for filters, for products of sparse matrices that only queue work."""
+    cost = matrix_cost(problem.A, problem.dtype)
+    if isinstance(transform, Solve) or not problem.A.is_resident or cost is None:
+        return None
+    if problem.A.ranks is not None:  # all ranks must decide in the same way
+        cost = float(problem.A.ranks.agreed(np.array([cost]))[0])
+    return FilterRule(transform, cost, tol, problem.epsilon)
+
+
+def matrix_cost(A: Operator, dtype: np.dtype[Any]) -> float | None:
+    """Return the bytes of a sparse matrix in units of the bytes of a vector, None for other operators."""
+    matrix = A.matrix if isinstance(A, MatrixOperator) else getattr(A, "diagonal", None)
+    if matrix is None or not hasattr(matrix, "nnz"):
+        return None
+    return float(matrix.nnz * (np.dtype(matrix.dtype).itemsize + 4) / max(matrix.shape[0] * dtype.itemsize, 1))
+
+
+def _quotients(lanczos: Lanczos) -> tuple[Host, Host]:
+    if not len(lanczos.values):
+        return np.zeros(0), np.zeros(0)
+    return hermitian_quotients(lanczos.krylov, lanczos.transform.product, len(lanczos.values))
+
+
+def _is_accurate(lanczos: Lanczos, values: Host, residuals: Host) -> bool:
+    """Return whether pairs that were found with a filter are as accurate as the caller wants."""
+    epsilon, scale = lanczos.space.epsilon, abs(values).max(initial=0)
+    tolerances = np.maximum(max(lanczos.wanted.tol, epsilon) * abs(values), 2 * epsilon * scale)
+    return bool((residuals <= _SLACK * tolerances).all())
+
+
+def _polished(lanczos: Lanczos) -> Lanczos:
+    """Return a solve without filters that begins with what was found."""
+    krylov = lanczos.krylov
+    start = krylov.vectors[: max(len(lanczos.values), 1)].sum(axis=0)
+    again = Lanczos(lanczos.space, lanczos.transform, lanczos.wanted, None)
+    again.solve(start)
+    again.cycles += lanczos.cycles
+    return again
+
+
+def _residuals(problem: Problem, options: _Options, lanczos: Lanczos, values: Host) -> Host:
+    """Return ‖A·x - λ·M·x‖, or NaN if the caller passes OPinv, because A may be a placeholder then."""
+    if options.OPinv is not None or not len(values):
+        return np.full(len(values), np.nan)
+    krylov, X = lanczos.krylov, lanczos.krylov.vectors[: len(values)]
+    AX = products(krylov, lanczos.transform.product, X)
+    MX = X if problem.M is None else products(krylov, problem.M.bind(problem.device, problem.dtype), X)
+    return residual_norms(krylov, AX, values, MX)

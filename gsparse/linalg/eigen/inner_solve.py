@@ -1,0 +1,317 @@
+"""Solves with M or with A - σ·M inside of an eigensolver: by what the caller passes, by factors, or by iterations.
+
+An eigensolver treats such a solve as a product with an operator, so its error must stay below the tolerance of the
+eigenvalues. If every solve reaches ‖r‖ ≤ rtol·‖b‖, the operator is off by at most rtol times its norm, and the residual
+of an eigenpair of A by rtol·|λ - σ|. Hence rtol is a tenth of the caller's tolerance.
+
+A method that fails is replaced by the next one in the list for good:
+
+============================  ======================================================================================
+matrix                        methods
+============================  ======================================================================================
+diagonal                      division
+few rows                      factors (SuperLU, on the host)
+Hermitian                     conjugate gradients with multigrid; factors; MINRES
+not Hermitian                 GMRES with ILU(0); factors
+an operator without entries   conjugate gradients and MINRES, or GMRES
+============================  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+import scipy.sparse.linalg as scipy_linalg
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.errors import GsparseError
+from gsparse.linalg.krylov.cg import cg
+from gsparse.linalg.krylov.gmres import gmres
+from gsparse.linalg.krylov.minres import minres
+from gsparse.linalg.multigrid.amg import amg
+from gsparse.linalg.operators import Apply, DenseOperator, MatrixOperator, Operator, as_operator
+from gsparse.linalg.preconditioners.diagonal import jacobi
+from gsparse.linalg.preconditioners.ilu import ilu0
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+
+__all__ = ["InnerSolve", "InnerSolver", "given_solver", "make_solver", "shifted"]
+
+# The share of the eigensolver's tolerance that a solve gets, and the smallest tolerance, in units of the precision.
+_SHARE, _SMALLEST = 0.1, 50
+# Up to this number of rows, a matrix is factorized at once: that takes less time than setting up multigrid.
+_FEW_ROWS = 10_000
+# Up to this number of rows, a matrix is factorized if iterations fail. (The factors of a 7-point Laplacian of 60³ rows
+# take several GB.)
+_MAX_FACTORED_ROWS = 100_000
+# Iterations after which a method is replaced by the next one.
+_MAX_ITERATIONS, _RESTART = 2000, 50
+# How often the residual of MINRES, whose own tolerance refers to the norms of A and x, may be solved for again.
+_MAX_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class InnerSolve:
+    """What the solves inside of an eigensolver were.
+
+    Attributes
+    ----------
+    method : str
+        The method of the last solve.
+    rtol : float
+        The relative residual that every solve had to reach; 0 for direct methods.
+    solves : int
+    iterations : int
+        Iterations of all solves.
+    """
+
+    method: str
+    rtol: float
+    solves: int
+    iterations: int
+
+
+class InnerSolver:
+    """Solves K·x = b as an `Apply`.
+
+    Parameters
+    ----------
+    methods : iterator of (str, callable)
+        Names, and functions that solve: ``solve(b)`` returns x and the number of iterations, or None if it failed.
+    rtol : float
+    name : str
+        What K is, for the error message.
+    """
+
+    def __init__(self, methods: Iterator[tuple[str, Callable[[Array], Any]]], rtol: float, name: str) -> None:
+        self._methods, self.rtol, self._name = methods, rtol, name
+        self._method: str
+        self._solve: Callable[[Array], Any] | None
+        self._method, self._solve = next(methods, ("", None))
+        self._solves = self._iterations = 0
+        self._failed: list[str] = []
+
+    def __call__(self, b: Array, x: Array) -> None:
+        result = self._try(b)
+        while result is None:
+            self._failed.append(self._method)
+            self._method, self._solve = next(self._methods, ("", None))
+            if self._solve is None:
+                raise ValueError(
+                    f"no inner solver reached a relative residual of {self.rtol:.1e} for {self._name}: tried "
+                    f"{', '.join(self._failed)}. Pass OPinv (or Minv), a solver of your own, or a larger tol"
+                )
+            result = self._try(b)
+        x[...] = result[0]
+        self._solves += 1
+        self._iterations += result[1]
+
+    def _try(self, b: Array) -> Any:
+        return None if self._solve is None else self._solve(b)
+
+    @property
+    def report(self) -> InnerSolve:
+        is_direct = self._method in ("factors", "division", "LU", "given")
+        return InnerSolve(self._method, 0.0 if is_direct else self.rtol, self._solves, self._iterations)
+
+
+def given_solver(operator: Any, device: Device, dtype: np.dtype[Any], name: str) -> InnerSolver:
+    """Return the solver that the caller has passed as an operator, OPinv or Minv."""
+    product = as_operator(operator, device, name).bind(device, dtype)
+
+    def solve(b: Array) -> tuple[Array, int]:
+        x = device.empty(b.shape, dtype)
+        product(b, x)
+        return x, 0
+
+    return InnerSolver(iter([("given", solve)]), 0.0, name)
+
+
+def make_solver(
+    K: Operator, device: Device, dtype: np.dtype[Any], tol: float, *, hermitian: bool, name: str
+) -> InnerSolver:
+    """Return a solver for K, with methods that fit it (see the module's text)."""
+    epsilon = float(np.finfo(dtype).eps)
+    rtol = max(_SHARE * tol, _SMALLEST * epsilon)
+    return InnerSolver(_methods(K, device, dtype, rtol, hermitian), rtol, name)
+
+
+def shifted(A: Operator, sigma: complex, M: Operator | None, device: Device, dtype: np.dtype[Any]) -> Operator:
+    """Return A - sigma·M as an operator, with entries if A and M have entries."""
+    if sigma == 0:
+        return A
+    shift = dtype.type(sigma)
+    if isinstance(A, MatrixOperator) and (M is None or isinstance(M, MatrixOperator)):
+        other = sp.eye_array(A.shape[0], dtype=dtype, format="csr") if M is None else M.matrix
+        return as_operator(GpuSparseMatrix(A.matrix - shift * other, device=device), device)
+    if isinstance(A, DenseOperator) and (M is None or isinstance(M, DenseOperator | MatrixOperator)):
+        other = _dense(M, device) if M is not None else np.eye(A.shape[0], dtype=dtype)
+        return DenseOperator(_dense(A, device) - shift * other)
+    return _Shifted(A, shift, M)
+
+
+class _Shifted(Operator):
+    """A - sigma·M of operators without entries."""
+
+    def __init__(self, A: Operator, sigma: Any, M: Operator | None) -> None:
+        self._A, self._sigma, self._M = A, sigma, M
+        self.shape, self.dtype = A.shape, np.dtype(np.result_type(A.dtype, sigma))
+        self.is_resident = False
+
+    @property
+    def ranks(self) -> Any:
+        return self._A.ranks
+
+    @property
+    def whole_shape(self) -> tuple[int, int]:
+        return self._A.whole_shape
+
+    @property
+    def first_index(self) -> int:
+        return self._A.first_index
+
+    def home(self) -> Device:
+        return self._A.home()
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        sigma = np.conj(self._sigma) if adjoint else self._sigma
+        A = self._A.bind(device, dtype, columns, adjoint=adjoint)
+        M = None if self._M is None else self._M.bind(device, dtype, columns, adjoint=adjoint)
+        t = device.empty(columns * self.shape[0], dtype)
+
+        def apply(x: Array, y: Array) -> None:
+            A(x, y)
+            if M is not None:
+                M(x, t)
+            y[...] -= sigma * (x if M is None else t)
+
+        return apply
+
+
+def _dense(operator: Operator, device: Device) -> Any:
+    """Return the entries of an operator as a dense array on the host."""
+    if isinstance(operator, MatrixOperator):
+        matrix: Any = operator.matrix
+        return matrix.toarray()
+    array = operator.array  # type: ignore[attr-defined]  # a DenseOperator
+    return array if isinstance(array, np.ndarray) else device.download(array)
+
+
+def _methods(
+    K: Operator, device: Device, dtype: np.dtype[Any], rtol: float, hermitian: bool
+) -> Iterator[tuple[str, Callable[[Array], Any]]]:
+    if isinstance(K, DenseOperator):
+        yield "LU", _dense_solve(_dense(K, device).astype(dtype, copy=False), device)
+        return
+    if not isinstance(K, MatrixOperator):
+        yield from _iterations(K, None, rtol, hermitian, with_entries=False)
+        return
+    matrix: Any = K.matrix
+    rows = matrix.shape[0]
+    diagonal = matrix.diagonal()
+    if matrix.nnz <= rows and np.count_nonzero(diagonal) == rows:
+        reciprocal = device.upload(np.ascontiguousarray(1 / diagonal.astype(dtype)))
+        yield "division", lambda b: (b * reciprocal, 0)
+        return
+    if rows <= _FEW_ROWS:
+        yield "factors", _factorized_solve(matrix, device, dtype)
+    yield from _iterations(K, diagonal, rtol, hermitian, with_entries=True)
+    if _FEW_ROWS < rows <= _MAX_FACTORED_ROWS:
+        yield "factors", _factorized_solve(matrix, device, dtype)
+    if hermitian:
+        yield "minres", _minres(K, rtol)
+
+
+def _iterations(
+    K: Operator, diagonal: Any, rtol: float, hermitian: bool, *, with_entries: bool
+) -> Iterator[tuple[str, Callable[[Array], Any]]]:
+    if not hermitian:
+        M, name = _preconditioner(K, ("ilu0", ilu0), ("jacobi", jacobi)) if with_entries else (None, "")
+        yield f"gmres{name}", _krylov(gmres, K, M, rtol, restart=_RESTART, maxiter=_MAX_ITERATIONS // _RESTART)
+        return
+    if not with_entries:
+        yield "cg", _krylov(cg, K, None, rtol, maxiter=_MAX_ITERATIONS)
+        if K.ranks is None:
+            yield "minres", _minres(K, rtol)
+    elif (diagonal.real > 0).all():  # otherwise the matrix is not positive definite
+        M, name = _preconditioner(K, ("amg", amg), ("jacobi", jacobi))
+        yield f"cg{name}", _krylov(cg, K, M, rtol, maxiter=_MAX_ITERATIONS)
+
+
+def _preconditioner(K: Any, *choices: tuple[str, Callable[[Any], Any]]) -> tuple[Any, str]:
+    """Return the first preconditioner that exists for a matrix, and its name."""
+    for name, make in choices:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return make(K.matrix), f" with {name}"
+        except (GsparseError, ImportError, ValueError, ArithmeticError):
+            continue
+    return None, ""
+
+
+def _krylov(solver: Any, K: Operator, M: Any, rtol: float, **options: Any) -> Callable[[Array], Any]:
+    def solve(b: Array) -> tuple[Array, int] | None:
+        result = solver(K, b, rtol=rtol, M=M, full_output=True, **options)
+        return (result.x, result.iterations) if result.info == 0 else None
+
+    return solve
+
+
+def _minres(K: Operator, rtol: float) -> Callable[[Array], Any]:
+    """Return a solve by MINRES, repeated for the residual until that is small relative to b."""
+
+    def solve(b: Array) -> tuple[Array, int] | None:
+        xp = K.home().xp
+        product = K.bind(K.home(), np.dtype(b.dtype))
+        x, r, iterations, target = xp.zeros_like(b), b.copy(), 0, rtol * float(xp.linalg.norm(b))
+        for _ in range(_MAX_ROUNDS):
+            result = minres(K, r, rtol=rtol, full_output=True)
+            x += result.x
+            iterations += result.iterations
+            product(x, r)
+            r[...] = b - r
+            norm = float(xp.linalg.norm(r))  # synchronizes
+            if norm <= target or not np.isfinite(norm):
+                break
+        noise = _SMALLEST * float(np.finfo(b.dtype).eps) * result.iterations**0.5
+        return (x, iterations) if norm <= max(target, noise * float(xp.linalg.norm(b))) else None
+
+    return solve
+
+
+@contextmanager
+def _singular_as(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, scipy.linalg.LinAlgError) as error:
+        raise RuntimeError(f"{name} is singular: choose another sigma ({error})") from error
+
+
+def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Callable[[Array], Any]:
+    with _singular_as("the shifted matrix"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", sp.SparseEfficiencyWarning)
+        factors = scipy_linalg.splu(sp.csc_array(sp.csr_array(matrix), dtype=dtype))
+    return _host_solve(factors.solve, device)
+
+
+def _dense_solve(array: Any, device: Device) -> Callable[[Array], Any]:
+    with _singular_as("the shifted matrix"), warnings.catch_warnings():
+        warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
+        factors = scipy.linalg.lu_factor(array)
+    return _host_solve(lambda b: scipy.linalg.lu_solve(factors, b), device)
+
+
+def _host_solve(function: Callable[[Any], Any], device: Device) -> Callable[[Array], Any]:
+    def solve(b: Array) -> tuple[Array, int]:
+        host = np.array(b) if device.is_host else device.download(b)  # synchronizes
+        return device.upload(np.ascontiguousarray(function(host).astype(b.dtype, copy=False))), 0
+
+    return solve

@@ -1,0 +1,264 @@
+"""Eigenvalues of any operator by the Krylov-Schur method, in runs that find multiple eigenvalues.
+
+The projected matrix of a cycle is brought into Schur form, H = Q·T·Qᴴ, with the wanted eigenvalues first, and the basis
+is restarted with the first Schur vectors V·Q. For a real operator all of this is real: a pair of conjugate eigenvalues
+is a block of two rows of T, and stays together. Schur vectors that have converged are locked:
+
+    B·[V_locked  V] = [V_locked  V]·| S  C |  + v·hᴴ        S (quasi-)triangular
+                                    |    H |
+
+Later runs look for copies of multiple eigenvalues, as in `gsparse.linalg.eigen.lanczos`.
+
+References
+----------
+G. W. Stewart, "A Krylov-Schur algorithm for large eigenproblems", SIAM J. Matrix Anal. Appl. 23(3), 2002.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
+from gsparse.linalg.eigen.lanczos import Wanted
+from gsparse.linalg.eigen.selection import general_keys, general_order
+from gsparse.linalg.eigen.transforms import Solve, Transform
+
+__all__ = ["KrylovSchur"]
+
+Host = npt.NDArray[Any]
+
+_FEWEST_NEW_VECTORS = 16
+_KEPT_SHARE = 1 / 3
+_STEPS_BETWEEN_CHECKS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class _Ritz:
+    """Eigenvalues of the projected matrix of the vectors that are not locked, from the most wanted to the least."""
+
+    values: Host
+    errors: Host
+    tolerances: Host
+
+    @property
+    def converged(self) -> npt.NDArray[np.bool_]:
+        return self.errors <= self.tolerances
+
+
+@dataclass(eq=False)
+class KrylovSchur:
+    """The runs of one problem, and what has converged: the Schur form `schur` with the first vectors of `krylov`."""
+
+    space: Space
+    transform: Transform
+    wanted: Wanted
+    cycles: int = 0
+    runs: int = 0
+    is_complete: bool = False
+    schur: Host = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def __post_init__(self) -> None:
+        wanted, size = self.wanted, self.space.whole_size
+        self._num_new = max(wanted.ncv - wanted.k, _FEWEST_NEW_VECTORS)
+        capacity = max(wanted.ncv, wanted.k + 1 + self._num_new) if wanted.multiplicities else wanted.ncv
+        self.krylov = KrylovSpace(self.space, min(capacity, size), hermitian=False)
+        self._is_real = self.space.dtype.kind != "c"
+
+    @property
+    def num_products(self) -> int:
+        return self.krylov.num_steps
+
+    @property
+    def values(self) -> Host:
+        """The eigenvalues of B that have converged."""
+        return np.zeros(0, complex) if not len(self.schur) else scipy.linalg.eigvals(self.schur).astype(complex)
+
+    def solve(self, v0: Array | None) -> None:
+        """Find the wanted eigenvalues, as many as converge within `maxiter` cycles."""
+        while True:
+            start = random_vector(self.space, self.wanted.seed + self.runs) if v0 is None or self.runs else v0
+            self.runs += 1
+            if not self.krylov.start(start):
+                if self.runs == 1:
+                    raise ValueError("v0 must be a finite vector that is not zero")
+                self.is_complete = True  # all vectors of the space are locked
+                return
+            num_found = self._run()
+            if num_found is None:
+                return
+            self.is_complete = len(self.schur) >= self.wanted.k
+            if self.is_complete and (not num_found or not self.wanted.multiplicities):
+                return
+
+    # ---------------------------------------------------------------- one run
+
+    def _run(self) -> int | None:
+        """Find Schur vectors that are orthogonal to the locked ones, and lock those of wanted eigenvalues.
+
+        Returns
+        -------
+        int or None
+            Their number, None if the limit of cycles was reached before.
+        """
+        krylov, num_locked = self.krylov, len(self.schur)
+        end = self.wanted.ncv if not num_locked else num_locked + self._num_new
+        end = min(end, self.space.whole_size, krylov.capacity)
+        krylov.begin(np.vstack([self.schur, np.zeros((1, num_locked))]))
+        while True:
+            for stop in self._stops(end):
+                projection = krylov.cycle(self.transform, stop)
+                T, Q = self._schur(projection)
+                ritz = self._ritz(projection)
+                needed = self._needed(ritz)
+                if self._is_done(ritz, needed, projection):
+                    self.cycles += 1
+                    self._lock(projection, T, Q, ritz.values[needed])
+                    return len(needed)
+            self.cycles += 1
+            if self.space.ranks is not None:
+                self.space.ranks.observe(self)
+            if self.cycles >= self.wanted.maxiter:
+                self._lock(projection, T, Q, ritz.values[needed[ritz.converged[needed]]])
+                return None
+            self._restart(projection, T, Q, ritz, needed)
+
+    def _stops(self, end: int) -> list[int]:
+        if not isinstance(self.transform, Solve):
+            return [end]
+        begin = max(self.krylov.first, len(self.schur) + max(self.wanted.k - len(self.schur), 0))
+        return [*range(begin + _STEPS_BETWEEN_CHECKS, end, _STEPS_BETWEEN_CHECKS), end]
+
+    def _schur(self, projection: Projection) -> tuple[Host, Host]:
+        """Return the Schur form of the projected matrix of the vectors that are not locked, the same on all ranks."""
+        H = projection.matrix[len(self.schur) :, len(self.schur) :]
+        T, Q = scipy.linalg.schur(H, output="real" if self._is_real else "complex")
+        if self.space.ranks is not None:
+            both = self.space.ranks.agreed(np.vstack([T, Q]))
+            T, Q = both[: len(T)].copy(), both[len(T) :].copy()
+        return T, Q
+
+    def _ritz(self, projection: Projection) -> _Ritz:
+        H = projection.matrix[len(self.schur) :, len(self.schur) :]
+        values, vectors = scipy.linalg.eig(H)
+        if self.space.ranks is not None:
+            both = self.space.ranks.agreed(np.vstack([values, vectors.astype(complex)]))
+            values, vectors = both[0].copy(), both[1:].copy()
+        order = general_order(values, self.wanted.which, self._is_real)
+        values, vectors = values[order], vectors[:, order]
+        errors = projection.remainder * abs(vectors[-1])
+        floor = 2 * self.space.epsilon * projection.scale
+        tolerances = np.maximum(max(self.wanted.tol, self.space.epsilon) * abs(values), floor)
+        return _Ritz(values, errors, tolerances)
+
+    def _needed(self, ritz: _Ritz) -> npt.NDArray[np.intp]:
+        """Return the places of eigenvalues that are, with the locked ones, among the k most wanted.
+
+        Of a conjugate pair, both are. If there are k locked eigenvalues, another one has to be better than the worst of
+        them by more than its error.
+        """
+        keys, limit = general_keys(ritz.values, self.wanted.which, self._is_real), self._limit()
+        if limit is not None:
+            return np.flatnonzero(keys < limit - 2 * ritz.tolerances)
+        count = min(self.wanted.k - len(self.schur), len(keys))
+        return np.flatnonzero(keys <= np.sort(keys)[count - 1]) if self._is_real else np.arange(count)
+
+    def _limit(self) -> float | None:
+        """Return the key of the k-th locked eigenvalue, None if there are fewer."""
+        values = self.values
+        if len(values) < self.wanted.k:
+            return None
+        return float(np.sort(general_keys(values, self.wanted.which, self._is_real))[self.wanted.k - 1])
+
+    def _is_done(self, ritz: _Ritz, needed: npt.NDArray[np.intp], projection: Projection) -> bool:
+        if not ritz.converged[needed].all():
+            return False
+        if not projection.remainder:
+            return True
+        limit = self._limit()
+        if limit is None:
+            return len(self.schur) + len(ritz.values) > self.wanted.k
+        others = np.setdiff1d(np.arange(len(ritz.values)), needed)
+        if not len(others):
+            return False
+        keys = general_keys(ritz.values, self.wanted.which, self._is_real)
+        best = others[0]
+        return bool(ritz.converged[best] or keys[best] - ritz.errors[best] > limit)
+
+    # ---------------------------------------------------------------- restarts
+
+    def _lock(self, projection: Projection, T: Host, Q: Host, values: Host) -> None:
+        """Lock Schur vectors of these eigenvalues, and leave out locked ones that are no longer wanted."""
+        num_locked = len(self.schur)
+        T, Q, count = reordered(T, Q, values)
+        self.krylov.keep(projection, Q[:, :count])
+        coupling = projection.matrix[:num_locked, num_locked:] @ Q[:, :count]
+        whole = np.zeros((num_locked + count,) * 2, np.result_type(T, self.schur, coupling))
+        whole[:num_locked, :num_locked], whole[:num_locked, num_locked:] = self.schur, coupling
+        whole[num_locked:, num_locked:] = T[:count, :count]
+        if len(whole) > self.wanted.k and num_locked:
+            found = scipy.linalg.eigvals(whole)
+            keys = general_keys(found, self.wanted.which, self._is_real)
+            chosen = found[keys <= np.sort(keys)[self.wanted.k - 1]]
+            whole, combinations, size = reordered(whole, np.eye(len(whole), dtype=whole.dtype), chosen)
+            self.krylov.rotate(combinations[:, :size])
+            whole = whole[:size, :size]
+        self.schur = whole
+        self.krylov.num_locked = len(whole)
+
+    def _restart(self, projection: Projection, T: Host, Q: Host, ritz: _Ritz, needed: npt.NDArray[np.intp]) -> None:
+        num_locked, available = len(self.schur), len(T)
+        count = max(len(needed) + (num_locked >= self.wanted.k), 1)
+        count = max(1, min(count + int(max(available - count, 0) * _KEPT_SHARE), available - 1))
+        places = np.concatenate([needed, np.setdiff1d(np.arange(available), needed)])[:count]
+        T, Q, count = reordered(T, Q, ritz.values[places])
+        if count >= available:  # the partner of a conjugate pair came along, and leaves no room for a step
+            T, Q, count = reordered(T, Q, ritz.values[places[:-1]])
+        coupling = projection.matrix[:num_locked, num_locked:] @ Q[:, :count]
+        kept = np.zeros((num_locked + count + 1, num_locked + count), np.result_type(T, self.schur, coupling))
+        kept[:num_locked, :num_locked], kept[:num_locked, num_locked:] = self.schur, coupling
+        kept[num_locked:-1, num_locked:] = T[:count, :count]
+        kept[-1, num_locked:] = projection.remainder * Q[-1, :count]
+        self.krylov.keep(projection, Q[:, :count])
+        self.krylov.begin(kept)
+
+
+def reordered(T: Host, Q: Host, values: Host) -> tuple[Host, Host, int]:
+    """Bring the eigenvalues of a Schur form that are nearest to `values` to the front.
+
+    Returns
+    -------
+    T, Q : ndarray
+    count : int
+        The number of eigenvalues that have been chosen: of a real form, whole blocks are.
+    """
+    is_real = T.dtype.kind != "c"
+    own = _block_values(T) if is_real else np.diagonal(T)
+    select = np.zeros(len(T), np.int32)
+    for value in values:
+        distances = np.where(select == 0, abs(own - value), np.inf)
+        select[int(np.argmin(distances))] = 1
+    if is_real:  # both rows of a block
+        for row in np.flatnonzero(np.diagonal(T, -1)):
+            select[row] = select[row + 1] = max(select[row], select[row + 1])
+    count = int(select.sum())
+    if count in (0, len(T)):
+        return T, Q, count
+    (trsen,) = scipy.linalg.get_lapack_funcs(("trsen",), (T, Q))
+    T, Q, *_ = trsen(select, T, Q, job="N")  # where eigenvalues are too close to be exchanged, the form is still valid
+    if is_real and count < len(T) and T[count, count - 1]:
+        count += 1
+    return T, Q, count
+
+
+def _block_values(T: Host) -> Host:
+    """Return the eigenvalues of a real Schur form in the order of its rows."""
+    values = np.diagonal(T).astype(complex)
+    for row in np.flatnonzero(np.diagonal(T, -1)):
+        values[row : row + 2] = scipy.linalg.eigvals(T[row : row + 2, row : row + 2])
+    return values

@@ -1,0 +1,216 @@
+"""The arguments of eigensolvers: checked as SciPy checks them, on one device and in one dtype."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.select import device_of
+from gsparse.errors import ShapeError
+from gsparse.linalg.eigen.inner_solve import InnerSolve
+from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
+
+__all__ = [
+    "EigenResult",
+    "Problem",
+    "check_arguments",
+    "check_dense_fallback",
+    "make_problem",
+    "no_convergence",
+    "seed_of",
+    "start_vector",
+]
+
+# SciPy's default for the number of basis vectors.
+_SMALLEST_NCV = 20
+# Matrices of at most this size are solved as dense ones, unless the caller chooses `ncv` or `maxiter`.
+_SMALL = 64
+
+
+@dataclass(frozen=True)
+class EigenResult:
+    """The result of an eigensolver; unpacks as ``w, v``.
+
+    Attributes
+    ----------
+    eigenvalues : array, shape (k,)
+    eigenvectors : array, shape (n, k), or None
+    residuals : ndarray, shape (k,)
+        ‖A·x - λ·M·x‖ of each pair, on the host; NaN where A was not multiplied with.
+    restarts : int
+        Number of cycles, after each of which the basis was restarted.
+    products : int
+        Number of products with A or, with sigma or M, of solves.
+    runs : int
+        Number of runs: further ones look for copies of multiple eigenvalues.
+    inner : InnerSolve or None
+        What the solves inside were, and their tolerance.
+    """
+
+    eigenvalues: Array
+    eigenvectors: Array | None
+    residuals: Array
+    restarts: int
+    products: int
+    runs: int
+    inner: InnerSolve | None = None
+
+    def __iter__(self) -> Any:
+        return iter((self.eigenvalues, self.eigenvectors))
+
+    def __str__(self) -> str:
+        worst = float(np.max(self.residuals)) if len(self.residuals) else 0.0
+        text = f"{len(self.eigenvalues)} eigenvalues after {self.restarts} restarts and {self.products} products"
+        text += f" in {self.runs} runs; largest residual {worst:.2e}"
+        if self.inner is not None and self.inner.solves:
+            inner = self.inner
+            text += f"\ninner solves: {inner.solves} by {inner.method}, {inner.iterations} iterations"
+            text += f", rtol {inner.rtol:.1e}" if inner.rtol else ""
+        return text
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A·x = λ·M·x.
+
+    Attributes
+    ----------
+    device : Device
+    dtype : dtype
+        Dtype of the vectors.
+    A : Operator
+    M : Operator or None
+    n : int
+        Number of rows on all ranks.
+    on_host : bool
+        Whether the caller gets NumPy arrays.
+    is_sparse, is_dense : bool
+        Whether A is a sparse or a dense array, and not an operator.
+    """
+
+    device: Device
+    dtype: np.dtype[Any]
+    A: Operator
+    M: Operator | None
+    n: int
+    on_host: bool
+    is_sparse: bool
+    is_dense: bool
+
+    @property
+    def epsilon(self) -> float:
+        return float(np.finfo(self.dtype).eps)
+
+    def ncv(self, k: int, ncv: int | None, smallest: int) -> int:
+        """Return the number of basis vectors, as SciPy chooses it."""
+        chosen = max(2 * k + 1, _SMALLEST_NCV) if ncv is None else int(ncv)
+        chosen = min(chosen, self.n)
+        if chosen < smallest:
+            raise ValueError(f"ncv must be at least {smallest} and at most n={self.n} for k={k}, got ncv={ncv}")
+        return chosen
+
+    def deliver(self, w: Any, vectors: Array | None) -> tuple[Array, Array | None]:
+        """Return eigenvalues, and rows of vectors as columns, as the caller gets them. Synchronizes for the host."""
+        if self.on_host:
+            return w, None if vectors is None else np.ascontiguousarray(self.device.download(vectors).T)
+        return self.device.upload(np.ascontiguousarray(w)), None if vectors is None else vectors.T.copy()
+
+
+def is_small(n: int, k: int, ncv: int | None, maxiter: int | None) -> bool:
+    """Return whether a problem of n rows is solved as a dense one."""
+    size = max(2 * k + 1, _SMALLEST_NCV) if ncv is None else ncv
+    return size >= n or (ncv is None and maxiter is None and n <= _SMALL)
+
+
+def make_problem(A: Any, M: Any, v0: Any, name: str) -> Problem:
+    """Check A and M.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As SciPy's functions do.
+    """
+    if len(np.shape(A)) != 2 or A.shape[0] != A.shape[1]:
+        raise ShapeError(f"expected square matrix (shape={np.shape(A)})")
+    device = device_for(A, M, v0)
+    with device.active(), device.memory_guard():
+        operator = as_operator(A, device)
+        mass = None if M is None else as_operator(M, device, "M")
+    if mass is not None:
+        if mass.shape != operator.shape:
+            raise ShapeError(f"wrong M dimensions {mass.shape}, should be {operator.shape}")
+        if mass.dtype.char.lower() != operator.dtype.char.lower():
+            text = "M does not have the same type precision as A. This may adversely affect convergence"
+            warnings.warn(text, stacklevel=4)
+    dtype = solve_dtype(operator)
+    if mass is not None and mass.dtype.kind == "c" and dtype.kind != "c":
+        dtype = np.dtype(np.result_type(dtype, np.complex64))
+    on_host = v0 is None or device_of(v0) is None
+    is_dense = not sp.issparse(A) and not hasattr(A, "matvec") and not isinstance(A, Operator)
+    is_sparse = isinstance(operator, MatrixOperator)
+    return Problem(device, dtype, operator, mass, operator.whole_shape[0], on_host, is_sparse, is_dense)
+
+
+def check_dense_fallback(problem: Problem, A: Any, M: Any, k: int, limit: str, function: str) -> None:
+    """Refuse k that is too large for an iteration, unless A and M are dense, as SciPy does."""
+    text = f"k >= {limit} for N * N square matrix. Attempting to use scipy.linalg.{function} instead."
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    if problem.is_sparse and not problem.is_dense:
+        raise TypeError(
+            f"Cannot use scipy.linalg.{function} for sparse A with k >= {limit}. Use "
+            f"scipy.linalg.{function}(A.toarray()) or reduce k."
+        )
+    if not problem.is_dense:
+        raise TypeError(f"Cannot use scipy.linalg.{function} for LinearOperator A with k >= {limit}.")
+    if isinstance(M, LinearOperator | Operator):
+        raise TypeError(f"Cannot use scipy.linalg.{function} for LinearOperator M with k >= {limit}.")
+
+
+def check_arguments(
+    k: int, which: str, allowed: tuple[str, ...], maxiter: int | None, *, sigma: Any, M: Any, Minv: Any, OPinv: Any
+) -> None:
+    """Refuse arguments that do not fit together, as SciPy does."""
+    if k <= 0:
+        raise ValueError(f"k must be greater than 0, got {k}")
+    if which not in allowed:
+        raise ValueError(f"which must be one of {' '.join(allowed)}, got {which!r}")
+    if maxiter is not None and maxiter <= 0:
+        raise ValueError(f"maxiter must be positive, maxiter={maxiter}")
+    if sigma is None and OPinv is not None:
+        raise ValueError("OPinv should not be specified with sigma = None.")
+    if sigma is not None and Minv is not None:
+        raise ValueError("Minv should not be specified when sigma is specified.")
+    if M is None and Minv is not None:
+        raise ValueError("Minv should not be specified with M = None.")
+
+
+def start_vector(problem: Problem, v0: Any) -> Array | None:
+    """Return the caller's initial vector on the device, or None."""
+    if v0 is None:
+        return None
+    array = v0 if device_of(v0) is not None else np.asarray(v0)
+    if array.size != problem.A.shape[0]:
+        raise ShapeError(f"v0 must have {problem.A.shape[0]} elements, got shape {array.shape}")
+    array = array.reshape(-1)
+    if array.dtype.kind == "c" and problem.dtype.kind != "c":
+        array = array.real
+    array = array.astype(problem.dtype)
+    return array if problem.device.owns(array) else problem.device.upload(np.ascontiguousarray(array))
+
+
+def seed_of(rng: Any) -> int:
+    """Return the seed of random vectors; without `rng` always the same one, so that results can be repeated."""
+    return 0 if rng is None else int(np.random.default_rng(rng).integers(2**32))
+
+
+def no_convergence(restarts: int, found: int, k: int, w: Array, v: Array) -> ArpackNoConvergence:
+    """Return SciPy's error for eigenpairs that have not converged, with those that have."""
+    message = f"No convergence ({restarts} iterations, {found}/{k} eigenvectors converged)"
+    return ArpackNoConvergence(message, w, v)

@@ -1,0 +1,329 @@
+"""Singular triplets of sparse matrices by Golub-Kahan-Lanczos with restarts on the device.
+
+With n columns (or rows, if there are fewer), the process builds an orthonormal basis V of a Krylov space of AᴴA. Its
+steps are u = A·w, w = Aᴴ·u, and the recurrence of Lanczos; in exact arithmetic, these are the vectors of Golub and
+Kahan's bidiagonalization. Only the shorter vectors are stored and orthogonalized. Then the singular value decomposition
+of A on the span of the k vectors that were found, A·V = U·Σ·Wᴴ, gives singular values that are accurate relative to the
+norm of A.
+
+Squaring hides singular values below sqrt(eps) times the largest one. If residuals tell that such are wanted, the
+process is repeated with the matrix [0 A; Aᴴ 0], whose eigenvalues are the singular values themselves and their
+negatives. The smallest singular values are found with the inverse of AᴴA, from factors of [sI A; Aᴴ -tI], where these
+fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.sparse as sp
+import scipy.sparse.linalg as scipy_linalg
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.dense import as_dense, wide
+from gsparse.linalg.eigen.eigsh import matrix_cost
+from gsparse.linalg.eigen.filters import FilterRule
+from gsparse.linalg.eigen.krylov_space import Space
+from gsparse.linalg.eigen.lanczos import Lanczos, Wanted
+from gsparse.linalg.eigen.problem import no_convergence
+from gsparse.linalg.eigen.transforms import Solve, Transform
+from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+
+__all__ = ["Options", "System", "triplets"]
+
+Host = npt.NDArray[Any]
+
+# Matrices are solved as dense ones if the smaller dimension is at most this, and the number of elements at most that.
+_SMALL, _MAX_DENSE = 64, 4_000_000
+# Up to this number of rows and columns together, the smallest singular values are found with factors.
+_MAX_FACTORED = 100_000
+# s and √(st) relative to the norm of A, see `_Factors`.
+_UPPER, _SHIFT = 1e-3, 1e-6
+# By how much the residual of a triplet may exceed the tolerance before the process is repeated without squaring.
+_SLACK = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """A, or its adjoint if that has fewer columns, so that the right singular vectors are the shorter ones.
+
+    Attributes
+    ----------
+    device : Device
+    dtype : dtype
+    A : Operator
+    rows, columns : int
+        Shape of the matrix or of its adjoint, rows >= columns.
+    is_adjoint : bool
+    on_host : bool
+        Whether the caller gets NumPy arrays.
+    """
+
+    device: Device
+    dtype: np.dtype[Any]
+    A: Operator
+    rows: int
+    columns: int
+    is_adjoint: bool
+    on_host: bool
+
+    def products(self) -> tuple[Apply, Apply]:
+        """Return the products with the matrix (columns to rows) and with its adjoint."""
+        forward, backward = (self.A.bind(self.device, self.dtype, adjoint=adjoint) for adjoint in (False, True))
+        return (backward, forward) if self.is_adjoint else (forward, backward)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `svds`; see there."""
+
+    k: int
+    ncv: int | None
+    tol: float
+    which: str
+    maxiter: int | None
+    multiplicities: bool = True
+    seed: int = 0
+
+
+def triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:
+    """Return left singular vectors, singular values and right singular vectors, as rows. Synchronizes.
+
+    Raises
+    ------
+    ArpackNoConvergence
+        If not all singular values converge.
+    """
+    is_small = system.columns <= _SMALL and system.rows * system.columns <= _MAX_DENSE
+    if is_small and options.ncv is None and options.maxiter is None:
+        return _dense_triplets(system, options)
+    return _iterated_triplets(system, options, v0)
+
+
+# ---------------------------------------------------------------- dense
+
+
+def _dense_triplets(system: System, options: Options) -> tuple[Array, Host, Array]:
+    A = as_dense(system.A, system.device, wide(system.dtype))
+    U, s, Vh = scipy.linalg.svd(A.conj().T if system.is_adjoint else A, full_matrices=False)
+    chosen = slice(None, options.k) if options.which == "LM" else slice(-options.k, None)
+    upload: Callable[[Host], Array] = lambda rows: system.device.upload(  # noqa: E731
+        np.ascontiguousarray(rows).astype(system.dtype)
+    )
+    return upload(U[:, chosen].T), s[chosen], upload(Vh[chosen].conj())
+
+
+# ---------------------------------------------------------------- iterations
+
+
+class _Normal:
+    """The product with AᴴA."""
+
+    def __init__(self, system: System) -> None:
+        self._forward, self._backward = system.products()
+        self._t = system.device.xp.zeros(system.rows, system.dtype)
+
+    def __call__(self, x: Array, y: Array) -> None:
+        self._forward(x, self._t)
+        self._backward(self._t, y)
+
+
+class _Augmented:
+    """The product with [0 A; Aᴴ 0]."""
+
+    def __init__(self, system: System) -> None:
+        self._forward, self._backward = system.products()
+        self._rows = system.rows
+
+    def __call__(self, x: Array, y: Array) -> None:
+        self._forward(x[self._rows :], y[: self._rows])
+        self._backward(x[: self._rows], y[self._rows :])
+
+
+def _iterated_triplets(system: System, options: Options, v0: Array | None) -> tuple[Array, Host, Array]:
+    """Return left singular vectors, singular values and right singular vectors, as rows, the largest first."""
+    factors = _Factors.of(system) if options.which == "SM" else None
+    if factors is not None:  # the factors are in double precision, and what depends on them is too
+        system = factors.system
+    start = None
+    if v0 is not None:
+        start = system.device.upload(np.asarray(v0)) if system.on_host else v0
+        start = (start if system.dtype.kind == "c" else start.real).astype(system.dtype)
+    which = "LM" if options.which == "LM" or factors is not None else "SA"
+    lanczos = _run(system, options, start, which, factors)
+    V = lanczos.krylov.vectors[: len(lanczos.values)]
+    U, s, V = _decomposed(system, V if factors is None else factors.iterated(V))
+    if not lanczos.is_complete:
+        raise _no_convergence(system, lanczos, U, s)
+    if factors is not None:
+        return _with_left_null_vectors(system, factors, U, s, V)
+    if options.which == "LM" and not _is_accurate(system, options, U, s, V):
+        return _augmented_triplets(system, options)
+    return U, s, V
+
+
+def _run(system: System, options: Options, start: Array | None, which: str, solve: Apply | None) -> Lanczos:
+    space = Space(system.device, system.dtype, system.columns, system.columns)
+    normal = _Normal(system)
+    rule: FilterRule | None = None
+    if solve is None:
+        transform = Transform(normal, system.A.is_resident)
+        cost = matrix_cost(system.A, system.dtype)
+        if cost is not None and system.A.is_resident:
+            # In units of the shorter vectors: the matrix twice, and the longer vector, which is written and read.
+            per_column = 2 * cost * system.A.shape[0] / system.columns + 2 * system.rows / system.columns
+            rule = FilterRule(transform, per_column, options.tol, space.epsilon)
+    else:
+        transform = Solve(normal, False, solve=solve, kind="normal")
+    return _lanczos(space, transform, options, rule, which, start)
+
+
+def _lanczos(
+    space: Space, transform: Transform, options: Options, rule: FilterRule | None, which: str, start: Array | None
+) -> Lanczos:
+    size = space.whole_size
+    ncv = min(max(2 * options.k + 1, 20), size) if options.ncv is None else options.ncv
+    maxiter = 10 * size if options.maxiter is None else options.maxiter
+    wanted = Wanted(options.k, which, options.tol, ncv, maxiter, options.multiplicities, options.seed)
+    lanczos = Lanczos(space, transform, wanted, rule)
+    lanczos.solve(start)
+    return lanczos
+
+
+def _decomposed(system: System, V: Array) -> tuple[Array, Host, Array]:
+    """Return the singular value decomposition of A on the span of the rows of V. Synchronizes."""
+    xp, device = system.device.xp, system.device
+    forward, _ = system.products()
+    AV = device.empty((len(V), system.rows), system.dtype)
+    for v, image in zip(V, AV, strict=True):
+        forward(v, image)
+    Q, R = xp.linalg.qr(AV.T)
+    left, s, right = scipy.linalg.svd(device.download(R))
+    rotate: Callable[[Host, Array], Array] = lambda factors, rows: (  # noqa: E731
+        device.upload(np.ascontiguousarray(factors).astype(system.dtype)) @ rows
+    )
+    # A·V = Q·R = (Q·left)·s·right, so the right singular vectors are V·rightᴴ.
+    return rotate(left.T, Q.T), s, rotate(right.conj(), V)
+
+
+def _is_accurate(system: System, options: Options, U: Array, s: Host, V: Array) -> bool:
+    """Return whether the residuals Aᴴ·u - s·v are as small as the caller wants. Synchronizes."""
+    device = system.device
+    _, backward = system.products()
+    residuals, product = [], device.empty(system.columns, system.dtype)
+    for u, value, v in zip(U, s, V, strict=True):
+        backward(u, product)
+        product -= system.dtype.type(value) * v
+        residuals.append(device.xp.linalg.norm(product))
+    norms = device.download(device.xp.stack(residuals))
+    epsilon = float(np.finfo(system.dtype).eps)
+    return bool((norms <= _SLACK * np.maximum(options.tol * s, epsilon * np.sqrt(len(s)) * s.max())).all())
+
+
+def _augmented_triplets(system: System, options: Options) -> tuple[Array, Host, Array]:
+    """Return the largest singular triplets from eigenpairs of [0 A; Aᴴ 0]."""
+    size = system.rows + system.columns
+    space = Space(system.device, system.dtype, size, size)
+    transform = Transform(_Augmented(system), system.A.is_resident)
+    lanczos = _lanczos(space, transform, options, None, "LA", None)
+    V = lanczos.krylov.vectors[: len(lanczos.values), system.rows :]
+    # The two halves of an eigenvector have the same length, unless its eigenvalue is 0.
+    Q, _ = system.device.xp.linalg.qr(V.T)
+    U, s, V = _decomposed(system, system.device.xp.ascontiguousarray(Q.T))
+    if not lanczos.is_complete:
+        raise _no_convergence(system, lanczos, U, s)
+    return U, s, V
+
+
+def _no_convergence(system: System, lanczos: Lanczos, U: Array, s: Host) -> scipy_linalg.ArpackNoConvergence:
+    order = np.argsort(s, kind="stable")
+    vectors = np.ascontiguousarray(system.device.download(U).T[:, order])
+    return no_convergence(lanczos.cycles, len(s), lanczos.wanted.k, s[order], vectors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Factors:
+    """Factors of K = [sI A; Aᴴ -tI] on the host. K·[y; z] = [0; -b] has z = s·(AᴴA + st)⁻¹·b.
+
+    The shift st keeps the inverses of singular values that are almost 0 within the range in which rounding errors do
+    not hide the others. A step of refinement makes the errors of a solve small relative to each block of K; so singular
+    values below √(st) are still told apart, though their inverses are almost the same.
+    """
+
+    system: System
+    norm: float
+    K: Any
+    factors: Any
+
+    @classmethod
+    def of(cls, system: System) -> _Factors | None:
+        """Return the factors, or None if they do not fit or A has no entries."""
+        A = system.A
+        if not isinstance(A, MatrixOperator) or system.rows + system.columns > _MAX_FACTORED:
+            return None
+        host: Any = sp.csr_array(A.matrix)
+        host = (host.conj().T if system.is_adjoint else host).astype(wide(system.dtype))
+        norm = float(scipy_linalg.norm(host)) or 1.0
+        s, t = _UPPER * norm, _SHIFT**2 * norm / _UPPER
+        blocks = [[s * sp.eye_array(system.rows), host], [host.conj().T, -t * sp.eye_array(system.columns)]]
+        K = sp.csc_array(sp.block_array(blocks, format="csc"), dtype=host.dtype)
+        return cls(replace(system, dtype=host.dtype), norm, K, scipy_linalg.splu(K))
+
+    def solve(self, b: Host) -> Host:
+        """Return K⁻¹·b, refined once."""
+        x = self.factors.solve(b)
+        return np.asarray(x + self.factors.solve(b - self.K @ x))
+
+    def __call__(self, x: Array, y: Array) -> None:
+        """Compute y = s·(AᴴA + st)⁻¹·x."""
+        device, rows = self.system.device, self.system.rows
+        right = np.zeros(rows + self.system.columns, self.K.dtype)
+        right[rows:] = -(np.asarray(x) if device.is_host else device.download(x))  # synchronizes
+        y[...] = device.upload(np.ascontiguousarray(self.solve(right)[rows:].astype(self.system.dtype)))
+
+    def iterated(self, V: Array) -> Array:
+        """Return an orthonormal basis after a step of inverse iteration, which improves the directions of the rows."""
+        xp = self.system.device.xp
+        images = self.system.device.empty(V.shape, V.dtype)
+        for v, image in zip(V, images, strict=True):
+            self(v, image)
+        images /= xp.linalg.norm(images, axis=1)[:, None]
+        return xp.ascontiguousarray(xp.linalg.qr(images.T)[0].T)
+
+    def left(self, U: Host) -> Host:
+        """Return t·(AAᴴ + st)⁻¹·U, for columns on the host: these are nearer to the smallest left singular vectors."""
+        right = np.zeros((self.system.rows + self.system.columns, U.shape[1]), self.K.dtype)
+        right[: self.system.rows] = U
+        return self.solve(right)[: self.system.rows]
+
+
+def _with_left_null_vectors(
+    system: System, factors: _Factors, U: Array, s: Host, V: Array
+) -> tuple[Array, Host, Array]:
+    """Improve left singular vectors of singular values that are almost 0: A·v does not determine their direction."""
+    device = system.device
+    small = np.flatnonzero(s < 10 * _SHIFT * factors.norm)
+    if not len(small):
+        return U, s, V
+    host = device.download(U).T.astype(factors.K.dtype)
+    others = np.delete(host, small, axis=1)
+    # Random, because A·v = 0 may leave vectors that have nothing of the null space.
+    candidates = np.random.default_rng(0).standard_normal((system.rows, len(small))).astype(host.dtype)
+    for _ in range(3):
+        candidates = factors.left(candidates)
+        candidates -= others @ (others.conj().T @ candidates)
+        candidates = np.linalg.qr(candidates)[0]
+    host[:, small] = candidates
+    forward, _ = system.products()
+    AV = device.empty((len(V), system.rows), system.dtype)
+    for v, image in zip(V, AV, strict=True):
+        forward(v, image)
+    left, s, right = scipy.linalg.svd(host.conj().T @ device.download(AV).T)
+    U = device.upload(np.ascontiguousarray((host @ left).T.astype(system.dtype)))
+    return U, s, device.upload(np.ascontiguousarray(right.conj()).astype(system.dtype)) @ V

@@ -1,0 +1,190 @@
+"""The operators B whose Krylov spaces are built to find eigenvalues of A·x = λ·M·x, and how their eigenvalues follow.
+
+==============  ===========================  =====================  ============
+transform       B                            inner product          λ
+==============  ===========================  =====================  ============
+product         A                            xᴴy                    ν
+filter          p(A), p a polynomial         xᴴy                    p⁻¹(ν)
+mass inverse    M⁻¹·A                        xᴴMy                   ν
+shift-invert    (A - σM)⁻¹·M                 xᴴMy                   σ + 1/ν
+buckling        (A - σM)⁻¹·A                 xᴴAy                   σν/(ν - 1)
+Cayley          (A - σM)⁻¹·(A + σM)          xᴴMy                   σ(ν+1)/(ν-1)
+==============  ===========================  =====================  ============
+
+ν is an eigenvalue of B. SciPy's `which` and `tol` refer to ν, except for a filter, of which the caller knows nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.kernels.calls import Call
+from gsparse.linalg.eigen.krylov_space import KrylovSpace
+from gsparse.linalg.operators import Apply
+
+__all__ = ["Filter", "Solve", "Transform"]
+
+
+@dataclass(eq=False)
+class Transform:
+    """The product with A itself.
+
+    Attributes
+    ----------
+    product : Apply
+        The product with A.
+    is_resident : bool
+        Whether the operator only queues work.
+    """
+
+    product: Apply
+    is_resident: bool
+
+    def calls(self, space: KrylovSpace) -> list[Call]:
+        """Bind u = B·w and, if the space is Hermitian, the sum `wu`."""
+        return space.dot_calls(self.product)
+
+    def values(self, nu: Array) -> Array:
+        """Return the values to which `which` and `tol` refer, for eigenvalues of B."""
+        return nu
+
+    def inverse_values(self, values: Array) -> Array:
+        """Return eigenvalues of B from what `values` returned for them."""
+        return values
+
+    def errors(self, nu: Array, residuals: Array) -> Array:
+        """Return the errors of `values` that correspond to residual norms of eigenpairs of B."""
+        return residuals
+
+    def eigenvalues(self, values: Array) -> Array:
+        """Return the eigenvalues of the problem, λ."""
+        return values
+
+    def scale(self, scale: float) -> float:
+        """Return the size of `values`, of which B's rounding errors are a part; `scale` is the norm of B."""
+        return scale
+
+
+@dataclass(eq=False)
+class Solve(Transform):
+    """A transform with a solve.
+
+    Attributes
+    ----------
+    solve : Apply
+        The product with M⁻¹, or with (A - σM)⁻¹.
+    kind : {"mass", "normal", "buckling", "cayley"}
+    sigma : complex
+    mass : Apply or None
+        The product with M, where the space has another inner product.
+    """
+
+    solve: Apply | None = None
+    kind: str = "normal"
+    sigma: complex = 0.0
+    mass: Apply | None = None
+
+    def calls(self, space: KrylovSpace) -> list[Call]:
+        solve, product, w, z, u = self.solve, self.product, space.w, space.z, space.u
+        assert solve is not None
+        if self.kind in ("normal", "buckling") and self.mass is None:  # z is M·w or A·w
+            calls: list[Call] = [lambda: solve(z, u)]
+        else:
+            t = space.space.device.xp.zeros(space.space.size, space.space.dtype)
+            first = product if self.mass is None else self.mass
+
+            def right_hand_side() -> None:
+                first(w, t)
+                if self.kind == "cayley":
+                    t[...] += space.space.dtype.type(self.sigma) * z
+
+            calls = [right_hand_side, lambda: solve(t, u)]
+        return [*calls, space.dot()] if space.hermitian else calls
+
+    def eigenvalues(self, values: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.kind == "normal":
+                return self.sigma + 1 / values
+            if self.kind == "buckling":
+                return self.sigma * values / (values - 1)
+            if self.kind == "cayley":
+                return self.sigma * (values + 1) / (values - 1)
+        return values
+
+
+@dataclass(eq=False)
+class Filter(Transform):
+    """A Chebyshev polynomial of A that is small on the interval of unwanted eigenvalues, and grows quickly outside.
+
+    A step of a Krylov space then costs `degree` products, but the basis needs to hold far fewer vectors, and reading it
+    is most of the time where A is sparse. The degree is odd, so that both sides of the interval keep apart.
+
+    Attributes
+    ----------
+    low, high : float
+        The interval.
+    degree : int
+        Odd, at least 3.
+    ends : (float, float)
+        Estimates of the smallest and the largest eigenvalue.
+    """
+
+    low: float = -1.0
+    high: float = 1.0
+    degree: int = 3
+    ends: tuple[float, float] = (-1.0, 1.0)
+
+    @property
+    def _center(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def _halfwidth(self) -> float:
+        return (self.high - self.low) / 2
+
+    def calls(self, space: KrylovSpace) -> list[Call]:
+        device, dtype, size = space.space.device, space.space.dtype, space.space.size
+        t, b = (device.xp.zeros(size, dtype) for _ in range(2))
+        inverse, product = 1 / self._halfwidth, self.product
+        space.state.set(center=self._center, inverse=inverse, twice=2 * inverse)
+
+        def term(name: str, x: Array, y: Array) -> list[Call]:
+            return [lambda: product(x, t), space.step(name, t=t, x=x, y=y, w=space.w)]
+
+        # The odd terms of the recurrence are in u, the even ones in b.
+        calls = [*term("first", space.w, space.u), *term("second", space.u, b)]
+        for degree in range(3, self.degree + 1):
+            x, y = (b, space.u) if degree % 2 else (space.u, b)
+            calls += term("last" if degree == self.degree else "next", x, y)
+        return calls
+
+    def _place(self, values: Array) -> Array:
+        return (np.asarray(values) - self._center) / self._halfwidth
+
+    def inverse_values(self, values: Array) -> Array:
+        z = self._place(values)
+        outside = np.sign(z) * np.cosh(self.degree * np.arccosh(np.maximum(abs(z), 1)))
+        return np.where(abs(z) > 1, outside, np.cos(self.degree * np.arccos(np.clip(z, -1, 1))))
+
+    def values(self, nu: Array) -> Array:
+        """Return estimates of the eigenvalues of A: the center of the interval for all eigenvalues in it."""
+        z = np.sign(nu) * np.cosh(np.arccosh(np.maximum(abs(nu), 1)) / self.degree)
+        return np.where(abs(nu) > 1, self._center + self._halfwidth * z, self._center)
+
+    def errors(self, nu: Array, residuals: Array) -> Array:
+        """Estimate residual norms with respect to A.
+
+        What an eigenvector has from eigenvectors near it is divided by the slope of the polynomial, and what it has
+        from the interval by the value of the polynomial relative to the width of the spectrum.
+        """
+        size = np.maximum(abs(nu), 1 + 1e-12)
+        angle = np.arccosh(size) / self.degree
+        slope = self.degree * np.sinh(self.degree * angle) / np.sinh(angle) / self._halfwidth
+        spread = max(self.ends[1], self.high) - min(self.ends[0], self.low)
+        return residuals / np.minimum(slope, size / spread)
+
+    def scale(self, scale: float) -> float:
+        return max(abs(self.low), abs(self.high), *map(abs, self.ends))

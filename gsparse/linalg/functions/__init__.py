@@ -1,0 +1,1 @@
+"""Functions of matrices: their action on vectors, and estimates of their norms."""

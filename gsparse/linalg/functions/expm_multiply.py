@@ -1,0 +1,417 @@
+"""The action of the matrix exponential on vectors (Al-Mohy and Higham 2011), with vectors that stay on the device.
+
+exp(t·A)·b is computed in s steps, each with a Taylor polynomial of degree m:
+
+    exp(t·A) = exp(t·μ) · exp(t·(A - μ·I)/s)^s          μ = trace(A)/n, which makes the norm small
+
+    pass       equations                                                        vectors read and written
+    term       b = h/j·(q - μ·b), q = A·b;  f += b;  <b, b>, <f, f>              5
+    scale      f = exp(h·μ)·f;  b = f;  <b, b>                                   3          h = t/s
+
+m and s are the cheapest pair whose truncation error is below the rounding error. They depend on the 1-norms of powers
+of A, which are estimated. Terms after convergence are multiplied by 0; the host asks for that every few terms.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
+
+from gsparse.device.base import Device
+from gsparse.device.counters import recorded_products
+from gsparse.device.dense import DenseInput, parse_dense
+from gsparse.device.dtypes import COMPUTE_DTYPES, Array
+from gsparse.device.select import device_of
+from gsparse.errors import ShapeError
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call, queue
+from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.eigen.krylov_space import Space, random_vector
+from gsparse.linalg.functions.onenormest import Products, estimate_one_norm
+from gsparse.linalg.krylov.solve_loop import SolveState
+from gsparse.linalg.operators import DenseOperator, MatrixOperator, Operator, as_operator, device_for, solve_dtype
+
+__all__ = ["PROGRAM", "THETA", "expm_multiply"]
+
+Host = npt.NDArray[Any]
+
+# The end of a term: whether it is the last one, and the factor of the next term. Where squares overflow or underflow,
+# no term is the last one before the m-th.
+_NEXT = """
+    size = sqrt(bb)
+    order += 1
+    is_safe = 1 if ff > 1e-200 and ff < 1e300 else 0
+    {factor} = 0 if is_safe > 0 and last + size <= tolerance * sqrt(ff) else step / order
+    last = size
+"""
+# A pass must not read a scalar that it assigns, so the factors of odd and of even terms have names of their own.
+PROGRAM = Program(
+    "expm_multiply",
+    "b f q",
+    (
+        Step("begin", each="f = b", sums="bb = abs2(b)", after="last = sqrt(bb); order = 1; odd = step"),
+        Step(
+            "odd_term",
+            each="b = odd * (q - shift * b); f += b",
+            sums="bb = abs2(b); ff = abs2(f)",
+            after=_NEXT.format(factor="even"),
+        ),
+        Step(
+            "even_term",
+            each="b = even * (q - shift * b); f += b",
+            sums="bb = abs2(b); ff = abs2(f)",
+            after=_NEXT.format(factor="odd"),
+        ),
+        Step(
+            "scale",
+            each="f = growth * f; b = f",
+            sums="bb = abs2(b)",
+            after="last = sqrt(bb); order = 1; odd = step",
+        ),
+    ),
+)
+
+# θ_m: the largest norm for which the Taylor polynomial of degree m has a backward error of at most 2⁻⁵³ or 2⁻²⁴: the
+# root of Σ |c_k|·θ^(k-1) with the coefficients c_k of log(exp(-x)·T_m(x)). (The paper's table 3.1 has some of them.)
+# tests/linalg/test_expm_multiply.py computes them.
+_DEGREES = (*range(1, 31), 35, 40, 45, 50, 55)
+_DOUBLE = (
+    *(2.220e-16, 2.580e-8, 1.386e-5, 3.397e-4, 2.400e-3, 9.065e-3, 2.384e-2, 4.991e-2, 8.957e-2, 1.441e-1),
+    *(2.142e-1, 2.996e-1, 3.997e-1, 5.139e-1, 6.410e-1, 7.802e-1, 9.305e-1, 1.090, 1.260, 1.438),
+    *(1.623, 1.816, 2.014, 2.219, 2.428, 2.642, 2.861, 3.084, 3.310, 3.539, 4.728, 5.968, 7.245, 8.546, 9.867),
+)
+_SINGLE = (
+    *(1.192e-7, 5.978e-4, 1.123e-2, 5.116e-2, 1.308e-1, 2.495e-1, 4.014e-1, 5.800e-1, 7.795e-1, 9.951e-1),
+    *(1.223, 1.461, 1.707, 1.959, 2.217, 2.478, 2.742, 3.010, 3.279, 3.550),
+    *(3.823, 4.098, 4.373, 4.649, 4.926, 5.204, 5.483, 5.762, 6.041, 6.321, 7.723, 9.130, 10.53, 11.94, 13.35),
+)
+THETA = {np.dtype(np.float64): dict(zip(_DEGREES, _DOUBLE, strict=True)),
+         np.dtype(np.float32): dict(zip(_DEGREES, _SINGLE, strict=True))}  # fmt: skip
+_MAX_DEGREE, _MAX_POWER, _BLOCK = 55, 8, 2
+# Pairs of terms after which the host asks whether the series has converged.
+_PAIRS_PER_CHECK = 3
+# Random vectors that estimate the trace of an operator without entries.
+_TRACE_SAMPLES = 4
+
+
+def expm_multiply(
+    A: Any,
+    B: Any,
+    start: float | None = None,
+    stop: float | None = None,
+    num: int | None = None,
+    endpoint: bool | None = None,
+    traceA: complex | None = None,
+) -> Array:
+    """Compute exp(t·A)·B without the exponential, for one time or for evenly spaced times.
+
+    Parameters
+    ----------
+    A : GpuSparseMatrix, sparse array, dense array or LinearOperator, shape (n, n)
+        Real or complex. An operator needs `rmatvec` too.
+    B : array, shape (n,) or (n, k)
+        NumPy or CuPy, real or complex. A sparse array is made dense.
+    start, stop, num, endpoint : optional
+        The times, as for `numpy.linspace`, by default 50 of them. If none of the four is given, t is 1.
+    traceA : complex, optional
+        The trace of A, which only affects the speed. For an operator, it is estimated with a warning.
+
+    Returns
+    -------
+    array, shape (n,) or (n, k), or with a new first axis for the times
+        NumPy or CuPy, as B. As in SciPy, several times are computed in double precision.
+
+    Raises
+    ------
+    ValueError, ShapeError, TypeError, DeviceError, DeviceMemoryError
+
+    Warns
+    -----
+    UserWarning
+        If the trace of an operator is estimated.
+
+    Notes
+    -----
+    The result is accurate to the precision of its dtype. In float32, SciPy computes as many terms as in float64. The
+    work is proportional to t·‖A - μI‖. Several columns are computed at once. Many times that are close together share
+    the terms of a series.
+
+    References
+    ----------
+    .. [1] A. H. Al-Mohy, N. J. Higham, "Computing the action of the matrix exponential, with an application to
+    exponential
+       integrators", SIAM J. Sci. Comput. 33(2), 2011.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import expm_multiply
+    >>> A = GpuSparseMatrix(scipy.sparse.diags_array([0.0, 1.0, 2.0]), device="cpu")
+    >>> expm_multiply(A, numpy.ones(3)).round(6)
+    array([1.      , 2.718282, 7.389056])
+    >>> expm_multiply(A, numpy.ones(3), start=0, stop=1, num=3).shape
+    (3, 3)
+    """
+    B = B.toarray() if sp.issparse(B) else B
+    if device_of(B) is None:
+        B = np.asarray(B)
+        B = B.astype(_compute(np.dtype(B.dtype if B.dtype.kind in "fc" else np.float64)), copy=False)
+    b = parse_dense(B)
+    if len(np.shape(A)) != 2 or A.shape[0] != A.shape[1]:
+        raise ShapeError(f"expected A to be like a square matrix, got shape {np.shape(A)}")
+    if b.ndim not in (1, 2):
+        raise ValueError(f"expected B to be like a matrix or a vector, got shape {b.shape}")
+    if b.shape[0] != A.shape[0]:
+        raise ShapeError(f"shapes of matrices A {A.shape} and B {b.shape} are incompatible")
+    if traceA is None and isinstance(A, LinearOperator):
+        text = "Trace of LinearOperator not available, it will be estimated. Provide `traceA` to ensure performance."
+        warnings.warn(text, UserWarning, stacklevel=2)
+    device = device_for(A, B)
+    is_interval = any(argument is not None for argument in (start, stop, num, endpoint))
+    with device.active(), device.memory_guard(), device.own_stream():
+        action = _Action.of(device, as_operator(A, device), b, traceA, in_double=is_interval)
+        if not is_interval:
+            action.advance(1.0)
+            result = action.solution.copy()[None]
+        else:
+            begin, end = 0.0 if start is None else start, 1.0 if stop is None else stop
+            result = _at_times(action, begin, end, 50 if num is None else num, endpoint is None or endpoint)
+        return _deliver(b, device, result, is_interval)
+
+
+def _deliver(b: DenseInput, device: Device, result: Array, is_interval: bool) -> Array:
+    """Return flat columns for each time as the caller gets them."""
+    shape = (len(result), b.shape[0]) if b.ndim == 1 else (len(result), *b.shape[::-1])
+    result = result.reshape(shape)
+    result = result if b.ndim == 1 else result.transpose(0, 2, 1)
+    result = device.download(result) if b.is_on_host else result
+    return b.returned(result if is_interval else result[0])
+
+
+@dataclass(eq=False)
+class _Action:
+    """exp(t·A) applied to columns, which it replaces.
+
+    Attributes
+    ----------
+    norms : _Norms
+    shift : complex
+        μ
+    columns : int
+    solution : array, shape (columns * n,)
+    """
+
+    device: Device
+    dtype: np.dtype[Any]
+    product: Callable[[Array, Array], None]
+    norms: _Norms
+    shift: complex
+    columns: int
+    solution: Array
+    is_resident: bool
+
+    @classmethod
+    def of(cls, device: Device, A: Operator, b: DenseInput, trace: complex | None, *, in_double: bool) -> _Action:
+        dtype = _compute(solve_dtype(A, b))
+        dtype = np.dtype(np.result_type(dtype, np.float64)) if in_double else dtype
+        columns = 1 if b.ndim == 1 else int(b.shape[1])
+        size = A.shape[0]
+        flat = b.flat(device, dtype, columns).copy() if size * columns else device.xp.zeros(0, dtype)
+        if trace is None:
+            trace = _trace(A, device, dtype)
+        shift = complex(trace) / max(size, 1)
+        shift = shift if dtype.kind == "c" else shift.real
+        norms = _Norms(A, device, dtype, shift)
+        product = A.bind(device, dtype, columns) if size * columns else _no_product
+        return cls(device, dtype, product, norms, shift, columns, flat, A.is_resident)
+
+    def __post_init__(self) -> None:
+        device, size = self.device, self.solution.size
+        self._b, self._q = self.solution.copy(), device.xp.zeros(size, self.dtype)
+        self._state = SolveState(device, PROGRAM, self.dtype, max(self.columns, 1), 1)
+        vectors = {"b": self._b, "f": self.solution, "q": self._q}
+        bind = kernels_of(device).bind_step
+        steps = {step.name: step for step in PROGRAM.steps}
+        self._steps = {name: bind(device, PROGRAM, step, vectors, self._state) for name, step in steps.items()}
+        self._pair: Call = self._queue_pair
+        self._num_pairs = 0
+
+    def _queue_pair(self) -> None:
+        for name in ("odd_term", "even_term"):
+            self.product(self._b, self._q)
+            self._steps[name]()
+
+    def _run_pair(self) -> None:
+        """Queue two terms: from the third time on in a CUDA graph."""
+        self._num_pairs += 1
+        if self._num_pairs == 3 and self.is_resident and not self.device.is_host:
+            with recorded_products() as count_products:
+                launch = self.device.capture(self._queue_pair)
+            self._pair = lambda: queue([launch, count_products])
+        self._pair()
+
+    def advance(self, t: complex) -> None:
+        """Replace the columns by exp(t·A) times them. Synchronizes."""
+        if not self.solution.size:
+            return
+        degree, steps = self.norms.degree_and_steps(t, self.columns)
+        h = t / steps
+        self._b[...] = self.solution
+        epsilon = float(np.finfo(self.dtype).eps) / 2
+        self._state.set(shift=self.shift, step=h, growth=np.exp(h * self.shift), tolerance=epsilon)
+        self._steps["begin"]()
+        for _ in range(steps):
+            self._run_series(degree)
+            self._steps["scale"]()
+
+    def _run_series(self, degree: int) -> None:
+        for pair in range(1, -(-degree // 2) + 1):
+            self._run_pair()
+            if pair % _PAIRS_PER_CHECK == 0 and not self._state.read()["odd"].any():
+                return
+
+    def powers(self, degree: int, h: complex) -> Array:
+        """Return (h·(A - μI))^p·b/p! for p = 0 to `degree`, one below the other."""
+        table = self.device.empty((degree + 1, self.solution.size), self.dtype)
+        table[0] = self.solution
+        for p in range(1, degree + 1):
+            self.product(table[p - 1], self._q)
+            table[p] = self.dtype.type(h / p) * (self._q - self.dtype.type(self.shift) * table[p - 1])
+        return table
+
+
+def _compute(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype in which kernels compute: for extended precision, double precision."""
+    return dtype if dtype in COMPUTE_DTYPES else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+def _no_product(x: Array, y: Array) -> None:
+    """Multiply columns without elements."""
+
+
+def _at_times(action: _Action, start: float, stop: float, num: int, endpoint: bool) -> Array:
+    """Return exp(t·A)·B for evenly spaced times t. Synchronizes."""
+    times, step = np.linspace(start, stop, num, endpoint=endpoint, retstep=True)
+    if num < 2:
+        raise ValueError(f"at least two time points are required, got num={num}")
+    action.advance(times[0])
+    result = action.device.empty((num, action.solution.size), action.dtype)
+    result[0] = action.solution
+    intervals = num - 1
+    if not action.solution.size:
+        return result
+    degree, steps = action.norms.degree_and_steps(step * intervals, action.columns)
+    if intervals <= steps:
+        for place in range(1, num):
+            action.advance(step)
+            result[place] = action.solution
+        return result
+    # Times that fit into one step share its series: b + (A·h)·b + ... is evaluated at several multiples of h.
+    group = intervals // steps
+    for first in range(0, intervals, group):
+        count = min(group, intervals - first)
+        table = action.powers(degree, step * count)
+        shares = np.arange(1, count + 1) / count
+        factors = (shares[:, None] ** np.arange(degree + 1)) * np.exp(action.shift * step * count * shares)[:, None]
+        on_device = action.device.upload(np.ascontiguousarray(factors.astype(action.dtype)))
+        result[first + 1 : first + count + 1] = on_device @ table
+        action.solution[...] = result[first + count]
+    return result
+
+
+# ---------------------------------------------------------------- norms and traces
+
+
+@dataclass(eq=False)
+class _Norms:
+    """1-norms of A - μI and of its powers, computed when they are first needed."""
+
+    A: Operator
+    device: Device
+    dtype: np.dtype[Any]
+    shift: complex
+    _roots: dict[int, float] = field(default_factory=dict)
+
+    def one_norm(self) -> float:
+        """Return ‖A - μI‖₁: exactly if A has entries, otherwise an estimate."""
+        if 1 not in self._roots:
+            exact = _exact_one_norm(self.A, self.device, self.shift)
+            self._roots[1] = self.root(1) if exact is None else exact
+        return self._roots[1]
+
+    def root(self, p: int) -> float:
+        """Return an estimate of ‖(A - μI)^p‖₁^(1/p)."""
+        if p not in self._roots:
+            size, block = self.A.shape[0], min(_BLOCK, self.A.shape[0])
+            forward, adjoint = (self._power(p, block, is_adjoint) for is_adjoint in (False, True))
+            products = Products(self.device, self.dtype, size, forward, adjoint)
+            self._roots[p] = float(estimate_one_norm(products, block).norm) ** (1 / p)
+        return self._roots[p]
+
+    def _power(self, p: int, columns: int, is_adjoint: bool) -> Callable[[Array, Array], None]:
+        product = self.A.bind(self.device, self.dtype, columns, adjoint=is_adjoint)
+        shift = self.dtype.type(np.conj(self.shift) if is_adjoint else self.shift)
+
+        def apply(x: Array, y: Array) -> None:
+            source = x
+            for _ in range(p):
+                product(source, y)
+                y -= shift * source
+                source = y.copy()
+
+        return apply
+
+    def degree_and_steps(self, t: complex, columns: int) -> tuple[int, int]:
+        """Return the degree m and the number of steps s with the fewest products, for exp(t·A) with some columns."""
+        theta, norm = THETA[np.dtype(np.finfo(self.dtype).dtype)], abs(t) * self.one_norm()
+        if norm == 0 or not np.isfinite(norm):
+            return 0 if norm == 0 else 1, 1
+        pairs = [(m, max(int(np.ceil(norm / theta[m])), 1)) for m in theta]
+        # The norms of powers cost products too; below this norm, they cannot save as many.
+        worth = 2 * _BLOCK * _MAX_POWER * (_MAX_POWER + 3) * theta[_MAX_DEGREE] / (columns * _MAX_DEGREE)
+        if norm > worth:
+            pairs = []
+            for p in range(2, _MAX_POWER + 1):
+                alpha = abs(t) * max(self.root(p), self.root(p + 1))
+                degrees = [m for m in theta if m >= p * (p - 1) - 1]
+                pairs += [(m, max(int(np.ceil(alpha / theta[m])), 1)) for m in degrees]
+        return min(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))
+
+
+def _exact_one_norm(A: Operator, device: Device, shift: complex) -> float | None:
+    """Return ‖A - shift·I‖₁ if A has entries."""
+    if isinstance(A, DenseOperator):
+        array = A.array if isinstance(A.array, np.ndarray) else device.download(A.array)
+        return float(abs(array - shift * np.eye(len(array))).sum(axis=0).max(initial=0))
+    if not isinstance(A, MatrixOperator):
+        return None
+    matrix: Any = A.matrix
+    diagonal = matrix.diagonal()
+    sums = np.asarray(abs(matrix).sum(axis=0)).reshape(-1) - abs(diagonal) + abs(diagonal - shift)
+    return float(sums.max(initial=0))
+
+
+def _trace(A: Operator, device: Device, dtype: np.dtype[Any]) -> complex:
+    """Return the trace of A, estimated with random signs if A has no entries (Hutchinson 1989)."""
+    if isinstance(A, MatrixOperator):
+        matrix: Any = A.matrix
+        return complex(matrix.trace())
+    if isinstance(A, DenseOperator):
+        return complex(A.array.trace())
+    real = np.dtype(np.finfo(dtype).dtype)
+    space = Space(device, real, A.shape[0], A.shape[0])
+    product, total = A.bind(device, dtype), 0j
+    y = device.xp.zeros(A.shape[0], dtype)
+    for seed in range(_TRACE_SAMPLES):
+        signs = device.xp.where(random_vector(space, seed) < 0, -1, 1).astype(dtype)
+        product(signs, y)
+        total += complex(device.xp.vdot(signs, y))  # synchronizes
+    return total / _TRACE_SAMPLES

@@ -1,0 +1,240 @@
+"""One level of smoothed aggregation: from a matrix to the transfers and the next coarser matrix.
+
+    |A|  →  strong connections  →  aggregates  →  pattern of P  →  structures of R, A·P and R·A·P     `Coarsening`
+    A, B, the largest eigenvalue  →  T  →  P  →  R  →  R·A·P, and B of the coarser level               `Coarsening.fill`
+
+What depends on the structure is found once. `fill` can be called again for other values (Vaněk, Mandel and Brezina
+1996; aggregates as in Bell, Dalton and Olson 2012).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.kernels.aggregation import OUTSIDE, UNDECIDED, Examination, NodePattern
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.multigrid.options import Strength
+from gsparse.linalg.multigrid.phases import Phases
+from gsparse.sparse.arithmetic import CsrProduct, combine
+
+__all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
+
+# Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
+_OMEGA = 4 / 3
+# Generations of roots in the order of the nodes, each of which costs three launches on a GPU. A mesh of n³ points has
+# about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities by a hash, with
+# which all are decided after about ten generations.
+_MOST_GENERATIONS = 2048
+_ALL_GENERATIONS = 2**31 - 2
+# More aggregates are made of the nodes that are not next to a root, if they are more than this part of all nodes, and
+# then only with roots of at least so many neighbours.
+_MANY_OUTSIDE, _FEWEST_NEIGHBOURS = 0.25, 3
+
+
+def aggregate_nodes(device: Device, graph: Csr) -> tuple[Array, int]:
+    """Group the nodes of a graph with a symmetric structure into aggregates.
+
+    Returns
+    -------
+    (array of int32, int)
+        The aggregate of each node, -1 for nodes without neighbours, and the number of aggregates. Synchronizes.
+    """
+    kernels, labels = kernels_of(device), device.xp.full(graph.num_rows, UNDECIDED, np.int32)
+    num_undecided, num_outside = kernels.independent_set(
+        device, graph, labels, hashed=False, most_generations=_MOST_GENERATIONS, fewest=0
+    )
+    if num_undecided:
+        num_outside = kernels.independent_set(
+            device, graph, labels, hashed=True, most_generations=_ALL_GENERATIONS, fewest=0
+        )[1]
+    if num_outside > _MANY_OUTSIDE * graph.num_rows:
+        labels[labels == OUTSIDE] = UNDECIDED
+        kernels.independent_set(
+            device, graph, labels, hashed=True, most_generations=_ALL_GENERATIONS, fewest=_FEWEST_NEIGHBOURS
+        )
+    return kernels.join_aggregates(device, graph, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """The values of one level.
+
+    Attributes
+    ----------
+    prolongation, restriction : Csr
+        P and R.
+    coarse : Csr
+        R·A·P.
+    candidates, left_candidates : array
+        Near-nullspace candidates of the coarser level.
+    """
+
+    prolongation: Csr
+    restriction: Csr
+    coarse: Csr
+    candidates: Array
+    left_candidates: Array
+
+
+class Coarsening:
+    """The structure of a level's transfers.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        The matrix of the level.
+    block_size : int
+    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
+    strength : Strength
+    phases : Phases
+
+    Attributes
+    ----------
+    aggregates : array of int32, shape (num_nodes,)
+    num_aggregates : int
+    bound : float
+        Gershgorin's bound for the matrix that smooths the prolongator.
+    num_dropped : int
+        Number of entries that this matrix has less than that of the level.
+    """
+
+    def __init__(
+        self, device: Device, csr: Csr, block_size: int, symmetry: str, strength: Strength, phases: Phases
+    ) -> None:
+        self._device, self._block_size, self._symmetry, self._strength = device, block_size, symmetry, strength
+        nodes, examination = phases.run("strength", self._examine, csr)
+        graph = phases.run("strength", self._connect, nodes, examination)
+        self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
+        self.bound, self.num_dropped = examination.bound, examination.num_dropped
+        self._found: tuple[Csr, Examination] | None = (nodes, examination)  # for the first call of `fill`
+        self._groups: tuple[Array, Array] | None = None
+        # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
+        self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
+        self._products: list[CsrProduct] = []
+
+    def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
+        kernels, size = kernels_of(self._device), self._block_size
+        nodes = csr if size == 1 else kernels.block_weights(self._device, csr, size)
+        return nodes, kernels.examine_rows(self._device, csr, nodes, size, self._strength.measure, self._dropping_theta)
+
+    @property
+    def _dropping_theta(self) -> float:
+        return self._strength.theta if self._strength.drops else 0.0
+
+    def _connect(self, nodes: Csr, examination: Examination) -> Csr:
+        """Return the graph of strong connections, with a symmetric structure."""
+        device = self._device
+        graph = kernels_of(device).strong_connections(device, nodes, examination.scales, self._strength.theta)
+        if self._symmetry != "nonsymmetric":
+            return graph
+        graph = graph.with_data(device.xp.abs(graph.data))
+        return combine(device, "maximum", graph, kernels_of(device).csr_transpose(device, graph))
+
+    def fill(self, csr: Csr, candidates: Array, left_candidates: Array, radius: float, phases: Phases) -> Transfers:
+        """Compute the transfers and the coarser matrix for the values of a matrix of this structure. Synchronizes.
+
+        Parameters
+        ----------
+        csr : Csr
+        candidates : array, shape (num_rows, k)
+            Near-nullspace candidates.
+        left_candidates : array, shape (num_rows, k)
+            Those of the adjoint, for a nonsymmetric matrix.
+        radius : float
+            An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
+        phases : Phases
+        """
+        device, kernels = self._device, kernels_of(self._device)
+        if self._groups is None:
+            self._groups = self._group_nodes()
+        found = self._found or phases.run("strength", self._examine, csr)
+        right, coarse = phases.run("candidates", self._orthonormalize, candidates)
+        P = phases.run("prolongation", self._smooth, 0, csr, found, right, radius)
+        if self._symmetry == "nonsymmetric":
+            left, left_coarse = phases.run("candidates", self._orthonormalize, left_candidates)
+            R = phases.run("prolongation", self._smooth_left, csr, left, radius)
+        else:
+            left_coarse = coarse
+            R = phases.run("transpose", kernels.csr_transpose, device, P)
+            R = R.with_data(device.xp.conj(R.data)) if self._symmetry == "hermitian" and R.dtype.kind == "c" else R
+        R = replace(R, is_canonical=True)
+        AP = phases.run("products", self._multiply, 0, csr, P)
+        A_coarse = phases.run("products", self._multiply, 1, R, AP)
+        A_coarse = self._without_empty_rows(A_coarse, coarse)
+        self._found = None
+        return Transfers(P, R, A_coarse, coarse, left_coarse)
+
+    def _group_nodes(self) -> tuple[Array, Array]:
+        """Return bounds and order: the nodes of aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
+        device, count = self._device, self.num_aggregates
+        # Nodes without an aggregate come last.
+        numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)
+        order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
+        return bounds[: count + 1], order
+
+    def _orthonormalize(self, candidates: Array) -> tuple[Array, Array]:
+        assert self._groups is not None
+        return kernels_of(self._device).orthonormal_candidates(
+            self._device, *self._groups, candidates, self._block_size
+        )
+
+    def _smooth(self, number: int, csr: Csr, found: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
+        """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
+        kernels, device, (nodes, examination) = kernels_of(self._device), self._device, found
+        theta = self._dropping_theta if examination.num_dropped else 0.0
+        size, k = self._block_size, tentative.shape[1]
+        if len(self._patterns) == number:
+            pattern = kernels.prolongator_pattern(
+                device, nodes, self.aggregates, self.num_aggregates, examination.scales, theta
+            )
+            self._patterns.append((pattern, kernels.expand_pattern(device, pattern, size, k)))
+        pattern, (indptr, indices) = self._patterns[number]
+        omega = _OMEGA / (min(examination.bound, radius) or 1.0)
+        data = kernels.prolongator_values(
+            device,
+            csr,
+            nodes,
+            pattern,
+            self.aggregates,
+            examination.scales,
+            theta,
+            tentative,
+            size,
+            omega,
+        )
+        return Csr((csr.num_rows, k * self.num_aggregates), indptr, indices, data, is_canonical=True)
+
+    def _smooth_left(self, csr: Csr, tentative: Array, radius: float) -> Csr:
+        """Return the adjoint of the smoothed prolongator of the adjoint matrix."""
+        transpose, device = kernels_of(self._device).csr_transpose, self._device
+        adjoint = replace(transpose(device, csr), is_canonical=True)
+        adjoint = adjoint.with_data(device.xp.conj(adjoint.data))
+        R = transpose(device, self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
+        return R.with_data(device.xp.conj(R.data))
+
+    def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:
+        """Return a product; only its structure is kept."""
+        if len(self._products) == number:
+            self._products.append(CsrProduct(self._device, a, b))
+            result = self._products[number].result
+        else:
+            result = self._products[number].update(a, b)
+        self._products[number].forget_values()
+        return replace(result, is_canonical=True)
+
+    def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
+        """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""
+        xp, k = self._device.xp, candidates.shape[1]
+        numbers = xp.arange(coarse.num_rows)
+        is_empty = candidates[numbers, numbers % k] == 0
+        if not bool(is_empty.any()):  # synchronizes
+            return coarse
+        rows = kernels_of(self._device).row_numbers(self._device, coarse.indptr, coarse.nnz)
+        return coarse.with_data(xp.where((rows == coarse.indices) & is_empty[rows], 1, coarse.data))

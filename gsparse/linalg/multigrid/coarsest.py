@@ -1,0 +1,69 @@
+"""The inverse of the coarsest matrix of a hierarchy: dense, and computed on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.sparse.reshaping import dense_of
+
+__all__ = ["dense_inverse"]
+
+# A matrix is inverted as it is if the condition number, in the 1-norm, is at most this part of 1/eps. Otherwise it
+# counts as singular, and gets a pseudo-inverse.
+_REGULAR = 1e-3
+# Eigenvalues and singular values below this multiple of eps·√n times the largest one count as zero.
+_NOISE = 4.0
+
+
+def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
+    """Return the inverse, or the pseudo-inverse of a singular matrix, with an entry everywhere. Synchronizes.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        A square matrix in canonical form. Singular matrices belong to problems without boundary conditions, whose
+        solutions are only determined up to a constant.
+    hermitian : bool
+        Whether the matrix is Hermitian up to rounding.
+    """
+    xp, size = device.xp, csr.num_rows
+    dense = dense_of(device, csr).astype(np.result_type(csr.dtype, np.float64))
+    if hermitian:
+        dense = (dense + dense.conj().T) / 2
+    inverse = _inverse(xp, dense, float(np.finfo(csr.dtype).eps), hermitian) if size else dense
+    columns = xp.tile(xp.arange(size, dtype=csr.indices.dtype), size)
+    indptr = xp.arange(0, size * size + 1, max(size, 1), dtype=csr.indptr.dtype)[: size + 1]
+    return Csr(csr.shape, indptr, columns, xp.ascontiguousarray(inverse).reshape(-1).astype(csr.dtype), True)
+
+
+def _inverse(xp: Any, dense: Array, eps: float, hermitian: bool) -> Array:
+    try:
+        inverse = xp.linalg.inv(dense)
+    except np.linalg.LinAlgError:  # NumPy raises it if a pivot is exactly zero
+        return _pseudo_inverse(xp, dense, eps, hermitian)
+    norms = xp.abs(dense).sum(axis=0).max() * xp.abs(inverse).sum(axis=0).max()
+    condition = float(norms)  # synchronizes
+    if np.isfinite(condition) and condition <= _REGULAR / eps:
+        return (inverse + inverse.conj().T) / 2 if hermitian else inverse
+    return _pseudo_inverse(xp, dense, eps, hermitian)
+
+
+def _pseudo_inverse(xp: Any, dense: Array, eps: float, hermitian: bool) -> Array:
+    noise = _NOISE * eps * dense.shape[0] ** 0.5
+    if hermitian:
+        values, left = xp.linalg.eigh(dense)
+        right = left
+    else:
+        left, values, adjoint = xp.linalg.svd(dense)
+        right = adjoint.conj().T
+    sizes = xp.abs(values)
+    is_noise = sizes <= noise * sizes.max()
+    inverses = xp.where(is_noise, 0, 1 / xp.where(is_noise, 1, values))
+    return (right * inverses) @ left.conj().T

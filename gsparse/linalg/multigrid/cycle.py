@@ -1,0 +1,231 @@
+"""A cycle of multigrid, whose levels are on one device.
+
+A V-cycle on a level, in PyAMG's terms:
+
+    x = presmooth(x, b)                 from x = 0; on the second visit of a W-cycle, from the x of the first
+    b_coarse = R·(b - A·x)              restriction of the residual
+    x_coarse ≈ A_coarse⁻¹·b_coarse      a cycle on the next level, or the dense inverse on the coarsest
+    x += P·x_coarse                     prolongation of the correction
+    x = postsmooth(x, b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.kernels.calls import Call
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.relaxation import Smoother
+
+__all__ = ["Level", "MultigridPreconditioner", "hierarchy_table", "inner_dtype"]
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One level of the hierarchy, except the one that is solved exactly.
+
+    Attributes
+    ----------
+    operator : MatrixOperator
+    restriction, prolongation : MatrixOperator or None
+        None for a coarsest level that is only smoothed.
+    presmoother, postsmoother : Smoother
+    """
+
+    operator: MatrixOperator
+    restriction: MatrixOperator | None
+    prolongation: MatrixOperator | None
+    presmoother: Smoother
+    postsmoother: Smoother
+
+    @property
+    def size(self) -> int:
+        return self.operator.shape[0]
+
+
+class BoundLevel:
+    """A level bound to vectors of one dtype: its work vectors, products and smoothers."""
+
+    def __init__(self, passes: VectorPasses, level: Level, adjoint: bool) -> None:
+        smoothers = (level.presmoother, level.postsmoother)
+        if adjoint:
+            smoothers = smoothers[::-1]
+        self.presmoother, self.postsmoother = (smoother.bind(passes, level.operator, adjoint) for smoother in smoothers)
+        self.r = passes.vector(level.size)
+
+
+class BoundTransfers:
+    """The transfers to a coarser level and back, with the vectors of the coarser level."""
+
+    def __init__(
+        self, passes: VectorPasses, restriction: MatrixOperator, prolongation: MatrixOperator, adjoint: bool
+    ) -> None:
+        kind, coarse_size = (passes.device, passes.dtype, passes.columns), prolongation.shape[1]
+        first, second = (prolongation, restriction) if adjoint else (restriction, prolongation)
+        self.restrict = first.bind(*kind, adjoint=adjoint)
+        self.prolong = second.bind(*kind, adjoint=adjoint, beta=1)
+        self.x, self.b = passes.vector(coarse_size), passes.vector(coarse_size)
+
+
+class MultigridPreconditioner(Preconditioner):
+    """A multigrid cycle that begins with x = 0. ``print(M)`` shows its levels.
+
+    Parameters
+    ----------
+    device : Device
+    levels : sequence of Level
+        The levels, beginning with the finest.
+    coarse : MatrixOperator or None
+        Inverse of the coarsest matrix; None if the last one of the levels is the coarsest.
+    cycle_index : int
+        How often a cycle visits the next coarser level: 1 for a V-cycle, 2 for a W-cycle.
+    dtype : dtype or None
+        The dtype of the vectors inside the cycle; None for the dtype of the solve.
+    coarse_nnz : int, optional
+        Number of entries of the coarsest matrix, if `coarse` is its inverse.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        levels: Sequence[Level],
+        coarse: MatrixOperator | None,
+        cycle_index: int,
+        dtype: npt.DTypeLike | None,
+        coarse_nnz: int = 0,
+    ) -> None:
+        finest = levels[0].operator if levels else coarse
+        assert finest is not None
+        super().__init__(device, finest.shape[0], finest.dtype, "amg")
+        self.levels, self.coarse, self._cycle_index = tuple(levels), coarse, cycle_index
+        self._inner, self._coarse_nnz = None if dtype is None else np.dtype(dtype), coarse_nnz
+
+    def __repr__(self) -> str:
+        sizes = " → ".join(f"{rows:,}" for rows, _ in self.sizes)
+        smoothers = dict.fromkeys(str(s) for level in self.levels[:1] for s in (level.presmoother, level.postsmoother))
+        smoother = f"; smoother {' before, '.join(smoothers)}" if smoothers else ""
+        return f"{super().__repr__()[:-1]}: rows {sizes}{smoother}{' after' if len(smoothers) > 1 else ''}>"
+
+    def __str__(self) -> str:
+        return hierarchy_table(self.sizes, self.operator_complexity, self.grid_complexity, self._remarks())
+
+    def _remarks(self) -> dict[str, str]:
+        """Return what a table of the levels says besides, by its headings."""
+        coarse = "smoothing only" if self.coarse is None else "dense inverse"
+        finest = self.levels[0] if self.levels else None
+        smoothers = "none" if finest is None else str(finest.presmoother)
+        if finest is not None and str(finest.postsmoother) != smoothers:
+            smoothers = f"{smoothers} before, {finest.postsmoother} after"
+        return {"Coarse solver": coarse, "Smoother": smoothers, "Memory": f"{self.nbytes / 1e6:.1f} MB"}
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """The number of rows and of entries of each level, beginning with the finest."""
+        sizes = [(level.size, int(level.operator.matrix.nnz)) for level in self.levels]
+        return sizes if self.coarse is None else [*sizes, (self.coarse.shape[0], self._coarse_nnz)]
+
+    @property
+    def operator_complexity(self) -> float:
+        """Entries of the matrices of all levels, over those of the finest one."""
+        entries = [nnz for _, nnz in self.sizes]
+        return sum(entries) / max(entries[0], 1)
+
+    @property
+    def grid_complexity(self) -> float:
+        """Rows of the matrices of all levels, over those of the finest one."""
+        rows = [size for size, _ in self.sizes]
+        return sum(rows) / max(rows[0], 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices of all levels and of the transfers between them, in compressed sparse rows."""
+        operators = [o for level in self.levels for o in (level.operator, level.restriction, level.prolongation)]
+        matrices = {id(o.matrix): o.matrix for o in (*operators, self.coarse) if o is not None}
+        return sum(int(matrix._prepared()[0].csr.nbytes) for matrix in matrices.values())
+
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        inner = passes.dtype if self._inner is None else inner_dtype(self._inner, passes.dtype)
+        if inner == passes.dtype:
+            return self._cycle(passes, adjoint)
+        xp, narrow = passes.device.xp, VectorPasses(passes.device, inner, passes.columns)
+        x_inside, y_inside = narrow.vector(self.shape[0]), narrow.vector(self.shape[0])
+        calls = self._cycle(narrow, adjoint)(x_inside, y_inside)
+        return lambda x, y: [
+            lambda: xp.copyto(x_inside, x, casting="same_kind"),
+            *calls,
+            lambda: xp.copyto(y, y_inside, casting="same_kind"),
+        ]
+
+    def _cycle(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        bound_levels = [BoundLevel(passes, level, adjoint) for level in self.levels]
+        bound_transfers = [
+            BoundTransfers(passes, level.restriction, level.prolongation, adjoint)
+            for level in self.levels
+            if level.restriction is not None and level.prolongation is not None
+        ]
+        kind = (passes.device, passes.dtype, passes.columns)
+        invert = None if self.coarse is None else self.coarse.bind(*kind, adjoint=adjoint)
+
+        def visit(depth: int, b: Array, x: Array, guess: bool) -> list[Call]:
+            """Return the calls of a cycle on one level."""
+            if depth == len(bound_levels):
+                assert invert is not None
+                return [partial(invert, b, x)]
+            level = bound_levels[depth]
+            after = level.postsmoother.calls(x, b, level.r, guess=True, residual=False)
+            if depth == len(bound_transfers):
+                return [*level.presmoother.calls(x, b, level.r, guess=guess, residual=False), *after]
+            coarse = bound_transfers[depth]
+            correction: list[Call] = []
+            for number in range(1 if depth + 1 == len(bound_levels) else self._cycle_index):
+                correction += visit(depth + 1, coarse.b, coarse.x, number > 0)
+            return [
+                *level.presmoother.calls(x, b, level.r, guess=guess, residual=True),
+                partial(coarse.restrict, level.r, coarse.b),
+                *correction,
+                partial(coarse.prolong, coarse.x, x),
+                *after,
+            ]
+
+        return lambda x, y: visit(0, x, y, False)
+
+
+def hierarchy_table(
+    sizes: Sequence[tuple[int, int]], operator_complexity: float, grid_complexity: float, remarks: Mapping[str, str]
+) -> str:
+    """Return a table of the levels, as PyAMG prints it.
+
+    Parameters
+    ----------
+    sizes : sequence of (int, int)
+        Rows and entries of each level.
+    operator_complexity, grid_complexity : float
+    remarks : mapping of str to str
+        More lines above the levels, by their headings.
+    """
+    total = sum(nnz for _, nnz in sizes)
+    lines = {
+        "Number of levels": f"{len(sizes):6d}",
+        "Operator complexity": f"{operator_complexity:6.3f}",
+        "Grid complexity": f"{grid_complexity:6.3f}",
+        **{heading: f" {text}" for heading, text in remarks.items()},
+    }
+    rows = [f"{f'{heading}:':22}{text}" for heading, text in lines.items()]
+    rows.append("  level   unknowns      entries")
+    for number, (size, nnz) in enumerate(sizes):
+        rows.append(f"{number:7d} {size:10d} {nnz:12d} [{100 * nnz / max(total, 1):5.2f} %]")
+    return "\n".join(rows)
+
+
+def inner_dtype(inner: np.dtype[Any], outer: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the requested dtype, as a complex one if the vectors are complex."""
+    return np.dtype(np.result_type(inner, np.complex64)) if outer.kind == "c" else inner

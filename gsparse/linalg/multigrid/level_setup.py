@@ -1,0 +1,220 @@
+"""The set-up of all levels by smoothed aggregation, on the device of the matrix.
+
+What is done on each level, beginning with the finest:
+
+    connections  →  aggregates  →  smoothers  →  T, P and R  →  R·A·P, the matrix of the next level
+
+The matrix of the coarsest level gets a dense inverse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.errors import CoarseningWarning, FactorizationError
+from gsparse.formats import Csr
+from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
+from gsparse.linalg.multigrid.coarsest import dense_inverse
+from gsparse.linalg.multigrid.cycle import Level, inner_dtype
+from gsparse.linalg.multigrid.options import AggregationOptions
+from gsparse.linalg.multigrid.phases import Phases
+from gsparse.linalg.multigrid.smoothers import has_positive_diagonal
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import VectorPasses
+from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, gershgorin_bound, spectral_radius
+from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.products.options import MatrixOptions
+
+__all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
+
+# Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 2 000 rows reads 32 MB.
+MAX_INVERTED = 3000
+# A level that has more than this part of the rows of the finer one is not worth its time.
+_STALLED = 0.8
+# Products that the plan of a level's matrix, and of a transfer, may expect: those of one solve. Only large matrices are
+# worth an examination then, and no transfer.
+_LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = 100, 20
+
+# ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
+MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
+
+
+class LevelMatrix(SquareMatrix):
+    """A matrix of a level. An empty row counts as a row of the identity, so that smoothers leave it alone."""
+
+    @cached_property
+    def diagonal(self) -> Array:
+        diagonal = super().diagonal
+        is_zero = diagonal == 0
+        if not bool(is_zero.any()):  # synchronizes
+            return diagonal
+        is_empty = is_zero & (super().row_sums() == 0)
+        return self.device.xp.where(is_empty, 1, diagonal).astype(self.dtype, copy=False)
+
+    @cached_property
+    def reciprocals(self) -> Array:
+        """The reciprocals of the diagonal, and 0 where it is 0."""
+        xp, is_zero = self.device.xp, self.diagonal == 0
+        return xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, self.diagonal)).astype(self.dtype, copy=False)
+
+    def row_sums(self) -> Array:
+        sums = super().row_sums()
+        return self.device.xp.where(sums == 0, 1, sums).astype(sums.dtype, copy=False)
+
+
+@dataclass(eq=False)
+class LevelSetup:
+    """Computes the levels of a matrix, and keeps their structures for other values.
+
+    Attributes
+    ----------
+    options : AggregationOptions
+    hermitian : bool
+        Whether the matrix is Hermitian.
+    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
+    candidates, left_candidates : array, shape (num_rows, k)
+        Near-nullspace candidates of the matrix and of its adjoint.
+    make : callable
+        Makes the smoothers of a level.
+    dtype : dtype or None
+        The dtype of the values of the levels.
+    coarsenings : list of Coarsening or None
+        The structure of each level but the coarsest; None before the first set-up.
+    phases : Phases
+        The times of the latest set-up.
+    coarse_nnz : int
+        Number of entries of the coarsest matrix.
+    """
+
+    options: AggregationOptions
+    symmetry: str
+    candidates: Array
+    left_candidates: Array
+    make: MakeSmoothers
+    dtype: np.dtype[Any] | None
+    coarsenings: list[Coarsening] | None = None
+
+    def build(self, finest: SquareMatrix) -> tuple[list[Level], MatrixOperator | None]:
+        """Return the levels, and the inverse of the coarsest matrix, or None if no device can hold it. Synchronizes."""
+        self.phases = Phases(finest.device)
+        matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
+        candidates, levels = (self.candidates, self.left_candidates), list[Level]()
+        coarsenings = list[Coarsening]()
+        while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
+            coarsenings.append(coarsening)
+            smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
+            if not levels:
+                candidates = self.phases.run("candidates", self._improve, matrix, smoothers[0])
+            radius = self.phases.run("eigenvalue", self._spectral_radius, matrix)
+            transfers = coarsening.fill(matrix.csr, *candidates, radius, self.phases)
+            candidates = transfers.candidates, transfers.left_candidates
+            levels.append(self._level(matrix, not levels, transfers, smoothers))
+            matrix = LevelMatrix(finest.device, transfers.coarse, self._operator_of(matrix, transfers.coarse))
+        self.coarsenings, self.coarse_nnz = coarsenings, matrix.csr.nnz
+        return self._with_coarsest(levels, matrix)
+
+    @property
+    def num_candidates(self) -> int:
+        return int(self.candidates.shape[1])
+
+    @property
+    def _is_hermitian(self) -> bool:
+        return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
+
+    def _coarsening(self, matrix: LevelMatrix, depth: int) -> Coarsening | None:
+        """Return the structure of a level's transfers, or None if it is the coarsest level."""
+        if self.coarsenings is not None:
+            return self.coarsenings[depth] if depth < len(self.coarsenings) else None
+        options = self.options
+        size = self.num_candidates if depth else options.block_size
+        if matrix.size <= options.max_coarse * size or depth + 1 == options.max_levels:
+            return None
+        strength = options.strength(depth)
+        coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
+        if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
+            return None
+        if not coarsening.num_dropped:
+            matrix.shared[gershgorin_bound] = coarsening.bound
+        return coarsening
+
+    def _improve(self, matrix: LevelMatrix, smoother: Smoother) -> tuple[Array, Array]:
+        """Smooth the candidates, which then fulfil boundary conditions and follow jumps of coefficients.
+
+        A step of Jacobi's method ends it. Unlike a polynomial, it makes a candidate zero in the rows in which the
+        diagonal is much larger than all other entries.
+        """
+        smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
+        right = _smoothed(matrix, smoothers, self.candidates, adjoint=False)
+        is_one_sided = self.symmetry != "nonsymmetric"
+        return right, right if is_one_sided else _smoothed(matrix, smoothers, self.left_candidates, adjoint=True)
+
+    def _spectral_radius(self, matrix: LevelMatrix) -> float:
+        """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
+        if self._is_hermitian and (estimated_eigenvalue in matrix.shared or has_positive_diagonal(matrix)):
+            return estimated_eigenvalue(matrix, matrix.reciprocals)
+        return spectral_radius(matrix, matrix.reciprocals)
+
+    def _level(
+        self, matrix: LevelMatrix, is_finest: bool, transfers: Transfers, smoothers: tuple[Smoother, Smoother]
+    ) -> Level:
+        narrow = self._narrow(matrix.csr)
+        operator = matrix.operator if narrow is matrix.csr else self._operator_of(matrix, narrow)
+        P, R = (self._operator_of(matrix, self._narrow(csr)) for csr in (transfers.prolongation, transfers.restriction))
+        return Level(operator, R, P, *smoothers)
+
+    def _with_coarsest(self, levels: list[Level], matrix: LevelMatrix) -> tuple[list[Level], MatrixOperator | None]:
+        if matrix.size <= MAX_INVERTED:
+            inverse = self.phases.run("coarsest", dense_inverse, matrix.device, matrix.csr, self._is_hermitian)
+            return levels, self._operator_of(matrix, self._narrow(inverse))
+        if len(levels) + 1 == self.options.max_levels:
+            raise FactorizationError(
+                f"amg: the coarsest level has {matrix.size} rows, a dense inverse is made of up to {MAX_INVERTED}: "
+                "allow more levels (max_levels)"
+            )
+        if matrix.csr.nnz > matrix.size:
+            warnings.warn(
+                f"amg: level {len(levels)} of {matrix.size} rows has too few strong connections for a coarser one, so "
+                "it is only smoothed: use another strength, such as strength=('classical', {'theta': 0.02})",
+                CoarseningWarning,
+                stacklevel=frames_to_the_caller(),
+            )
+        smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
+        narrow = self._narrow(matrix.csr)
+        operator = matrix.operator if narrow is matrix.csr else self._operator_of(matrix, narrow)
+        return [*levels, Level(operator, None, None, *smoothers)], None
+
+    def _narrow(self, csr: Csr) -> Csr:
+        """Return a matrix with values of the dtype of the levels."""
+        if self.dtype is None or inner_dtype(self.dtype, csr.dtype) == csr.dtype:
+            return csr
+        return csr.with_data(csr.data.astype(inner_dtype(self.dtype, csr.dtype)))
+
+    def _operator_of(self, matrix: LevelMatrix, csr: Csr) -> MatrixOperator:
+        """Return an operator on the device of `matrix`. Nothing is examined before its first product."""
+        is_square = csr.num_rows == csr.num_cols
+        symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False
+        products = _LEVEL_PRODUCTS if is_square else _TRANSFER_PRODUCTS
+        options = MatrixOptions(expected_products=products, symmetric=symmetric)
+        arrays = MatrixArrays.of_result(matrix.device, options, csr)
+        return MatrixOperator(matrix.operator.matrix._with_arrays(arrays, csr.shape, GpuSparseMatrix))
+
+
+def _smoothed(matrix: LevelMatrix, smoothers: tuple[Smoother, ...], candidates: Array, *, adjoint: bool) -> Array:
+    """Return the candidates after the steps of smoothers for A·x = 0."""
+    xp, (rows, columns) = matrix.device.xp, candidates.shape
+    passes = VectorPasses(matrix.device, matrix.dtype, columns)
+    x, b, r = xp.ascontiguousarray(candidates.T).reshape(-1).copy(), passes.vector(rows), passes.vector(rows)
+    for smoother in smoothers:
+        for call in smoother.bind(passes, matrix.operator, adjoint).calls(x, b, r, guess=True, residual=False):
+            call()
+    return xp.ascontiguousarray(x.reshape(columns, rows).T)

@@ -1,0 +1,39 @@
+"""The seconds that each phase of a set-up takes, measured without waiting for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gsparse.device.base import Device
+
+__all__ = ["Phases"]
+
+_Result = TypeVar("_Result")
+
+
+class Phases:
+    """Measures named phases, each of which may run several times.
+
+    Parameters
+    ----------
+    device : Device
+        Where the work of the phases is queued, active.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._readers: list[tuple[str, Callable[[], float | None]]] = []
+
+    def run(self, name: str, function: Callable[..., _Result], *args: Any, **options: Any) -> _Result:
+        """Return ``function(*args, **options)``, and count its time to a phase."""
+        results: list[_Result] = []
+        self._readers.append((name, self._device.timed(lambda: results.append(function(*args, **options)))))
+        return results[0]
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each phase, in the order in which they first ran. Call it when the device is idle."""
+        seconds: dict[str, float] = {}
+        for name, read in self._readers:
+            seconds[name] = seconds.get(name, 0.0) + (read() or 0.0)
+        return seconds

@@ -1,0 +1,123 @@
+"""The preconditioner of `amg(A)`: a cycle whose levels were set up by smoothed aggregation, and can be updated."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gsparse.device.dtypes import Array
+from gsparse.errors import DeviceError, DtypeError, StructureError
+from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
+from gsparse.linalg.multigrid.level_setup import LevelSetup
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+__all__ = ["SmoothedAggregation"]
+
+
+class SmoothedAggregation(MultigridPreconditioner):
+    """A multigrid cycle whose levels were set up by smoothed aggregation. `amg(A)` returns it.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    setup : LevelSetup
+    cycle_index : int
+        How often a cycle visits the next coarser level.
+
+    Attributes
+    ----------
+    aggregates : list of array of int32, shape (num_nodes,)
+        For each level but the coarsest: the aggregate of each node, -1 for none. On the device.
+    block_sizes : list of int
+        For each of these levels: the number of rows of a node.
+    seconds : dict
+        The seconds of each phase of the latest set-up or update.
+    """
+
+    def __init__(self, matrix: SquareMatrix, setup: LevelSetup, cycle_index: int) -> None:
+        self._setup, self._structure = setup, matrix.csr
+        levels, coarse = self._build(matrix)
+        super().__init__(matrix.device, levels, coarse, cycle_index, setup.dtype, setup.coarse_nnz)
+
+    def _build(self, matrix: SquareMatrix) -> tuple[Any, Any]:
+        begin = time.perf_counter()
+        levels = self._setup.build(matrix)
+        matrix.device.synchronize()  # synchronizes
+        self.seconds = {**self._setup.phases.seconds(), "in all": time.perf_counter() - begin}
+        return levels
+
+    @property
+    def aggregates(self) -> list[Array]:
+        return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
+
+    @property
+    def block_sizes(self) -> list[int]:
+        return [
+            self._setup.num_candidates if depth else self._setup.options.block_size
+            for depth in range(len(self.aggregates))
+        ]
+
+    def update(self, A: Any) -> SmoothedAggregation:
+        """Compute the levels again for other values. Aggregates, and the structures of all matrices, stay as they are.
+
+        This is for sequences of matrices that differ little: Newton's method, time steps, changing coefficients. The
+        near-nullspace candidates and the symmetry are those of the set-up.
+
+        Parameters
+        ----------
+        A : sparse array, shape (N, N)
+            A matrix with the structure and the dtype of that of the set-up, for instance ``A.with_data(values)``.
+
+        Returns
+        -------
+        SmoothedAggregation
+            This object, which has changed. Synchronizes.
+
+        Raises
+        ------
+        StructureError
+            If an entry is at another place.
+        DeviceError, DtypeError
+            If the matrix lives on another device, or has another dtype.
+        FactorizationError
+            If a diagonal has a zero, or a value is not finite.
+
+        Examples
+        --------
+        >>> import numpy, pyamg
+        >>> from gsparse import GpuSparseMatrix
+        >>> from gsparse.linalg import amg, cg
+        >>> A = GpuSparseMatrix(pyamg.gallery.poisson((40, 40), format="csr"), device="cpu")
+        >>> M = amg(A)
+        >>> A = A * 2.0
+        >>> cg(A, numpy.ones(1600), M=M.update(A), rtol=1e-8)[1]
+        0
+        """
+        with SquareMatrix.of(A, "amg", keep=True) as matrix:
+            self._check_structure(matrix)
+            levels, self.coarse = self._build(matrix)
+        self.levels = tuple(levels)
+        self._latest = (None,)
+        return self
+
+    def _remarks(self) -> dict[str, str]:
+        seconds = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in self.seconds.items())
+        return {**super()._remarks(), "Milliseconds": seconds}
+
+    def _check_structure(self, matrix: SquareMatrix) -> None:
+        known, csr = self._structure, matrix.csr
+        if matrix.device is not self.device:
+            raise DeviceError(
+                f"the hierarchy lives on {self.device.name}, the matrix on {matrix.device.name}: use amg(A)"
+            )
+        if csr.dtype != known.dtype:
+            raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or amg(A)")
+        is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
+            one is two or bool((one == two).all())  # synchronizes
+            for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))
+        )
+        if not is_same:
+            raise StructureError(
+                f"update needs the structure of the set-up, of shape {known.shape} with {known.nnz} entries; "
+                f"this one of shape {csr.shape} with {csr.nnz} entries has them at other places: use amg(A)"
+            )

@@ -1,0 +1,135 @@
+"""Norms of a matrix, and of its rows and columns, computed on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import norm as scipy_norm
+
+from gsparse.device.dtypes import Array, compute_dtype
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.eigen.svds import svds
+from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.matrix.reductions import CASTS_FIRST, sums_along, sums_of_all
+
+__all__ = ["norm"]
+
+# Norms of a matrix that are an extreme of the sums of absolute values along an axis: the axis, and the extreme.
+_OF_SUMS = {1.0: (0, "maximum"), -1.0: (0, "minimum"), np.inf: (1, "maximum"), -np.inf: (1, "minimum")}
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None) -> Any:
+    """Return a norm of a sparse matrix, or of each of its rows or columns. Synchronizes.
+
+    Parameters
+    ----------
+    x : GpuSparseMatrix or sparse array
+        Of shape (M, N), or a transposed or conjugated view. Repeated entries are added up first. SciPy computes the
+        norm of any other sparse matrix.
+    ord : {None, 'fro', 'f', inf, -inf, 1, -1, 2} or number, optional
+        As in `scipy.sparse.linalg.norm`. The Frobenius norm by default, or the 2-norm of vectors.
+    axis : {None, int, (int, int)}, optional
+        With 0, the norms of the columns; with 1, those of the rows; by default, that of the matrix.
+
+    Returns
+    -------
+    float or ndarray
+        Of the precision of the matrix; of shape (N,) or (M,) if `axis` is a number.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError
+        As SciPy's function does.
+
+    Notes
+    -----
+    The norms for which `ord` is one of those listed, except 2, read the values once. The 2-norm of a matrix is the
+    largest singular value, from `svds`. Other norms of rows and columns map the values first.
+
+    Examples
+    --------
+    >>> import gsparse, gsparse.linalg, scipy.sparse
+    >>> A = gsparse.GpuSparseMatrix(scipy.sparse.diags_array([3.0, -4.0]), device="cpu")
+    >>> float(gsparse.linalg.norm(A)), float(gsparse.linalg.norm(A, 1))
+    (5.0, 4.0)
+    """
+    if not is_device_matrix(x) or x.ndim != 2 or compute_dtype(x.dtype) is None:
+        return scipy_norm(x, ord, axis)
+    axes = _parse_axis(axis)
+    if axes == (0, 1):
+        result = _matrix_norm(x, ord, axis)
+        if result is not None:
+            return result
+    elif axes is not None and x.dtype.kind in "fc":
+        if ord == 1:
+            return _downloaded(x, sums_along(x, axes[0], "absolute", summed=True))
+        if ord in (None, 2):
+            return _downloaded(x, sums_along(x, axes[0], "square", summed=True), np.sqrt)
+    return scipy_norm(x, ord, axis)
+
+
+def _matrix_norm(x: MatrixLike, ord: Any, axis: Any) -> Any:
+    """Return the norm of a matrix, or None if it is not computed here."""
+    if ord in (None, "fro", "f"):
+        return _frobenius(x)
+    if not isinstance(ord, int | float | np.number):
+        return None
+    if ord == 2:
+        return _two_norm(x)
+    if ord in _OF_SUMS and x.dtype.kind in "fc":
+        sums_axis, extreme = _OF_SUMS[float(ord)]
+        sums_axis = sums_axis if axis is None or axis[0] % 2 == 0 else 1 - sums_axis
+        return _extreme_sum(x, sums_axis, extreme)
+    return None
+
+
+def _two_norm(matrix: Any) -> Any:
+    """Return the largest singular value."""
+    if min(matrix.shape) < 2:
+        return _frobenius(matrix)
+    return svds(matrix, 1, multiplicities=False, return_singular_vectors=False)[0]
+
+
+def _parse_axis(axis: Any) -> tuple[int, ...] | None:
+    """Return the axes in rising order; None for what SciPy refuses."""
+    if axis is None:
+        return (0, 1)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if not all(isinstance(part, int | np.integer) and -2 <= part < 2 for part in axes):
+        return None
+    numbers = tuple(sorted({int(part) % 2 for part in axes}))
+    return numbers if 0 < len(numbers) == len(axes) else None
+
+
+def _frobenius(matrix: MatrixLike) -> Any:
+    """Return the square root of the sum of the squares. Integers are squared as float64."""
+    convert = None if matrix.dtype.kind in "fc" else lambda data: data.astype(np.float64)
+    total = sums_of_all(matrix, "square", convert, summed=True)
+    real = _real(matrix)
+    square = matrix.device.download(total)[0] if total.size else np.float64(0)  # synchronizes
+    return real.type(np.sqrt(square))
+
+
+def _extreme_sum(matrix: MatrixLike, axis: int, extreme: str) -> Any:
+    """Return the greatest or the least of the sums of absolute values along an axis."""
+    device, sums = matrix.device, sums_along(matrix, axis, "absolute", summed=True)
+    if not sums.size:
+        return getattr(np, extreme).reduce(np.zeros(0))  # NumPy's error
+    with device.active(), device.memory_guard():
+        found = kernels_of(device).extreme_entries(device, None, sums, extreme, int(sums.size))
+    return _downloaded(matrix, found)[0]
+
+
+def _real(matrix: MatrixLike) -> np.dtype[Any]:
+    """Return the dtype of the absolute values, or float64 for integers."""
+    return np.dtype(np.float64) if matrix.dtype.kind in "biu" else np.zeros(0, matrix.dtype).real.dtype
+
+
+def _downloaded(matrix: MatrixLike, values: Array, function: Any = None) -> Any:
+    """Return values of the device, or a function of them, as a NumPy array of the dtype that SciPy's sums have."""
+    host = matrix.device.download(values)  # synchronizes
+    host = host if function is None else function(host)
+    widens = CASTS_FIRST and matrix.dtype == np.float32
+    with np.errstate(over="ignore"):
+        return host.astype(np.float64 if widens else _real(matrix), copy=False)

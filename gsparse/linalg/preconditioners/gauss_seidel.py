@@ -1,0 +1,298 @@
+"""Gauss-Seidel's method and successive over-relaxation (SOR), by rows or by blocks of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
+from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.diagonal import inverse_blocks
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother, SmootherPreconditioner
+from gsparse.linalg.preconditioners.row_order import ORDERINGS, OrderedMatrix, Ordering, ordered_matrix
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.registry import register
+
+__all__ = [
+    "Direction",
+    "GaussSeidel",
+    "describe_sweeps",
+    "directions_of",
+    "gauss_seidel",
+    "make_gauss_seidel",
+    "reversed_directions",
+    "sor",
+]
+
+# Whether a sweep goes backward.
+Direction = bool
+
+# The directions of the sweeps of one iteration.
+SWEEPS: dict[str, tuple[Direction, ...]] = {"symmetric": (False, True), "forward": (False,), "backward": (True,)}
+
+
+def directions_of(sweep: str, iterations: int) -> tuple[Direction, ...]:
+    """Return the directions of the sweeps: a symmetric one is a forward and a backward one.
+
+    Raises
+    ------
+    ValueError
+    """
+    if sweep not in SWEEPS:
+        raise ValueError(f"sweep must be one of {', '.join(map(repr, SWEEPS))}, got {sweep!r}")
+    return iterations * SWEEPS[sweep]
+
+
+def describe_sweeps(directions: tuple[Direction, ...]) -> str:
+    """Return a description such as "2 forward sweeps".
+
+    Examples
+    --------
+    >>> describe_sweeps((False, True)), describe_sweeps((True, True))
+    ('1 symmetric sweep', '2 backward sweeps')
+    """
+    if directions == directions_of("symmetric", len(directions) // 2):
+        count, kind = len(directions) // 2, "symmetric"
+    else:
+        count, kind = len(directions), "backward" if directions[0] else "forward"
+    return f"{count} {kind} sweep{'s' if count != 1 else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class GaussSeidel(Smoother):
+    """Sweeps x_i += W_i·(b_i − (A·x)_i), each with the newest x, where W_i is the inverse of a diagonal block.
+
+    Attributes
+    ----------
+    matrix : OrderedMatrix
+    weights : array, shape (num_blocks, size, size)
+        W, times ω. Zero where a row has no inverse: the sweeps leave its x as it is.
+    directions : tuple of bool
+        Whether each sweep goes backward.
+    is_exact : bool
+        Whether ω is 1, so that a row that is visited twice in a row does not change again.
+    name : str
+    """
+
+    matrix: OrderedMatrix
+    weights: Array
+    directions: tuple[Direction, ...]
+    is_exact: bool
+    name: str = "gauss_seidel"
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.matrix.ordering}), {describe_sweeps(self.directions)}"
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundGaussSeidel(self, passes, operator, adjoint)
+
+    def mirrored(self) -> GaussSeidel:
+        return replace(self, directions=reversed_directions(self.directions))
+
+
+def reversed_directions(directions: tuple[Direction, ...]) -> tuple[Direction, ...]:
+    """Return the directions of the adjoint sweeps: the last one comes first, and each goes the other way."""
+    return tuple(not backward for backward in directions[::-1])
+
+
+class _BoundGaussSeidel(BoundSmoother):
+    """Traffic of a sweep: the matrix in CSR, x, b and W. A sweep from zero skips the rows of the first group."""
+
+    def __init__(self, smoother: GaussSeidel, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
+        super().__init__(passes, operator, adjoint)
+        weights = passes.device.xp.conj(smoother.weights.swapaxes(1, 2)) if adjoint else smoother.weights
+        matrix, self._is_exact = smoother.matrix, smoother.is_exact
+        self._weights = matrix.items(weights, passes.dtype)
+        self._rows, self._levels = matrix.rows(passes.dtype, adjoint=adjoint), matrix.levels
+        self._directions = reversed_directions(smoother.directions) if adjoint else smoother.directions
+        self._sweeps: dict[tuple[Direction, str], Any] = {}
+
+    def _sweep(self, backward: Direction, start: str) -> Any:
+        if (backward, start) not in self._sweeps:
+            device, columns = self._passes.device, self._passes.columns
+            self._sweeps[backward, start] = kernels_of(device).bind_sweep(
+                device, self._rows, self._levels, self._weights, columns, backward, start
+            )
+        return self._sweeps[backward, start]
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        calls: list[Call] = []
+        for number, backward in enumerate(self._directions):
+            turns = number > 0 and backward != self._directions[number - 1]
+            start = NOT_THE_FIRST if turns and self._is_exact else EVERY_GROUP
+            start = FROM_ZERO if number == 0 and not guess else start
+            calls.append(partial(self._sweep(backward, start), x, b))
+        return calls
+
+
+def make_gauss_seidel(
+    matrix: SquareMatrix,
+    directions: tuple[Direction, ...],
+    *,
+    omega: float = 1.0,
+    ordering: str = "auto",
+    inverses: Array | None = None,
+) -> GaussSeidel:
+    """Return sweeps of Gauss-Seidel's method, of SOR if ω is not 1, or of block Gauss-Seidel. Synchronizes.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    directions : tuple of bool
+        Whether each sweep goes backward.
+    omega : float
+    ordering : {"auto", "natural", "wavefront", "multicolor"}
+        See `gauss_seidel`.
+    inverses : array, shape (num_blocks, size, size), optional
+        The inverses of the diagonal blocks; by default those of the diagonal, and zero where the diagonal is zero.
+    """
+    xp = matrix.device.xp
+    if inverses is None:
+        diagonal = matrix.diagonal
+        inverses = xp.where(diagonal == 0, 0, 1 / xp.where(diagonal == 0, 1, diagonal)).reshape(-1, 1, 1)
+    size = int(inverses.shape[1])
+    name = "gauss_seidel" if omega == 1 else f"sor({omega:g})"
+    return GaussSeidel(
+        ordered_matrix(matrix, ordering, size),
+        (inverses * matrix.dtype.type(omega)).astype(matrix.dtype, copy=False),
+        directions,
+        omega == 1,
+        name if size == 1 else f"block_{name}({size})",
+    )
+
+
+@register("preconditioner")
+def gauss_seidel(
+    A: Any,
+    *,
+    sweep: Literal["symmetric", "forward", "backward"] = "symmetric",
+    iterations: int = 1,
+    ordering: Ordering = "auto",
+    block_size: int = 1,
+) -> Preconditioner:
+    """Precondition with sweeps of Gauss-Seidel's method, which begin with x = 0.
+
+    A row is solved for its own unknown with the newest values of the others. Rows that do not depend on each other are
+    visited at the same time; each set of such rows is one kernel launch.
+
+    Parameters
+    ----------
+    A : sparse array, shape (N, N)
+        A GpuSparseMatrix, or a sparse array that can be converted to one.
+    sweep : {"symmetric", "forward", "backward"}, optional
+        The order of the rows. A symmetric sweep is a forward and a backward one. For a Hermitian A it makes M
+        Hermitian, as cg needs it.
+    iterations : int, optional
+        Number of sweeps; a symmetric one counts once.
+    ordering : {"auto", "natural", "wavefront", "multicolor"}, optional
+        "natural" visits the rows by their number. On a CPU, one thread does it row after row. On a GPU, it takes as
+        many launches as the longest chain of rows that depend on each other. "multicolor" gives each row a colour that
+        none of its neighbours has, and visits colour by colour; a mesh has four to twenty colours. "wavefront" is the
+        natural order within 128 groups, as a rule: where a flow has a direction, it is nearly as good as the natural
+        order, with fewer launches. "auto" is "natural" on a CPU, and on a GPU "multicolor" if the magnitudes in A are
+        symmetric, and "wavefront" if not. The colours and wavefronts are the same on all devices.
+    block_size : int, optional
+        Number of consecutive rows that are solved together, such as the unknowns of one node. The last block may be
+        smaller.
+
+    Returns
+    -------
+    Preconditioner
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. It keeps a copy of A with its rows in order,
+        in CSR. It is part of a solver's CUDA graph, and gives the same bits in each run.
+
+    Raises
+    ------
+    FactorizationError
+        If the diagonal has a zero, a block is singular, or a value is not finite.
+    ShapeError, TypeError, ValueError
+
+    References
+    ----------
+    .. [1] Y. Saad, "Iterative Methods for Sparse Linear Systems", 2nd edition, SIAM, 2003, chapters 4, 10 and 12.
+    .. [2] M. T. Jones, P. E. Plassmann, "A parallel graph coloring heuristic", SIAM J. Sci. Comput. 14(3), 1993.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import cg, gauss_seidel
+    >>> S = scipy.sparse.diags_array([-1.0, 2.1, -1.0], offsets=[-1, 0, 1], shape=(400, 400))
+    >>> A = GpuSparseMatrix(S, device="cpu")
+    >>> result = cg(A, numpy.ones(400), M=gauss_seidel(A, ordering="multicolor"), rtol=1e-8, full_output=True)
+    >>> result.info, result.iterations < 40
+    (0, True)
+    """
+    return _precondition(A, "gauss_seidel", 1.0, sweep, iterations, ordering, block_size)
+
+
+@register("preconditioner")
+def sor(
+    A: Any,
+    omega: float = 1.0,
+    *,
+    sweep: Literal["symmetric", "forward", "backward"] = "symmetric",
+    iterations: int = 1,
+    ordering: Ordering = "auto",
+    block_size: int = 1,
+) -> Preconditioner:
+    """Precondition with sweeps of successive over-relaxation (SSOR if they are symmetric), which begin with x = 0.
+
+    Parameters
+    ----------
+    A : sparse array, shape (N, N)
+        A GpuSparseMatrix, or a sparse array that can be converted to one.
+    omega : float, optional
+        The relaxation factor, between 0 and 2. For 1, this is `gauss_seidel`.
+    sweep, iterations, ordering, block_size : optional
+        See `gauss_seidel`.
+
+    Returns
+    -------
+    Preconditioner
+        To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. See `gauss_seidel`.
+
+    Raises
+    ------
+    FactorizationError
+        If the diagonal has a zero, a block is singular, or a value is not finite.
+    ShapeError, TypeError, ValueError
+
+    References
+    ----------
+    .. [1] D. M. Young, "Iterative Solution of Large Linear Systems", Academic Press, 1971.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse.linalg import sor
+    >>> S = scipy.sparse.csr_array([[2.0, 0.0], [1.0, 4.0]])
+    >>> (sor(S, 0.5, sweep="forward") @ numpy.ones(2)).tolist()
+    [0.25, 0.09375]
+    """
+    if not 0 < omega < 2:
+        raise ValueError(f"omega must be between 0 and 2, got {omega}")
+    return _precondition(A, "sor", float(omega), sweep, iterations, ordering, block_size)
+
+
+def _precondition(
+    A: Any, kind: str, omega: float, sweep: str, iterations: int, ordering: str, block_size: int
+) -> Preconditioner:
+    if ordering not in ORDERINGS:
+        raise ValueError(f"ordering must be one of {', '.join(map(repr, ORDERINGS))}, got {ordering!r}")
+    if iterations < 1 or block_size < 1:
+        raise ValueError(f"iterations and block_size must be at least 1, got {iterations} and {block_size}")
+    directions = directions_of(sweep, iterations)
+    with SquareMatrix.of(A, kind, keep=True) as matrix:
+        if block_size > 1:
+            inverses = inverse_blocks(matrix, block_size, kind)
+        else:
+            inverses = matrix.inverse_diagonal(kind).reshape(-1, 1, 1)
+        smoother = make_gauss_seidel(matrix, directions, omega=omega, ordering=ordering, inverses=inverses)
+        return SmootherPreconditioner(matrix, smoother, kind)

@@ -1,0 +1,190 @@
+"""Smoothers for the normal equations, which converge for indefinite and strongly nonsymmetric matrices.
+
+    gauss_seidel_ne     A·Aᴴ·y = b, x = Aᴴ·y     projections of x on the solutions of one row after the other (Kaczmarz)
+    gauss_seidel_nr     Aᴴ·A·x = Aᴴ·b            projections of the residual on one column after the other
+    jacobi_ne           A·Aᴴ·y = b, x = Aᴴ·y     all rows at once (Cimmino)
+
+The adjoint of the first is the second for the adjoint matrix, in the reverse order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import VectorPasses
+from gsparse.linalg.preconditioners.gauss_seidel import Direction, describe_sweeps, reversed_directions
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, OperatorRelaxation, Smoother
+from gsparse.linalg.preconditioners.row_order import OrderedMatrix, find_levels, resolve_ordering
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+__all__ = ["Projections", "jacobi_ne", "projections"]
+
+# Pairs of entries in one column, per entry, up to which the rows that depend on each other are found. A dense column
+# joins all rows, so that every row would be a group of its own.
+_MAX_PAIRS = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Projections(Smoother):
+    """Projections on the rows of a matrix G, each with the newest values.
+
+    Attributes
+    ----------
+    matrix : OrderedMatrix
+        G: the matrix A, or Aᴴ for projections of the residual.
+    weights : array, shape (num_rows,)
+        ω over the squares of the norms of G's rows, and 0 for empty rows.
+    directions : tuple of bool
+        Whether each sweep goes backward.
+    of_residual : bool
+        Whether the residual is projected ("nr"), or x ("ne").
+    """
+
+    matrix: OrderedMatrix
+    weights: Array
+    directions: tuple[Direction, ...]
+    of_residual: bool
+    name: str
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.matrix.ordering}), {describe_sweeps(self.directions)}"
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundProjections(self, passes, operator, adjoint)
+
+    def mirrored(self) -> Projections:
+        return replace(self, directions=reversed_directions(self.directions))
+
+
+class _BoundProjections(BoundSmoother):
+    """Traffic of a sweep: G in CSR twice, once to multiply and once to add; b, x and the weights."""
+
+    def __init__(self, smoother: Projections, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
+        super().__init__(passes, operator, adjoint)
+        self._of_residual = smoother.of_residual != adjoint
+        directions = reversed_directions(smoother.directions) if adjoint else smoother.directions
+        matrix = smoother.matrix
+        bind = partial(
+            kernels_of(passes.device).bind_projections,
+            passes.device,
+            matrix.rows(passes.dtype),
+            matrix.levels,
+            matrix.items(smoother.weights, passes.dtype),
+            passes.columns,
+        )
+        bound = {backward: bind(backward, self._of_residual) for backward in {*directions}}
+        self._projections = [bound[backward] for backward in directions]
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        begin: list[Call] = [] if guess else [partial(x.fill, 0)]
+        if not self._of_residual:
+            return [*begin, *(partial(project, x, b) for project in self._projections)]
+        begin += self._residual(x, b, r) if guess else [self._passes.bind("copy", x=r, b=b)]
+        return [*begin, *(partial(project, r, x) for project in self._projections)]
+
+    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
+        # Projections of the residual leave it in r.
+        return super().calls(x, b, r, guess=guess, residual=residual and not self._of_residual)
+
+
+def projections(
+    matrix: SquareMatrix,
+    directions: tuple[Direction, ...],
+    *,
+    of_residual: bool,
+    omega: float = 1.0,
+    ordering: str = "auto",
+) -> Smoother:
+    """Return projections on the rows of A, or of the residual on the columns. Synchronizes.
+
+    Where a column is so long that too many rows depend on each other, this is `jacobi_ne`.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    directions : tuple of bool
+        Whether each sweep goes backward.
+    of_residual : bool
+        Whether this is "gauss_seidel_nr" instead of "gauss_seidel_ne".
+    omega : float
+    ordering : {"auto", "natural", "wavefront", "multicolor"}
+        The order of the projections. Two of them depend on each other if they have a column in common.
+    """
+    name = f"gauss_seidel_{'nr' if of_residual else 'ne'}"
+    key = (name, ordering)
+    if key not in matrix.shared:
+        matrix.shared[key] = _ordered_rows(matrix, ordering, of_residual)
+    ordered = matrix.shared[key]
+    if ordered is None:
+        return replace(jacobi_ne(matrix, len(directions)), replaces=name)
+    return Projections(ordered, _weights(matrix, ordered.csr, omega), directions, of_residual, name)
+
+
+def _ordered_rows(matrix: SquareMatrix, ordering: str, of_residual: bool) -> OrderedMatrix | None:
+    """Return the rows of A, or of Aᴴ, in an order; None if too many of them have a column in common. Synchronizes."""
+    device, csr, kernels = matrix.device, matrix.csr, kernels_of(matrix.device)
+    ordering = resolve_ordering(device, csr, ordering)
+    transposed = kernels.csr_transpose(device, csr)
+    if of_residual:
+        csr, transposed = transposed.with_data(device.xp.conj(transposed.data)), csr
+    if ordering == "natural" and not kernels.NEEDS_LEVELS:
+        return OrderedMatrix(device, csr, ordering, None)
+    squares = (transposed.indptr[1:] - transposed.indptr[:-1]).astype(np.float64) ** 2
+    if float(squares.sum()) > _MAX_PAIRS * max(csr.nnz, 1):  # synchronizes
+        return None
+    one, other = (part.with_data(device.xp.ones(part.nnz, np.float32)) for part in (csr, transposed))
+    graph = kernels.spgemm(device, one, other)
+    return OrderedMatrix(device, csr, ordering, find_levels(device, graph, ordering))
+
+
+def _weights(matrix: SquareMatrix, csr: Csr, omega: float) -> Array:
+    """Return ω over the sum of squares of each row of G."""
+    xp, device = matrix.device.xp, matrix.device
+    sums = kernels_of(device).sum_entries(device, csr.indptr, csr.data, "square", _longest(matrix, csr))
+    weights: Array = xp.where(sums == 0, 0, omega / xp.where(sums == 0, 1, sums)).astype(matrix.dtype)
+    return weights
+
+
+def _longest(matrix: SquareMatrix, csr: Csr) -> int:
+    """Return the length of the longest row. Synchronizes."""
+    return int(matrix.device.xp.diff(csr.indptr).max()) if csr.num_rows else 0  # synchronizes
+
+
+def jacobi_ne(matrix: SquareMatrix, sweeps: int, omega: float | None = None) -> OperatorRelaxation:
+    """Return Cimmino's method, x += ω·Aᴴ·D⁻¹·(b − A·x) with the diagonal D of A·Aᴴ. Synchronizes.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    sweeps : int
+    omega : float, optional
+        By default 1 over an upper bound of the largest eigenvalue of D⁻¹·A·Aᴴ, for which the method converges.
+    """
+    weights = _weights(matrix, matrix.csr, 1.0)
+    scaled = matrix.csr.with_data(matrix.csr.data * weights[matrix.rows])
+    operator = matrix.operator_of(scaled)
+    if omega is None:
+        omega = 1.0 / _largest_square(matrix, scaled)
+    return OperatorRelaxation("jacobi_ne", sweeps * ((omega, operator, True),))
+
+
+def _largest_square(matrix: SquareMatrix, scaled: Csr) -> float:
+    """Return Gershgorin's bound of the eigenvalues of D⁻¹·A·Aᴴ, the largest row sum of magnitudes. Synchronizes."""
+    device, xp = matrix.device, matrix.device.xp
+    if not matrix.size:
+        return 1.0
+    one, two = (matrix.operator_of(csr.with_data(xp.abs(csr.data)), products=1) for csr in (matrix.csr, scaled))
+    dtype = np.dtype(one.dtype)
+    ones, column_sums, row_sums = xp.ones(matrix.size, dtype), *(xp.empty(matrix.size, dtype) for _ in range(2))
+    one.bind(device, dtype, adjoint=True)(ones, column_sums)
+    two.bind(device, dtype)(column_sums, row_sums)
+    return float(row_sums.max()) or 1.0  # synchronizes

@@ -1,0 +1,171 @@
+"""The order in which Gauss-Seidel's method visits rows, and groups of rows that it may visit at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr, Levels
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+__all__ = ["ORDERINGS", "OrderedMatrix", "Ordering", "find_levels", "ordered_matrix", "resolve_ordering"]
+
+Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
+ORDERINGS = get_args(Ordering)
+
+# Number of groups of the ordering "wavefront". Iterations of FGMRES to 1e-8 with PyAMG's smoothed aggregation, for an
+# upwind operator on grids of n×n points with flow along the diagonal (tests/linalg/test_smoothers.py):
+#     n                    48   64   96  128
+#     natural order        13   13   36   41
+#     128 wavefronts       13   13   43   57
+#     64 wavefronts        13   31   49   55
+#     32 wavefronts        15   31   66   72
+#     colours              31   54  134  273
+# More groups take longer on a GPU, because each of them is a launch, or a barrier.
+_WINDOW = 128
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedMatrix:
+    """A square matrix with an order in which its rows, or blocks of rows, are visited.
+
+    Attributes
+    ----------
+    device : Device
+    csr : Csr
+        The matrix, with rising columns.
+    ordering : str
+        One of `ORDERINGS`, except "auto".
+    levels : Levels or None
+        Groups of blocks that do not depend on each other; None if the rows are visited one after the other.
+    size : int
+        Number of rows of a block.
+    """
+
+    device: Device
+    csr: Csr
+    ordering: str
+    levels: Levels | None
+    size: int = 1
+    _rows: dict[bool, Csr] = field(default_factory=dict, repr=False)
+
+    def rows(self, dtype: np.dtype[Any], *, adjoint: bool = False) -> Csr:
+        """Return the matrix, or its adjoint, with its rows in order and values of `dtype`. Synchronizes at first."""
+        if adjoint not in self._rows:
+            csr, device = self.csr, self.device
+            if adjoint:
+                csr = kernels_of(device).csr_transpose(device, csr)
+                csr = csr.with_data(device.xp.conj(csr.data))
+            self._rows[adjoint] = csr if self.levels is None else self._take(csr, self.levels.order)
+        rows = self._rows[adjoint]
+        return rows.with_data(rows.data.astype(dtype, copy=False))
+
+    def _take(self, csr: Csr, order: Array) -> Csr:
+        xp, device, size = self.device.xp, self.device, self.size
+        if size > 1:
+            order = (order[:, None] * order.dtype.type(size) + xp.arange(size, dtype=order.dtype)).reshape(-1)
+            missing = (
+                int(order.size) - csr.num_rows
+            )  # The last block may have fewer rows: empty ones take their places.
+            indptr = xp.concatenate([csr.indptr, xp.full(missing, csr.nnz, csr.indptr.dtype)])
+            csr = Csr((int(order.size), csr.num_cols), indptr, csr.indices, csr.data)
+        taken: Csr = kernels_of(device).take_rows(device, csr, order)
+        return taken
+
+    def items(self, items: Array, dtype: np.dtype[Any]) -> Array:
+        """Return items of rows or blocks in this order, as values of `dtype`."""
+        ordered = items if self.levels is None else items[self.levels.order]
+        return ordered.astype(dtype, copy=False)
+
+
+def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
+    """Return the ordering that "auto" stands for. Synchronizes.
+
+    It is the natural order where one thread visits all rows. On a GPU it is "multicolor" if the magnitudes of the
+    matrix are symmetric, and otherwise "wavefront": where a flow transports the unknowns, the order in which it passes
+    them decides the rate of convergence.
+    """
+    kernels = kernels_of(device)
+    if ordering != "auto":
+        return ordering
+    if not kernels.NEEDS_LEVELS:
+        return "natural"
+    magnitudes = csr.with_data(device.xp.abs(csr.data))
+    tolerance = float(np.sqrt(np.finfo(csr.dtype).eps))
+    return "multicolor" if kernels.is_symmetric(device, magnitudes, False, tolerance) else "wavefront"  # synchronizes
+
+
+def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> OrderedMatrix:
+    """Return a matrix with an order of its blocks of `size` rows. Synchronizes.
+
+    All smoothers of the same matrix with the same order share it.
+    """
+    key = ("ordered", ordering, size)
+    if key not in matrix.shared:
+        resolved = resolve_ordering(matrix.device, matrix.csr, ordering)
+        levels = find_levels(matrix.device, matrix.csr, resolved, size)
+        matrix.shared[key] = OrderedMatrix(matrix.device, matrix.csr, resolved, levels, size)
+    found: OrderedMatrix = matrix.shared[key]
+    return found
+
+
+def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Levels | None:
+    """Return groups of rows, or of blocks of `size` rows, that do not depend on each other. Synchronizes.
+
+    Parameters
+    ----------
+    device : Device
+    csr : Csr
+        A square matrix with rising columns, whose entries join rows that depend on each other.
+    ordering : {"natural", "wavefront", "multicolor"}
+    size : int
+
+    Returns
+    -------
+    Levels or None
+        None if one thread is to visit all rows in their natural order.
+    """
+    kernels = kernels_of(device)
+    if ordering == "natural" and not kernels.NEEDS_LEVELS:
+        return None
+    pattern = csr.with_data(device.xp.ones(csr.nnz, np.float32))
+    is_symmetric = kernels.is_symmetric(device, pattern, False)  # synchronizes
+    mirrored = None if is_symmetric else _block_graph(device, kernels.csr_transpose(device, pattern), size)
+    graph = _block_graph(device, csr, size)
+    if ordering == "multicolor":
+        return _group(device, kernels.color_rows(device, graph, mirrored), csr.indptr.dtype)
+    return _wavefronts(device, graph, mirrored, _WINDOW if ordering == "wavefront" else max(graph.num_rows, 1))
+
+
+def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
+    """Return a matrix whose entries join blocks of `size` rows; entries may be repeated."""
+    if size == 1:
+        return csr
+    num_blocks = -(-csr.num_rows // size)
+    begins = device.xp.minimum(device.xp.arange(num_blocks + 1) * size, csr.num_rows)
+    return Csr((num_blocks, num_blocks), csr.indptr[begins], csr.indices // size, csr.data)
+
+
+def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
+    """Sort rows by colour. Synchronizes."""
+    xp = device.xp
+    counts = device.download(xp.bincount(colors)) if colors.size else np.zeros(0, np.int64)  # synchronizes
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Levels(xp.argsort(colors, kind="stable").astype(index), bounds)
+
+
+def _wavefronts(device: Device, csr: Csr, mirrored: Csr | None, window: int) -> Levels:
+    """Find wavefronts on the host, and copy them to the device. Synchronizes."""
+    from gsparse.kernels.cpu.coloring import order_wavefronts  # imports numba, so only if needed
+
+    def download(matrix: Csr) -> Csr:
+        indptr, indices = (device.download(part) for part in (matrix.indptr, matrix.indices))  # synchronizes
+        return Csr(matrix.shape, indptr, indices, indices)
+
+    levels = order_wavefronts(download(csr), None if mirrored is None else download(mirrored), window)
+    return Levels(device.upload(levels.order), levels.bounds)

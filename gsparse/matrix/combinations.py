@@ -1,0 +1,301 @@
+"""Sums, differences, extremes and comparisons: of two matrices, of a matrix and a dense array, or of one and a scalar.
+
+The result is sparse if 0 and 0, or 0 and the scalar, make 0. Of a comparison whose result is true almost everywhere,
+the opposite is computed, and then the entries that it does not have. Results with a dense array are dense: NumPy's for
+an array of NumPy, and arrays of the device for an array of the device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+from gsparse.matrix.arrays import frames_to_the_caller
+from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar, is_zero_dimensional_object, sparse_result
+from gsparse.matrix.host_operations import run_on_host
+from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.reductions import lines_of
+from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse, matrix_of
+from gsparse.sparse.reshaping import added_to, dense_of, full
+
+__all__ = ["COMBINATIONS", "METHODS"]
+
+
+class Combination(NamedTuple):
+    """What one of SciPy's methods computes from a matrix and a second operand.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(xp, matrix, other)`` computes it of dense arrays.
+    kernel : str
+        The operation of the kernels that combine two matrices; of a comparison that is true for 0 and 0, its opposite.
+    reflected : bool
+        Whether the other operand comes first.
+    symbol, opposite : str
+        The operators of a comparison and of its opposite, which SciPy's warnings name.
+    opposite_method : str
+        The method of the opposite.
+    """
+
+    function: Callable[[Any, Any, Any], Any]
+    kernel: str
+    reflected: bool = False
+    symbol: str = ""
+    opposite: str = ""
+    opposite_method: str = ""
+
+    @property
+    def is_true_for_zeros(self) -> bool:
+        """Whether it is a comparison that is true for 0 and 0."""
+        return self.symbol in ("==", "<=", ">=")
+
+
+COMBINATIONS = {
+    "__add__": Combination(lambda xp, a, b: a + b, "plus"),
+    "__radd__": Combination(lambda xp, a, b: b + a, "plus", reflected=True),
+    "__sub__": Combination(lambda xp, a, b: a - b, "minus"),
+    "__rsub__": Combination(lambda xp, a, b: b - a, "minus", reflected=True),
+    "maximum": Combination(lambda xp, a, b: xp.maximum(a, b), "maximum"),
+    "minimum": Combination(lambda xp, a, b: xp.minimum(a, b), "minimum"),
+    "__eq__": Combination(lambda xp, a, b: a == b, "ne", False, "==", "!=", "__ne__"),
+    "__ne__": Combination(lambda xp, a, b: a != b, "ne", False, "!=", "==", "__eq__"),
+    "__lt__": Combination(lambda xp, a, b: a < b, "lt", False, "<", ">=", "__ge__"),
+    "__ge__": Combination(lambda xp, a, b: a >= b, "lt", False, ">=", "<", "__lt__"),
+    "__gt__": Combination(lambda xp, a, b: a > b, "gt", False, ">", "<=", "__le__"),
+    "__le__": Combination(lambda xp, a, b: a <= b, "gt", False, "<=", ">", "__gt__"),
+}
+_SUMS = ("__add__", "__radd__", "__sub__", "__rsub__")
+_EXTREMES = ("maximum", "minimum")
+
+
+def _combining(name: str) -> Callable[..., Any]:
+    """Return the method of one row of `COMBINATIONS`."""
+
+    def method(self: MatrixLike, other: Any) -> Any:
+        check_home(self, None if is_sparse(other) else other)
+        if is_scalar(other):
+            scalar = other.get()[()] if is_on_device(other) else other  # synchronizes
+            return _with_scalar(self, name, scalar[()] if isinstance(scalar, np.ndarray) else scalar)
+        if is_sparse(other):
+            return _with_sparse(self, name, other)
+        return _with_dense(self, name, other)
+
+    method.__doc__ = getattr(sp.csr_array, name).__doc__
+    return method
+
+
+def _warn_of_inefficiency(text: str) -> None:
+    warnings.warn(text, sp.SparseEfficiencyWarning, stacklevel=frames_to_the_caller())
+
+
+def _complement(matrix: MatrixLike, csr: Csr) -> Any:
+    """Return the matrix that is true where the arrays of a canonical one, in the order of `matrix`, have no entry."""
+    device = matrix.device
+    with device.active(), device.memory_guard():
+        missing = kernels_of(device).missing_entries(device, csr)
+    return matrix_of(matrix, missing, matrix.shape, type(matrix))
+
+
+# ------------------------------------------------------------------------------------------------------------ matrices
+
+
+def _with_sparse(matrix: MatrixLike, name: str, other: Any) -> Any:
+    """Combine with a sparse matrix.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, except in a comparison by ``==`` or ``!=``, which is then False or True, as in SciPy.
+    """
+    combination = COMBINATIONS[name]
+    if other.shape != matrix.shape:
+        if combination.symbol in ("==", "!="):
+            return combination.symbol == "!="
+        raise ValueError(f"inconsistent shapes {matrix.shape} and {other.shape}")
+    if combination.is_true_for_zeros:
+        _warn_of_inefficiency(
+            f"Comparing two sparse matrices using {combination.symbol} is inefficient. "
+            f"Try using {combination.opposite} instead."
+        )
+    csr = combine_sparse(matrix, combination.kernel, other, reflected=combination.reflected)
+    if csr is None:
+        return run_on_host(matrix, name, other)
+    if combination.is_true_for_zeros:
+        return _complement(matrix, csr)
+    return combined(matrix, csr)
+
+
+# ------------------------------------------------------------------------------------------------------------- scalars
+
+
+def _with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
+    """Combine with a scalar."""
+    if name in _SUMS:
+        return _sum_with_scalar(matrix, name, scalar)
+    if matrix.dtype.char in HOST_ONLY or np.asarray(scalar).dtype.kind not in "biufc":
+        return run_on_host(matrix, name, scalar)
+    if name in _EXTREMES:
+        result = _extreme_with_scalar(matrix, name, scalar)
+    else:
+        result = _comparison_with_scalar(matrix, name, scalar)
+    return run_on_host(matrix, name, scalar) if result is None else result
+
+
+def _sum_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
+    """Return the matrix, or its negative: only 0 may be added."""
+    if scalar == 0:
+        return -matrix.copy() if name == "__rsub__" else matrix.copy()
+    if name == "__rsub__":
+        raise NotImplementedError("subtracting a sparse array from a nonzero scalar is not supported")
+    if name == "__sub__":
+        raise NotImplementedError("subtracting a nonzero scalar from a sparse array is not supported")
+    raise NotImplementedError("adding a nonzero scalar to a sparse array is not supported")
+
+
+def _extreme_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
+    """Return the maxima or minima with a scalar: a matrix with all entries if those of 0 and the scalar are not 0."""
+    function: np.ufunc = getattr(np, name)
+    if not function(0, scalar):
+        return sparse_result(matrix, name, scalar)
+    sign = "positive" if name == "maximum" else "negative"
+    _warn_of_inefficiency(f"Taking {name} with a {sign} number results in a dense matrix.")
+    function(np.zeros(1, matrix.dtype), scalar)  # NumPy's errors
+    device, (csr, _) = matrix.device, lines_of(matrix, None, summed=False)
+    with device.active(), device.memory_guard():
+        return matrix_of(
+            matrix,
+            full(device, getattr(device.xp, name)(dense_of(device, csr), scalar)),
+            matrix.shape,
+            type(matrix),
+        )
+
+
+def _comparison_with_scalar(matrix: MatrixLike, name: str, scalar: Any) -> Any:
+    """Return the comparison with a scalar; None for what SciPy has to compute."""
+    combination = COMBINATIONS[name]
+    is_true_for_zeros = bool(combination.function(np, 0, scalar))
+    if not is_true_for_zeros:
+        if np.isnan(scalar) or _is_out_of_range(matrix.dtype, scalar):
+            return matrix_of(matrix, _no_entries(matrix), matrix.shape, type(matrix))
+        return sparse_result(matrix, name, _in_range(matrix.dtype, scalar))
+    _warn_of_inefficiency(
+        f"Comparing a sparse matrix with {scalar} using {combination.symbol} is inefficient. "
+        f"Try using {combination.opposite} instead."
+    )
+    if np.isnan(scalar) or _is_out_of_range(matrix.dtype, scalar):
+        return _complement(matrix, _no_entries(matrix))
+    opposite = sparse_result(matrix, combination.opposite_method, _in_range(matrix.dtype, scalar))
+    if opposite is None:
+        return None
+    return _complement(matrix, opposite._arrays.current(opposite._stored_shape).csr)
+
+
+def _is_integer(scalar: Any) -> bool:
+    return isinstance(scalar, int | np.integer) and not isinstance(scalar, bool)
+
+
+def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
+    """Tell whether a scalar is an integer that values of an integer dtype cannot be: it compares with all as with 0."""
+    if dtype.kind not in "iu" or not _is_integer(scalar):
+        return False
+    bounds = np.iinfo(dtype)
+    return not bounds.min <= int(scalar) <= bounds.max
+
+
+def _in_range(dtype: np.dtype[Any], scalar: Any) -> Any:
+    """Return an integer in the dtype of integer values: a common dtype of both might be one of rounded numbers."""
+    return dtype.type(scalar) if dtype.kind in "iu" and _is_integer(scalar) else scalar
+
+
+def _no_entries(matrix: MatrixLike) -> Csr:
+    """Return booleans without entries of the shape of a matrix's arrays."""
+    device, shape = matrix.device, matrix._stored_shape
+    with device.active(), device.memory_guard():
+        index = matrix._arrays.current(shape).csr.indptr.dtype
+        xp = device.xp
+        return Csr(shape, xp.zeros(shape[0] + 1, index), xp.zeros(0, index), xp.zeros(0, np.bool_), is_canonical=True)
+
+
+# -------------------------------------------------------------------------------------------------------- dense arrays
+
+
+def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
+    """Combine with a dense array, or with what NumPy makes one of.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match.
+    """
+    if not (isinstance(other, np.ndarray) or is_on_device(other)):
+        if name in _SUMS:
+            return NotImplemented
+        if is_zero_dimensional_object(other):
+            if name in _EXTREMES:
+                raise NotImplementedError("maximum or minimum with an unrecognized array type is not supported")
+            return NotImplemented
+        other = np.asanyarray(other)
+    if any(part.dtype.char in HOST_ONLY or part.dtype.kind not in "biufc" for part in (matrix, other)):
+        return run_on_host(matrix, name, other)
+    device, is_in_kind = matrix.device, is_on_device(other)
+    with device.active(), device.memory_guard():
+        other = other if is_in_kind else device.upload(np.asarray(other))
+        if name in _SUMS:
+            other = device.xp.broadcast_to(other, matrix.shape)
+        result = _dense_result(matrix, name, other)
+        if is_in_kind:
+            return result
+        is_by_columns = result.ndim == 2 and result.flags.f_contiguous
+        result = device.xp.ascontiguousarray(result.T if is_by_columns else result)
+        host = device.download_vector(result)  # synchronizes
+    host = host.T if is_by_columns else host
+    return host if host.ndim > 2 else matrix._ascontainer(host)
+
+
+def _dense_result(matrix: MatrixLike, name: str, other: Array) -> Array:
+    """Return the result of an operation with a dense array of the device, as one."""
+    device, (csr, _) = matrix.device, lines_of(matrix, None, summed=False)
+    function = COMBINATIONS[name].function
+    dtype = np.result_type(csr.dtype, other.dtype)
+    if name in ("__add__", "__radd__"):
+        return _sum_with_dense(matrix, csr, other, dtype)
+    dense = dense_of(device, csr)
+    dense = dense.reshape(matrix.shape) if matrix.ndim == 1 else dense.T if matrix._by_columns else dense
+    if dtype == np.float32 and COMBINATIONS[name].symbol and not device.is_host:
+        return _compare_exactly(device, name, *(part.astype(dtype, copy=False) for part in (dense, other)))
+    return function(device.xp, dense, other)
+
+
+def _sum_with_dense(matrix: MatrixLike, csr: Csr, other: Array, dtype: np.dtype[Any]) -> Array:
+    """Return the sum with a dense array of the same shape."""
+    device = matrix.device
+    other = other.reshape(1, -1) if matrix.ndim == 1 else other.T if matrix._by_columns else other
+    total = device.xp.array(other, dtype=dtype, order="C")  # a copy
+    added_to(device, csr.with_data(csr.data.astype(dtype, copy=False)), total)
+    return total.reshape(matrix.shape) if matrix.ndim == 1 else total.T if matrix._by_columns else total
+
+
+def _compare_exactly(device: Device, name: str, a: Array, b: Array) -> Array:
+    """Compare float32 numbers by their bits, because comparisons of CuPy take subnormal numbers for 0."""
+    xp, function = device.xp, COMBINATIONS[name].function
+    is_nan = xp.isnan(a) | xp.isnan(b)
+    result = function(xp, *(_order_of_bits(xp, part) for part in (a, b)))
+    return result | is_nan if name == "__ne__" else result & ~is_nan
+
+
+def _order_of_bits(xp: Any, values: Array) -> Array:
+    """Return integers in the order of float32 numbers: their bits, for negative numbers the negative of the others."""
+    bits = xp.ascontiguousarray(values).view(np.int32)
+    return xp.where(bits < 0, -(bits & np.int32(0x7FFFFFFF)), bits)
+
+
+METHODS: dict[str, Callable[..., Any]] = {name: _combining(name) for name in COMBINATIONS}

@@ -1,0 +1,197 @@
+"""The constructor of a matrix: it checks the options, parses the source once, and brings its arrays to the device.
+
+another device matrix     shares its device arrays, if it lives on the same device
+arrays of the device      are taken as they are
+anything else             is parsed by SciPy on the host and uploaded
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import scipy.sparse as sp
+
+from gsparse.device.base import Device
+from gsparse.device.counters import Stats
+from gsparse.device.dtypes import HOST_ONLY
+from gsparse.device.select import get_device
+from gsparse.errors import DeviceError, FormatError, ShapeError
+from gsparse.formats import Csr
+from gsparse.formats.registry import name_of
+from gsparse.matrix.arrays import MatrixArrays
+from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.products.options import MatrixOptions
+from gsparse.sparse.construction import (
+    check_dtype,
+    check_maxprint,
+    check_shape,
+    check_source,
+    device_arrays,
+    device_of_source,
+    downloaded,
+    is_spmatrix,
+    parse_dtype,
+    parse_host_source,
+)
+
+__all__ = ["construct", "initialize", "rebuild"]
+
+# Entries that SciPy prints of a matrix.
+_MAXPRINT = 50
+
+
+def construct(
+    new: MatrixLike,
+    source: Any,
+    shape: tuple[int, ...] | None,
+    dtype: Any,
+    copy: bool,
+    device: str | Device | None,
+    options: dict[str, Any],
+    maxprint: int | None,
+) -> None:
+    """Set the attributes of a new matrix; the arguments are those of `GpuSparseMatrix`.
+
+    Raises
+    ------
+    StructureError, ShapeError, DtypeError
+        If `source` is no matrix of this shape and dtype.
+    FormatError
+        If an option is unknown, or cannot be honoured for this matrix.
+    DeviceError, DeviceMemoryError
+    """
+    check_source(source)
+    other = source if is_device_matrix(source) else None
+    matrix_options = _parse_options(options, MatrixOptions() if other is None else other._arrays.options)
+    check_maxprint(maxprint)
+    check_shape(shape)
+    home = device_of_source(source) if other is None else other.device
+    new.device = get_device(device) if device is not None or home is None else home
+    new.stats = Stats()
+    new._came_from_spmatrix = is_spmatrix(source) or (other is not None and other._came_from_spmatrix)
+    dtype = parse_dtype(dtype)
+    if other is not None and home is new.device and shape in (None, other.shape):
+        initialize(new, other.shape, maxprint)
+        new._arrays = _shared(new, other if dtype is None else source.astype(dtype, copy=False), matrix_options)
+    elif other is None and home is not None and home is new.device:
+        _adopt_device_source(new, matrix_options, source, shape, dtype, copy, maxprint)
+    else:
+        host = downloaded(source) if other is None and home is not None else source
+        _adopt_host_source(new, matrix_options, host, shape, dtype, copy, maxprint)
+    if new.ndim != 2 and isinstance(new, sp.spmatrix):
+        raise ShapeError(f"a sparse matrix has two dimensions, got shape {new.shape}: use A.reshape(1, -1)")
+    if matrix_options.symmetric and (new.ndim != 2 or new.shape[0] != new.shape[1]):
+        raise ShapeError(f"symmetric={matrix_options.symmetric!r} takes a square matrix, got shape {new.shape}")
+    if options["format"] is not None:
+        _check_format(new, matrix_options.format)
+
+
+def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixOptions:
+    """Check the options; those that are None keep the inherited value."""
+    options = dict(options)
+    schedule = options.pop("schedule")
+    if schedule is not None:
+        options["format"] = name_of(options["format"] or "auto", schedule)
+    return replace(inherited, **{name: option for name, option in options.items() if option is not None})
+
+
+def _shared(new: MatrixLike, other: MatrixLike, matrix_options: MatrixOptions) -> MatrixArrays:
+    """Return arrays that share another matrix's device arrays; the one that is written first gets its own."""
+    if other._by_columns is new._by_columns or other.ndim == 1:
+        arrays = other._arrays.share()
+        arrays.set_options(matrix_options)
+        return arrays
+    prepared, conjugated = other._prepared(transpose=new._by_columns)
+    return MatrixArrays.of_device(new.device, matrix_options, prepared.csr, conjugated=conjugated)
+
+
+def _adopt_device_source(
+    new: MatrixLike,
+    matrix_options: MatrixOptions,
+    source: Any,
+    shape: Any,
+    dtype: Any,
+    copy: bool,
+    maxprint: int | None,
+) -> None:
+    """Take arrays of this device without a copy through the host."""
+    with new.device.active(), new.device.memory_guard():
+        shape, *parts = device_arrays(new.device, source, shape, dtype, copy)
+    check_dtype(parts[-1].dtype)
+    initialize(new, shape, maxprint)
+    new._arrays = MatrixArrays.of_device(new.device, matrix_options, Csr(cast(tuple[int, int], shape), *parts))
+    new._prepared()
+
+
+def _adopt_host_source(
+    new: MatrixLike,
+    matrix_options: MatrixOptions,
+    source: Any,
+    shape: Any,
+    dtype: Any,
+    copy: bool,
+    maxprint: int | None,
+) -> None:
+    """Let SciPy parse a source of the host, then bring the arrays to the device and check them there."""
+    attributes, arrays = parse_host_source(new._scipy_base, source, shape, dtype, copy)
+    check_dtype(arrays[-1].dtype)
+    vars(new).update(attributes)
+    initialize(new, attributes["_shape"], maxprint)
+    new._arrays = MatrixArrays.of_host(new.device, matrix_options, *arrays)
+    del arrays  # These references would count as loans.
+    if new.dtype.char not in HOST_ONLY:
+        new._arrays.make_device_current()
+        new._prepared()
+
+
+def _check_format(new: MatrixLike, format: str) -> None:
+    """Refuse a format that was asked for by name and that products of this matrix cannot read."""
+    if new._by_columns or format == "auto":
+        return
+    if new.dtype.char in HOST_ONLY:
+        if format != "csr":
+            raise FormatError(
+                f"format={format!r} takes values that devices compute with, got {new.dtype}: convert with "
+                "astype(float), or leave the format at 'auto'"
+            )
+        return
+    refusal = new._arrays.current(new._stored_shape).refusal()
+    if refusal is not None:
+        raise refusal
+
+
+def matrix_over(cls: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool = False) -> Any:
+    """Return a matrix that owns these arrays; nothing is copied and nothing checked."""
+    new = cls.__new__(cls)
+    initialize(new, shape)
+    new.device, new.stats, new._arrays = arrays.device, Stats(), arrays
+    new._came_from_spmatrix = came_from_spmatrix
+    return new
+
+
+def initialize(new: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:
+    """Set what SciPy's constructor would, without its arrays: the one place that names SciPy's private attributes.
+
+    The public way, ``csr_array.__init__(self, shape)``, allocates row pointers for a view that has its own.
+    """
+    new._shape = shape
+    new.maxprint = _MAXPRINT if maxprint is None else maxprint
+
+
+def rebuild(
+    cls: type[Any], arrays: Any, shape: Any, kind: str, matrix_options: MatrixOptions, came_from_spmatrix: bool
+) -> Any:
+    """Unpickle a matrix: on a GPU again if there is one."""
+    try:
+        device = get_device(kind)
+    except DeviceError:
+        device = get_device("cpu")
+    new = cls(arrays, shape=shape, device=device)
+    # The constructor would refuse a format that does not fit, which the result of an operation may have inherited.
+    prepared = new._arrays.prepared
+    new._arrays.set_options(matrix_options)
+    if prepared is not None:
+        new._arrays.prepared = prepared.with_data(prepared.source[2], matrix_options)
+    new._came_from_spmatrix = came_from_spmatrix
+    return new

@@ -1,0 +1,226 @@
+"""Products and quotients, element by element, and operations with a scalar whose results are sparse.
+
+A dense operand lives on the host or on the device of the matrix. A product or a quotient by a dense array stays sparse.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dtypes import HOST_ONLY, Array, compute_dtype
+from gsparse.device.select import device_of
+from gsparse.errors import DeviceError
+from gsparse.kernels.backends import kernels_of
+from gsparse.matrix.host_operations import run_on_host
+from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.reductions import lines_of
+from gsparse.matrix.sparse_operations import csr_of, matrix_of, with_values
+from gsparse.sparse.arithmetic import combine
+from gsparse.sparse.reshaping import dense_of, repeated
+from gsparse.sparse.scaling import scaled_values
+
+__all__ = [
+    "check_home",
+    "divide_by_dense",
+    "divide_by_sparse",
+    "is_on_device",
+    "is_scalar",
+    "is_zero_dimensional_object",
+    "multiply_dense",
+    "sparse_result",
+]
+
+
+# ---------------------------------------------------------------------------------------------------- operands
+
+
+def is_scalar(value: Any) -> bool:
+    """Tell whether a value is a scalar to SciPy, or an array of the device without dimensions."""
+    if np.isscalar(value):
+        return True
+    return (isinstance(value, np.ndarray) or is_on_device(value)) and value.ndim == 0
+
+
+def is_on_device(value: Any) -> bool:
+    """Tell whether a value is a dense array of a GPU."""
+    return device_of(value) is not None and not hasattr(value, "tocsr")
+
+
+def is_zero_dimensional_object(value: Any) -> bool:
+    """Tell whether NumPy makes nothing but one object of a value, which may know the operation itself."""
+    array = np.asanyarray(value)
+    return bool(array.ndim == 0 and array.dtype == object)
+
+
+def check_home(matrix: MatrixLike, other: Any) -> None:
+    """Refuse an array that lives on a GPU where the matrix does not."""
+    home = device_of(other)
+    if home is not None and home is not matrix.device:
+        raise DeviceError(f"the matrix lives on {matrix.device.name}, the array on {home.name}: bring one to the other")
+
+
+def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
+    """Tell whether the device computes with the values of a matrix and of a dense array."""
+    return not any(part.dtype.char in HOST_ONLY or part.dtype.kind not in "biufc" for part in (matrix, other))
+
+
+# ------------------------------------------------------------------------------------- products and quotients
+
+
+def multiply_dense(matrix: MatrixLike, other: Any) -> Any:
+    """Multiply by what is neither a scalar nor sparse, element by element, and return a matrix of the same structure.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match.
+    """
+    check_home(matrix, other)
+    if not is_on_device(other) and is_zero_dimensional_object(other):
+        return NotImplemented
+    factors = other if is_on_device(other) else np.asarray(other)
+    product = _scaled(matrix, factors)
+    return run_on_host(matrix, "multiply", other) if product is None else product
+
+
+def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
+    """Divide by what is neither a scalar nor sparse: multiply by the reciprocals, as SciPy does."""
+    check_home(matrix, other)
+    if not is_on_device(other) and is_zero_dimensional_object(other):
+        return NotImplemented
+    divisors = other if is_on_device(other) else np.asarray(other)
+    quotient = None
+    if _is_computed_here(matrix, divisors):
+        with matrix.device.active():
+            quotient = _scaled(
+                matrix, (np if isinstance(divisors, np.ndarray) else matrix.device.xp).divide(1, divisors)
+            )
+    return run_on_host(matrix, "__truediv__", other) if quotient is None else quotient
+
+
+def _scaled(matrix: MatrixLike, factors: Array) -> Any:
+    """Return the products of the entries and the factors that belong to them; None for what SciPy has to compute."""
+    if not _is_computed_here(matrix, factors) or compute_dtype(np.result_type(matrix.dtype, factors.dtype)) is None:
+        return None  # half or extended precision
+    if factors.ndim > 2 or (matrix.shape in ((1,), (1, 1)) and factors.size != 1):
+        return _dense_product(matrix, factors)
+    old_shape, shape = (1, *matrix.shape)[-2:], (1, *factors.shape)[-2:]
+    if not all(1 in pair or pair[0] == pair[1] for pair in zip(old_shape, shape, strict=True)):
+        raise ValueError(f"inconsistent shapes {matrix.shape} and {factors.shape}")
+    new_shape = np.broadcast_shapes(matrix.shape, factors.shape)
+    device, prepared = matrix.device, matrix._arrays.current(matrix._stored_shape)
+    if isinstance(factors, np.ndarray):
+        factors = device.upload(factors)
+    with device.active(), device.memory_guard():
+        factors = factors.reshape(shape).T if matrix._by_columns else factors.reshape(shape)
+        csr = repeated(device, prepared.csr, factors.shape)
+        values = csr.with_data(device.xp.conjugate(csr.data)) if matrix._arrays.data.conjugated else csr
+        values = scaled_values(device, values, factors)
+    # The arrays of a matrix may be longer than the last row pointer says, but not those of another one made of them.
+    if new_shape != matrix.shape or matrix._arrays.indices.resident().size != csr.nnz:
+        if csr is prepared.csr:
+            csr = csr_of(matrix, matrix.copy(), matrix._by_columns)
+        return matrix_of(matrix, csr.with_data(values), new_shape, type(matrix))
+    return with_values(matrix, values, (True,) if factors.size == 1 else ())
+
+
+def _dense_product(matrix: MatrixLike, factors: Array) -> Any:
+    """Return a product that is dense in SciPy: with more than two dimensions, or of a matrix of one element."""
+    if factors.ndim <= 2:
+        return (factors * matrix.sum()).reshape(np.broadcast_shapes(matrix.shape, factors.shape))
+    if isinstance(factors, np.ndarray):
+        return np.multiply(matrix.toarray(), factors)
+    with matrix.device.active(), matrix.device.memory_guard():
+        return matrix.toarray(out=matrix.device.xp.empty(matrix.shape, matrix.dtype)) * factors
+
+
+def divide_by_sparse(matrix: MatrixLike, other: Any) -> Any:
+    """Divide by a sparse matrix of the same shape, as SciPy does: the result is dense, with NaN for 0 / 0.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    if other.shape != matrix.shape:
+        raise ValueError(f"inconsistent shapes {matrix.shape} and {other.shape}")
+    if HOST_ONLY.find(matrix.dtype.char) >= 0 or other.dtype.char in HOST_ONLY:
+        return run_on_host(matrix, "__truediv__", other)
+    # SciPy divides in double precision, and drops imaginary parts if the dividend is real.
+    result = np.dtype(np.float64) if np.can_cast(matrix.dtype, np.float64) else matrix.dtype
+    device, dtype = matrix.device, np.result_type(result, other.dtype)
+    parts = [csr_of(matrix, part, matrix._by_columns) for part in (matrix, other)]
+    with device.active(), device.memory_guard(), np.errstate(all="ignore"):
+        dividend, divisor = (dense_of(device, csr).astype(dtype, copy=False) for csr in parts)
+        quotient = dividend / divisor
+        if dtype.kind == "c":  # 0 / 0 is NaN without an imaginary part.
+            quotient = device.xp.where((dividend == 0) & (divisor == 0), dtype.type(np.nan), quotient)
+    host = device.download_vector(quotient)  # synchronizes
+    host = host.reshape(matrix.shape) if matrix.ndim == 1 else host.T if matrix._by_columns else host
+    return matrix._ascontainer(host.astype(result, copy=False))
+
+
+# ------------------------------------------------------------------------------------------------- scalars
+
+# SciPy's methods with a scalar: what they compute, and the operation of the kernels that combine two matrices.
+_WITH_SCALAR: dict[str, tuple[Callable[[Any, Any], Any], str | None]] = {
+    "maximum": (np.maximum, "maximum"),
+    "minimum": (np.minimum, "minimum"),
+    "__ne__": (operator.ne, "ne"),
+    "__lt__": (operator.lt, "lt"),
+    "__gt__": (operator.gt, "gt"),
+    "__eq__": (operator.eq, None),
+    "__le__": (operator.le, None),
+    "__ge__": (operator.ge, None),
+}
+# The opposites of the comparisons that kernels do not know.
+_OPPOSITES = {"__eq__": "ne", "__le__": "gt", "__ge__": "lt"}
+
+
+def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
+    """Return the result of an operation that makes 0 of 0 and a scalar; None for what SciPy has to compute."""
+    function, operation = _WITH_SCALAR[name]
+    common = _common_dtype(matrix.dtype, scalar)
+    if common is None:
+        return None
+    is_direct = _compares_exactly(matrix, operation, common, scalar)
+    device, (csr, _) = matrix.device, lines_of(matrix, None, summed=True)
+    with device.active(), device.memory_guard():
+        if is_direct:
+            apply = getattr(device.xp, name) if name in ("maximum", "minimum") else function
+            other = common.type(scalar)
+            values = device.map_values(lambda part: apply(part.astype(common, copy=False), other), csr.data)
+            result = kernels_of(device).drop_zeros(device, csr.with_data(values))
+        else:
+            # A matrix of the same structure stands for the scalar, because kernels compare subnormal numbers exactly.
+            scalars = csr.with_data(device.xp.full(csr.nnz, scalar, common))
+            result = combine(device, operation or _OPPOSITES[name], csr, scalars)
+            if operation is None:  # All other entries.
+                result = combine(device, "ne", csr.with_data(device.xp.ones(csr.nnz, np.bool_)), result)
+        result = replace(result, is_canonical=True)
+    return matrix_of(matrix, result, matrix.shape, type(matrix))
+
+
+def _compares_exactly(matrix: MatrixLike, operation: str | None, common: np.dtype[Any], scalar: Any) -> bool:
+    """Tell whether the array module compares values with a scalar exactly: CuPy takes subnormal float32 for 0."""
+    if matrix.device.is_host:
+        return True
+    if common.kind == "c":
+        return False
+    is_extreme = operation in ("maximum", "minimum")
+    return common != np.float32 or (not is_extreme and bool(abs(scalar) >= np.finfo(common).tiny))
+
+
+def _common_dtype(dtype: np.dtype[Any], scalar: Any) -> np.dtype[Any] | None:
+    """Return the dtype in which NumPy compares values with a scalar; None if kernels do not compare in it."""
+    try:
+        common = np.result_type(dtype, scalar)
+        common.type(scalar)
+    except (TypeError, ValueError, OverflowError):  # for instance an integer that the dtype does not hold
+        return None
+    return None if common.kind not in "biufc" or compute_dtype(common) is None else common

@@ -1,0 +1,256 @@
+"""Methods that rearrange or scale a matrix in place: on the device, which gets new arrays.
+
+Arrays of the device are never written, because other matrices may share them. A write replaces them, for all matrices
+that own the same `MatrixArrays`: for a matrix and its transposed view, as in SciPy. While somebody holds a host array,
+SciPy writes to that instead (`write_on_host`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dtypes import HOST_ONLY
+from gsparse.errors import StructureError
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar
+from gsparse.matrix.host_operations import FROZEN, write_on_host
+from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.sparse_operations import csr_of, matrix_of
+from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
+from gsparse.sparse.canonical import sorted_rows
+from gsparse.sparse.editing import resized
+
+__all__ = ["METHODS", "PROPERTIES", "check_not_frozen", "entries_of", "is_written_on_host", "sum_duplicates"]
+
+
+_SORTED, _CANONICAL = "has_sorted_indices", "has_canonical_format"
+
+
+def is_written_on_host(matrix: MatrixLike) -> bool:
+    """Tell whether the host writes: to values that no device computes in, and to arrays that somebody holds."""
+    return matrix.dtype.char in HOST_ONLY or matrix._arrays.is_on_loan
+
+
+def check_not_frozen(matrix: MatrixLike) -> None:
+    """Refuse a write to a frozen matrix.
+
+    Raises
+    ------
+    ValueError
+    """
+    if matrix._arrays.is_frozen:
+        raise ValueError(FROZEN)
+
+
+def entries_of(matrix: MatrixLike) -> Csr:
+    """Return the CSR arrays of a matrix, with the values that they stand for, before a write."""
+    csr, arrays = csr_of(matrix, matrix, matrix._by_columns), matrix._arrays
+    if arrays.indices.resident().size != csr.nnz or arrays.data.resident().size != csr.nnz:
+        # The arrays may be longer than the last row pointer says, but not those that are written next.
+        arrays.replace(csr)
+    return csr
+
+
+# ---------------------------------------------------------------------------------------------- order of the entries
+
+
+def _are_sorted(matrix: MatrixLike) -> bool:
+    """Tell whether columns do not fall within any row. Synchronizes."""
+    if _are_canonical(matrix):
+        return True
+    device, csr = matrix.device, matrix._arrays.current(matrix._stored_shape).csr
+    with device.active(), device.memory_guard():
+        rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+        falls = (csr.indices[1:] < csr.indices[:-1]) & (rows[1:] == rows[:-1])
+        return not bool(falls.any())  # synchronizes
+
+
+def _are_canonical(matrix: MatrixLike) -> bool:
+    """Tell whether columns rise within each row, so that no entry is there twice. Synchronizes."""
+    return matrix._arrays.current(matrix._stored_shape).is_canonical
+
+
+def _property_of_entries(name: str, is_true: Callable[[MatrixLike], bool], doc: str) -> property:
+    """Return SciPy's property of a name: what was assigned to it, until entries move, or else what is true."""
+
+    def read(self: MatrixLike) -> bool:
+        if self.dtype.char in HOST_ONLY:
+            return bool(getattr(self._scipy_base, name).fget(self))
+        declared = self._arrays.declared.get(name)
+        return is_true(self) if declared is None else declared
+
+    def write(self: MatrixLike, value: bool) -> None:
+        if self.dtype.char in HOST_ONLY:
+            getattr(self._scipy_base, name).fset(self, value)
+        declared = self._arrays.declared
+        declared[name] = bool(value)
+        if value and name == _CANONICAL:
+            declared[_SORTED] = True
+        if not value and name == _SORTED:
+            declared[_CANONICAL] = False
+
+    return property(read, write, doc=doc)
+
+
+def _sort_indices(self: MatrixLike) -> None:
+    """Sort the entries of each row by their columns, in place. Repeated entries keep their order."""
+    if is_written_on_host(self):
+        write_on_host(self, "sort_indices")
+        return
+    if self.has_sorted_indices:
+        return
+    if not _are_sorted(self):
+        check_not_frozen(self)
+        csr = entries_of(self)
+        with self.device.active(), self.device.memory_guard():
+            csr = sorted_rows(self.device, csr)
+        self._arrays.replace(csr)
+    self._arrays.declared.clear()
+
+
+def sum_duplicates(self: MatrixLike) -> None:
+    """Sort the entries of each row by their columns, and add repeated ones up, in place. Synchronizes."""
+    if is_written_on_host(self):
+        write_on_host(self, "sum_duplicates")
+        return
+    if self.has_canonical_format:
+        return
+    if not _are_canonical(self):
+        check_not_frozen(self)
+        csr = entries_of(self)
+        with self.device.active(), self.device.memory_guard():
+            csr = canonical_in_own_dtype(self.device, csr)
+        self._arrays.replace(csr)
+    self._arrays.declared.clear()
+
+
+def _eliminate_zeros(self: MatrixLike) -> None:
+    """Remove entries that are 0, in place. Synchronizes."""
+    if is_written_on_host(self):
+        write_on_host(self, "eliminate_zeros")
+        return
+    check_not_frozen(self)
+    csr = entries_of(self)
+    with self.device.active(), self.device.memory_guard():
+        kept = without_zeros(self.device, csr)
+    if kept.nnz < csr.nnz:
+        self._arrays.replace(kept)
+
+
+def _prune(self: MatrixLike) -> None:
+    """Remove what the arrays have behind the last entry, in place."""
+    if is_written_on_host(self):
+        write_on_host(self, "prune")
+        return
+    arrays = self._arrays
+    nnz = arrays.current(self._stored_shape).csr.nnz
+    if arrays.indices.resident().size != nnz or arrays.data.resident().size != nnz:
+        check_not_frozen(self)
+        entries_of(self)
+
+
+def _check_format(self: MatrixLike, full_check: bool = True) -> None:
+    """Check whether the arrays describe a matrix, as the device does before it computes with them.
+
+    Parameters
+    ----------
+    full_check : bool
+        As SciPy's; all is checked in any case.
+
+    Raises
+    ------
+    ValueError
+        If they do not.
+    """
+    if is_written_on_host(self):
+        write_on_host(self, "check_format", full_check)
+        return
+    try:
+        self._arrays.current(self._stored_shape)
+    except StructureError:
+        write_on_host(self, "check_format", full_check)
+        raise
+
+
+def _resize(self: MatrixLike, *shape: Any) -> None:
+    """Change the shape in place; entries keep their rows and columns, and those outside of the shape are removed.
+
+    Parameters
+    ----------
+    *shape : int or tuple of int
+        Rows and columns. Views that were made before keep their shape and their entries.
+    """
+    target = self._coo_container(self.shape)
+    target.resize(*shape)  # SciPy parses the arguments.
+    if target.ndim not in self._allow_nd:
+        raise ValueError(f"shape must have length in {self._allow_nd}. Got new_shape={target.shape}")
+    if is_written_on_host(self):
+        write_on_host(self, "resize", *shape)
+        return
+    if target.shape == self.shape:
+        return
+    rows, columns = (1, *target.shape)[-2:]
+    stored = (columns, rows) if self._by_columns else (rows, columns)
+    if stored[0] == self._stored_shape[0] and stored[1] >= self._stored_shape[1]:
+        self._arrays = self._arrays.with_other_shape()
+    else:
+        check_not_frozen(self)
+        device, csr = self.device, csr_of(self, self.copy(), self._by_columns)
+        with device.active(), device.memory_guard():
+            csr = resized(device, csr, stored)
+        self._arrays = matrix_of(self, csr, target.shape, type(self))._arrays
+    self._shape = target.shape
+
+
+# -------------------------------------------------------------------------------------------------------------- scalars
+
+
+def _multiply_in_place(self: MatrixLike, other: Any) -> Any:
+    """Multiply the values by a scalar in place, for ``A *= other``."""
+    if not is_scalar(other):
+        return NotImplemented
+    if is_written_on_host(self):
+        return write_on_host(self, "__imul__", other)
+    check_home(self, other)
+    factor: Any = other[()] if isinstance(other, np.ndarray) else other
+    factor = factor.get()[()] if is_on_device(factor) else factor  # synchronizes
+    probe = np.ones(1, self.dtype)
+    with np.errstate(all="ignore"):
+        probe *= factor  # NumPy's errors
+    check_not_frozen(self)
+    device, csr = self.device, entries_of(self)
+    with device.active(), device.memory_guard():
+        values = device.map_values(lambda part: (part * factor).astype(part.dtype, copy=False), csr.data)
+    self._arrays.replace_values(values, self._stored_shape, keeps_declarations=bool(np.isrealobj(factor)))
+    return self
+
+
+def _divide_in_place(self: MatrixLike, other: Any) -> Any:
+    """Multiply the values by the reciprocal of a scalar in place, for ``A /= other``."""
+    if not is_scalar(other):
+        return NotImplemented
+    return _multiply_in_place(self, 1.0 / other)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "sort_indices": _sort_indices,
+    "sum_duplicates": sum_duplicates,
+    "eliminate_zeros": _eliminate_zeros,
+    "prune": _prune,
+    "check_format": _check_format,
+    "resize": _resize,
+    "__imul__": _multiply_in_place,
+    "__itruediv__": _divide_in_place,
+}
+PROPERTIES = {
+    _SORTED: _property_of_entries(
+        _SORTED, _are_sorted, "Whether columns do not fall within any row, or what was assigned. May synchronize."
+    ),
+    _CANONICAL: _property_of_entries(
+        _CANONICAL, _are_canonical, "Whether columns rise within each row, or what was assigned. May synchronize."
+    ),
+}

@@ -1,0 +1,241 @@
+"""Indices, parsed as SciPy parses them: what ``A[key]`` selects of each axis, and the shape of the selection.
+
+Indices are arrays of the host or of the device of the matrix, and stay where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from operator import index as as_integer
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.select import device_of
+from gsparse.errors import DeviceError
+from gsparse.kernels.backends import kernels_of
+from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.sparse_operations import csr_of, is_sparse
+from gsparse.sparse.assembly import without_zeros
+
+__all__ = ["Axis", "Index", "list_places", "parse_index"]
+
+# At most this number of places are listed on the host if their index is there: one upload takes less time than several
+# operations on the device.
+FEW_PLACES = 4096
+
+# What is selected of an axis: one number, a slice, or an array of int64 of one or two dimensions.
+Axis = int | range | Array
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """What a key selects.
+
+    Attributes
+    ----------
+    axes : tuple
+        An `Axis` for each dimension of the matrix. All numbers are in range, and none is negative.
+    shape : tuple of int
+        Of the selection, with the axes of length 1 that None stands for.
+    is_distinct : bool
+        Whether no place is known to be selected twice: by slices, numbers and masks.
+    on_device : bool
+        Whether an array of a GPU is part of the key: then single entries are returned as one.
+    """
+
+    axes: tuple[Axis, ...]
+    shape: tuple[int, ...]
+    is_distinct: bool
+    on_device: bool
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The axes that are arrays."""
+        return [axis for axis in self.axes if not isinstance(axis, int | range)]
+
+
+def parse_index(matrix: MatrixLike, key: Any) -> Index:
+    """Parse a key. Synchronizes if it contains arrays of a GPU.
+
+    Raises
+    ------
+    IndexError
+        If the key is no index, has too many parts, or selects what is out of range.
+    ValueError
+        If a number is a fraction.
+    """
+    axes: list[Axis] = []
+    lengths: list[int] = []
+    fixed: list[int] = []  # the axes that are no slices
+    is_distinct = True
+    parts = _one_for_each_axis(matrix, key)
+    for number, part in enumerate(parts):
+        first = len(axes)
+        if part is None:
+            lengths.append(1)
+        elif isinstance(part, slice):
+            numbers = range(*part.indices(matrix.shape[first]))
+            axes.append(numbers)
+            lengths.append(len(numbers))
+        elif isinstance(part, int):
+            axes.append(_checked_number(part, matrix.shape[first]))
+            fixed.append(first)
+        else:
+            if part.dtype.kind == "b":
+                axes += _places_of(matrix, part, number, first)
+            else:
+                is_distinct = False
+                axes.append(_checked_numbers(matrix.device, part, matrix.shape[first]))
+            fixed += range(first, len(axes))
+    arrays = [axis for axis in axes if not isinstance(axis, int | range)]
+    if arrays:
+        lengths[fixed[0] : fixed[0]] = _broadcast_shape(arrays)
+    return Index(tuple(axes), tuple(lengths), is_distinct, any(device_of(part) is not None for part in parts))
+
+
+def _broadcast_shape(arrays: list[Array]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError:
+        shapes = " ".join(str(array.shape) for array in arrays)
+        raise IndexError(
+            f"shape mismatch: indexing arrays could not be broadcast together with shapes {shapes}"
+        ) from None
+
+
+# ----------------------------------------------------------------------------------------------------------- parts
+
+
+def _one_for_each_axis(matrix: MatrixLike, key: Any) -> list[Any]:
+    """Return the parts of a key: a part for each axis, a mask of two dimensions for both, and None for new axes."""
+    parts = [_as_part(matrix, part) for part in (key if isinstance(key, tuple) else (key,))]
+    num_ellipses = sum(part is Ellipsis for part in parts)
+    if num_ellipses > 1:
+        raise IndexError("an index can only have a single ellipsis")
+    taken = sum(_num_axes(part) for part in parts)
+    if taken > matrix.ndim:
+        raise IndexError(
+            f"Too many indices for array or tuple index out of range. Key {key} needs {taken}D. Array is {matrix.ndim}D"
+        )
+    place = next((number for number, part in enumerate(parts) if part is Ellipsis), len(parts))
+    rest = [slice(None)] * (matrix.ndim - taken)
+    return [*parts[:place], *rest, *parts[place + num_ellipses :]]
+
+
+def _num_axes(part: Any) -> int:
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if getattr(part, "dtype", np.dtype(int)).kind == "b" else 1
+
+
+def _as_part(matrix: MatrixLike, part: Any) -> Any:
+    """Return a part of a key as None, an ellipsis, a slice, an int, an array or a sparse matrix of booleans."""
+    if part is None or part is Ellipsis or isinstance(part, slice | int):
+        return int(part) if isinstance(part, int) else part
+    if is_sparse(part):
+        if part.dtype == bool:
+            return part
+        raise IndexError(
+            "Indexing with sparse matrices is not supported except boolean indexing where matrix and index are equal "
+            "shapes."
+        )
+    if device_of(part) is not None:  # on GPUs only
+        if device_of(part) is not matrix.device:
+            raise DeviceError(f"the matrix lives on {matrix.device.name}, the index does not: bring one to the other")
+        return part if part.ndim else _as_part(matrix, part.get())
+    try:
+        return as_integer(part)
+    except TypeError:
+        array = _as_array(part)
+    if not array.ndim and _is_whole(array[()]):
+        raise ValueError("Inexact indices into sparse matrices are not allowed")
+    return array  # What is neither a number nor an array is refused after the parts have been counted.
+
+
+def _is_whole(part: Any) -> bool:
+    try:
+        return bool(int(part) == part)
+    except (TypeError, ValueError):
+        return False
+
+
+def _as_array(part: Any) -> Array:
+    try:
+        array = np.asarray(part)
+    except (ValueError, TypeError, MemoryError) as error:
+        raise IndexError("invalid index") from error
+    if array.ndim and array.dtype.kind not in "biuf":
+        raise IndexError(f"an index takes integers, slices and booleans, got {array.dtype}")
+    return array
+
+
+# --------------------------------------------------------------------------------------------------------- places
+
+
+def list_places(device: Device, rows: Array, columns: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return rows and columns, of the host or of the device, broadcast to a shape, as vectors on the device."""
+    parts = (rows, columns)
+    if all(isinstance(part, np.ndarray) for part in parts) and prod(shape) <= FEW_PLACES:
+        i, j = device.upload(np.stack([np.broadcast_to(part, shape).reshape(-1) for part in parts]))
+        return i, j
+    xp = device.xp
+    i, j = (device.upload(part) if isinstance(part, np.ndarray) else part for part in parts)
+    i, j = (xp.ascontiguousarray(xp.broadcast_to(part, shape).reshape(-1)) for part in (i, j))
+    return i, j
+
+
+# -------------------------------------------------------------------------------------------------------- numbers
+
+
+def _checked_number(number: int, size: int) -> int:
+    if not -size <= number < size:
+        raise IndexError(f"index ({number}) out of range")
+    return number + size if number < 0 else number
+
+
+def _checked_numbers(device: Device, numbers: Array, size: int) -> Array:
+    """Return numbers as int64, with those that are counted from the end, the negative ones, made positive."""
+    if numbers.ndim not in (1, 2):
+        raise IndexError(f"Index dimension must be 1 or 2. Got {numbers.ndim}")
+    flat = numbers.reshape(-1) if numbers.dtype.kind in "iu" else numbers.reshape(-1).astype(np.int64)
+    if isinstance(numbers, np.ndarray) and numbers.size <= FEW_PLACES:
+        checked = _from_start(flat.astype(np.int64, copy=False), size)
+    else:
+        with device.active(), device.memory_guard():
+            on_device = device.upload(flat) if isinstance(numbers, np.ndarray) and not device.is_host else flat
+            checked = kernels_of(device).numbers_from_start(device, on_device, size)  # synchronizes
+    if checked is None:
+        low, high = int(numbers.min()), int(numbers.max())  # synchronizes
+        raise IndexError(f"index ({high if high >= size else low}) out of range")
+    return checked.reshape(numbers.shape)
+
+
+def _from_start(numbers: Array, size: int) -> Array | None:
+    """Return numbers with those that are counted from the end made positive; None if one is out of range."""
+    if not numbers.size:
+        return numbers
+    low = numbers.min()
+    if low < -size or numbers.max() >= size:
+        return None
+    return np.where(numbers < 0, numbers + size, numbers) if low < 0 else numbers
+
+
+def _places_of(matrix: MatrixLike, mask: Any, number: int, first: int) -> tuple[Array, ...]:
+    """Return the coordinates of the elements of a mask that are true, in arrays of int64."""
+    shape = matrix.shape[first : first + mask.ndim]
+    if mask.shape != shape:
+        raise IndexError(f"bool index {number} has shape {mask.shape} instead of {shape}")
+    if not is_sparse(mask):
+        with matrix.device.active():
+            return tuple(numbers.astype(np.int64, copy=False) for numbers in mask.nonzero())  # synchronizes
+    device, csr = matrix.device, csr_of(matrix, mask, False)
+    with device.active(), device.memory_guard():
+        csr = without_zeros(device, csr)
+        columns = csr.indices.astype(np.int64, copy=False)
+        if mask.ndim == 1:
+            return (columns,)
+        return kernels_of(device).row_numbers(device, csr.indptr, csr.nnz).astype(np.int64, copy=False), columns

@@ -1,0 +1,130 @@
+"""The product of two sparse matrices, to be made again whenever their values have changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gsparse.device.dtypes import HOST_ONLY
+from gsparse.errors import DtypeError, ShapeError, StructureError
+from gsparse.formats import Csr
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.matrix.matrix_like import is_device_matrix
+from gsparse.matrix.sparse_operations import csr_of, matrix_of, with_values
+from gsparse.sparse.arithmetic import CsrProduct
+from gsparse.sparse.assembly import canonical_in_own_dtype
+
+__all__ = ["MatrixProduct"]
+
+
+class MatrixProduct:
+    """The product of two sparse matrices, to be made again for other values of the same structures.
+
+    The structure of the result is found once, in the symbolic phase. `update` then only multiplies and adds, in the
+    numeric phase. On a GPU, the order of the products of short rows is kept, too: a byte for each product.
+
+    Parameters
+    ----------
+    A : GpuSparseMatrix, shape (M, K)
+    B : GpuSparseMatrix or sparse array, shape (K, N)
+        A matrix of another library is copied to the device of A.
+
+    Attributes
+    ----------
+    result : GpuSparseMatrix, shape (M, N)
+        The product with the latest values, in canonical form, with an entry wherever a product of two entries
+        contributes: also where they add up to 0, since other values may not.
+
+    Raises
+    ------
+    ShapeError
+        If the inner dimensions differ.
+    DtypeError
+        For values of extended precision, with which no device computes.
+    DeviceMemoryError
+
+    Notes
+    -----
+    Synchronizes, as does `update`. The same values give the same bits each time.
+
+    References
+    ----------
+    .. [1] F. G. Gustavson, "Two fast algorithms for sparse matrices: multiplication and permuted transposition", ACM
+       Trans. Math. Softw. 4(3), 1978.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.sparse import MatrixProduct
+    >>> A = GpuSparseMatrix(scipy.sparse.eye_array(3), device="cpu")
+    >>> square = MatrixProduct(A, A)
+    >>> A = A.with_data(numpy.array([1.0, 2.0, 3.0]))
+    >>> square.update(A, A).diagonal()
+    array([1., 4., 9.])
+    """
+
+    def __init__(self, A: GpuSparseMatrix, B: Any) -> None:
+        if not is_device_matrix(A):
+            raise TypeError(f"A must be a GpuSparseMatrix, got {type(A).__name__}: convert it with GpuSparseMatrix(A)")
+        if A.shape[1] != B.shape[0]:
+            raise ShapeError(f"A of shape {A.shape} cannot be multiplied by B of shape {B.shape}: {A.shape[1]} columns "
+                             f"of A meet {B.shape[0]} rows of B")  # fmt: skip
+        for name, matrix in (("A", A), ("B", B)):
+            if matrix.dtype.char in HOST_ONLY:
+                raise DtypeError(f"{name} has {matrix.dtype}, with which no device computes: use astype(float)")
+        self._like, shape = A, (A.shape[0], B.shape[1])
+        self._structures = a, b = self._operands(A, B)
+        with A.device.active(), A.device.memory_guard():
+            self._product = CsrProduct(A.device, a, b)
+        cls = A._transposed_class if A._by_columns else type(A)
+        self.result: GpuSparseMatrix = matrix_of(A, self._product.result, shape, cls)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result and of what is kept to make it again."""
+        return self._product.nbytes
+
+    def update(self, A: GpuSparseMatrix, B: Any) -> GpuSparseMatrix:
+        """Return the product of matrices of the same structures with other values, which becomes `result`.
+
+        Parameters
+        ----------
+        A, B : GpuSparseMatrix or sparse array
+            As those that the product was made of. Matrices from `GpuSparseMatrix.with_data` are compared fastest.
+
+        Returns
+        -------
+        GpuSparseMatrix
+            Its structure is that of the earlier results. Synchronizes.
+
+        Raises
+        ------
+        StructureError
+            If a matrix has other entries than the one that the product was made of.
+        """
+        operands = self._operands(A, B)
+        for name, known, given in zip("AB", self._structures, operands, strict=True):
+            if not self._is_alike(known, given):
+                raise StructureError(
+                    f"{name} has another structure than the matrix that the product was made of: pass "
+                    "A.with_data(values), or make a new MatrixProduct"
+                )
+        device = self._like.device
+        with device.active(), device.memory_guard():
+            values = self._product.update(*operands).data
+        self.result = with_values(self.result, values)
+        return self.result
+
+    def _operands(self, A: Any, B: Any) -> tuple[Csr, Csr]:
+        """Return the CSR arrays of both matrices on the device of the first one, with sorted rows. May synchronize."""
+        a, b = (csr_of(self._like, part, False) for part in (A, B))
+        with self._like.device.active(), self._like.device.memory_guard():
+            return a, canonical_in_own_dtype(self._like.device, b)
+
+    def _is_alike(self, known: Csr, given: Csr) -> bool:
+        """Return whether two matrices have the same row pointers and columns. Synchronizes unless they share them."""
+        if known.shape != given.shape or known.nnz != given.nnz:
+            return False
+        pairs = ((known.indptr, given.indptr), (known.indices, given.indices))
+        with self._like.device.active():
+            return all(a is b or bool((a == b).all()) for a, b in pairs)  # synchronizes

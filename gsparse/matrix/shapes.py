@@ -1,0 +1,111 @@
+"""Matrices of another shape with the same elements, and the number of entries of a matrix, of its rows or columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dtypes import HOST_ONLY
+from gsparse.formats import Csr
+from gsparse.matrix.host_operations import run_on_host
+from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.sparse_operations import class_of_format, csr_of, matrix_of
+from gsparse.sparse.assembly import canonical_in_own_dtype
+from gsparse.sparse.reshaping import repeated, reshaped
+
+__all__ = ["METHODS", "reshape_matrix"]
+
+
+def _independent(matrix: MatrixLike, *, by_columns: bool) -> Csr:
+    """Return the CSR arrays of a matrix, or of its transpose, in memory that no later loan of the matrix writes to."""
+    return csr_of(matrix, matrix.copy(), by_columns)
+
+
+def _reshape(self: MatrixLike, *args: Any, **options: Any) -> Any:
+    """Return a matrix of another shape with the same elements.
+
+    Parameters
+    ----------
+    *args : int or tuple of int
+        The new shape, of which one length may be -1.
+    **options
+        ``order``, 'C' or 'F', is the order in which elements are counted. ``copy`` says whether a matrix that has this
+        shape already comes back as a copy.
+
+    Returns
+    -------
+    GpuSparseMatrix
+        On the device, in CSR (in CSC for the order F); a plain SciPy array for more than two dimensions.
+    """
+    # SciPy parses the arguments, for an empty array of the shape of this matrix.
+    target = self._coo_container(self.shape).reshape(*args, **options).shape
+    order, copy = options.get("order", "C"), options.get("copy", False)
+    if target == self.shape:
+        return self.copy() if copy else self
+    if self.dtype.char in HOST_ONLY:
+        return run_on_host(self, "reshape", *args, **options)
+    if len(target) > 2:
+        return self.tocoo().reshape(target, order=order)
+    return reshape_matrix(self, target, order)
+
+
+def reshape_matrix(matrix: MatrixLike, shape: tuple[int, ...], order: str = "C") -> Any:
+    """Return a matrix of a shape of one or two dimensions with the same elements; itself if it has this shape."""
+    if shape == matrix.shape:
+        return matrix
+    by_columns = order == "F" and matrix.ndim == 2
+    stored = (1, *shape)[-2:] if len(shape) == 1 or order == "C" else shape[::-1]
+    device, csr = matrix.device, _independent(matrix, by_columns=by_columns)
+    with device.active(), device.memory_guard():
+        csr = reshaped(device, csr, stored)  # type: ignore[arg-type]
+    is_csc = order == "F" and len(shape) == 2
+    return matrix_of(matrix, csr, shape, class_of_format(matrix, by_columns=is_csc))
+
+
+def _broadcast_to(self: MatrixLike, shape: tuple[int, ...], copy: bool = False) -> Any:
+    """Return a matrix whose only row or column is repeated, for SciPy's own code."""
+    if self.shape == shape:
+        return self.copy() if copy else self
+    if self.dtype.char in HOST_ONLY:
+        return run_on_host(self, "_broadcast_to", shape, copy)
+    if len(shape) > 2:
+        raise ValueError(f"CSR/CSC broadcast_to cannot have shape >2D. Got {len(shape)}D")
+    if np.broadcast_shapes(self.shape, shape) != shape:
+        raise ValueError("cannot be broadcast")
+    device, csr = self.device, _independent(self, by_columns=self._by_columns)
+    stored = (1, *shape)[-2:]
+    with device.active(), device.memory_guard():
+        csr = canonical_in_own_dtype(device, csr)
+        csr = repeated(device, csr, stored[::-1] if self._by_columns else stored)  # type: ignore[arg-type]
+    return matrix_of(self, csr, shape, type(self))
+
+
+def _count_entries(self: MatrixLike, axis: int | None = None) -> Any:
+    """Return the number of stored entries, for SciPy's `nnz`, `size` and `count_nonzero`."""
+    if axis is None:
+        # While SciPy changes the arrays one after the other, only the row pointers say which entries are valid.
+        if self._arrays.lent_names:
+            return int(self._arrays.indptr.read()[-1])
+        return self._arrays.current(self._stored_shape).csr.nnz
+    if not -self.ndim <= axis < self.ndim:
+        raise ValueError("axis out of bounds")
+    if self.ndim == 1:
+        return self.nnz
+    if self.dtype.char in HOST_ONLY:
+        return run_on_host(self, "_getnnz", axis=axis)
+    device, csr = self.device, self._arrays.current(self._stored_shape).csr
+    with device.active(), device.memory_guard():
+        if (axis % 2 == 1) != self._by_columns:
+            counts = csr.indptr[1:] - csr.indptr[:-1]
+        else:
+            counts = device.xp.bincount(csr.indices, minlength=csr.num_cols)  # synchronizes
+    return device.download(counts)  # synchronizes
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "reshape": _reshape,
+    "_broadcast_to": _broadcast_to,
+    "_getnnz": _count_entries,
+}

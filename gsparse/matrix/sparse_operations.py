@@ -1,0 +1,178 @@
+"""Products with a second sparse matrix, computed on the device, and what all operations with one need.
+
+SciPy sees a matrix by rows (CSR) or, for a transposed view, by columns (CSC), and the result of an operation has the
+format of its first operand. An operation on a view computes the transpose of the result, by rows, from the transposes
+of its operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse.device.dtypes import Array, compute_dtype
+from gsparse.device.select import device_of
+from gsparse.errors import ShapeError
+from gsparse.formats import Csr
+from gsparse.matrix.arrays import MatrixArrays
+from gsparse.matrix.host_operations import multiply_sparse_on_host, run_on_host
+from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.sparse.arithmetic import combine, multiply_broadcast, product
+from gsparse.sparse.reshaping import dense_of, reshaped
+
+__all__ = [
+    "class_of_format",
+    "combine_sparse",
+    "combined",
+    "csr_of",
+    "is_sparse",
+    "matrix_of",
+    "multiply_entries",
+    "multiply_sparse",
+    "with_values",
+]
+
+
+def is_sparse(value: Any) -> bool:
+    """Tell whether a value is a sparse matrix of SciPy or CuPy, or one of this package."""
+    return sp.issparse(value) or (device_of(value) is not None and hasattr(value, "tocsr"))
+
+
+def multiply_sparse(matrix: MatrixLike, other: Any, *, reflected: bool = False) -> Any:
+    """Return the matrix product matrix·other, or other·matrix if `reflected`; it is by columns if the first factor is.
+
+    Raises
+    ------
+    ShapeError
+        If the inner dimensions differ.
+    """
+    if not _is_computed_here(matrix, other):
+        return multiply_sparse_on_host(matrix, other, reflected=reflected)
+    first, second = (other, matrix) if reflected else (matrix, other)
+    if first.shape[-1] != second.shape[0]:
+        raise ShapeError(
+            f"matmul: dimension mismatch with signature (n,k)x(k,m): {first.shape} @ {second.shape}: "
+            "the first matrix needs as many columns as the second has rows"
+        )
+    by_columns = first.format == "csc"
+    # An array of one dimension is a row, or as the second factor a column.
+    factors = [csr_of(matrix, first, by_columns), csr_of(matrix, second, by_columns != (second.ndim == 1))]
+    with matrix.device.active(), matrix.device.memory_guard():
+        result = product(matrix.device, *(reversed(factors) if by_columns else factors))
+    shape = (*first.shape[:-1], *second.shape[1:])
+    if len(shape) == 2:
+        return matrix_of(matrix, result, shape, class_of_format(matrix, by_columns=by_columns))
+    return _vector_product(matrix, result, shape)
+
+
+def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> Any:
+    """Return a product with an array of one dimension: a sparse array of one dimension, or the element of a scalar."""
+    device = matrix.device
+    with device.active(), device.memory_guard():
+        if not shape:
+            return device.download(dense_of(device, result)).reshape(())  # synchronizes
+        result = reshaped(device, result, (1, shape[0]))
+    return matrix_of(matrix, result, shape, class_of_format(matrix, by_columns=False))
+
+
+def class_of_format(matrix: MatrixLike, *, by_columns: bool) -> Any:
+    """Return the class that reads CSR arrays by columns or by rows, of the flavour of a matrix."""
+    return type(matrix) if matrix._by_columns == by_columns else matrix._transposed_class
+
+
+def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
+    """Return the matrix of the products of the entries that both matrices have.
+
+    A single row, a single column or a single element of one is multiplied with all those of the other.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match.
+    """
+    if not _is_computed_here(matrix, other):
+        return run_on_host(matrix, "multiply", other)
+    if matrix.shape == other.shape:
+        return combined(matrix, combine_sparse(matrix, "times", other))
+    try:
+        shape = np.broadcast_shapes(matrix.shape, other.shape)
+    except ValueError:
+        raise ValueError(f"inconsistent shapes {matrix.shape} and {other.shape}") from None
+    # The result may share arrays with its operands.
+    copies = (part.copy() if is_device_matrix(part) else part for part in (matrix, other))
+    a, b = (csr_of(matrix, part, matrix._by_columns) for part in copies)
+    if matrix.shape in ((1,), (1, 1)):  # SciPy adds its entries up, and keeps the shape of the other matrix.
+        a, shape = a.with_data(a.data.astype(np.sum(np.empty(0, a.dtype)).dtype, copy=False)), other.shape
+    with matrix.device.active(), matrix.device.memory_guard():
+        result = multiply_broadcast(matrix.device, a, b)
+    return matrix_of(matrix, result, shape, type(matrix))
+
+
+def combine_sparse(matrix: MatrixLike, operation: str, other: Any, *, reflected: bool = False) -> Any:
+    """Return the CSR arrays of an operation (`gsparse.sparse.arithmetic.combine`) with a matrix of the same shape.
+
+    They are those of the transpose if the arrays of `matrix` are. The result is None for what SciPy has to compute.
+    """
+    if not _is_computed_here(matrix, other):
+        return None
+    own, others = (csr_of(matrix, part, matrix._by_columns) for part in (matrix, other))
+    first, second = (others, own) if reflected else (own, others)
+    with matrix.device.active(), matrix.device.memory_guard():
+        csr = combine(matrix.device, operation, first, second)
+        if _has_structure_of(matrix, csr):
+            return csr
+        # Nothing else may be shared: on a CPU, somebody may be writing to these very arrays.
+        indptr, indices = (
+            part.copy() if part is shared else part
+            for part, shared in ((csr.indptr, first.indptr), (csr.indices, first.indices))
+        )
+        return replace(csr, indptr=indptr, indices=indices)
+
+
+def combined(matrix: MatrixLike, csr: Csr) -> Any:
+    """Return the matrix of what `combine_sparse` returned."""
+    if _has_structure_of(matrix, csr):
+        return with_values(matrix, csr.data)  # What is known of the structure remains known.
+    return matrix_of(matrix, csr, matrix.shape, type(matrix))
+
+
+def _has_structure_of(matrix: MatrixLike, csr: Csr) -> bool:
+    """Tell whether CSR arrays have the very row pointers and columns of a matrix."""
+    arrays = matrix._arrays
+    return csr.indices is arrays.indices.on_device and csr.indptr is arrays.indptr.on_device
+
+
+def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
+    """Tell whether kernels compute with the values of both matrices, which have no extended precision."""
+    return compute_dtype(matrix.dtype) is not None and compute_dtype(other.dtype) is not None
+
+
+def csr_of(matrix: MatrixLike, other: Any, transposed: bool) -> Csr:
+    """Return the CSR arrays of `other`, or of its transpose, on the device of `matrix`."""
+    if not (is_device_matrix(other) and other.device is matrix.device):
+        # The constructor parses and checks what comes from elsewhere.
+        cls: Any = matrix._transposed_class if matrix._by_columns else type(matrix)
+        other = cls(other, device=matrix.device)
+    prepared, conjugated = other._prepared(transpose=transposed)
+    csr: Csr = prepared.csr
+    if not conjugated:
+        return csr
+    with matrix.device.active(), matrix.device.memory_guard():
+        return csr.with_data(matrix.device.xp.conjugate(csr.data))
+
+
+def matrix_of(matrix: MatrixLike, csr: Csr, shape: tuple[int, ...], cls: Any) -> Any:
+    """Return a matrix over new device arrays, with the options of `matrix` but for a declared symmetry."""
+    options = matrix._arrays.options
+    if options.symmetric is not None:
+        options = replace(options, symmetric=None)
+    return matrix._with_arrays(MatrixArrays.of_result(matrix.device, options, csr), shape, cls)
+
+
+def with_values(matrix: MatrixLike, values: Array, symmetries: tuple[bool | str, ...] = ()) -> Any:
+    """Return a matrix of the same structure over these device values, which have these of the declared symmetries."""
+    arrays = matrix._arrays.with_values(values, matrix._stored_shape, symmetries=symmetries)
+    return matrix._with_arrays(arrays, matrix.shape)

@@ -1,0 +1,153 @@
+"""Pictures of multigrid hierarchies: the size of the levels, and the aggregates of a mesh."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.errors import ShapeError
+from gsparse.plot.axes import axes_of, matplotlib_module
+
+__all__ = ["hierarchy"]
+
+# Colours of aggregates. Their order makes neighbours, which mostly have numbers close to each other, differ.
+_NUM_COLORS, _STEP = 20, 7
+# Area of a point in a picture of all points, in square points (1/72 inch) each.
+_ALL_POINTS, _LARGEST_POINT = 40_000.0, 60.0
+
+
+def hierarchy(M: Any, ax: Any = None, *, coordinates: Any = None, shape: Any = None, level: int = 0) -> Any:
+    """Draw the aggregates of a mesh, or without a mesh the number of rows and entries of each level.
+
+    Parameters
+    ----------
+    M : MultigridPreconditioner
+        The result of `gsparse.linalg.amg`. Aggregates are known if a matrix was passed to it.
+    ax : matplotlib Axes, optional
+        Where to draw. A new figure is made by default. Coordinates in three dimensions need Axes of the projection
+        "3d".
+    coordinates : array_like, shape (num_nodes, 2) or (num_nodes, 3), optional
+        The coordinates of the nodes of the finest level.
+    shape : tuple of int, optional
+        The number of nodes along each axis of a rectangular grid, in two or three dimensions; the last axis is that
+        along which numbers of nodes follow each other. In three dimensions, the layer in the middle of the first axis
+        is drawn.
+    level : int, optional
+        The level whose aggregates are drawn, as groups of nodes of the finest level.
+
+    Returns
+    -------
+    matplotlib Axes
+        The Axes that were drawn into.
+
+    Raises
+    ------
+    PlotError
+        If matplotlib is not installed.
+    ShapeError
+        If coordinates or shape do not fit the number of nodes.
+    ValueError
+        If the level has no aggregates, or both `coordinates` and `shape` are passed.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from matplotlib.figure import Figure
+    >>> from gsparse.linalg import amg
+    >>> line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(30, 30))
+    >>> M = amg(scipy.sparse.csr_array(scipy.sparse.kronsum(line, line)))
+    >>> hierarchy(M, Figure().subplots(), shape=(30, 30)).get_title()
+    '900 nodes in 158 aggregates'
+    """
+    if coordinates is not None and shape is not None:
+        raise ValueError("pass coordinates or shape, not both")
+    if coordinates is None and shape is None:
+        return _draw_levels(M, axes_of(ax))
+    groups = _groups(M, level)
+    if shape is None:
+        ax = _draw_points(groups, np.asarray(coordinates, np.float64), ax)
+    else:
+        ax = _draw_grid(groups, shape, ax)
+    ax.set_title(f"{groups.size} nodes in {groups.max(initial=-1) + 1} aggregates", fontsize="small")
+    return ax
+
+
+def _draw_levels(M: Any, ax: Any) -> Any:
+    """Draw bars of rows and entries of each level."""
+    rows, entries = (np.array(part) for part in zip(*M.sizes, strict=True))
+    places = np.arange(rows.size)
+    ax.bar(places - 0.2, entries, 0.4, color="tab:blue", label="entries")
+    ax.bar(places + 0.2, rows, 0.4, color="tab:orange", label="rows")
+    ax.set_yscale("log")
+    ax.set_xticks(places)
+    ax.set_xlabel("level", fontsize="small")
+    ax.legend(fontsize="small")
+    title = f"operator complexity {M.operator_complexity:.2f}, grid complexity {M.grid_complexity:.2f}"
+    ax.set_title(title, fontsize="small")
+    return ax
+
+
+def _groups(M: Any, level: int) -> npt.NDArray[np.int64]:
+    """Return the number of the aggregate of a level to which each node of the finest level belongs, -1 for none."""
+    aggregates = getattr(M, "aggregates", [])
+    if not 0 <= level < len(aggregates):
+        raise ValueError(f"level must be one of the {len(aggregates)} levels that have aggregates, got {level}")
+    groups: npt.NDArray[np.int64] = M.device.download(aggregates[0]).astype(np.int64)
+    for coarser in aggregates[1 : level + 1]:
+        numbers = M.device.download(coarser)
+        groups = np.where(groups < 0, -1, numbers[groups])
+    return groups
+
+
+def _colors(groups: npt.NDArray[np.int64]) -> Any:
+    """Return a colour for each node; nodes without an aggregate are black."""
+    colors = matplotlib_module("cm").tab20((groups * _STEP) % _NUM_COLORS)
+    colors[groups < 0] = 0, 0, 0, 1
+    return colors
+
+
+def _draw_grid(groups: npt.NDArray[np.int64], shape: Any, ax: Any) -> Any:
+    shape = tuple(int(length) for length in shape)
+    if len(shape) not in (2, 3) or math.prod(shape) != groups.size:
+        raise ShapeError(f"shape must be two or three lengths whose product is {groups.size}, got {shape}")
+    grid = groups.reshape(shape) if len(shape) == 2 else groups.reshape(shape)[shape[0] // 2]
+    ax = axes_of(ax)
+    ax.imshow(_colors(grid), interpolation="nearest")
+    for axis, (first, second) in enumerate(((grid[:, 1:], grid[:, :-1]), (grid[1:], grid[:-1]))):
+        _draw_borders(ax, first != second, axis)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    return ax
+
+
+def _draw_borders(ax: Any, differs: npt.NDArray[np.bool_], axis: int) -> None:
+    """Draw a line between neighbours of different aggregates: columns of the grid (axis 0), or rows (axis 1)."""
+    rows, columns = np.nonzero(differs)
+    if axis == 0:
+        lines = np.stack([columns + 0.5, rows - 0.5, columns + 0.5, rows + 0.5], axis=1)
+    else:
+        lines = np.stack([columns - 0.5, rows + 0.5, columns + 0.5, rows + 0.5], axis=1)
+    collection = matplotlib_module("collections").LineCollection(
+        lines.reshape(-1, 2, 2), colors="white", linewidths=0.8
+    )
+    ax.add_collection(collection)
+
+
+def _draw_points(groups: npt.NDArray[np.int64], points: npt.NDArray[np.float64], ax: Any) -> Any:
+    if points.ndim != 2 or points.shape[0] != groups.size or points.shape[1] not in (2, 3):
+        raise ShapeError(f"coordinates must have the shape ({groups.size}, 2 or 3), got {points.shape}")
+    if ax is None and points.shape[1] == 3:
+        pyplot = matplotlib_module("pyplot")
+        ax = pyplot.subplots(layout="constrained", subplot_kw={"projection": "3d"})[1]
+    ax = axes_of(ax)
+    if points.shape[1] == 3 and not hasattr(ax, "zaxis"):
+        raise ValueError(
+            "coordinates in three dimensions need Axes of projection='3d': leave ax out, or pass such Axes"
+        )
+    area = min(_LARGEST_POINT, _ALL_POINTS / max(groups.size, 1))
+    ax.scatter(*points.T, c=_colors(groups), s=area, linewidths=0)
+    ax.set_aspect("equal")
+    return ax

@@ -1,0 +1,240 @@
+"""Results that are sparse from two sparse matrices: their product, sums, comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.errors import StructureError
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.algebra import COMPARISONS
+from gsparse.kernels.backends import kernels_of
+from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
+from gsparse.sparse.canonical import canonical, computed, in_common
+from gsparse.sparse.reshaping import dense_of
+from gsparse.sparse.scaling import scaled_values
+
+__all__ = ["CsrProduct", "combine", "multiply_broadcast", "product", "product_in_parts"]
+
+# The parts into which the rows of a product are divided if memory does not suffice for the whole.
+_PARTS = 8
+
+
+def product(device: Device, a: Csr, b: Csr) -> Csr:
+    """Return A·B as SciPy does: in canonical form, without zeros.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    a, b : Csr
+        Of shapes (M, K) and (K, N), in any order within rows, with duplicates.
+
+    Returns
+    -------
+    Csr
+        Of shape (M, N) and the dtype that NumPy gives the product of the two dtypes. Synchronizes.
+    """
+    result = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
+    a, b = in_common(computed(a, result), canonical(device, computed(b, result)))
+    try:
+        with device.memory_guard():
+            c = kernels_of(device).spgemm(device, a, b)
+    except MemoryError:
+        c = None
+    # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
+    return _without_zeros(device, product_in_parts(device, a, b) if c is None else c, result)
+
+
+def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
+    """Return A·B without zeros in little more memory than the result takes, in twice the time. Synchronizes.
+
+    The rows of A are divided into parts. Each part is multiplied twice: to count the entries of its rows, and, after
+    the arrays of the result have been allocated, to write them there. If memory does not suffice for a part, it is
+    halved.
+
+    Parameters
+    ----------
+    a, b : Csr
+        Of one compute dtype and one index dtype, B in canonical form.
+
+    Raises
+    ------
+    DeviceMemoryError
+        If memory does not suffice for the result and the product of a single row.
+    """
+    xp, parts, lengths = device.xp, list[tuple[int, int]](), list[Array]()
+    bounds = [a.num_rows * part // _PARTS for part in range(_PARTS + 1)]
+    waiting = [part for part in pairwise(bounds) if part[0] < part[1]][::-1]
+    while waiting:
+        start, end = waiting.pop()
+        part = _product_of_rows(device, a, b, start, end, is_last_try=end - start == 1)
+        if part is None:
+            waiting += [((start + end) // 2, end), (start, (start + end) // 2)]
+            continue
+        parts.append((start, end))
+        lengths.append(part.indptr[1:] - part.indptr[:-1])
+        del part
+    nnz = sum(int(of_part.sum()) for of_part in lengths)  # synchronizes
+    index = a.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    with device.memory_guard():
+        indptr, indices, data = xp.zeros(a.num_rows + 1, index), device.empty(nnz, index), device.empty(nnz, a.dtype)
+        xp.cumsum(xp.concatenate([lengths[0][:0], *lengths]) if lengths else indptr[1:], out=indptr[1:], dtype=index)
+    for start, end in parts:
+        part = _product_of_rows(device, a, b, start, end, is_last_try=True)
+        assert part is not None
+        place = int(indptr[start])  # synchronizes
+        indices[place : place + part.nnz], data[place : place + part.nnz] = part.indices, part.data
+        del part
+    return Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True)
+
+
+def _product_of_rows(device: Device, a: Csr, b: Csr, start: int, end: int, is_last_try: bool) -> Csr | None:
+    """Return rows of the product; None if memory does not suffice, unless this is the last try. Synchronizes."""
+    try:
+        with device.memory_guard():
+            kernels = kernels_of(device)
+            return kernels.spgemm(device, kernels.slice_rows(device, a, start, end - start), b)
+    except MemoryError:
+        if is_last_try:
+            raise
+    return None
+
+
+def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
+    """Return ``operation(A, B)`` entry by entry as SciPy does: in canonical form, without zeros.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    operation : str
+        One of `gsparse.kernels.algebra.UNION`, or "times".
+    a, b : Csr
+        Of one shape, in any order within rows, with duplicates.
+
+    Returns
+    -------
+    Csr
+        bool for comparisons, else of the dtype that NumPy gives the two dtypes. It shares the row pointers and columns
+        of A if B and the result have the same ones. Synchronizes.
+    """
+    common = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
+    a, b = in_common(canonical(device, computed(a, common)), canonical(device, computed(b, common)))
+    kernels, unsigned = kernels_of(device), common == np.uint64
+    alike = kernels.combine_alike(device, operation, a, b, unsigned) if a.nnz == b.nnz > 0 else None
+    if alike is None:
+        c = kernels.combine_rows(device, operation, a, b, unsigned)
+    else:
+        values, num_kept = alike
+        c = Csr(a.shape, a.indptr, a.indices, values, True, a.longest)
+        c = c if num_kept == c.nnz else replace(kernels.drop_zeros(device, c), is_canonical=True)
+    return _without_zeros(device, c, np.dtype(np.bool_) if operation in COMPARISONS else common)
+
+
+def multiply_broadcast(device: Device, a: Csr, b: Csr) -> Csr:
+    """Return the products of the entries of two matrices, one of which has a single row, column or element.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    a, b : Csr
+        Of shapes that can be broadcast.
+
+    Returns
+    -------
+    Csr
+        Without zeros, as in SciPy, unless one of the matrices has a single element. It may share arrays with `a` or
+        `b`. Synchronizes.
+    """
+    if a.num_cols == b.num_rows == 1 != a.num_rows and b.num_cols != 1:  # a column and a row
+        return product(device, a, b)
+    if b.num_cols == a.num_rows == 1 != b.num_rows and a.num_cols != 1:
+        return product(device, b, a)
+    if a.num_rows < b.num_rows or a.num_cols < b.num_cols:
+        a, b = b, a
+    factors = dense_of(device, b)
+    if factors.size == 1:
+        return a.with_data(scaled_values(device, a, factors))
+    a = canonical_in_own_dtype(device, a)
+    with np.errstate(all="ignore"):  # SciPy's loops give no warnings of infinities.
+        scaled = a.with_data(scaled_values(device, a, factors))
+    return replace(without_zeros(device, scaled), is_canonical=True)
+
+
+def _narrowed(csr: Csr, dtype: np.dtype[Any]) -> Csr:
+    """Return a canonical result in its own dtype; integers wrap, as they do in SciPy's loops."""
+    if csr.is_canonical and csr.dtype == dtype:
+        return csr
+    return replace(csr, data=csr.data.astype(dtype, copy=False), is_canonical=True)
+
+
+def _without_zeros(device: Device, csr: Csr, dtype: np.dtype[Any]) -> Csr:
+    """Return a canonical result without zeros in its own dtype, in which integers may wrap to 0. May synchronize."""
+    csr = _narrowed(csr, dtype)
+    is_wrapped = dtype.kind in "iu" and dtype.itemsize < 8
+    return replace(kernels_of(device).drop_zeros(device, csr), is_canonical=True) if is_wrapped else csr
+
+
+class CsrProduct:
+    """A product of two sparse matrices that can be made again for other values.
+
+    The structure of the result is found once. `update` then only multiplies and adds.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    a, b : Csr
+        Of shapes (M, K) and (K, N); B in canonical form.
+    """
+
+    def __init__(self, device: Device, a: Csr, b: Csr) -> None:
+        self._device = device
+        self._dtype = np.result_type(a.dtype, b.dtype)
+        self._structure = (a.shape, a.nnz, b.shape, b.nnz)
+        a, b = in_common(computed(a, self._dtype), computed(b, self._dtype))
+        is_sorted = b.is_canonical or not kernels_of(device).survey(device, b.indptr, b.indices, False).num_unsorted
+        if not is_sorted:
+            raise StructureError("the second matrix must have sorted rows without duplicates: call sum_duplicates()")
+        self._known = kernels_of(device).spgemm_known(device, a, b)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result and of what is kept to make it again."""
+        return self._known.result.nbytes + int(getattr(self._known.order, "nbytes", 0))
+
+    @property
+    def result(self) -> Csr:
+        """A·B in canonical form, with an entry wherever a product contributes: also where they add up to 0."""
+        return _narrowed(self._known.result, self._dtype)
+
+    def forget_values(self) -> None:
+        """Free the values of `result`; `update` computes them again."""
+        known = self._known.result
+        self._known = replace(self._known, result=known.with_data(self._device.empty(0, known.dtype)))
+
+    def update(self, a: Csr, b: Csr) -> Csr:
+        """Return the product of matrices of the same structures with other values. Synchronizes.
+
+        Raises
+        ------
+        StructureError
+            If a shape or a number of entries differs.
+        """
+        if (a.shape, a.nnz, b.shape, b.nnz) != self._structure:
+            raise StructureError(
+                f"the structure was found for matrices of shapes and entries {self._structure}, "
+                f"got {(a.shape, a.nnz, b.shape, b.nnz)}: make a new product"
+            )
+        a, b, result = in_common(computed(a, self._dtype), computed(b, self._dtype), self._known.result)
+        data = kernels_of(self._device).spgemm_values(self._device, a, b, self._known)
+        self._known = replace(self._known, result=result.with_data(data))
+        return self.result

@@ -1,0 +1,84 @@
+"""Canonical form: columns rise within each row, and no entry is there twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array, compute_dtype
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+
+__all__ = ["canonical", "computed", "first_of_each_place", "in_common", "sorted_rows"]
+
+
+def canonical(device: Device, csr: Csr) -> Csr:
+    """Return the matrix in canonical form: itself if it is, else sorted, with duplicates added up in their order.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        Values of a compute dtype.
+
+    Returns
+    -------
+    Csr
+        Shares the arrays of `csr` where nothing had to change. Synchronizes.
+    """
+    if csr.is_canonical:
+        return csr
+    kernels = kernels_of(device)
+    if not kernels.survey(device, csr.indptr, csr.indices, False).num_unsorted:
+        return replace(csr, is_canonical=True)
+    xp, csr = device.xp, sorted_rows(device, csr)
+    is_first = first_of_each_place(device, csr)
+    if bool(is_first.all()):  # synchronizes
+        return replace(csr, is_canonical=True)
+    sums = kernels.sum_runs(device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype))  # synchronizes
+    return replace(kernels.keep_entries(device, csr, is_first), data=sums, is_canonical=True)
+
+
+def sorted_rows(device: Device, csr: Csr) -> Csr:
+    """Return the matrix with sorted rows, in which entries of one column keep their order. Synchronizes.
+
+    It is transposed twice: a transpose lists the entries of each of its rows in the order of the columns that they come
+    from.
+    """
+    kernels = kernels_of(device)
+    return kernels.csr_transpose(device, kernels.csr_transpose(device, csr))
+
+
+def first_of_each_place(device: Device, csr: Csr) -> Array:
+    """Return whether each entry of sorted rows is the first one in its row and column."""
+    rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+    is_first = device.xp.ones(csr.nnz, np.bool_)
+    is_first[1:] = (rows[1:] != rows[:-1]) | (csr.indices[1:] != csr.indices[:-1])
+    return is_first
+
+
+def computed(csr: Csr, dtype: Any) -> Csr:
+    """Return the matrix with values of the dtype in which results of `dtype` are computed.
+
+    Raises
+    ------
+    TypeError
+        If no kernel computes in `dtype`.
+    """
+    compute = compute_dtype(dtype)
+    if compute is None:
+        raise TypeError(f"no kernel computes in {np.dtype(dtype)}")
+    return csr if csr.dtype == compute else csr.with_data(csr.data.astype(compute))
+
+
+def in_common(*matrices: Csr) -> tuple[Csr, ...]:
+    """Return the matrices with index arrays of one dtype: int64 if any has it."""
+    dtype = matrices[0].indices.dtype
+    if all(part.indices.dtype == dtype for part in matrices):
+        return matrices
+    common = np.result_type(*(part.indices.dtype for part in matrices))
+    return tuple(part.with_index_dtype(common) for part in matrices)

@@ -1,0 +1,125 @@
+"""Entries of a matrix that are written: to places where it has entries, and to others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+
+__all__ = ["resized", "with_new_entries", "with_values_at"]
+
+_MAX_INT64 = np.iinfo(np.int64).max
+
+
+def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *, distinct: bool) -> Array:
+    """Return the values of a matrix after others were written to the positions of entries.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        Values of any dtype.
+    positions : array of int64
+        Negative ones are left out.
+    values : array
+        Of the dtype of the matrix: one for each position, or one for all of them.
+    distinct : bool
+        Whether no position is there twice. Otherwise the last value of each position counts.
+    """
+    if not distinct and values.size > 1:
+        last = _last_of_each(device, positions + 1, csr.nnz + 1)
+        positions, values = positions[last], values[last]
+    data = csr.data.copy()
+    kernels_of(device).put_values(device, data, positions, values)
+    return data
+
+
+def with_new_entries(
+    device: Device, csr: Csr, rows: Array, columns: Array, values: Array, *, distinct: bool, is_sorted: bool
+) -> Csr:
+    """Return a matrix with further entries, at places where it has none. Synchronizes if places are not distinct.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        Values of any dtype.
+    rows, columns : array of int64
+        In any order.
+    values : array
+        Of the dtype of the matrix: one for each place, or one for all of them.
+    distinct : bool
+        Whether no place is there twice. Otherwise the last value of each place counts.
+    is_sorted : bool
+        Whether columns rise within each row of the matrix; they then do in the result. Otherwise each row begins with
+        its new entries, as in SciPy.
+    """
+    xp = device.xp
+    if rows.size > 1:
+        order = _order_of_places(device, csr, rows, columns, distinct=distinct, by_columns=is_sorted)
+        rows, columns = rows[order], columns[order]
+        values = values[order] if values.size > 1 else xp.broadcast_to(values, rows.shape)
+    values = xp.ascontiguousarray(values)
+    inserted = kernels_of(device).insert_entries(device, csr, rows, columns, values, is_sorted)
+    return replace(inserted, is_canonical=csr.is_canonical and is_sorted)
+
+
+def _order_of_places(
+    device: Device, csr: Csr, rows: Array, columns: Array, *, distinct: bool, by_columns: bool
+) -> Array:
+    """Return the order of places by row, and by column if asked for, of repeated ones only the last."""
+    xp, kernels = device.xp, kernels_of(device)
+    if distinct and not by_columns:
+        return kernels.stable_order(device, rows, csr.num_rows)
+    bound = csr.num_rows * csr.num_cols
+    if bound <= _MAX_INT64:
+        places = rows * csr.num_cols + columns
+    else:  # The numbers of places overflow: number those that are there instead.
+        order = xp.lexsort(xp.stack([columns, rows]))
+        sorted_rows, sorted_columns = rows[order], columns[order]
+        is_next = xp.zeros(rows.size, np.int64)
+        is_next[1:] = (sorted_rows[1:] != sorted_rows[:-1]) | (sorted_columns[1:] != sorted_columns[:-1])
+        places = xp.empty_like(rows)
+        places[order], bound = xp.cumsum(is_next), int(rows.size)
+    if distinct:
+        return kernels.stable_order(device, places, bound)
+    order = _last_of_each(device, places, bound)
+    is_whole = order.size == rows.size and not by_columns
+    return kernels.stable_order(device, rows, csr.num_rows) if is_whole else order
+
+
+def _last_of_each(device: Device, numbers: Array, bound: int) -> Array:
+    """Return where each number, from 0 to ``bound - 1``, is there last, in the order of the numbers. Synchronizes."""
+    xp, order = device.xp, kernels_of(device).stable_order(device, numbers, bound)
+    ordered = numbers[order]
+    is_last = xp.ones(numbers.size, np.bool_)
+    is_last[:-1] = ordered[1:] != ordered[:-1]
+    return order[is_last]  # synchronizes
+
+
+def resized(device: Device, csr: Csr, shape: tuple[int, int]) -> Csr:
+    """Return the entries that lie within another shape. Synchronizes if rows or columns are cut off.
+
+    The result may share arrays with `csr`.
+    """
+    xp, (num_rows, num_cols) = device.xp, shape
+    indptr, indices, data = csr.indptr, csr.indices, csr.data
+    if num_rows < csr.num_rows:
+        indptr = indptr[: num_rows + 1].copy()
+        nnz = int(indptr[-1])  # synchronizes
+        indices, data = indices[:nnz].copy(), data[:nnz].copy()
+    elif num_rows > csr.num_rows:
+        last = xp.full(num_rows - csr.num_rows, csr.nnz, indptr.dtype)
+        indptr = xp.concatenate([indptr, last])
+    csr = Csr((num_rows, csr.num_cols), indptr, indices, data, csr.is_canonical)
+    if num_cols < csr.num_cols:
+        kept = kernels_of(device).keep_entries(device, csr, csr.indices < num_cols)
+        csr = replace(kept, is_canonical=csr.is_canonical)
+    return replace(csr, shape=shape)

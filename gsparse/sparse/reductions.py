@@ -1,0 +1,148 @@
+"""Sums and extremes of the rows, the columns and the whole of a matrix, as SciPy defines them.
+
+Arrays stay on the device. `longest` is the number of entries of the longest row; kernels cut rows that are much longer
+than the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+
+__all__ = [
+    "column_sums_on_host",
+    "extreme_of_rows",
+    "first_extreme",
+    "positions_of_rows",
+    "sum_of_all",
+    "sum_of_rows",
+]
+
+
+def sum_of_rows(device: Device, csr: Csr, longest: int, terms: str = "value") -> Array:
+    """Return the sum of the terms of each row (`gsparse.kernels.algebra.TERMS`). May synchronize.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        Values of a compute dtype, in any order within rows, with duplicates.
+    longest : int
+        Number of entries of the longest row.
+    terms : str
+        What is added up.
+
+    Returns
+    -------
+    array, shape (num_rows,)
+        int64, or floating-point numbers of at least the precision of the values.
+    """
+    return kernels_of(device).sum_entries(device, csr.indptr, csr.data, terms, longest)
+
+
+def sum_of_all(device: Device, data: Array, terms: str = "value") -> Array:
+    """Return the sum of the terms of all values, of which there is at least one, in an array of shape (1,)."""
+    return kernels_of(device).sum_entries(device, None, data, terms, int(data.size))
+
+
+def column_sums_on_host(csr: Csr, terms: str = "value") -> Array:
+    """Return the sum of the terms of each column, from arrays on the host, without a transposed matrix.
+
+    A GPU would need atomic operations for that, whose order is another in each run.
+    """
+    from gsparse.kernels.cpu.reductions import sum_columns  # imports numba, so only if needed
+
+    if terms == "nonzero":
+        return np.bincount(csr.indices[csr.data != 0], minlength=csr.num_cols)
+    values = csr.data if terms == "value" else np.abs(csr.data)
+    return sum_columns(csr, values * values if terms == "square" else values)
+
+
+def extreme_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
+    """Return the extreme of each row (`gsparse.kernels.algebra.EXTREMES`). May synchronize.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    csr : Csr
+        Values of a compute dtype, in canonical form.
+    longest : int
+        Number of entries of the longest row.
+    extreme : str
+        What is looked for.
+    explicit : bool
+        Whether only stored entries count, and not the zeros that are not stored.
+    unsigned : bool
+        Whether the values are the bits of uint64.
+
+    Returns
+    -------
+    array, shape (num_rows,)
+        0 for a row without entries.
+    """
+    full = 0 if explicit else csr.num_cols
+    return kernels_of(device).extreme_entries(device, csr.indptr, csr.data, extreme, longest, full, unsigned)
+
+
+def positions_of_rows(device: Device, csr: Csr, longest: int, extreme: str, explicit: bool, unsigned: bool) -> Array:
+    """Return the column of the first extreme of each row, 0 for a row without entries. May synchronize.
+
+    The parameters are those of `extreme_of_rows`.
+
+    Returns
+    -------
+    array of int64, shape (num_rows,)
+    """
+    xp, kernels = device.xp, kernels_of(device)
+    if not csr.nnz:
+        return xp.zeros(csr.num_rows, np.int64)
+    positions = kernels.extreme_positions(device, csr.indptr, csr.data, extreme, longest, unsigned)
+    if not explicit:
+        return kernels.extreme_columns(device, csr, positions, extreme, unsigned)
+    return xp.where(positions < 0, 0, csr.indices[positions]).astype(np.int64)
+
+
+def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype: np.dtype[Any]) -> int:
+    """Return where the first extreme of a matrix is: its place if the rows were one after the other. Synchronizes.
+
+    Parameters
+    ----------
+    csr : Csr
+        Of at least one entry; values of a compute dtype, in canonical form.
+    explicit : bool
+        Whether only stored entries count. The result is then, as in SciPy, a place among the stored entries.
+    dtype : dtype
+        Of the matrix, whose values `csr` has in a compute dtype.
+    """
+    kernels, unsigned = kernels_of(device), dtype == np.uint64
+    found = kernels.extreme_positions(device, None, csr.data, extreme, csr.nnz, unsigned)
+    position = int(found[0])  # synchronizes
+    if explicit:
+        return position
+    value = device.download(csr.data[position : position + 1]).astype(dtype)[0]  # synchronizes
+    rows = device.xp.searchsorted(csr.indptr, found.astype(csr.indptr.dtype), side="right")
+    row = int(rows[0]) - 1  # synchronizes
+    place = row * csr.num_cols + int(csr.indices[position])  # synchronizes
+    beyond_zero = value < 0 if extreme == "minimum" else value > 0
+    if beyond_zero or csr.nnz == csr.num_rows * csr.num_cols:
+        return place
+    missing = _first_missing(device, csr)
+    return min(place, missing) if value == 0 else missing
+
+
+def _first_missing(device: Device, csr: Csr) -> int:
+    """Return the first place without an entry. Synchronizes."""
+    xp = device.xp
+    row = int(xp.argmax(csr.indptr[1:] - csr.indptr[:-1] < csr.num_cols))  # synchronizes
+    begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])  # synchronizes
+    differs = csr.indices[begin:end] != xp.arange(end - begin)
+    column = int(differs.argmax()) if bool(differs.any()) else end - begin  # synchronizes
+    return row * csr.num_cols + column

@@ -1,0 +1,166 @@
+"""The action of the exponential, its table of norms, estimates of 1-norms, and the spectral radius."""
+
+from __future__ import annotations
+
+import warnings
+from decimal import Decimal, localcontext
+from math import comb, factorial
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+from gsparse import GpuSparseMatrix
+from gsparse.device.base import Device
+from gsparse.errors import ShapeError
+from gsparse.linalg import expm_multiply, onenormest, spectral_radius
+from gsparse.linalg.functions.expm_multiply import THETA
+from tests.linalg.problems import convection, laplacian
+from tests.support import DTYPES, host, on_device, random_values
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", [None, 1, 3])
+@pytest.mark.parametrize("scale", [0.02, 3.0])
+def test_the_action_equals_that_of_the_dense_exponential(
+    real_device: Device, dtype: Any, columns: int | None, scale: float
+) -> None:
+    S = sp.csr_array(-scale * convection(7, dtype), dtype=dtype)
+    shape = 49 if columns is None else (49, columns)
+    B = random_values(np.random.default_rng(0), shape, dtype)
+    expected = scipy.linalg.expm(S.toarray().astype(complex)) @ B
+    found = expm_multiply(GpuSparseMatrix(S, device=real_device), B)
+    assert (found.dtype, found.shape) == (dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, atol=300 * np.finfo(dtype).eps * abs(B).max())
+
+
+@pytest.mark.few(1)
+def test_expm_multiply_runs_on_every_device(device: Device) -> None:
+    S = sp.csr_array(-0.4 * laplacian(6))
+    B = on_device(device, random_values(np.random.default_rng(0), (36, 2), float))
+    found = expm_multiply(GpuSparseMatrix(S, device=device), B)
+    assert device.owns(found)
+    np.testing.assert_allclose(host(found), scipy.linalg.expm(S.toarray()) @ host(B), atol=1e-13)
+
+
+@pytest.mark.parametrize("num", [2, 5, 60])
+@pytest.mark.parametrize("endpoint", [True, False])
+@pytest.mark.parametrize("span", [(0, 1), (0.5, 2.0), (1.0, -0.5)])
+def test_evenly_spaced_times(real_device: Device, num: int, endpoint: bool, span: tuple[float, float]) -> None:
+    S = -0.5 * convection(6)
+    B = random_values(np.random.default_rng(1), (36, 2), float)
+    A = GpuSparseMatrix(S, device=real_device)
+    for b in (B, B[:, 0]):
+        found = expm_multiply(A, b, *span, num, endpoint)
+        assert found.shape == (num, *b.shape)
+        for t, X in zip(np.linspace(*span, num, endpoint), found, strict=True):
+            expected = scipy.linalg.expm(t * S.toarray()) @ b
+            np.testing.assert_allclose(X, expected, atol=1e-12 * max(abs(expected).max(), 1))
+
+
+def test_real_and_complex_mix(real_device: Device) -> None:
+    S, rng = convection(5), np.random.default_rng(2)
+    b = random_values(rng, 25, complex)
+    A = GpuSparseMatrix(S, device=real_device)
+    np.testing.assert_allclose(expm_multiply(A, b), scipy.linalg.expm(S.toarray()) @ b, rtol=1e-10)
+    H = sp.csr_array(1j * laplacian(5))
+    unitary = expm_multiply(GpuSparseMatrix(H, device=real_device), b.real)
+    assert np.linalg.norm(unitary) == pytest.approx(np.linalg.norm(b.real), rel=1e-13)
+
+
+def test_huge_and_tiny_values_are_not_mistaken_for_convergence(real_device: Device) -> None:
+    A = GpuSparseMatrix(sp.csr_array(sp.diags_array([4.0, 3.0, 1.0])), device=real_device)
+    for scale in (1.0, 1e-170, 1e170):
+        np.testing.assert_allclose(expm_multiply(A, np.full(3, scale)), scale * np.exp([4.0, 3.0, 1.0]), rtol=1e-12)
+    zero = expm_multiply(GpuSparseMatrix(sp.csr_array((5, 5)), device=real_device), np.arange(5.0))
+    np.testing.assert_array_equal(zero, np.arange(5.0))
+
+
+def test_operators_and_their_traces() -> None:
+    S, b = sp.csr_array(-1.0 * laplacian(5)), np.ones(25)
+    operator = sla.aslinearoperator(S)
+    expected = scipy.linalg.expm(S.toarray()) @ b
+    with pytest.warns(UserWarning, match="Trace of LinearOperator"):
+        np.testing.assert_allclose(expm_multiply(operator, b), expected, rtol=1e-10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(expm_multiply(operator, b, traceA=-100), expected, rtol=1e-10)
+        np.testing.assert_allclose(expm_multiply(S.toarray(), b), expected, rtol=1e-10)
+    with pytest.raises(ShapeError):
+        expm_multiply(S, np.ones(24))
+    with pytest.raises(ShapeError, match="square"):
+        expm_multiply(sp.csr_array((3, 4)), np.ones(4))
+    with pytest.raises(ValueError, match="at least two"):
+        expm_multiply(S, b, 0, 1, 1)
+
+
+def test_results_are_the_same_to_the_bit(device: Device) -> None:
+    A, b = GpuSparseMatrix(-0.3 * laplacian(6), device=device), np.linspace(0, 1, 36)
+    assert np.array_equal(expm_multiply(A, b), expm_multiply(A, b))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(np.float64, 53), (np.float32, 24)])
+def test_the_table_of_norms_follows_from_the_series(dtype: Any, bits: int) -> None:
+    table = THETA[np.dtype(dtype)]
+    assert list(table) == sorted(table)
+    assert list(table.values()) == sorted(table.values())
+    for degree in (1, 2, 5, 13, 30, 55):
+        below, above = (backward_error(degree, table[degree] * factor) for factor in (1, 1.002))
+        assert below <= Decimal(2) ** -bits < above
+
+
+def backward_error(degree: int, theta: float) -> Decimal:
+    """Return Σ |c_k|·θ^(k-1), where log(exp(-x)·T(x)) = Σ c_k·x^k for the Taylor polynomial T of this degree."""
+    last = degree + 120
+    with localcontext() as context:
+        context.prec = 60
+        a = {k: Decimal((-1) ** (k + degree) * comb(k - 1, degree)) / factorial(k) for k in range(degree + 1, last)}
+        c: dict[int, Decimal] = {}
+        for k in range(degree + 1, last):
+            products = (j * c[j] * a[k - j] for j in range(degree + 1, k - degree))
+            c[k] = a[k] - sum(products, Decimal(0)) / k
+        return sum((abs(value) * Decimal(theta) ** (k - 1) for k, value in c.items()), Decimal(0))
+
+
+# ---------------------------------------------------------------- norms
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("t", [1, 2, 5])
+def test_estimates_are_lower_bounds_within_a_factor_of_three(real_device: Device, dtype: Any, t: int) -> None:
+    for seed in range(8):
+        S = sp.csr_array(random_values(np.random.default_rng(seed), (40, 40), dtype))
+        exact = np.linalg.norm(S.toarray(), 1)
+        estimate, v, w = onenormest(GpuSparseMatrix(S, device=real_device), t, compute_v=True, compute_w=True)
+        assert exact / 3 <= estimate <= exact * (1 + 1e-5)
+        np.testing.assert_allclose(w, S @ v, rtol=1e-5, atol=1e-5)
+        assert np.linalg.norm(w, 1) == pytest.approx(estimate, rel=1e-5)
+        assert np.count_nonzero(v) == 1
+
+
+def test_large_matrices_of_one_sign_are_estimated_exactly(device: Device) -> None:
+    S = abs(convection(9))
+    assert onenormest(GpuSparseMatrix(S, device=device)) == pytest.approx(np.linalg.norm(S.toarray(), 1))
+
+
+def test_small_matrices_and_misuse() -> None:
+    S = sp.csr_array(np.arange(4.0).reshape(2, 2))
+    assert onenormest(GpuSparseMatrix(S, device="cpu")) == 4
+    assert onenormest(sla.aslinearoperator(laplacian(5))) == 8
+    with pytest.raises(ValueError, match="square"):
+        onenormest(sp.csr_array((3, 4)))
+    with pytest.raises(ValueError, match="at least 1"):
+        onenormest(S, 0)
+
+
+def test_spectral_radii(real_device: Device) -> None:
+    for S in (laplacian(14), convection(14), sp.csr_array(1j * convection(12)), -laplacian(3), sp.csr_array((20, 20))):
+        exact = abs(np.linalg.eigvals(S.toarray())).max()
+        assert spectral_radius(GpuSparseMatrix(S, device=real_device)) == pytest.approx(exact, rel=1e-5, abs=1e-12)
+    assert spectral_radius(laplacian(14), hermitian=True) == pytest.approx(7.9124, rel=1e-4)
+    assert spectral_radius(sp.csr_array((0, 0))) == 0
+    with pytest.raises(ShapeError):
+        spectral_radius(sp.csr_array((3, 4)))

@@ -1,0 +1,49 @@
+"""Random numbers of the tests: the fixture `rng`, and the option ``--seed``, which also controls Hypothesis.
+
+By default a test draws the same numbers in each run, so that no run fails by chance. ``--seed random``, which
+``.ci/whole`` uses, chooses a seed and prints it. ``--seed`` with that number repeats the random numbers of `rng`, and
+Hypothesis prints how to repeat an example of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from zlib import crc32
+
+import hypothesis
+import numpy as np
+import pytest
+
+__all__ = ["rng", "seed"]
+
+_DEFAULT = "0"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", default=_DEFAULT, help='the seed of random numbers, or "random" (default: %(default)s)')
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile("repeatable", derandomize=True)
+    if config.option.seed == _DEFAULT:
+        hypothesis.settings.load_profile("repeatable")
+    if config.option.seed == "random":
+        config.option.seed = str(secrets.randbelow(2**32))  # before pytest-xdist passes the options to its workers
+    if not config.option.seed.isdigit():
+        raise pytest.UsageError(f'--seed must be a number or "random", not {config.option.seed!r}')
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"random numbers: --seed {config.option.seed}"
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """Return the seed of this run."""
+    return int(pytestconfig.option.seed)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
+    """Return a generator of random numbers that depend on the seed of the run and on the name of the test."""
+    return np.random.default_rng([seed, crc32(request.node.nodeid.encode())])

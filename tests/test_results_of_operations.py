@@ -1,0 +1,95 @@
+"""Matrices that operations return: cheap until they have been multiplied often."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse.linalg
+from gsparse import GpuSparseMatrix
+from gsparse.device.base import Device
+from tests.support import assert_product, on_device
+
+
+@pytest.fixture
+def S() -> sp.csr_array:
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(150, 150))
+    return sp.csr_array(sp.kronsum(line, line))
+
+
+def sum_of(S: sp.csr_array, device: Device | str = "cpu") -> GpuSparseMatrix:
+    return GpuSparseMatrix(S, device=device) + GpuSparseMatrix(sp.eye_array(S.shape[0]), device=device)
+
+
+def test_a_result_is_examined_when_it_is_multiplied(device: Device, S: sp.csr_array) -> None:
+    small = sp.csr_array(S[:300, :300])
+    A = (sum_of(small, device) @ sum_of(small, device))[10:-10, 10:-10]
+    A.diagonal()
+    structure = A._prepared(transpose=False)[0].structure
+    assert "survey" not in vars(structure)
+    x = np.ones(A.shape[1])
+    A @ x
+    assert ("survey" in vars(structure)) is not device.is_host  # On a CPU, the first products need no examination.
+    for _ in range(60):
+        A @ x
+    assert "survey" in vars(structure)
+
+
+def test_a_result_gets_a_better_format_when_it_has_been_multiplied_often(S: sp.csr_array) -> None:
+    A, want = sum_of(S), GpuSparseMatrix(S + sp.eye_array(S.shape[0]), device="cpu").plan.format
+    x = np.random.default_rng(0).standard_normal(S.shape[0])
+    first = A.plan
+    assert first.format.startswith("csr_")
+    assert first.format != want
+    assert "result of an operation" in first.reason
+    products = [A @ x for _ in range(60)]
+    assert A.plan.format == want
+    assert "result of an operation" not in A.plan.reason
+    for product in products:
+        assert_product(product, sp.csr_array(S + sp.eye_array(S.shape[0])), x)
+
+
+def test_a_solver_asks_for_the_better_format_at_once(device: Device, S: sp.csr_array) -> None:
+    small = sp.csr_array(S[:300, :300])
+    A, b = sum_of(small, device), on_device(device, np.ones(300))
+    A @ b
+    assert A._prepared(transpose=False)[0].later_options is not None
+    _, info = gsparse.linalg.cg(A, b, rtol=1e-10)
+    assert info == 0
+    assert A._prepared(transpose=False)[0].later_options is None
+
+
+@pytest.mark.parametrize(
+    "derive", [lambda A: A.T, lambda A: A * 2.0, abs, lambda A: A.copy()], ids=["T", "2A", "abs", "copy"]
+)
+def test_matrices_derived_from_a_result_are_cheap_too(derive, S: sp.csr_array) -> None:
+    U = sp.csr_array(sp.triu(S))
+    A, x = derive(sum_of(U)), np.random.default_rng(1).standard_normal(S.shape[0])
+    assert "result of an operation" in A.plan.reason
+    want = sp.csr_array(derive(sp.csr_array(U + sp.eye_array(S.shape[0]))))
+    for _ in range(60):
+        assert_product(A @ x, want, x)
+    assert "result of an operation" not in A.plan.reason
+
+
+@pytest.mark.parametrize("options", [{"format": "csr_vector"}, {"expected_products": 5}], ids=str)
+def test_results_inherit_options_that_leave_no_choice(options, S: sp.csr_array) -> None:
+    A = GpuSparseMatrix(S, device="cpu", **options)
+    assert "result of an operation" not in (A + A).plan.reason
+
+
+def test_a_result_is_freed_with_its_last_reference(S: sp.csr_array) -> None:
+    A = sum_of(S)
+    A @ np.ones(S.shape[0])
+    gc.collect()
+    gc.disable()
+    try:
+        prepared = weakref.ref(A._prepared(transpose=False)[0])
+        del A
+        assert prepared() is None
+    finally:
+        gc.enable()

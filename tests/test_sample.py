@@ -1,0 +1,146 @@
+"""The quick choice of tests leaves out no test function and no value of a parameter, and hides nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.sample import covering, is_quick, quick_choice
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = (ROOT / "tests" / "mutation" / "__main__.py").read_text()
+
+
+@dataclass(eq=False)
+class Item:
+    """A test as pytest describes it."""
+
+    name: str
+    params: dict[str, Any] = field(default_factory=dict)
+    together: tuple[str, ...] = ()
+    whole: bool = False
+    timed: bool = False
+    few: int = 0
+
+    @property
+    def nodeid(self) -> str:
+        return f"{self.name}[{'-'.join(map(str, self.params.values()))}]"
+
+    @property
+    def callspec(self) -> Any:
+        return SimpleNamespace(params=self.params)
+
+    def iter_markers(self, name: str) -> list[Any]:
+        return [SimpleNamespace(args=(names,)) for names in self.together]
+
+    def get_closest_marker(self, name: str) -> Any:
+        value = getattr(self, name)
+        return SimpleNamespace(args=(value,)) if value else None
+
+
+def items_of(name: str = "test_it", **values: Any) -> list[Any]:
+    return [Item(name, dict(zip(values, combination, strict=True))) for combination in product(*values.values())]
+
+
+def config(args: tuple[str, ...] = ("tests", "gsparse"), **options: Any) -> Any:
+    option = SimpleNamespace(**{"whole": False, "keyword": "", "markexpr": "not xslow", "lf": False, **options})
+    return SimpleNamespace(option=option, args=list(args), getini=lambda name: ["tests", "gsparse"])
+
+
+def test_each_value_of_each_parameter_occurs_in_few_combinations() -> None:
+    items = items_of(format="abcdefg", dtype="wxyz", index="ij")
+    chosen = covering(items)
+    assert len(chosen) == 7
+    for name in ("format", "dtype", "index"):
+        assert {item.params[name] for item in chosen} == {item.params[name] for item in items}
+
+
+def test_the_choice_is_the_same_each_time_and_in_the_same_order() -> None:
+    items = items_of(format="abcdefg", dtype="wxyz")
+    assert covering(items) == covering(items)
+    assert [items.index(item) for item in covering(items)] == sorted(map(items.index, covering(items)))
+
+
+def test_names_that_are_parametrized_together_are_one_parameter() -> None:
+    items = [Item("test_it", {"a": a, "b": b}, together=("a, b",)) for a, b in product("pq", "rs")]
+    assert covering(items) == items
+
+
+def test_every_test_without_a_device_is_chosen() -> None:
+    items = [Item("test_it"), *items_of("test_more", format="abc", dtype="xyz")]
+    assert list(quick_choice(items)) == items
+
+
+def test_each_device_has_other_combinations_of_the_values() -> None:
+    items = items_of(device=("cpu", "emulated:32"), format="abc", dtype="xyz")
+    chosen = list(quick_choice(items))
+    pairs = {
+        device: {(i.params["format"], i.params["dtype"]) for i in chosen if i.params["device"] == device}
+        for device in ("cpu", "emulated:32")
+    }
+    assert all(len(found) == 3 for found in pairs.values())
+    assert pairs["cpu"] != pairs["emulated:32"]
+
+
+def test_a_few_test_functions_run_with_64_lanes() -> None:
+    items = [item for n in range(400) for item in items_of(f"test_{n}", device=("cpu", "emulated:64"))]
+    chosen = [item.params["device"] for item in quick_choice(items)]
+    assert chosen.count("cpu") == 400
+    assert 10 < chosen.count("emulated:64") < 40
+
+
+def test_tests_that_are_marked_whole_or_timed_are_left_out() -> None:
+    assert list(quick_choice([Item("test_slow", whole=True), Item("test_soon", timed=True)])) == []
+
+
+def test_tests_that_are_marked_few_are_spread_evenly_over_their_parameters() -> None:
+    items = [Item("test_it", {"device": device, "n": n}, few=3) for device in ("cpu", "gpu") for n in range(9)]
+    chosen = [(item.params["device"], item.params["n"]) for item in quick_choice(items)]
+    assert chosen == [("cpu", 0), ("cpu", 3), ("cpu", 6), ("gpu", 0), ("gpu", 3), ("gpu", 6)]
+
+
+def test_tests_that_mutation_testing_uses_are_not_marked() -> None:
+    files = {file for files in re.findall(r"\[(.*?)\]", LIST) for file in re.findall(r'"(tests/\w+\.py)"', files)}
+    assert "tests/test_plan.py" in files
+    for file in files:
+        for arguments in re.findall(
+            r"@pytest\.mark\.(?:few\(\d+\)|whole)\ndef \w+\((.*?)\)", (ROOT / file).read_text(), re.DOTALL
+        ):
+            assert "device" in arguments, file
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"whole": True}, {"keyword": "spmv"}, {"markexpr": "gpu"}, {"lf": True}, {"args": ("tests/test_plan.py",)}],
+    ids=str,
+)
+def test_a_command_line_that_selects_tests_runs_all_of_them(asked: dict[str, Any]) -> None:
+    assert is_quick(config())
+    assert not is_quick(config(**asked))
+
+
+@pytest.mark.whole
+def test_the_quick_choice_contains_every_test_function_that_is_not_marked() -> None:
+    def collected(*options: str) -> tuple[dict[str, int], str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        counts: dict[str, int] = defaultdict(int)
+        for line in done.stdout.splitlines():
+            if "::" in line:
+                counts[line.partition("[")[0]] += 1
+        return counts, done.stdout
+
+    (unmarked, _), (quick, summary) = collected("-m", "not xslow and not whole and not timed"), collected()
+    assert quick.keys() == unmarked.keys()
+    left_out = re.search(r"quick choice: (\d+) tests were left out; pytest --whole", summary)
+    assert left_out is not None
+    assert int(left_out[1]) > sum(unmarked.values()) - sum(quick.values()) > 0

@@ -1,12 +1,10 @@
-"""Warnings that are errors in tests: those of gsparse and its dependencies, but none of a user's plugins of pytest."""
+"""Warnings that are errors in tests: those of gsparse, with an option those of libraries, none of pytest's plugins."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.support import SOURCE_ROOT
 
@@ -47,20 +45,32 @@ def test_unraisable():
 """
 
 
-@pytest.fixture
-def outcomes(tmp_path: Path) -> list[str]:
-    """Outcomes of tests in a project with this one's settings and such a plugin."""
-    (tmp_path / "pyproject.toml").write_text((SOURCE_ROOT / "pyproject.toml").read_text())
-    (tmp_path / "pytest_plugin_of_a_user.py").write_text(PLUGIN)
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_some.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "pytest_plugin_of_a_user", "-rA", "-q", "tests"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    return [line for line in done.stdout.splitlines() if line.startswith(("PASSED", "FAILED", "INTERNAL"))]
+def outcomes(folder: Path, *options: str) -> list[str]:
+    """Return the outcomes of these tests in a project with this one's settings and such a plugin."""
+    (folder / "pyproject.toml").write_text((SOURCE_ROOT / "pyproject.toml").read_text())
+    (folder / "pytest_plugin_of_a_user.py").write_text(PLUGIN)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_some.py").write_text(TESTS)
+    (folder / "tests" / "library_warnings.py").write_text((SOURCE_ROOT / "tests" / "library_warnings.py").read_text())
+    plugins = ("-p", "pytest_plugin_of_a_user", "-p", "tests.library_warnings")
+    command = [sys.executable, "-m", "pytest", *plugins, "-rA", "-q", "tests/test_some.py", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("PASSED", "FAILED", "INTERNAL"))]
+    return sorted(line.partition(" - ")[0].replace("tests/test_some.py::test_", "") for line in lines)
 
 
-def test_a_plugin_that_warns_breaks_no_test_and_our_own_warnings_are_errors(outcomes: list[str]) -> None:
-    assert sorted(line.partition(" - ")[0].replace("tests/test_some.py::test_", "") for line in outcomes) == [
+def test_only_our_own_warnings_are_errors_by_default(tmp_path: Path) -> None:
+    assert outcomes(tmp_path) == [
+        "FAILED division",
+        "FAILED own_warning",
+        "PASSED nothing",
+        "PASSED unraisable",
+        "PASSED warning_of_scipy",
+    ]
+
+
+def test_with_the_option_warnings_of_libraries_are_errors_but_none_of_a_plugin(tmp_path: Path) -> None:
+    assert outcomes(tmp_path, "--library-warnings") == [
         "FAILED division",
         "FAILED own_warning",
         "FAILED unraisable",

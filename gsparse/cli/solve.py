@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     method.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help=chosen)
     method.add_argument("--precond", choices=("none", *PRECONDITIONERS), help="default: none, if --method is given")
     method.add_argument("--block-size", type=int, metavar="N", help=f"for block_jacobi (default: {_BLOCK_SIZE})")
-    tested_by_scipys = ", ".join(_RELATIVE_TO_MATRIX)
+    tested_by_scipys = ", ".join(sorted(_RELATIVE_TO_MATRIX))
     meaning = f"of the residual, relative to |b| ({tested_by_scipys}: SciPy's test, relative to |A| |x|; default: 1e-8)"
     method.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=meaning)
     method.add_argument("--maxiter", type=int, metavar="N", help="maximum number of iterations (default: the method's)")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
-from weakref import getweakrefcount
+from weakref import WeakSet, getweakrefcount
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,7 @@ class ArrayPair:
         self.on_device = on_device
         self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
+        self._aliases: WeakSet[Any] | None = None
         self.loans = 0
         self._lock = make_lock()
 
@@ -101,7 +102,7 @@ class ArrayPair:
         with self._lock:
             host = self._host_side()
             if self._reading is None or _memory(self._reading) is not host:
-                self._reading = alias_of(host)
+                self._reading = self._noted(alias_of(host))
                 self._reading.flags.writeable = False
             return self._reading
 
@@ -114,7 +115,7 @@ class ArrayPair:
                 # References are counted before the upload: if there are none then, nobody can write after it either.
                 on_loan = not self.frozen and held_elsewhere(self._host, self._own_references())
                 host = _native(self._host)
-                self.on_device = self.device.upload(np.conjugate(host) if self.conjugated else host)
+                self.on_device = self._noted(self.device.upload(np.conjugate(host) if self.conjugated else host))
                 self.lent = on_loan
             return self.on_device
 
@@ -129,7 +130,7 @@ class ArrayPair:
                 own = own.copy() if held_elsewhere(self._host, ours) else own
             # On the CPU both copies are the same memory, and lending it costs nothing.
             self._host = own if self.device.is_host else None
-            self.on_device = self.device.upload(own)
+            self.on_device = self._noted(self.device.upload(own))
             self.lent = self.was_lent = False
 
     def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
@@ -203,10 +204,16 @@ class ArrayPair:
             self._host = host
         return self._host
 
+    def _noted(self, array: Array) -> Array:
+        """Note that this array of ours may show the memory of the host copy, as the device copy of a CPU does."""
+        if isinstance(array, np.ndarray) and _memory(array) is not None:
+            self._aliases = WeakSet() if self._aliases is None else self._aliases
+            self._aliases.add(array.base)
+        return array
+
     def _own_references(self) -> int:
-        """Count our own references to the host copy: by the pair, the read-only view, on the CPU the device copy."""
-        aliases = (self._reading, self.on_device)
-        return 1 + sum(isinstance(alias, np.ndarray) and _memory(alias) is self._host for alias in aliases)
+        """Count our own references to the host copy: by the pair, and by each alias that something still uses."""
+        return 1 + sum(alias.owner is self._host for alias in self._aliases or ())
 
 
 def _memory(alias: npt.NDArray[Any]) -> Any:

@@ -153,10 +153,10 @@ def test_products_of_copies_count_in_the_total() -> None:
     before = gsparse.total_stats()
     for M in (A, A.copy(), A.T, 2 * A):
         M @ B
-    A.todia()
+    A.tolil()
     after = gsparse.total_stats()
     assert after.products - before.products == 4
-    assert after.host_operations - before.host_operations == {"todia": 1}
+    assert after.host_operations - before.host_operations == {"tolil": 1}
     assert A.stats.products == 1
     after.products = 0
     assert gsparse.total_stats().products > 0, "what was given is a copy"

@@ -101,6 +101,7 @@ def eigs(
         Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
         a product. 0 means machine precision.
     return_eigenvectors : bool, optional
+        Whether to return eigenvectors as well.
     Minv : operator, optional
         Solves with M (only if sigma is None).
     OPinv : operator, optional

@@ -102,6 +102,7 @@ def eigsh(
         Relative accuracy of the eigenvalues: the residual of a pair reaches ``tol * abs(λ)``, or the rounding errors of
         a product. 0 means machine precision.
     return_eigenvectors : bool, optional
+        Whether to return eigenvectors as well.
     Minv : operator, optional
         Solves with M (only if sigma is None).
     OPinv : operator, optional
@@ -144,8 +145,7 @@ def eigsh(
     .. [1] K. Wu, H. Simon, "Thick-restart Lanczos method for large symmetric eigenvalue problems", SIAM J. Matrix Anal.
        Appl. 22(2), 2000.
     .. [2] Y. Zhou, Y. Saad, "A Chebyshev-Davidson algorithm for large symmetric eigenproblems", SIAM J. Matrix Anal.
-    Appl.
-       29(3), 2007.
+       Appl. 29(3), 2007.
     .. [3] T. Ericsson, A. Ruhe, "The spectral transformation Lanczos method for the numerical solution of large sparse
        generalized symmetric eigenvalue problems", Math. Comp. 35, 1980.
 

@@ -51,7 +51,7 @@ def svds(
         Number of basis vectors; ``max(2 * k + 1, 20)`` by default.
     tol : float, optional
         Relative accuracy: the residuals of a triplet reach tol times its singular value, or rounding errors. 0 means
-        machine precision. (SciPy passes the square to ARPACK.)
+        machine precision. SciPy passes the square to ARPACK.
     which : {"LM", "SM"}, optional
         The largest or the smallest singular values.
     v0 : array, shape (min(M, N),), optional
@@ -96,13 +96,11 @@ def svds(
     References
     ----------
     .. [1] G. Golub, W. Kahan, "Calculating the singular values and pseudo-inverse of a matrix", SIAM J. Numer. Anal.
-    2(2),
-       1965.
+       2(2), 1965.
     .. [2] H. D. Simon, H. Zha, "Low-rank matrix approximation using the Lanczos bidiagonalization process with
        applications", SIAM J. Sci. Comput. 21(6), 2000.
     .. [3] J. Baglama, L. Reichel, "Augmented implicitly restarted Lanczos bidiagonalization methods", SIAM J. Sci.
-    Comput.
-       27(1), 2005.
+       Comput. 27(1), 2005.
 
     Examples
     --------

@@ -146,8 +146,7 @@ def expm_multiply(
     References
     ----------
     .. [1] A. H. Al-Mohy, N. J. Higham, "Computing the action of the matrix exponential, with an application to
-    exponential
-       integrators", SIAM J. Sci. Comput. 33(2), 2011.
+       exponential integrators", SIAM J. Sci. Comput. 33(2), 2011.
 
     Examples
     --------

@@ -47,6 +47,7 @@ def spectral_radius(
     Returns
     -------
     float
+        The magnitude, accurate to about `tol`.
 
     Raises
     ------

@@ -20,18 +20,26 @@ class SmoothedAggregation(MultigridPreconditioner):
     Parameters
     ----------
     matrix : SquareMatrix
+        The matrix of the finest level.
     setup : LevelSetup
+        Makes the levels, and makes them again for other values.
     cycle_index : int
         How often a cycle visits the next coarser level.
 
     Attributes
     ----------
-    aggregates : list of array of int32, shape (num_nodes,)
-        For each level but the coarsest: the aggregate of each node, -1 for none. On the device.
-    block_sizes : list of int
-        For each of these levels: the number of rows of a node.
     seconds : dict
         The seconds of each phase of the latest set-up or update.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import amg
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(1000, 1000))
+    >>> M = amg(GpuSparseMatrix(S.tocsr(), device="cpu"))
+    >>> len(M.aggregates[0]), M.block_sizes[0]
+    (1000, 1)
     """
 
     def __init__(self, matrix: SquareMatrix, setup: LevelSetup, cycle_index: int) -> None:
@@ -48,10 +56,12 @@ class SmoothedAggregation(MultigridPreconditioner):
 
     @property
     def aggregates(self) -> list[Array]:
+        """For each level but the coarsest: the aggregate of each node, -1 for none. On the device."""
         return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
 
     @property
     def block_sizes(self) -> list[int]:
+        """For each level but the coarsest: the number of rows of a node."""
         return [
             self._setup.num_candidates if depth else self._setup.options.block_size
             for depth in range(len(self.aggregates))

@@ -110,11 +110,11 @@ def store(
     parts = (on_device(device, part) for part in (S.indptr, S.indices, S.data))
     csr = Csr(S.shape, *parts)
     structure = Structure.of(device, csr)
-    entries = Entries(structure, csr, compute, True)
+    entries = Entries(structure, csr, compute)
     if values != "shared":
         codes, table = write_down(values, S.data, compute)
-        entries.values = Values(*(None if a is None else on_device(device, a) for a in (codes, table)))
-        entries.patterns = None
+        encoded = Values(*(None if a is None else on_device(device, a) for a in (codes, table)))
+        entries._made |= {"values": encoded, "patterns": None}
     if format != PATTERN:
         places, lay = {
             "ellpack": ("ellpack_columns", structure.plain_ellpack_columns),

@@ -16,7 +16,7 @@ from gsparse.errors import FormatError
 from gsparse.formats import FORMATS
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
-from gsparse.formats.registry import Storage, find_format, names_of, register, unregister
+from gsparse.formats.registry import PLAIN, Storage, find_format, names_of, register, unregister
 from gsparse.formats.row_stats import MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, choose_fastest, make_plan, rank, threads_per_row
@@ -56,15 +56,15 @@ MATRICES = pytest.mark.parametrize("stats", [STENCIL, SKEWED, HUGE], ids=["stenc
 MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "cpu"])
 
 
-def storages_of(stats: RowStats, *, pattern: bool = False) -> dict[str, Storage]:
+def storages_of(stats: RowStats, *, pattern: bool = False) -> dict[str, tuple[Storage, ...]]:
     """Return the storage of an uncompressed matrix in each format, as `gsparse.products.storage` would describe it."""
     places = {"ellpack": stats.num_rows * stats.max_length, "blocked_ellpack": stats.blocked_stored}
     storages = {}
     for name in KERNELS[:-1]:
         positions = places.get(name, stats.nnz)
-        storages[name] = Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1))
+        storages[name] = (Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1)),)
     if pattern:
-        storages["row_pattern"] = Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000)
+        storages["row_pattern"] = (Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000),)
     return storages
 
 
@@ -254,15 +254,39 @@ def test_the_first_of_two_equally_fast_candidates_is_chosen() -> None:
 @MODELS
 @MATRICES
 @pytest.mark.parametrize("format", KERNELS[:-1])
-def test_fewer_bytes_are_never_predicted_slower(stats: RowStats, model: Any, format: str) -> None:
+def test_fewer_bytes_in_the_same_encoding_are_never_predicted_slower(stats: RowStats, model: Any, format: str) -> None:
     plain = storages_of(stats)
-    less = plain | {format: replace(plain[format], nbytes=plain[format].nbytes // 2)}
+    less = plain | {format: (replace(plain[format][0], nbytes=plain[format][0].nbytes // 2),)}
     one, other = (
         next(c for c in plan_of(stats, storages, model=model).candidates if c.format == format)
         for storages in (plain, less)
     )
     assert other.nbytes < one.nbytes
     assert other.seconds <= one.seconds
+
+
+@MODELS
+def test_values_are_looked_up_in_a_table_only_where_reading_fewer_bytes_saves_more(model: Any) -> None:
+    for scale, compresses in ((1e-3, False), (1.0, True)):  # The small matrix stays in the cache.
+        rows, stored = int(STENCIL.num_rows * scale), int(STENCIL.blocked_stored * scale)
+        stats = replace(STENCIL, num_rows=rows, num_cols=rows, nnz=stored, blocked_stored=stored, split_stored=stored)
+        plain = Storage("int32", "float64", stored, 12 * stored, encoding=PLAIN)
+        coded = Storage("int32", "uint8 of 200", stored, 5 * stored, has_codes=True, table_bytes=1600)
+        plan = plan_of(stats, {"ellpack": (coded, plain)}, model=model, format="ellpack")
+        assert plan.chosen.storage == (coded if compresses else plain)
+
+
+def test_a_matrix_is_stored_in_the_encoding_that_its_plan_shows(device: Device, rng: np.random.Generator) -> None:
+    values = rng.standard_normal(200)
+    S = sp.random_array((3000, 3000), density=0.003, format="csr", rng=rng)
+    S.data = rng.choice(values, S.nnz)
+    for compress in (True, "columns", "values", False):
+        A = GpuSparseMatrix(S, device=device, expected_products=10**5, compress=compress)
+        storage, stored = A.plan.chosen.storage, A.stored
+        if A.plan.format != "row_pattern":
+            assert (str(stored.columns.codes.dtype), stored.values.describe()) == (storage.columns, storage.values)
+        assert compress in (True, "columns") or not storage.has_bases
+        assert compress in (True, "values") or not storage.has_codes
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
@@ -387,7 +411,7 @@ def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device)
     plan = GpuSparseMatrix(S, device=device, expected_products=products).plan
     model = GPU_MODEL if device.kind == "gpu" else CPU_MODEL
     assert plan.device == device.name
-    storages = {c.format: c.storage for c in plan.candidates}
+    storages = {c.format: (c.storage,) for c in plan.candidates}
     options = {"device": device.name, "lanes": device.lanes, "value_bytes": 8, "expected_products": products}
     assert plan == make_plan(plan.stats, storages, model=model, **options)
     assert set(gsparse.FORMATS) == {"auto", *storages}
@@ -404,7 +428,7 @@ def test_terms_that_a_format_does_not_count_cost_nothing() -> None:
     costs = {"gpu": KernelModel(fixed=1.0, byte=0.0, step=1.0, chunk=1.0, sorted=1.0)}
     register(replace(find_format("ellpack"), name="uncounted", layout="uncounted", costs=costs, terms=lambda *_: {}))
     try:
-        plan = plan_of(STENCIL, {"uncounted": Storage("int32", "float64", 7, 84)}, format="uncounted")
+        plan = plan_of(STENCIL, {"uncounted": (Storage("int32", "float64", 7, 84),)}, format="uncounted")
     finally:
         unregister("uncounted")
     assert plan.chosen.seconds == 1.0

@@ -47,7 +47,7 @@ def predicted(format: str, stats: RowStats, storage: Storage | None = None, **te
     storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
     options: dict[str, Any] = {"device": "gpu:0", "lanes": 32, "model": model, "value_bytes": 8, "format": format}
     with patch.dict(REGISTRY, {format: replace(find_format(format), costs=costs)}):
-        return make_plan(stats, {format: storage}, **options).chosen
+        return make_plan(stats, {format: (storage,)}, **options).chosen
 
 
 def count(term: str, format: str, stats: RowStats, storage: Storage | None = None) -> float:
@@ -84,20 +84,19 @@ def test_only_bytes_beyond_the_cache_are_streamed(format: str, nbytes: int, stre
 
 @EVERY_FORMAT
 @pytest.mark.parametrize(
-    ("columns", "values", "term", "looked_up"),
+    ("has_bases", "has_codes", "term", "looked_up"),
     [
-        ("int32", "float32", "coded", False),
-        ("uint8", "all equal", "coded", False),
-        ("int64", "uint8 of 5", "coded", True),
-        ("int64", "uint16 of 999", "narrow", False),
-        ("uint8", "float64", "narrow", True),
-        ("uint16", "uint8 of 5", "narrow", True),
+        (True, False, "coded", False),
+        (False, True, "coded", True),
+        (False, True, "narrow", False),
+        (True, False, "narrow", True),
+        (True, True, "narrow", True),
     ],
 )
 def test_positions_cost_more_if_values_or_columns_must_be_looked_up(
-    format: str, columns: str, values: str, term: str, looked_up: bool
+    format: str, has_bases: bool, has_codes: bool, term: str, looked_up: bool
 ) -> None:
-    storage = Storage(columns, values, 44_000_000, 10**8)
+    storage = Storage("uint8 of 5", "uint8 of 5", 44_000_000, 10**8, has_bases=has_bases, has_codes=has_codes)
     assert count(term, format, SHORT, storage) == looked_up * 44_000_000
 
 

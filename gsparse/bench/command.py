@@ -13,6 +13,7 @@ from typing import Any
 
 import gsparse
 from gsparse.bench import report, scaling
+from gsparse.bench.assembled import assembled_names
 from gsparse.bench.columns import LAYOUTS
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, all_problems, find_problem
 from gsparse.bench.records import Run
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problems = parser.add_argument_group("problems")
     problems.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
     problems.add_argument("--all", action="store_true", help="all model problems, and real matrices from 1e5 nonzeros")
+    problems.add_argument("--assembled", action="store_true", help="finite-element matrices (needs scikit-fem)")
     problems.add_argument("--list", action="store_true", help="print the names of the problems, and stop")
     problems.add_argument("--cpu-scaling", action="store_true", help="the CPU over sizes, threads and both dtypes")
     problems.add_argument("--sizes", type=_counts, metavar="N,N", help="nonzeros for --cpu-scaling (1e3,...,1e8)")
@@ -94,7 +96,7 @@ def execute(options: argparse.Namespace) -> tuple[Run, list[Problem]] | None:
         If the command cannot run as given. They are raised before anything is measured, and lead to exit code 2.
     """
     if options.list:
-        names = dict.fromkeys([*MODEL_PROBLEMS, *(problem.name for problem in all_problems(0))])
+        names = dict.fromkeys([*MODEL_PROBLEMS, *assembled_names(), *(problem.name for problem in all_problems(0))])
         print("\n".join(names))
         return None
     check_outputs(options)
@@ -125,9 +127,13 @@ def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
         yield from scaling.scaling_problems(fit)
     if options.all:
         yield from all_problems()
+    if options.assembled:
+        yield from map(find_problem, assembled_names())
     yield from [find_problem(name) for name in options.names]
-    if not (options.cpu_scaling or options.all or options.names):
-        raise UsageError("name a file or a problem, or give --all or --cpu-scaling; --list prints the names")
+    if not (options.cpu_scaling or options.all or options.assembled or options.names):
+        raise UsageError(
+            "name a file or a problem, or give --all, --assembled or --cpu-scaling; --list prints the names"
+        )
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse.bench.assembled import assemble, assembled_names, parse_name
 from gsparse.device.dtypes import Array
 from gsparse.sparse.construction import read_file
 
@@ -188,7 +189,7 @@ def real_matrix(name: str) -> sp.csr_array:
 
 
 def find_problem(name: str) -> Problem:
-    """Return the problem with this name: a model problem, a file, or a matrix in `matrix_folder`.
+    """Return the problem with this name: a model problem, an assembled one, a file, or one in `matrix_folder`.
 
     Raises
     ------
@@ -197,12 +198,16 @@ def find_problem(name: str) -> Problem:
     """
     if name in MODEL_PROBLEMS:
         return Problem(name, MODEL_PROBLEMS[name])
+    assembled = parse_name(name)
+    if assembled is not None:
+        discretisation, entries, displaced = assembled
+        return Problem(name, lambda xp: _from_host(assemble(discretisation, entries, displaced=displaced), xp))
     path = Path(name)
     if not path.is_file():
         path = matrix_folder() / f"{name}.npz"
     if path.is_file():
         return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_file(path), xp))
-    known = [*MODEL_PROBLEMS, *(p.stem for p in _real_files())]
+    known = [*MODEL_PROBLEMS, *assembled_names(), *(p.stem for p in _real_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; similar names: {', '.join(map(repr, close))}" if close else ""
     folder = f", nor a matrix in {matrix_folder()}" if matrix_folder().is_dir() else ""

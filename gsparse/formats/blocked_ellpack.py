@@ -186,14 +186,14 @@ def _describe(matrix: Preparation[SlicesStructure], level: AnalysisLevel) -> Sto
     columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
     if level:
         positions, offsets, _ = structure.slice_stats
-        columns = structure.slice_column_dtype if matrix.compress else columns
+        columns = structure.slice_column_dtype if matrix.encoding.columns else columns
     values = matrix.values if level else matrix.plain_values
     return describe_positions(columns, values, positions, offsets, lanes)
 
 
 def _build(matrix: Preparation[SlicesStructure]) -> BlockedEllpack:
     structure, csr, slices = matrix.structure, matrix.structure.csr, matrix.structure.slices
-    columns = structure.slice_columns if matrix.compress else Columns(structure.plain_slice_columns())
+    columns = structure.slice_columns if matrix.encoding.columns else Columns(structure.plain_slice_columns())
     values = matrix.values.rearranged(lambda codes: structure.lay_out(codes, slices, 0))
     return BlockedEllpack(csr.shape, csr.nnz, slices, columns, values)
 
@@ -220,13 +220,15 @@ BLOCKED_ELLPACK = StorageFormat(
     terms=_terms,
     costs={
         "gpu": KernelModel(
-            fixed=2.01 * MICROSECOND,
-            byte=0.49e-13,
-            stream=1.8e-13,
-            step=0.202 * MICROSECOND,
-            chunk=0.21e-9,
-            sorted=6.01e-12,
-            coded=0.483e-12,
+            fixed=2.45 * MICROSECOND,
+            byte=1.09e-13,
+            stream=1.08e-13,
+            step=0.168 * MICROSECOND,
+            chunk=7e-10,
+            sorted=4.33e-12,
+            coded=3.91e-13,
+            narrow=4.3e-13,
+            table=2.59e-12,
             setup=8.0,
         ),
         "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.1e-9, coded=0.13e-9, setup=20.0),

@@ -26,6 +26,7 @@ __all__ = [
     "LOADS_PER_ROUND",
     "MICROSECOND",
     "SCALAR_LENGTH",
+    "TABLE_BYTES",
     "_CHUNK_ENTRIES",
     "KernelModel",
     "num_chunks",
@@ -35,6 +36,8 @@ __all__ = [
 MICROSECOND = 1e-6
 # Number of entries that a thread loads at once. `KernelModel.step` was fitted with this number.
 LOADS_PER_ROUND = 4
+# Size of a table of values, in bytes, from which on looking a value up takes the time `KernelModel.table`.
+TABLE_BYTES = 65_536
 # Number of entries in a chunk of a long row.
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
@@ -70,6 +73,9 @@ class KernelModel:
         order.
     coded, narrow : float
         Time per position whose value is looked up in a table, and per position whose column is relative to a base.
+    table : float
+        Time per position if the table of values, or of shared rows, takes `TABLE_BYTES` or more; less if it is smaller.
+        A small table stays in the first-level cache.
     run, run_entry : float
         Time per row whose pattern differs from that of the row before it, and per entry of such a row. Rows that follow
         with the same pattern share this cost.
@@ -88,6 +94,7 @@ class KernelModel:
     sorted: float = 0.0
     coded: float = 0.0
     narrow: float = 0.0
+    table: float = 0.0
     run: float = 0.0
     run_entry: float = 0.0
     setup: float = 0.0

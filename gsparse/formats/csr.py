@@ -274,7 +274,7 @@ class CsrStructure(Protocol):
 def _describe(matrix: Preparation[CsrStructure], level: AnalysisLevel) -> Storage:
     structure = matrix.structure
     columns: np.dtype[Any] = np.dtype(structure.csr.indices.dtype)
-    if level and matrix.compress:
+    if level and matrix.encoding.columns:
         columns = structure.csr_column_dtype
     values = matrix.values if level else matrix.plain_values
     pointers = int(structure.csr.indptr.nbytes)
@@ -295,7 +295,7 @@ def _build(
 
     def build(matrix: Preparation[CsrStructure]) -> CsrEntries:
         structure, csr, schedule = matrix.structure, matrix.structure.csr, schedule_of(matrix.structure)
-        columns = structure.csr_columns if matrix.compress else Columns(csr.indices)
+        columns = structure.csr_columns if matrix.encoding.columns else Columns(csr.indices)
         return CsrEntries(csr.shape, csr.nnz, csr.indptr, columns, matrix.values, schedule)
 
     return build
@@ -347,12 +347,15 @@ CSR_SCALAR = StorageFormat(
     terms=_scalar_terms,
     costs={
         "gpu": KernelModel(
-            fixed=1.51 * MICROSECOND,
-            byte=1.98e-13,
-            row=1.13e-12,
-            step=0.113 * MICROSECOND,
-            stride=0.0783e-12,
-            chunk=0.085e-9,
+            fixed=2.04 * MICROSECOND,
+            byte=2.07e-14,
+            stream=1.02e-13,
+            row=8.23e-12,
+            step=0.221 * MICROSECOND,
+            chunk=1.33e-10,
+            coded=1.91e-13,
+            narrow=5.08e-13,
+            table=1.73e-12,
         ),
         "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.33e-9, narrow=0.1e-9),
     },
@@ -366,12 +369,15 @@ CSR_VECTOR = replace(
     terms=_vector_terms,
     costs={
         "gpu": KernelModel(
-            fixed=1.45 * MICROSECOND,
-            byte=2.18e-13,
-            position=0.413e-12,
-            row=3.94e-12,
-            step=0.0986 * MICROSECOND,
-            chunk=0.21e-9,
+            fixed=1.93 * MICROSECOND,
+            byte=1.38e-13,
+            stream=9.16e-14,
+            row=1.06e-12,
+            step=0.497 * MICROSECOND,
+            stride=4.28e-14,
+            chunk=1.52e-10,
+            coded=1.39e-12,
+            narrow=3.26e-13,
         ),
         "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.31e-9, row=0.6e-9, narrow=0.1e-9),
     },
@@ -388,7 +394,18 @@ CSR_ADAPTIVE = replace(
     pieces=("csr_columns", "row_blocks"),
     terms=_adaptive_terms,
     costs={
-        "gpu": KernelModel(fixed=2.19 * MICROSECOND, byte=2.13e-13, position=2.06e-12, chunk=0.248e-9, setup=20.0),
+        "gpu": KernelModel(
+            fixed=3.39 * MICROSECOND,
+            byte=6.55e-14,
+            stream=2.79e-13,
+            row=4.38e-12,
+            stride=1.53e-13,
+            chunk=1.4e-07,
+            coded=9.57e-13,
+            narrow=7.75e-13,
+            table=2.7e-12,
+            setup=20.0,
+        ),
         "cpu": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.33e-9, row=0.1e-9, setup=2.0),
     },
 )
@@ -401,7 +418,18 @@ CSR_SPLIT = replace(
     pieces=("csr_columns", "tiles"),
     terms=_split_terms,
     costs={
-        "gpu": KernelModel(fixed=4.78 * MICROSECOND, byte=1.39e-13, position=1.82e-12, row=6.64e-12, setup=20.0),
+        "gpu": KernelModel(
+            fixed=5.83 * MICROSECOND,
+            byte=1.7e-13,
+            stream=1.11e-13,
+            position=4.83e-13,
+            row=1.3e-11,
+            stride=9.27e-14,
+            coded=9.73e-13,
+            narrow=1.06e-12,
+            table=3.3e-12,
+            setup=20.0,
+        ),
         "cpu": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.34e-9, setup=2.0),
     },
 )

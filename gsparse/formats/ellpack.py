@@ -103,7 +103,7 @@ def _fits(stats: RowStats) -> bool:
 def _encodes_columns(matrix: Preparation[EllpackStructure]) -> bool:
     """Return whether columns are encoded. If most positions are padding they are not, to save the memory for it."""
     rows, positions = matrix.structure.rows, matrix.structure.rows.max_length * matrix.structure.pitch
-    return matrix.compress and positions <= max(_MAX_ANALYZED_POSITIONS, MAX_PADDING * rows.nnz)
+    return matrix.encoding.columns and positions <= max(_MAX_ANALYZED_POSITIONS, MAX_PADDING * rows.nnz)
 
 
 def _column_dtype(matrix: Preparation[EllpackStructure], level: AnalysisLevel) -> np.dtype[Any]:
@@ -123,7 +123,7 @@ def _column_dtype(matrix: Preparation[EllpackStructure], level: AnalysisLevel) -
 
 def _describe(matrix: Preparation[EllpackStructure], level: AnalysisLevel) -> Storage:
     structure = matrix.structure
-    columns = _column_dtype(matrix, level if matrix.compress else AnalysisLevel.NONE)
+    columns = _column_dtype(matrix, level if matrix.encoding.columns else AnalysisLevel.NONE)
     values = matrix.values if level else matrix.plain_values
     positions = structure.rows.max_length * structure.pitch
     return describe_positions(columns, values, positions, 0, structure.device.lanes)
@@ -146,12 +146,14 @@ ELLPACK = StorageFormat(
     pieces=("ellpack_columns",),
     costs={
         "gpu": KernelModel(
-            fixed=1.42 * MICROSECOND,
-            byte=0.3e-13,
-            stream=1.6e-13,
-            row=3.59e-12,
-            step=0.304 * MICROSECOND,
-            coded=0.182e-12,
+            fixed=1.63 * MICROSECOND,
+            byte=5.88e-14,
+            stream=1.54e-13,
+            row=2.18e-12,
+            step=0.366 * MICROSECOND,
+            coded=2.05e-13,
+            narrow=4.21e-13,
+            table=1.32e-12,
             setup=6.0,
         ),
         "cpu": KernelModel(fixed=2e-6, byte=2.9e-11, position=0.25e-9, row=0.3e-9, setup=20.0),

@@ -87,6 +87,11 @@ class Values:
         """Dtype of the plain values or of the table."""
         return np.dtype((self.codes if self.table is None else self.table).dtype)  # type: ignore[union-attr]
 
+    @property
+    def has_codes(self) -> bool:
+        """Whether there are several values in a table, so that each position looks its value up."""
+        return self.table is not None and self.codes is not None
+
     def describe(self) -> str:
         """Return how the values are stored, for the table of a plan.
 

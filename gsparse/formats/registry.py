@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -22,8 +23,11 @@ from gsparse.formats.launch import Launch
 from gsparse.formats.row_stats import RowStats
 
 __all__ = [
+    "COMPRESSED",
+    "PLAIN",
     "REGISTRY",
     "AnalysisLevel",
+    "Encoding",
     "Preparation",
     "Storage",
     "StorageFormat",
@@ -48,6 +52,40 @@ class AnalysisLevel(IntEnum):
 
 
 @dataclass(frozen=True)
+class Encoding:
+    """Which parts of a matrix may be stored in fewer bytes than CSR takes.
+
+    Fewer bytes take less time to read, but decoding them takes instructions. What is faster depends on the device, and
+    on whether the matrix stays in a cache.
+
+    Attributes
+    ----------
+    columns : bool
+        Whether columns are stored relative to a base, in one or two bytes, if they are close enough to each other.
+    values : bool
+        Whether values are stored as indices into a table of the distinct ones, once if all are equal, or in half the
+        precision if that represents each of them exactly.
+    """
+
+    columns: bool
+    values: bool
+
+    def within(self) -> tuple[Encoding, ...]:
+        """Return all encodings that compress nothing else than this one does, itself first.
+
+        Examples
+        --------
+        >>> [(e.columns, e.values) for e in Encoding(columns=True, values=True).within()]
+        [(True, True), (True, False), (False, True), (False, False)]
+        """
+        options = [(True, False) if allowed else (False,) for allowed in (self.columns, self.values)]
+        return tuple(Encoding(*choice) for choice in product(*options))
+
+
+COMPRESSED, PLAIN = Encoding(True, True), Encoding(False, False)
+
+
+@dataclass(frozen=True)
 class Storage:
     """How one format would store the entries of a matrix.
 
@@ -62,6 +100,14 @@ class Storage:
     runs : (int, int)
         Only for row patterns on a CPU: the number of rows whose pattern differs from that of the row before, and the
         number of entries of these rows.
+    has_bases : bool
+        Whether columns are stored relative to a base, which a product adds.
+    has_codes : bool
+        Whether values are stored as indices into a table, in which a product looks them up.
+    table_bytes : int
+        Bytes of the table of values, or of the rows that row patterns share. Positions read it again and again.
+    encoding : Encoding
+        What may be compressed. Storages of one format with different encodings are different candidates.
     """
 
     columns: str
@@ -69,6 +115,10 @@ class Storage:
     num_stored: int
     nbytes: int
     runs: tuple[int, int] = (0, 0)
+    has_bases: bool = False
+    has_codes: bool = False
+    table_bytes: int = 0
+    encoding: Encoding = COMPRESSED
 
 
 class Preparation(Protocol[S_co]):
@@ -84,13 +134,13 @@ class Preparation(Protocol[S_co]):
         ...
 
     @property
-    def compress(self) -> bool:
-        """Whether the matrix may be stored in fewer bytes than CSR takes."""
+    def encoding(self) -> Encoding:
+        """Which parts of the matrix may be stored in fewer bytes."""
         ...
 
     @property
     def values(self) -> Values:
-        """The values in CSR's order, compressed where `compress` is true. Synchronizes."""
+        """The values in CSR's order, compressed where `encoding.values` is true. Synchronizes."""
         ...
 
     @property
@@ -286,6 +336,9 @@ def describe_positions(columns: np.dtype[Any], values: Values, positions: int, o
     run : int
         Number of positions that share a base.
     """
-    bases = 4 * -(-positions // run) if columns.kind == "u" else 0
+    has_bases = columns.kind == "u"
+    bases = 4 * -(-positions // run) if has_bases else 0
     nbytes = other_bytes + positions * columns.itemsize + bases + values.nbytes_at(positions)
-    return Storage(dtype_name(columns), values.describe(), positions, nbytes)
+    table_bytes = 0 if values.table is None else int(values.table.nbytes)
+    name = dtype_name(columns)
+    return Storage(name, values.describe(), positions, nbytes, (0, 0), has_bases, values.has_codes, table_bytes)

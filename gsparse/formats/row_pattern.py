@@ -115,7 +115,11 @@ class Patterns:
 
     def nbytes(self, itemsize: int = 0) -> int:
         """Return the bytes of the codes, row pointers and offsets, and of values of `itemsize` bytes each."""
-        return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.num_entries * (4 + itemsize)
+        return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.table_bytes(itemsize)
+
+    def table_bytes(self, itemsize: int = 0) -> int:
+        """Return the bytes of the offsets, and of values of this size, of all patterns."""
+        return self.num_entries * (4 + itemsize)
 
 
 class PatternStats(NamedTuple):
@@ -183,11 +187,19 @@ def _describe(matrix: PatternPreparation, level: AnalysisLevel) -> Storage | Non
         return None
     if matrix.patterns is not None:
         rows = f"{matrix.patterns.num_patterns} rows"
-        nbytes = matrix.patterns.nbytes(matrix.compute.itemsize)
-        return Storage(rows, rows, structure.rows.nnz, nbytes, matrix.patterns.runs)
-    rows, values = f"{structure.pattern_stats.num_patterns} rows", matrix.values.describe()
-    positions, nbytes = structure.rows.blocked_stored, matrix.bytes_with_own_values
-    return Storage(rows, values, positions, nbytes, structure.pattern_stats.runs)
+        shared, itemsize = matrix.patterns, matrix.compute.itemsize
+        nbytes, table_bytes = shared.nbytes(itemsize), shared.table_bytes(itemsize)
+        return Storage(rows, rows, structure.rows.nnz, nbytes, runs=shared.runs, table_bytes=table_bytes)
+    stats, values, positions = structure.pattern_stats, matrix.values, structure.rows.blocked_stored
+    return Storage(
+        f"{stats.num_patterns} rows",
+        values.describe(),
+        positions,
+        matrix.bytes_with_own_values,
+        has_codes=values.has_codes,
+        table_bytes=0 if values.table is None else int(values.table.nbytes),
+        runs=stats.runs,
+    )
 
 
 def _build(matrix: PatternPreparation) -> RowPattern:
@@ -226,11 +238,13 @@ ROW_PATTERN = StorageFormat(
     only_compressed=True,
     costs={
         "gpu": KernelModel(
-            fixed=1.74 * MICROSECOND,
-            byte=1.02e-13,
-            stream=0.98e-13,
-            row=2.59e-12,
-            step=0.231 * MICROSECOND,
+            fixed=1.95 * MICROSECOND,
+            byte=7.75e-14,
+            stream=1.37e-13,
+            row=3.63e-12,
+            step=0.317 * MICROSECOND,
+            coded=4.65e-13,
+            table=8.16e-13,
             setup=20.0,
         ),
         "cpu": KernelModel(

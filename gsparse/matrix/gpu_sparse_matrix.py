@@ -83,9 +83,10 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     expected_products : int, optional
         How many products the matrix is expected to serve, 1000 by default. A conversion of the format has to pay off
         within that number.
-    compress : bool, optional
-        Whether products may read less than CSR holds, without loss: narrower columns, row patterns, dictionaries of
-        values, float32 where every value survives. True by default.
+    compress : bool, "columns" or "values", optional
+        Whether products may read less than CSR holds, without loss: narrower columns and row patterns ("columns"),
+        tables of distinct values and float32 where every value survives ("values"), or both (True, the default). With
+        ``format="auto"``, a part is compressed only if that is predicted to be faster; with a certain format, always.
     tune : bool or "lazy", optional
         Time the two to four best candidates when the first product is asked for. With "lazy", time them in the first
         products, each of which may then round differently. The times are stored on disk (``GSPARSE_CACHE_DIR``) for

@@ -7,12 +7,12 @@ constants of the prediction are those of each format (`gsparse.formats.registry`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gsparse.errors import FormatError
-from gsparse.formats.costs import SCALAR_LENGTH
+from gsparse.formats.costs import SCALAR_LENGTH, TABLE_BYTES
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
 from gsparse.formats.registry import Storage, choices, find_format
 from gsparse.formats.row_stats import RowStats
@@ -145,7 +145,7 @@ def threads_per_row(length: float, lanes: int, num_rows: int = _DEVICE_THREADS) 
 
 def make_plan(
     stats: RowStats,
-    storages: Mapping[str, Storage],
+    storages: Mapping[str, Sequence[Storage]],
     *,
     device: str,
     lanes: int,
@@ -160,8 +160,9 @@ def make_plan(
     Parameters
     ----------
     stats : RowStats
-    storages : mapping of format to Storage
-        The formats in which the matrix can be stored.
+    storages : mapping of format to sequence of Storage
+        The formats in which the matrix can be stored, each in one or several encodings. Only the best one of each
+        format becomes a candidate.
     device : str
         Name of the device, for the table.
     lanes : int
@@ -184,7 +185,10 @@ def make_plan(
     check_request(format, threads_per_block)
     allowed = [each.name for each in choices(format)]
     launch = Launch(threads_per_block, threads_per_row(stats.typical_length, lanes, stats.num_rows))
-    candidates = tuple(_candidate(n, s, stats, model, value_bytes, launch) for n, s in storages.items())
+    candidates = tuple(
+        rank([_candidate(name, s, stats, model, value_bytes, launch) for s in encoded], expected_products)[0]
+        for name, encoded in storages.items()
+    )
     ranked = rank([c for c in candidates if c.format in allowed], expected_products)
     if not ranked:
         raise find_format(allowed[0]).refusal()
@@ -239,8 +243,9 @@ def _terms(
         "stride": positions * min(stats.mean_length, SCALAR_LENGTH),
         "chunk": 0,
         "sorted": 0,
-        "coded": positions * storage.values.startswith("uint"),
-        "narrow": positions * storage.columns.startswith("uint"),
+        "coded": positions * storage.has_codes,
+        "narrow": positions * storage.has_bases,
+        "table": positions * min(storage.table_bytes / TABLE_BYTES, 1.0),
         "run": storage.runs[0],
         "run_entry": storage.runs[1],
     }

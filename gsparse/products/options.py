@@ -10,13 +10,14 @@ import numpy as np
 
 from gsparse.errors import FormatError
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK
+from gsparse.formats.registry import Encoding
 from gsparse.plan.choice import EXPECTED_PRODUCTS, check_request
 
 __all__ = ["MatrixOptions"]
 
 # The valid values of the options that have only a few.
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "compress": (False, True),
+    "compress": (False, True, "columns", "values"),
     "tune": (False, True, "lazy"),
     "symmetric": (None, True, False, "hermitian"),
 }
@@ -42,9 +43,14 @@ class MatrixOptions:
     format: str = "auto"
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK
     expected_products: int = EXPECTED_PRODUCTS
-    compress: bool = True
+    compress: bool | Literal["columns", "values"] = True
     tune: bool | Literal["lazy"] = False
     symmetric: bool | Literal["hermitian"] | None = None
+
+    @property
+    def encoding(self) -> Encoding:
+        """What `compress` allows."""
+        return Encoding(columns=self.compress in (True, "columns"), values=self.compress in (True, "values"))
 
     def __post_init__(self) -> None:
         check_request(self.format, self.threads_per_block)

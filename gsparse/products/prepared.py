@@ -20,11 +20,11 @@ from gsparse.device.locks import make_lock
 from gsparse.errors import FormatError
 from gsparse.formats import Csr, RowPattern, Stored
 from gsparse.formats.launch import Launch, Panel
-from gsparse.formats.registry import Storage, choices, find_format, names_of
+from gsparse.formats.registry import PLAIN, Encoding, Storage, choices, find_format, names_of
 from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import Plan, choose_fastest, make_plan
+from gsparse.plan.choice import Candidate, Plan, choose_fastest, make_plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 from gsparse.plan.cost_model import MACHINE_MODELS, MachineModel
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
@@ -210,7 +210,7 @@ class PreparedMatrix:
             plan = replace(plan, reason=f"{plan.reason}; will be timed {when} (unless its times are stored)")
         return plan
 
-    def _storages(self, allowed: list[str], entries: Entries) -> dict[str, Storage]:
+    def _storages(self, allowed: list[str], entries: Entries) -> dict[str, tuple[Storage, ...]]:
         """Describe how each candidate for a plan would store the matrix. Synchronizes."""
         if not self._leaves_choice:
             return entries.storages(allowed)
@@ -246,8 +246,9 @@ class PreparedMatrix:
     def _entries_of(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
         entries = self._entries.get((storage, compute))
         if entries is None:
-            compress = self.options.compress and (not self._leaves_choice or self._is_worth_analyzing)
-            entries = Entries(self.structure, self.values_as(storage), compute, compress)
+            compresses = not self._leaves_choice or self._is_worth_analyzing
+            encoding = self.options.encoding if compresses else PLAIN
+            entries = Entries(self.structure, self.values_as(storage), compute, encoding)
             self._entries[storage, compute] = entries
         return entries
 
@@ -272,7 +273,7 @@ class PreparedMatrix:
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         if self.later_options is not None and self._request != "auto":  # The rows need not be examined.
             launch = Launch(self.options.threads_per_block)
-            product = self._product_of(self._request, launch, storage, compute)
+            product = self._product_of(self._request, launch, PLAIN, storage, compute)
         else:
             product = self._planned_product(self.plan(storage, compute), storage, compute)
         if self.later_options is not None:
@@ -285,25 +286,30 @@ class PreparedMatrix:
         self.device.synchronize()  # synchronizes
         return product
 
-    def _product_of(self, format: str, launch: Launch, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
-        stored = self._entries_of(storage, compute).stored(format)
+    def _product_of(
+        self, format: str, launch: Launch, encoding: Encoding, storage: np.dtype[Any], compute: np.dtype[Any]
+    ) -> Product:
+        stored = self._entries_of(storage, compute).encoded(encoding).stored(format)
         own_kernel = find_format(format).kernels.get(self.device.kind)
         bind = kernels_of(self.device).SPMV[format] if own_kernel is None else own_kernel
         multiply = bind(self.device, stored, compute, launch)
         return Product(multiply, format, stored, (compute.type(1), compute.type(0)))
 
+    def _candidate_product(self, candidate: Candidate, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
+        return self._product_of(candidate.format, candidate.launch, candidate.storage.encoding, storage, compute)
+
     def _planned_product(self, plan: Plan, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         """Build the product that a plan chooses, or that times decide on: remembered, measured now, or by and by."""
         if not self._is_to_be_timed:
-            return self._product_of(plan.format, plan.launch, storage, compute)
+            return self._candidate_product(plan.chosen, storage, compute)
         key = key_of(self.device, plan, (storage, compute))
         times = recall(key, [c.format for c in plan.candidates])
         if times is not None:
             plan = self._plans[storage, compute] = choose_fastest(plan, times, "measured before")
-            return self._product_of(plan.format, plan.launch, storage, compute)
+            return self._candidate_product(plan.chosen, storage, compute)
         names = formats_to_time(plan, self.options.expected_products)
-        launches = {c.format: c.launch for c in plan.candidates}
-        products = {name: self._product_of(name, launches[name], storage, compute) for name in names}
+        candidates = {c.format: c for c in plan.candidates}
+        products = {name: self._candidate_product(candidates[name], storage, compute) for name in names}
 
         def decide(times: dict[str, float]) -> None:
             remember(key, times)

@@ -7,9 +7,8 @@ needed, and is kept.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Stored, Values
-from gsparse.formats.registry import REGISTRY, AnalysisLevel, Storage, find_format
+from gsparse.formats.registry import COMPRESSED, REGISTRY, AnalysisLevel, Encoding, Storage, StorageFormat, find_format
 from gsparse.formats.row_pattern import Patterns
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.dictionary import find_dictionary
@@ -40,30 +39,47 @@ class Entries:
         The arrays, with values of the dtype in which products read them.
     compute : dtype
         The dtype in which products compute.
-    compress : bool
-        Whether the matrix may be stored in fewer bytes than CSR takes.
+    encoding : Encoding
+        Which parts of the matrix may be stored in fewer bytes than CSR takes.
     """
 
     structure: Structure
     csr: Csr
     compute: np.dtype[Any]
-    compress: bool
+    encoding: Encoding = COMPRESSED
+    # What has been made, by name. The same matrix with other encodings shares it (`encoded`).
+    _made: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    @cached_property
+    def encoded(self, encoding: Encoding) -> Entries:
+        """Return the same matrix for another encoding. Both share what either has made."""
+        return self if encoding == self.encoding else replace(self, encoding=encoding)
+
+    @property
     def values(self) -> Values:
-        """The values in CSR's order, compressed without loss where `compress` is true. Synchronizes."""
-        if not self.compress:
+        """The values in CSR's order, compressed without loss where `encoding.values` is true. Synchronizes."""
+        if not self.encoding.values:
             return self.plain_values
-        return compress_values(self.structure.device, self.csr.data, self.compute)
+        if "values" not in self._made:
+            self._made["values"] = compress_values(self.structure.device, self.csr.data, self.compute)
+        values: Values = self._made["values"]
+        return values
 
     @property
     def plain_values(self) -> Values:
         """The values in CSR's order, not compressed."""
         return Values(self.csr.data)
 
-    @cached_property
+    @property
     def patterns(self) -> Patterns | None:
         """The distinct rows by offsets and values, or None if values of each row's own take less. Synchronizes."""
+        if not self.encoding.values:
+            return None
+        if "patterns" not in self._made:
+            self._made["patterns"] = self._find_patterns()
+        patterns: Patterns | None = self._made["patterns"]
+        return patterns
+
+    def _find_patterns(self) -> Patterns | None:
         if self.structure.pattern_stats is None:
             return None
         device, itemsize = self.structure.device, self.compute.itemsize
@@ -92,23 +108,37 @@ class Entries:
         offsets, values = kernels_of(device).gather_rows(device, self.csr, *rows, with_values)
         return offsets, None if values is None else _cast(device, values, self.compute)
 
-    def storages(self, analyzed: Collection[str]) -> dict[str, Storage]:
+    def storages(self, analyzed: Collection[str]) -> dict[str, tuple[Storage, ...]]:
         """Describe how each format that fits would store the matrix. Synchronizes.
 
         Parameters
         ----------
         analyzed : collection of str
             Names of the formats for which the matrix is analyzed (`AnalysisLevel`). The other formats are described
-            from the row statistics alone.
+            from the row statistics alone. If there are several, each is described with all encodings that `encoding`
+            allows, so that the plan can choose among them.
         """
         storages = {}
         level = AnalysisLevel.FULL if len(analyzed) == 1 else AnalysisLevel.SHARED
         for name, format in REGISTRY.items():
             if self.structure.device.kind in format.costs and format.fits(self.structure.rows):
-                storage = format.describe(self, level if name in analyzed else AnalysisLevel.NONE)
-                if storage is not None:
-                    storages[name] = storage
+                is_compared = level is AnalysisLevel.SHARED and name in analyzed
+                encodings = self.encoding.within() if is_compared else (self.encoding,)
+                described = self._describe(format, level if name in analyzed else AnalysisLevel.NONE, encodings)
+                if described:
+                    storages[name] = described
         return storages
+
+    def _describe(
+        self, format: StorageFormat, level: AnalysisLevel, encodings: Sequence[Encoding]
+    ) -> tuple[Storage, ...]:
+        """Describe a format with each of these encodings, but only once where two of them store the same."""
+        described: dict[tuple[str, str], Storage] = {}
+        for encoding in encodings:
+            storage = format.describe(self.encoded(encoding), level)
+            if storage is not None:
+                described.setdefault((storage.columns, storage.values), replace(storage, encoding=encoding))
+        return tuple(described.values())
 
     def stored(self, format: str) -> Stored:
         """Build the arrays of a format. Synchronizes.

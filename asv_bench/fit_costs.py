@@ -1,0 +1,223 @@
+"""Measure what each storage format costs on this machine, and fit the constants of the prediction to it.
+
+    python asv_bench/fit_costs.py measure TIMES.json [NAME ...]   times of every format in every encoding
+    python asv_bench/fit_costs.py fit TIMES.json [...]            constants for `costs` of each format (KernelModel)
+    python asv_bench/fit_costs.py choose TIMES.json [...]         how good the choices of today's constants are
+
+A matrix is stored in each format four times: with columns and values compressed, only columns, only values, neither.
+Encodings that store the same are timed once. ``measure`` runs on the device of ``--device``; on a CPU, ``--threads``
+says with how many threads. Without names, it measures the assembled matrices of ``gsparse bench --assembled``.
+
+The fit is a non-negative least squares of relative errors. A format that is far from the best one of its matrix counts
+less: its exact time does not change the choice. It is repeated with larger weights where the choice was wrong, and the
+constants with which the choices lose the least time are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+import gsparse
+from gsparse.bench.assembled import assembled_names
+from gsparse.bench.peers import load
+from gsparse.bench.problems import find_problem
+from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
+from gsparse.device.select import get_device
+from gsparse.errors import FormatError
+from gsparse.formats.registry import REGISTRY
+from gsparse.plan.choice import _terms
+from gsparse.plan.cost_model import MACHINE_MODELS
+
+COMPRESS = (True, "columns", "values", False)
+# A format whose predicted or measured time is this much longer than the best one's is not measured, or hardly counts.
+MAX_RATIO = 8.0
+REPEATS = 9
+# The name of the terms that a processor computes. With several threads, each computes a part of them.
+COMPUTED = ("position", "row", "coded", "narrow", "table", "run", "run_entry", "stride", "chunk", "sorted", "step")
+# A choice that takes at most this part longer than the best one counts as the best.
+NEAR = 0.05
+# Fits of which the best one counts. After each, the rows of wrong choices get a larger weight.
+ROUNDS = 30
+
+
+def storages_of(loaded: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield matrices in each format and encoding, with their candidates, each different storage once."""
+    base = gsparse.GpuSparseMatrix(loaded.arrays[:3], shape=loaded.shape, device=loaded.device)
+    fastest = min(c.seconds for c in base.plan.candidates)
+    for name in REGISTRY:
+        seen = set()
+        for compress in COMPRESS:
+            try:
+                A = gsparse.GpuSparseMatrix(base, device=loaded.device, format=name, compress=compress)
+                candidate = A.plan.chosen
+            except FormatError:
+                break
+            storage = candidate.storage
+            key = (storage.columns, storage.values)
+            if key in seen or candidate.seconds > MAX_RATIO * fastest or candidate.padding_ratio > 4:
+                continue
+            seen.add(key)
+            yield A, candidate
+
+
+def measure(loaded: Any, threads: tuple[int, ...], clock: GpuClock | None) -> Iterator[dict[str, Any]]:
+    """Yield a row for each storage and number of threads."""
+    device = loaded.device
+    model = MACHINE_MODELS[device.kind]
+    prepared = [(A, c, device.xp.empty(loaded.shape[0], loaded.dtype)) for A, c in storages_of(loaded)]
+    for count in threads:
+        if clock is None:
+            gsparse.set_num_threads(count)
+        samplers: dict[int, Sampler] = {}
+        for number, (A, _, y) in enumerate(prepared):
+            launch = partial(A.matvec, loaded.x, out=y)
+            samplers[number] = clock.kernel_sampler(launch) if clock else call_sampler(launch, device.synchronize)
+        times = medians(samplers, REPEATS)
+        for number, (A, candidate, _) in enumerate(prepared):
+            seconds = times[number]
+            if isinstance(seconds, Exception):
+                continue
+            terms = _terms(candidate.format, candidate.storage, candidate.nbytes, A.plan.stats, model, candidate.launch)
+            storage = candidate.storage
+            encoding = f"{storage.columns} {storage.values}"
+            yield {"matrix": loaded.name, "nnz": loaded.nnz, "dtype": str(loaded.dtype), "format": candidate.format,
+                   "encoding": encoding, "kind": device.kind, "threads": count, "terms": terms,
+                   "seconds": seconds}  # fmt: skip
+    if clock is not None:
+        samplers.clear()
+        clock.recycle()
+
+
+def read(paths: list[Path]) -> list[dict[str, Any]]:
+    return [row for path in paths for row in json.loads(path.read_text())]
+
+
+def by_matrix(rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row["matrix"], row["dtype"], row["kind"], row["threads"]].append(row)
+    return groups
+
+
+class Fit:
+    """Constants of all formats of one kind of device, fitted to rows with weights."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows, self.groups = rows, by_matrix(rows)
+        self.constants: dict[str, dict[str, float]] = {}
+        best = {key: min(row["seconds"] for row in group) for key, group in self.groups.items()}
+        self.weight = {id(row): best[key] / row["seconds"] for key, group in self.groups.items() for row in group}
+        self._systems = {name: self._system(name) for name in sorted({row["format"] for row in rows})}
+
+    def _system(self, format: str) -> tuple[list[dict[str, Any]], list[str], Any, Any]:
+        rows = [row for row in self.rows if row["format"] == format]
+        names = [name for name in rows[0]["terms"] if any(row["terms"][name] for row in rows)]
+        counts = [[row["terms"][name] / shared_by(row, name) for name in names] for row in rows]
+        return rows, names, np.array(counts), np.array([row["seconds"] for row in rows])
+
+    def solve(self) -> None:
+        """Find the constants for today's weights."""
+        for format, (rows, names, counts, seconds) in self._systems.items():
+            factors = np.array([self.weight[id(row)] for row in rows]) / seconds
+            scaled = counts * factors[:, None]
+            norms = scaled.max(axis=0)
+            solution, _ = nnls(scaled / norms, seconds * factors)
+            self.constants[format] = dict(zip(names, solution / norms, strict=True))
+
+    def predict(self, row: dict[str, Any]) -> float:
+        constants = self.constants[row["format"]]
+        return sum(constants.get(name, 0.0) * n / shared_by(row, name) for name, n in row["terms"].items())
+
+    def loss(self) -> float:
+        """Return how much time wrong choices lose, and give both rows of each wrong choice a larger weight."""
+        loss = 0.0
+        for group in self.groups.values():
+            best, chosen = min(group, key=lambda row: row["seconds"]), min(group, key=self.predict)
+            factor = chosen["seconds"] / best["seconds"]
+            loss += math.log(factor) + NEAR * (factor > 1 + NEAR)
+            for row in (best, chosen) if factor > 1 + NEAR else ():
+                self.weight[id(row)] *= 1.3
+        return loss
+
+
+def shared_by(row: dict[str, Any], term: str) -> int:
+    """Return the number of threads that share the work of a term."""
+    return row["threads"] if row["kind"] == "cpu" and term in COMPUTED else 1
+
+
+def fit(rows: list[dict[str, Any]]) -> None:
+    """Print the constants with which the choices lose the least time, out of fits with different weights."""
+    for kind in sorted({row["kind"] for row in rows}):
+        of_kind, best = Fit([row for row in rows if row["kind"] == kind]), (math.inf, {})
+        for _ in range(ROUNDS):
+            of_kind.solve()
+            constants, loss = dict(of_kind.constants), of_kind.loss()
+            best = min(best, (loss, constants), key=lambda pair: pair[0])
+        of_kind.constants = best[1]
+        for format, constants in best[1].items():
+            print(f"{kind:4}{format:16} " + ", ".join(f"{n}={c:.3g}" for n, c in constants.items() if c))
+        print_choices(of_kind.rows, of_kind.predict)
+
+
+def predicted(row: dict[str, Any]) -> float:
+    """Return the time that today's constants predict."""
+    kernel = REGISTRY[row["format"]].costs[row["kind"]]
+    return float(sum(getattr(kernel, term) * count for term, count in row["terms"].items()))
+
+
+def print_choices(rows: list[dict[str, Any]], predict: Callable[[dict[str, Any]], float]) -> None:
+    """Print each choice that is not nearly the best one, and how many are."""
+    results = defaultdict(list)
+    for key, group in sorted(by_matrix(rows).items()):
+        best, chosen = min(row["seconds"] for row in group), min(group, key=predict)
+        factor = chosen["seconds"] / best
+        results[key[1:]].append(factor)
+        if factor > 1 + NEAR:
+            winner = min(group, key=lambda row: row["seconds"])
+            print(f"{key[0]:48} {key[1]:8} {key[2]} {key[3]:2} {factor:5.2f}  {chosen['format']} {chosen['encoding']}"
+                  f"  best {winner['format']} {winner['encoding']} {best * 1e6:.1f} µs")  # fmt: skip
+    for key, factors in results.items():
+        near = sum(f <= 1 + NEAR for f in factors)
+        mean = math.exp(sum(map(math.log, factors)) / len(factors))
+        print(f"{key}: within 5 % on {near} of {len(factors)}, mean {mean:.3f}, worst {max(factors):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("measure", "fit", "choose"))
+    parser.add_argument("paths", nargs=1, type=Path, metavar="TIMES.json")
+    parser.add_argument("names", nargs="*", help="matrices to measure, or more files")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", action="append", choices=("float64", "float32"))
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options = parser.parse_args()
+    if options.action != "measure":
+        rows = read([*options.paths, *map(Path, options.names)])
+        return fit(rows) if options.action == "fit" else print_choices(rows, predicted)
+    device, rows = get_device(options.device), []
+    with device.active():
+        clock = GpuClock(device.xp) if device.kind == "gpu" else None
+        for name in options.names or assembled_names():
+            for dtype in options.dtype or ["float64"]:
+                try:
+                    loaded = load(find_problem(name), device, dtype)
+                    rows += measure(loaded, (1,) if clock else tuple(options.threads), clock)
+                except Exception as error:  # The other matrices are still measured.
+                    print(f"{name}, {dtype}: {type(error).__name__}: {error}", flush=True)
+                options.paths[0].write_text(json.dumps(rows))
+                print(f"{name}, {dtype}: {len(rows)} figures", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from gsparse.errors import FormatError
 from gsparse.formats import FORMATS
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK
-from gsparse.formats.registry import PLAIN, Storage, find_format, names_of, register, unregister
+from gsparse.formats.registry import Storage, find_format, names_of, register, unregister
 from gsparse.formats.row_stats import MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import EXPECTED_PRODUCTS, Candidate, choose_fastest, make_plan, rank, threads_per_row
@@ -263,17 +263,6 @@ def test_fewer_bytes_in_the_same_encoding_are_never_predicted_slower(stats: RowS
     )
     assert other.nbytes < one.nbytes
     assert other.seconds <= one.seconds
-
-
-@MODELS
-def test_values_are_looked_up_in_a_table_only_where_reading_fewer_bytes_saves_more(model: Any) -> None:
-    for scale, compresses in ((1e-3, False), (1.0, True)):  # The small matrix stays in the cache.
-        rows, stored = int(STENCIL.num_rows * scale), int(STENCIL.blocked_stored * scale)
-        stats = replace(STENCIL, num_rows=rows, num_cols=rows, nnz=stored, blocked_stored=stored, split_stored=stored)
-        plain = Storage("int32", "float64", stored, 12 * stored, encoding=PLAIN)
-        coded = Storage("int32", "uint8 of 200", stored, 5 * stored, has_codes=True, table_bytes=1600)
-        plan = plan_of(stats, {"ellpack": (coded, plain)}, model=model, format="ellpack")
-        assert plan.chosen.storage == (coded if compresses else plain)
 
 
 def test_a_matrix_is_stored_in_the_encoding_that_its_plan_shows(device: Device, rng: np.random.Generator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 
 from gsparse.formats import FORMATS
-from gsparse.formats.costs import KernelModel
-from gsparse.formats.registry import REGISTRY, Storage, find_format
+from gsparse.formats.costs import TABLE_BYTES, KernelModel
+from gsparse.formats.registry import PLAIN, REGISTRY, Storage, find_format
 from gsparse.formats.row_stats import RowStats, share_above
 from gsparse.kernels import gpu
 from gsparse.plan.choice import Candidate, make_plan
@@ -40,14 +41,17 @@ RAGGED = replace(SHORT, max_length=5000, blocked_stored=900_000_000, split_store
 RAGGED = replace(RAGGED, long_entries=100_000)
 
 
-def predicted(format: str, stats: RowStats, storage: Storage | None = None, **terms: float) -> Candidate:
-    """Predict the time of a product if only these terms take time."""
+def predicted(
+    format: str, stats: RowStats, storage: Storage | Sequence[Storage] | None = None, **terms: float
+) -> Candidate:
+    """Predict the time of a product if only these terms take time. Out of several storages, the best one counts."""
     costs = {"test": KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
     model = MachineModel("test", LONG_LENGTH, (RESIDENT, STREAMED), 0.0)
     storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
+    encoded = (storage,) if isinstance(storage, Storage) else storage
     options: dict[str, Any] = {"device": "gpu:0", "lanes": 32, "model": model, "value_bytes": 8, "format": format}
     with patch.dict(REGISTRY, {format: replace(find_format(format), costs=costs)}):
-        return make_plan(stats, {format: (storage,)}, **options).chosen
+        return make_plan(stats, {format: encoded}, **options).chosen
 
 
 def count(term: str, format: str, stats: RowStats, storage: Storage | None = None) -> float:
@@ -98,6 +102,21 @@ def test_positions_cost_more_if_values_or_columns_must_be_looked_up(
 ) -> None:
     storage = Storage("uint8 of 5", "uint8 of 5", 44_000_000, 10**8, has_bases=has_bases, has_codes=has_codes)
     assert count(term, format, SHORT, storage) == looked_up * 44_000_000
+
+
+@EVERY_FORMAT
+def test_values_are_looked_up_only_where_reading_fewer_bytes_saves_more(format: str) -> None:
+    plain = Storage("int32", "float64", SHORT.nnz, 12 * SHORT.nnz, encoding=PLAIN)
+    coded = Storage("int32", "uint8 of 200", SHORT.nnz, 5 * SHORT.nnz, has_codes=True, table_bytes=1600)
+    for cost, best in ((6.9, coded), (7.1, plain)):  # A code takes seven bytes less than a value.
+        assert predicted(format, SHORT, (coded, plain), byte=1.0, coded=cost).storage is best
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize(("table_bytes", "part"), [(0, 0.0), (TABLE_BYTES // 4, 0.25), (2 * TABLE_BYTES, 1.0)])
+def test_a_large_table_costs_more_up_to_a_limit(format: str, table_bytes: int, part: float) -> None:
+    storage = Storage("int32", "uint16 of 999", 44_000_000, 10**8, has_codes=True, table_bytes=table_bytes)
+    assert count("table", format, SHORT, storage) == part * 44_000_000
 
 
 @EVERY_FORMAT

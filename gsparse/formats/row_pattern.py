@@ -238,13 +238,14 @@ ROW_PATTERN = StorageFormat(
     only_compressed=True,
     costs={
         "gpu": KernelModel(
-            fixed=1.95 * MICROSECOND,
-            byte=7.75e-14,
-            stream=1.37e-13,
-            row=3.63e-12,
-            step=0.317 * MICROSECOND,
-            coded=4.65e-13,
-            table=8.16e-13,
+            fixed=2 * MICROSECOND,
+            byte=4.15e-14,
+            stream=1.44e-13,
+            position=2.39e-13,
+            row=2.59e-12,
+            step=0.278 * MICROSECOND,
+            coded=6.58e-13,
+            table=3.34e-13,
             setup=20.0,
         ),
         "cpu": KernelModel(

@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def measure_cg() -> Iterator[Row]:
         A, theirs, b = peers_of(poisson(n, variable=variable))
         times = [
             iteration(lambda k, T=T, solve=solve, b=b: solve(T, b, rtol=0.0, maxiter=k), LENGTHS[n])
-            for T, solve in ((A, cg), (theirs, cula.cg))
+            for T, solve in ((A, partial(cg, full_output=True)), (theirs, cula.cg))
         ]
         name = f"CG, 7-point {n}^3{', variable' if variable else ''}"
         yield row(name, times[0], "cupyx cg", times[1], "µs", GOALS["CG", n, variable])
@@ -134,7 +135,7 @@ def measure_gmres() -> Iterator[Row]:
         cycles = tuple(max(1, length // RESTART) for length in LENGTHS[n])
 
         def ours(k: int, dtype: Any = None, A: Any = A, b: Any = b) -> Any:
-            return gmres(A, b, rtol=0.0, restart=RESTART, maxiter=k, basis_dtype=dtype)
+            return gmres(A, b, rtol=0.0, restart=RESTART, maxiter=k, basis_dtype=dtype, full_output=True)
 
         def cupyx(k: int, T: Any = theirs, b: Any = b) -> Any:
             return cula.gmres(T, b, rtol=0.0, restart=RESTART, maxiter=k * RESTART)
@@ -157,7 +158,9 @@ def measure_traffic() -> Iterator[Row]:
     bandwidth = GpuClock(cupy).copy_bandwidth()
     for variable in (False, True):
         A, _, b = peers_of(poisson(200, variable=variable))
-        time_per_iteration = iteration(lambda k, A=A, b=b: cg(A, b, rtol=0.0, maxiter=k), LENGTHS[200])
+        time_per_iteration = iteration(
+            lambda k, A=A, b=b: cg(A, b, rtol=0.0, maxiter=k, full_output=True), LENGTHS[200]
+        )
         num_bytes = CG_VECTORS * b.nbytes + A.stored.nbytes
         name = f"CG, 7-point 200^3{', variable' if variable else ''}: {num_bytes / 1e6:.0f} MB"
         yield row(
@@ -186,7 +189,7 @@ def measure_amg(n: int = 200) -> Iterator[Row]:
     transfer = seconds(lambda: amg(hierarchy))
     for label, dtype in (("", None), (", cycle in float32", np.float32)):
         M = amg(hierarchy, dtype=dtype)
-        cg(A, device_b, M=M, maxiter=1)
+        cg(A, device_b, M=M, maxiter=1, full_output=True)
         solve = seconds(lambda M=M: cg(A, device_b, M=M, rtol=1e-8))
         yield row(
             f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "PyAMG's solve, host", 1e3 * host_solve, "ms", 50.0
@@ -195,7 +198,7 @@ def measure_amg(n: int = 200) -> Iterator[Row]:
         yield row(f"CG + AMG, Poisson {n}^3 to 1e-8{label}", 1e3 * solve, "cupyx cg", 1e3 * plain, "ms", 1.0)
     yield row("   set-up: transfer the hierarchy", 1e3 * transfer, "PyAMG's set-up, host", 1e3 * setup, "ms")
     for label, options in (("plain CG", {}), ("plain CG, inner_dtype=float32", {"inner_dtype": np.float32})):
-        cg(A, device_b, maxiter=1, **options)
+        cg(A, device_b, maxiter=1, full_output=True, **options)
         solve = seconds(lambda options=options: cg(A, device_b, rtol=1e-8, **options))
         yield row(f"{label}, Poisson {n}^3 to 1e-8", 1e3 * solve, "cupyx cg", 1e3 * plain, "ms")
 
@@ -257,7 +260,7 @@ def measure_cpu() -> Iterator[Row]:
     b, lengths = np.random.default_rng(0).standard_normal(S.shape[0]), (5, 25)
     for label, options in (("", {}), (", uncompressed CSR", {"format": "csr_scalar", "compress": False})):
         A = GpuSparseMatrix(S, device="cpu", **options)
-        ours = iteration(lambda k, A=A: cg(A, b, rtol=0.0, maxiter=k), lengths)
+        ours = iteration(lambda k, A=A: cg(A, b, rtol=0.0, maxiter=k, full_output=True), lengths)
         theirs = iteration(lambda k: la.cg(S, b, rtol=0.0, maxiter=k), lengths)
         name = f"CG on the CPU, 7-point 100^3, {get_num_threads()} threads{label}"
         yield row(name, ours, "SciPy", theirs, "µs", 2.0)

@@ -36,7 +36,7 @@ def solve(A: DistributedMatrix, b: np.ndarray) -> np.ndarray:
     """Solve with and without preconditioners, and return the last solution."""
     # Each worker makes a preconditioner from its diagonal block: the entries whose row and column it owns.
     for name, M in (("CG", None), ("CG with IC(0)", ic0(A)), ("CG with AMG", amg(A))):
-        cg(A, b, M=M, maxiter=1)  # the first solve compiles
+        cg(A, b, M=M, maxiter=1, full_output=True)  # the first solve compiles
         begin = time.perf_counter()
         result = cg(A, b, M=M, rtol=1e-8, full_output=True, progress=True)
         seconds = time.perf_counter() - begin

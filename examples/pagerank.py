@@ -61,7 +61,7 @@ def main() -> None:
     # The walk ends at a page without links. Dividing x by its sum has the same effect as a jump from there to any page.
     A = gsparse.GpuSparseMatrix(sp.eye_array(n) - options.damping * P.T, device=options.device)
     jump = np.full(n, (1 - options.damping) / n)
-    gmres(A, jump, restart=30, maxiter=1)  # The first solve compiles its kernels.
+    gmres(A, jump, restart=30, maxiter=1, full_output=True)  # The first solve compiles its kernels.
     result = gmres(A, jump, rtol=1e-10, restart=30, maxiter=100, full_output=True)
     print(f"GMRES(30): {result}")
     if result.info != 0:

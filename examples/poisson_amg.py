@@ -40,7 +40,7 @@ def main() -> None:
     print(f"{M}\nset up in {time.perf_counter() - begin:.3f} s\n")
 
     for name, preconditioner in (("CG", None), ("CG with AMG", M)):
-        cg(A, b, M=preconditioner, maxiter=1)  # the first solve compiles
+        cg(A, b, M=preconditioner, maxiter=1, full_output=True)  # the first solve compiles
         result = cg(A, b, M=preconditioner, rtol=1e-8, full_output=True)
         residual = np.linalg.norm(b - S @ result.x) / np.linalg.norm(b)
         print(f"{name:11} {result}, true residual {residual:.1e}")

@@ -37,7 +37,7 @@ def main() -> None:
     print(A.plan)
 
     begin = time.perf_counter()
-    cg(A, b, maxiter=1)  # the first solve compiles or loads its kernels too
+    cg(A, b, maxiter=1, full_output=True)  # the first solve compiles or loads its kernels too
     seconds = time.perf_counter() - begin
     print(f"gsparse's cg compiled or loaded in {seconds:.1f} s, which the times below do not include\n")
 

@@ -117,7 +117,11 @@ class HostLoanWarning(UserWarning):
 
 
 class ConvergenceWarning(UserWarning):
-    """`gsparse.linalg.solve` returns a solution whose residual is larger than the tolerance."""
+    """A solve has ended without having converged.
+
+    `gsparse.linalg.solve` always says so; another solver does if it is called without ``full_output=True``. The text
+    names the reason and what to try next.
+    """
 
 
 class SmootherWarning(UserWarning):

@@ -298,7 +298,7 @@ def test_times_are_scaled_by_the_vendors(ax: Any) -> None:
     (line, _) = ax.lines
     assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) == {1: 0.5, 0: 2.0}
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["n", "m"]
-    assert ax.get_ylabel() == "time over cuSPARSE best-of"
+    assert ax.get_ylabel() == "time over cuSPARSE best-of (lower is better)"
     assert ax.get_legend().get_texts()[0].get_text() == "ellpack: 1.00"
 
 
@@ -321,8 +321,75 @@ def test_a_single_matrix_has_a_bar_for_each_way_and_count_of_threads(ax: Any) ->
     for bars in ax.containers:
         assert [round(bar.get_y() + bar.get_height() / 2) for bar in bars] == [0, 1]
     assert texts(ax) == ["1 thread(s)", "2 thread(s)"]
-    assert ax.get_xlabel() == "time over cuSPARSE best-of, m"
+    assert ax.get_xlabel() == "time over cuSPARSE best-of (lower is better), m"
     ax.figure.canvas.draw()
+
+
+def labels_of(axis: Any) -> list[str]:
+    """Return the labels of an axis that are visible."""
+    low, high = sorted(axis.get_view_interval())
+    return [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+
+
+@pytest.mark.parametrize("slowest", [1.2, 2.0, 3.9, 5.1, 9.0, 19.0, 21.0, 400.0, 2e3, 1e6])
+def test_a_logarithmic_axis_has_at_least_three_plain_numbers(ax: Any, slowest: float) -> None:
+    plot.times_by_format([record("ellpack", 4.0), record("csr_scalar", 4.0 * slowest)], ax)
+    ax.figure.draw_without_rendering()
+    labels = labels_of(ax.xaxis)
+    assert 3 <= len(labels) <= 12
+    assert "1" in labels
+    assert all(float(label) > 0 for label in labels)  # no powers such as $10^0$
+
+
+def test_a_format_that_was_left_out_is_shown_with_the_reason_in_the_order_of_the_table(ax: Any) -> None:
+    no_time: dict[str, Any] = {"kernel_us": None, "setup_us": None}
+    rows = [
+        record("row_pattern", 0, status="skipped", note="row_pattern does not fit", **no_time),
+        record("ellpack", 2.0),
+        record("csr_vector", 0, status="failed", note="OutOfMemory", **no_time),
+    ]
+    for draw in (plot.times_by_format, plot.setup_by_format):
+        ax.clear()
+        draw(rows, ax)
+        assert [tick.get_text() for tick in ax.get_yticklabels()] == ["row_pattern", "ellpack", "csr_vector"]
+        notes = {int(text.get_position()[1]): text.get_text() for text in ax.texts if "2" not in text.get_text()}
+        assert notes.items() >= {0: "left out: row_pattern does not fit", 2: "FAILED: OutOfMemory"}.items()
+        ax.figure.draw_without_rendering()
+
+
+def test_several_matrices_name_the_formats_that_were_left_out_and_how_many_were_measured(ax: Any) -> None:
+    skipped: dict[str, Any] = {"kernel_us": None, "setup_us": None, "status": "skipped", "note": "does not fit"}
+    rows = [
+        record("ellpack", 2.0),
+        record("ellpack", 8.0, matrix="n"),
+        record("csr_split", 4.0),
+        record("csr_split", 0, matrix="n", **skipped),
+        record("row_pattern", 0, **skipped),
+        record("row_pattern", 0, matrix="n", **skipped),
+    ]
+    plot.times_by_format(rows, ax)
+    assert texts(ax) == ["ellpack: 1.00", "csr_split: 1.00 (1 of 2)", "row_pattern: left out"]
+
+
+def test_sparsity_has_a_colour_bar_that_says_how_many_entries_a_cell_has(ax: Any) -> None:
+    plot.sparsity(sp.csr_array(np.ones((40, 40))), ax, cells=10)
+    (bar,) = [other for other in ax.figure.axes if other is not ax]
+    ax.figure.draw_without_rendering()
+    assert bar.get_ylabel() == "entries per cell"
+    assert bar.get_ylim() == pytest.approx((1, 16))
+    assert labels_of(bar.yaxis)[0] == "1"
+
+
+def test_a_picture_of_convergence_and_of_a_distribution_has_a_title(ax: Any) -> None:
+    plot.convergence(cg(LINE, np.ones(400), full_output=True), ax)
+    assert ax.get_title() == "Convergence (circle: success, cross: not converged)"
+    ax.clear()
+    A = SimpleNamespace(nnz_per_worker=[9000, 7000], ghosts_per_worker=[4, 0], row_bounds=(0, 10, 18))
+    plot.distribution(A, ax)
+    assert ax.get_title() == "Distribution of 16,000 entries over 2 ranks"
+    ax.figure.draw_without_rendering()
+    title, legend = (part.get_window_extent() for part in (ax.title, ax.get_legend()))
+    assert not title.overlaps(legend)
 
 
 def test_a_single_matrix_without_set_up_is_drawn(ax: Any) -> None:

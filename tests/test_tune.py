@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,18 @@ import scipy.sparse as sp
 
 from gsparse import FORMATS, GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.products.tuning import MAX_CANDIDATES, cache_path, forget, formats_to_time, recall, remember
+from gsparse.products.tuning import (
+    MAX_CANDIDATES,
+    MAX_REPEATS,
+    ROUNDS,
+    Timing,
+    cache_path,
+    forget,
+    formats_to_time,
+    measure,
+    recall,
+    remember,
+)
 from tests.support import STRUCTURES, assert_product, random_values
 
 WAYS: tuple[Any, ...] = (True, "lazy")
@@ -25,11 +37,12 @@ SPOILED_TIMES: dict[str, Any] = {
     "no JSON": "{",
     "no times": "{}",
     "a list": "[1, 2]",
-    "an unknown format": '{"nope": 1e-9}',
-    "an integer beyond float64": f'{{"csr_vector": 1{"0" * 400}}}',
+    "an unknown format": '{"nope": [1e-9, 0.0]}',
+    "an integer beyond float64": f'{{"csr_vector": [1{"0" * 400}, 0.0]}}',
+    "no spread": '{"csr_vector": 1e-5}',
     "lists in lists": "[" * 100_000,
-    "not a number": '{"csr_vector": NaN}',
-    "a negative time": '{"csr_vector": -1.0}',
+    "not a number": '{"csr_vector": [NaN, 0.0]}',
+    "a negative time": '{"csr_vector": [-1.0, 0.0]}',
     "bytes": b"\xff\x00",
     "nothing": None,
 }
@@ -51,11 +64,11 @@ class Clock:
 
     def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> None:
         self.asked, self._seconds = 0, seconds
-        monkeypatch.setattr(device, "seconds_of", self.seconds_of, raising=False)
+        monkeypatch.setattr(device, "timings_of", self.timings_of, raising=False)
         monkeypatch.setattr(device, "timed", self.timed, raising=False)
 
-    def seconds_of(self, call: Callable[[], None]) -> float:
-        return self.timed(call)()
+    def timings_of(self, call: Callable[[], None]) -> list[float]:
+        return [self.timed(call)()]
 
     def timed(self, call: Callable[[], None]) -> Callable[[], float]:
         call()
@@ -68,10 +81,16 @@ def candidates_of(S: Any, device: Device) -> list[str]:
     return formats_to_time(GpuSparseMatrix(S, device=device).plan, 1000)
 
 
+def is_undecided(A: GpuSparseMatrix) -> bool:
+    return "will be timed" in A.plan.reason
+
+
 def multiply_until_decided(A: GpuSparseMatrix, S: Any, rng: np.random.Generator) -> None:
-    for _ in range(5 * MAX_CANDIDATES):
+    for _ in range((ROUNDS * (1 + MAX_REPEATS) + 2) * MAX_CANDIDATES):
         x = random_values(rng, S.shape[1], float)
         assert_product(A @ x, S, x)
+        if not is_undecided(A):
+            break
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -176,13 +195,13 @@ def test_a_cache_that_cannot_be_read_is_no_error(
 
 def test_recalled_times_equal_the_stored_ones() -> None:
     assert recall("key", FORMATS) is None
-    times = {"csr_vector": 1 / 3, "ellpack": 2e-6}
+    times = {"csr_vector": Timing(1 / 3, 0.05), "ellpack": Timing(2e-6, 0.0)}
     remember("key", times)
     assert recall("key", FORMATS) == times
     assert recall("key", ["csr_vector"]) is None  # a format of these is not among those that can be chosen
     assert recall("another", FORMATS) is None
-    remember("key", {"ellpack": 1.0})
-    assert recall("key", FORMATS) == {"ellpack": 1.0}
+    remember("key", {"ellpack": Timing(1.0, 0.0)})
+    assert recall("key", FORMATS) == {"ellpack": Timing(1.0, 0.0)}
     forget()
     forget()
     assert recall("key", FORMATS) is None
@@ -254,3 +273,77 @@ def test_a_product_during_graph_capture_is_not_timed(
     monkeypatch.setattr(device, "is_capturing", lambda: False, raising=False)
     multiply_until_decided(A, S, rng)
     assert any(c.measured for c in A.plan.candidates)
+
+
+# ------------------------------------------------------------------------------------------------- a busy machine
+
+
+class BusyClock(Clock):
+    """A clock that returns, for each candidate, the prescribed timings one after the other."""
+
+    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch, timings: dict[str, list[float]]) -> None:
+        super().__init__(device, monkeypatch, [])
+        self.remaining = {name: list(values) for name, values in timings.items()}
+
+    def timings_of(self, call: Callable[[], None]) -> list[float]:
+        call()
+        self.asked += 1
+        name = str(call)
+        taken, self.remaining[name] = self.remaining[name][:5], self.remaining[name][5:]
+        return taken
+
+
+class Named:
+    """A call that does nothing and has a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def test_a_format_is_timed_again_only_while_its_timings_differ(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, quiet = [8.8e-3, 9.1e-3, 1.6e-3, 8.9e-3, 9.0e-3], [1.449e-3, 1.45e-3, 1.46e-3, 1.45e-3, 9e-3]
+    clock = BusyClock(device, monkeypatch, {"slowed": busy + quiet, "steady": [2e-3] * 5})
+    times = measure(device, {"slowed": Named("slowed"), "steady": Named("steady")})
+    assert times == {"slowed": Timing(1.449e-3, pytest.approx(1e-3, rel=0.5)), "steady": Timing(2e-3, 0.0)}
+    assert clock.asked == 3
+
+
+def test_timings_that_never_agree_are_measured_a_limited_number_of_times(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = BusyClock(device, monkeypatch, {"slowed": [1.3**i * 1e-3 for i in range(100)]})
+    times = measure(device, {"slowed": Named("slowed")})
+    assert clock.asked == 1 + MAX_REPEATS
+    assert times == {"slowed": Timing(1e-3, pytest.approx(0.69))}
+
+
+def test_a_verdict_from_a_busy_machine_is_stored_with_its_spread_and_measured_again() -> None:
+    remember("key", {"ellpack": Timing(1e-3, 5.0), "csr_vector": Timing(2e-3, 0.0)})
+    with closing(sqlite3.connect(cache_path())) as database:
+        (text,) = database.execute("SELECT times FROM verdicts").fetchone()
+    assert json.loads(text) == {"ellpack": [1e-3, 5.0], "csr_vector": [2e-3, 0.0]}
+    assert recall("key", FORMATS) is None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_matrix_that_was_tuned_on_a_busy_machine_is_tuned_again_and_the_plan_says_why(
+    device: Device, way: Any, S: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = candidates_of(S, device)
+    growing = Clock(device, monkeypatch, [1.5**i * 1e-5 for i in range(1000)])
+    monkeypatch.setattr(device, "timings_of", lambda call: [growing.timed(call)() for _ in range(3)], raising=False)
+    A = GpuSparseMatrix(S, device=device, tune=way)
+    multiply_until_decided(A, S, rng)
+    assert "measured on a busy machine (timings differ by " in A.plan.reason
+    assert growing.asked >= 3 * len(names) * (1 + MAX_REPEATS)
+    clock = Clock(device, monkeypatch, [(len(names) - i) * 1e-5 for i in range(len(names))])
+    B = GpuSparseMatrix(S, device=device, tune=way)
+    multiply_until_decided(B, S, rng)
+    assert clock.asked > 0
+    assert (B.plan.format, "busy" in B.plan.reason) == (names[-1], False)

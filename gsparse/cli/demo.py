@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         first_product, b = A @ np.ones(shape[1]), np.ones(shape[0])
         setup = time.perf_counter() - begin
     with show_elapsed("solving with gsparse"):
-        cg(A, b, rtol=_RTOL, maxiter=2)  # Compiles the solver's kernels.
+        cg(A, b, rtol=_RTOL, maxiter=2, full_output=True)  # Compiles the solver's kernels.
         solution, our_times = _time_calls(lambda: cg(A, b, rtol=_RTOL, full_output=True))
     with show_elapsed("solving with SciPy"):
         iterations: list[None] = []

@@ -244,7 +244,7 @@ def solve_with(method: str, A: Any, b: Any, M: Any, options: argparse.Namespace)
     limit = "iter_lim" if method == "lsqr" else "maxiter"
     begin = time.perf_counter()
     with show_elapsed(f"compiling or loading {method}"):
-        solve(**{limit: _WARM_UP_ITERATIONS})
+        solve(full_output=True, **{limit: _WARM_UP_ITERATIONS})
     warm_up_seconds = time.perf_counter() - begin
     result: SolveResult = solve(full_output=True, progress=can_show_progress(), **{limit: options.maxiter})
     return replace(result, advice=advice_for_command(result, method, options)), warm_up_seconds
@@ -276,17 +276,17 @@ def write_solution(path: Path, x: Any) -> None:
 def explain_residual(report: dict[str, Any]) -> list[str]:
     """Explain why a solve that converged has a residual above `--rtol`.
 
-    A least-squares solver that stops with a residual that cannot be smaller reports another reason than "converged",
-    which needs no explanation.
+    A least-squares solution, whose residual cannot be smaller, needs no explanation.
     """
-    if report["reason"] != "converged" or report["relative_residual"] <= report["rtol"]:
+    is_least = "least-squares" in report["reason"]
+    if not report["converged"] or is_least or report["relative_residual"] <= report["rtol"]:
         return []
     why = (
         "stops by SciPy's test, relative to |A| |x|: give a smaller --rtol for a smaller residual"
         if report["method"] in _RELATIVE_TO_MATRIX
         else "computes its residual by updates, which rounding errors separate from the true residual"
     )
-    return [f"which is above --rtol {report['rtol']:g}: {report['method']} {why}"]
+    return [f"norm(b - A·x) / norm(b) is above --rtol {report['rtol']:g}: {report['method']} {why}"]
 
 
 def _text(report: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
@@ -303,7 +303,6 @@ def _text(report: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
         ),
         f"compiled or loaded kernels in {report['setup_seconds']:.3g} s, not included in the solve's time",
         str(result),
-        f"norm(b - A x) / norm(b) = {report['relative_residual']:.3e}",
         *explain_residual(report),
     ]
     return "\n".join([*lines, *([f"wrote {report['output']}"] if report["output"] else [])])

@@ -23,7 +23,7 @@ from gsparse.errors import DeviceError
 
 __all__ = ["NO_CONTEXT", "NUM_TIMINGS", "Device", "Wait", "alias_of"]
 
-# Number of timings of which `Device.seconds_of` takes the median.
+# Number of timings that `Device.timings_of` returns.
 NUM_TIMINGS = 5
 
 # A context manager that does nothing.
@@ -186,10 +186,14 @@ class Device(ABC):
         seconds = time.perf_counter() - begin
         return lambda: seconds
 
+    def timings_of(self, call: Callable[[], None]) -> list[float]:
+        """Return several timings of how long one call keeps the device busy, in seconds. Synchronizes."""
+        call()
+        return [self.timed(call)() or 0.0 for _ in range(NUM_TIMINGS)]
+
     def seconds_of(self, call: Callable[[], None]) -> float:
         """Return the time for which one call keeps the device busy, as the median of several. Synchronizes."""
-        call()
-        return statistics.median(self.timed(call)() or 0.0 for _ in range(NUM_TIMINGS))
+        return statistics.median(self.timings_of(call))
 
     def is_capturing(self) -> bool:
         """Return whether the current stream captures launches in a CUDA graph instead of running them."""

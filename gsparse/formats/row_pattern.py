@@ -21,6 +21,10 @@ __all__ = ["MAX_PATTERNS", "ROW_PATTERN", "PatternStats", "Patterns", "RowPatter
 
 # Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
+REQUIREMENT = (
+    f"it stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and this matrix has more: use "
+    "blocked_ellpack, or leave the choice to 'auto'"
+)
 # Number of rows whose codes are sampled to find the most common one.
 _SAMPLE = 4096
 
@@ -206,10 +210,7 @@ def _build(matrix: PatternPreparation) -> RowPattern:
     structure, csr = matrix.structure, matrix.structure.csr
     patterns = matrix.patterns or structure.patterns
     if patterns is None:
-        raise FormatError(
-            f"row_pattern stores at most {MAX_PATTERNS} distinct rows (offsets from the diagonal), and this matrix "
-            "has more: use blocked_ellpack, or leave the choice to 'auto'"
-        )
+        raise FormatError(f"row_pattern: {REQUIREMENT}")
     is_shared = patterns is matrix.patterns
     offsets, shared = matrix.pattern_entries(patterns, is_shared)
     common = (csr.shape, csr.nnz, patterns.codes, patterns.indptr, offsets)
@@ -231,7 +232,7 @@ ROW_PATTERN = StorageFormat(
     layout="row_pattern",
     fits=_fits,
     accepts=_accepts,
-    requirement="it stores few distinct rows (offsets from the diagonal) once, and here too many differ",
+    requirement=REQUIREMENT,
     describe=_describe,
     build=_build,
     pieces=("patterns", "natural_slices"),

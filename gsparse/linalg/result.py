@@ -11,7 +11,17 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveAttempt", "SolveResult", "largest", "more_iterations"]
+__all__ = [
+    "BREAKDOWN",
+    "CONVERGED",
+    "MAXITER",
+    "SolveAttempt",
+    "SolveResult",
+    "describe",
+    "first_and_last",
+    "largest",
+    "more_iterations",
+]
 
 # Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
@@ -72,7 +82,8 @@ class SolveResult:
         The norm that the method monitors, before the first iteration and after each one. NaN after a right-hand side
         has stopped.
     reason : str
-        Why the solve stopped.
+        Why the solve stopped. "converged" means that the residual reached the tolerance relative to b. A solver whose
+        test is another one, as SciPy's `minres`, `lsqr` and `lsmr`, names the test that x has passed.
     advice : str
         What to try next; empty if the solve converged.
     seconds : float
@@ -86,7 +97,8 @@ class SolveResult:
     attempts : tuple of SolveAttempt
         All methods that `solve` has tried; `method` is the last one.
     relative_residual : float, or ndarray of shape (k,)
-        norm(b - A·x) / norm(b) of the x that `solve` returns, computed with a product; NaN for other solvers.
+        norm(b - A·x) / norm(b) of the x that is returned, computed with a product after the solve; where b is zero, the
+        norm of the residual itself.
     """
 
     x: Array
@@ -108,10 +120,11 @@ class SolveResult:
     def __str__(self) -> str:
         text = f"{self.reason} after {self.iterations} iterations, {self.seconds:.3g} s"
         if self.residuals.size:
-            text += f"; {self.norm} {largest(self.residuals[0]):.3e} → {largest(_last(self.residuals)):.3e}"
+            first, last = first_and_last(self.residuals)
+            text += f"; {self.norm} {first:.3e} → {last:.3e}"
+        if not np.isnan(relative := largest(self.relative_residual)):
+            text += f"; norm(b - A·x) / norm(b) = {relative:.1e}"
         tried = [f"tried {attempt}" for attempt in self.attempts]
-        if tried:
-            text += f"; norm(b - A·x) / norm(b) = {largest(self.relative_residual):.1e}"
         return "\n".join([text, *tried, *([self.advice] if self.advice else [])])
 
     def log(self) -> str:
@@ -126,10 +139,11 @@ class SolveResult:
         return "\n".join([*lines, str(self)])
 
 
-def _last(residuals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the last residual of each right-hand side, NaN if it has none."""
+def first_and_last(residuals: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the largest first and the largest last residual of all right-hand sides, NaN if there is none."""
     columns = residuals.reshape(len(residuals), -1)
-    return np.array([[np.nan, *column[~np.isnan(column)]][-1] for column in columns.T])
+    last = [[np.nan, *column[~np.isnan(column)]][-1] for column in columns.T]
+    return largest(columns[:1]), largest(last)
 
 
 def largest(residuals: npt.ArrayLike) -> float:

@@ -7,7 +7,12 @@ from typing import Any
 
 from gsparse.errors import GsparseError
 
-__all__ = ["PlotError", "axes_of", "matplotlib_module", "new_figure"]
+__all__ = ["PlotError", "axes_of", "label_log_axis", "matplotlib_module", "new_figure"]
+
+# A logarithmic axis has labels at linear steps if its end is less than this times its beginning. Up to the ratios that
+# follow, labels are at these multiples of powers of ten, and above at powers of ten. So at least three are visible.
+_LINEAR_RATIO = 5.0
+_MULTIPLES = {20.0: (1.0, 2.0, 3.0, 5.0, 7.0), 1000.0: (1.0, 2.0, 5.0)}
 
 
 class PlotError(GsparseError, ImportError):
@@ -24,6 +29,18 @@ def axes_of(ax: Any) -> Any:
 def new_figure(inches: tuple[float, float]) -> Any:
     """Return a figure without a window, which can be drawn on a machine without a display."""
     return matplotlib_module("figure").Figure(figsize=inches, layout="constrained")
+
+
+def label_log_axis(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis that shows values from `low` to `high` with plain numbers, such as 0.5 or 20."""
+    ticker = matplotlib_module("ticker")
+    multiples = next((subs for ratio, subs in _MULTIPLES.items() if high < ratio * low), (1.0,))
+    is_linear = high < _LINEAR_RATIO * low
+    axis.set_major_locator(
+        ticker.MaxNLocator(6, steps=[1, 2, 5, 10]) if is_linear else ticker.LogLocator(subs=multiples)
+    )
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def matplotlib_module(name: str) -> Any:

@@ -74,7 +74,7 @@ def _thumbnail(A: Any) -> str:
         figure = new_figure((_INCHES, _INCHES))
     except PlotError:
         return ""
-    ax = sparsity(A, figure.subplots(), cells=_CELLS, most=_MAX_ENTRIES)
+    ax = sparsity(A, figure.subplots(), cells=_CELLS, most=_MAX_ENTRIES, colorbar=False)
     ax.set(xlabel="", ylabel="")
     file = BytesIO()
     figure.savefig(file, format="png", dpi=_DPI)

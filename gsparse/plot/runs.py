@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Protocol
 
 import numpy as np
 
-from gsparse.plot.axes import axes_of, new_figure
+from gsparse.plot.axes import axes_of, label_log_axis, new_figure
 from gsparse.plot.structure import row_lengths, sparsity
 from gsparse.writing import replacing
 
@@ -20,6 +22,10 @@ PAGE_INCHES = (12.0, 6.0)
 
 # Markers of the series, used in turn. With matplotlib's ten colours, seventy series look different.
 MARKS = "osD^vP*"
+
+# What a picture says of a record without a time, and the largest number of characters of a line that says why.
+_LEFT_OUT = {"skipped": "left out", "failed": "FAILED"}
+_NOTE_WIDTH = 140
 
 # A sheet of small pictures: pictures per row, inches per picture, and dots per inch.
 SHEET_COLUMNS = 6
@@ -50,12 +56,17 @@ class RecordLike(Protocol):
     def setup_products(self) -> float | None: ...
     @property
     def reference(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+    @property
+    def status(self) -> str: ...
 
 
 def times_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
     """Draw each format's time relative to the vendor's best time. Values below 1 are faster.
 
-    Several matrices are ordered by size and have a mark per format; a single matrix has a bar per format.
+    Several matrices are ordered by size and have a mark per format; a single matrix has a bar per format. A format that
+    was left out, or that failed, is named, for a single matrix with the reason.
 
     Parameters
     ----------
@@ -74,13 +85,16 @@ def times_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
     >>> from types import SimpleNamespace
     >>> from matplotlib.figure import Figure
     >>> from gsparse.plot import times_by_format
-    >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, speedup=2.0, reference="best")
+    >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, speedup=2.0, status="measured")
+    >>> record.reference = "best"
     >>> times_by_format([record], Figure().subplots()).get_xlabel()
-    'time over best, m'
+    'time over best (lower is better), m'
     """
     rows = list(records)
     reference = next((r.reference for r in rows if r.reference), "the reference")
-    return _draw_by_matrix(rows, ax, lambda r: None if not r.speedup else 1 / r.speedup, f"time over {reference}")
+    return _draw_by_matrix(
+        rows, ax, lambda r: None if not r.speedup else 1 / r.speedup, f"time over {reference} (lower is better)"
+    )
 
 
 def setup_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
@@ -106,10 +120,11 @@ def setup_by_format(records: Iterable[RecordLike], ax: Any = None) -> Any:
     >>> from matplotlib.figure import Figure
     >>> from gsparse.plot import setup_by_format
     >>> record = SimpleNamespace(matrix="m", nnz=9, what="ellpack", threads=None, setup_products=9.0)
+    >>> record.status = "measured"
     >>> setup_by_format([record], Figure().subplots()).get_xlabel()
-    'set-up in products, m'
+    'set-up in products (lower is better), m'
     """
-    return _draw_by_matrix(list(records), ax, lambda r: r.setup_products, "set-up in products")
+    return _draw_by_matrix(list(records), ax, lambda r: r.setup_products, "set-up in products (lower is better)")
 
 
 def thread_scaling(records: Iterable[RecordLike], ax: Any = None) -> Any:
@@ -153,8 +168,11 @@ def thread_scaling(records: Iterable[RecordLike], ax: Any = None) -> Any:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("nonzeros")
-    ax.set_ylabel("µs per product")
+    ax.set_ylabel("µs per product (lower is better)")
     if lines:
+        sizes, times = zip(*itertools.chain(*lines.values()), strict=True)
+        label_log_axis(ax.xaxis, min(sizes), max(sizes))
+        label_log_axis(ax.yaxis, min(times), max(times))
         ax.legend(fontsize="x-small")
     return ax
 
@@ -238,7 +256,7 @@ def _draw_by_matrix(
     names = {r.matrix for r in records}
     if len(names) == 1:
         rows = [(r, value) for r in records if (value := value_of(r)) is not None and value > 0]
-        _draw_bars(rows, ax)
+        _draw_bars(rows, [r for r in records if r.status != "measured"], dict.fromkeys(r.what for r in records), ax)
         ax.set_xlabel(f"{label}, {names.pop()}")
     else:
         _draw_marks(records, ax, value_of)
@@ -246,12 +264,17 @@ def _draw_by_matrix(
     return ax
 
 
-def _draw_bars(rows: Sequence[tuple[RecordLike, float]], ax: Any) -> None:
+def _draw_bars(
+    rows: Sequence[tuple[RecordLike, float]], left_out: Sequence[RecordLike], order: Iterable[str], ax: Any
+) -> None:
     """Draw a group of bars for each way of multiplying, with a bar for each thread count.
 
-    Bars begin at 1. The first group is at the top.
+    Bars begin at 1. The first group is at the top, in the order that is given. A way that was left out has the reason
+    in place of its bars.
     """
-    positions = {what: position for position, what in enumerate(dict.fromkeys(r.what for r, _ in rows))}
+    measured = {r.what for r, _ in rows}
+    shown = measured | {r.what for r in left_out}
+    positions = {what: position for position, what in enumerate(what for what in order if what in shown)}
     thread_counts = list(dict.fromkeys(r.threads for r, _ in rows))
     height = 0.8 / max(1, len(thread_counts))
     for number, threads in enumerate(thread_counts):
@@ -260,11 +283,20 @@ def _draw_bars(rows: Sequence[tuple[RecordLike, float]], ax: Any) -> None:
         values = np.array([value for _, value in series])
         bars = ax.barh(centres, values - 1, height, left=1.0, color=f"C{number}", label=f"{threads} thread(s)")
         ax.bar_label(bars, [f"{value:.3g}" for value in values], padding=2, fontsize="xx-small")
+    for record in left_out:
+        if record.what not in measured:
+            note = "\n".join(wrap(f"{_LEFT_OUT[record.status]}: {record.note}", _NOTE_WIDTH))
+            place = ax.get_yaxis_transform()  # x in parts of the width, y in data
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            ax.text(0.01, positions[record.what], note, va="center", fontsize="xx-small", transform=place, bbox=box)
     ax.axvline(1.0, color="gray", linewidth=0.8)
     ax.set_xscale("log")
-    ax.margins(x=0.1)  # Leaves room for the numbers beside the bars.
+    low, high = (bound([1.0, *(value for _, value in rows)]) for bound in (min, max))
+    room = max((high / low) ** 0.1, 1.1)  # for the numbers beside the bars
+    ax.set_xlim(low / room, high * room)
+    label_log_axis(ax.xaxis, low, high)
     ax.set_yticks(range(len(positions)), list(positions), fontsize="x-small")
-    ax.invert_yaxis()
+    ax.set_ylim(len(positions) - 0.4, -0.6)
     if any(thread_counts):
         ax.legend(fontsize="x-small")
 
@@ -273,23 +305,30 @@ def _draw_marks(records: Sequence[RecordLike], ax: Any, value_of: Callable[[Reco
     """Draw a mark for each matrix and way of multiplying, matrices ordered by size. The legend has geometric means."""
     sizes = {r.matrix: r.nnz for r in records}
     positions = {name: position for position, name in enumerate(sorted(sizes, key=lambda name: sizes[name]))}
-    series: dict[str, list[tuple[int, float]]] = {}
+    series: dict[str, list[tuple[int, Any]]] = {}
     for record in records:
         value = value_of(record)
-        if value is not None and value > 0:
+        is_measured = value is not None and value > 0
+        if is_measured or record.status != "measured":
             name = record.what if record.threads is None else f"{record.what}, {record.threads} thread(s)"
-            series.setdefault(name, []).append((positions[record.matrix], value))
+            points = series.setdefault(name, [])
+        if is_measured:
+            points.append((positions[record.matrix], value))
     for number, (name, points) in enumerate(series.items()):
-        x, y = zip(*points, strict=True)
-        mean = math.exp(float(np.mean(np.log(y))))
-        ax.plot(x, y, MARKS[number % len(MARKS)], color=f"C{number % 10}", markersize=5, label=f"{name}: {mean:.2f}")
+        x, y = zip(*points, strict=True) if points else ((), ())
+        mean = f"{math.exp(float(np.mean(np.log(y)))):.2f}" if points else "left out"
+        share = f" ({len(points)} of {len(positions)})" if 0 < len(points) < len(positions) else ""
+        label = f"{name}: {mean}{share}"
+        ax.plot(x, y, MARKS[number % len(MARKS)], color=f"C{number % 10}", markersize=5, label=label)
+    values = [1.0, *(value for points in series.values() for _, value in points)]
     ax.axhline(1.0, color="gray", linewidth=0.8)
     ax.set_xticks(range(len(positions)), list(positions), rotation=90, fontsize="x-small")
     ax.set_yscale("log")
+    label_log_axis(ax.yaxis, min(values), max(values))
     if series:
         ax.legend(
             fontsize="x-small",
-            title="geometric mean",
+            title="geometric mean (matrices measured)",
             title_fontsize="x-small",
             loc="upper left",
             bbox_to_anchor=(1, 1),

@@ -82,6 +82,7 @@ def convergence(results: SolveResultLike | Mapping[str, SolveResultLike], ax: An
     ax.grid(alpha=0.3, linewidth=0.5)
     ax.set_xlabel("iteration", fontsize="small")
     ax.set_ylabel("residual over the first", fontsize="small")
+    ax.set_title("Convergence (circle: success, cross: not converged)", fontsize="medium")
     ax.legend(fontsize="x-small")
     return ax
 

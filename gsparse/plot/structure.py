@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.plot.axes import axes_of, matplotlib_module
+from gsparse.plot.axes import axes_of, label_log_axis, matplotlib_module
 
 __all__ = ["CELLS", "density", "lengths_of", "row_lengths", "sparsity"]
 
@@ -29,7 +29,7 @@ LONGEST_ALONE = 16
 MAX_LABELS = 9
 
 
-def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = None) -> Any:
+def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = None, colorbar: bool = True) -> Any:
     """Draw the sparsity pattern of a matrix as the number of entries in each cell of a grid.
 
     The size of the picture does not depend on the size of the matrix.
@@ -44,6 +44,8 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
         Largest number of cells per side.
     most : int, optional
         Approximate number of entries to count, see `density`. All are counted by default.
+    colorbar : bool
+        Whether a colour bar says how many entries a cell has.
 
     Returns
     -------
@@ -67,14 +69,20 @@ def sparsity(A: Any, ax: Any = None, *, cells: int = CELLS, most: int | None = N
     A, ax = _matrix(A), axes_of(ax)
     counts = density(A, cells, most)
     shown = np.ma.masked_equal(counts, 0)
-    colors = matplotlib_module("colors").LogNorm(vmin=1, vmax=max(2, int(counts.max(initial=0))))
+    most_in_cell = max(2, int(counts.max(initial=0)))
+    colors = matplotlib_module("colors").LogNorm(vmin=1, vmax=most_in_cell)
     num_rows, num_cols = A.shape
     extent = (0, max(num_cols, 1), max(num_rows, 1), 0)
-    ax.imshow(shown, norm=colors, cmap="viridis_r", interpolation="nearest", aspect="auto", extent=extent)
+    image = ax.imshow(shown, norm=colors, cmap="viridis_r", interpolation="nearest", aspect="auto", extent=extent)
     ax.set_xlabel(f"{num_cols} columns", fontsize="small")
     ax.set_ylabel(f"{num_rows} rows", fontsize="small")
     ax.set_xticks([])
     ax.set_yticks([])
+    if colorbar:
+        bar = ax.figure.colorbar(image, ax=ax)
+        bar.set_label("entries per cell", fontsize="small")
+        bar.ax.tick_params(labelsize="small")
+        label_log_axis(bar.ax.yaxis, 1, most_in_cell)
     return ax
 
 

@@ -86,5 +86,6 @@ def distribution(A: PartitionedMatrix, ax: Any = None) -> Any:
     ax.set_xlabel("rank", fontsize="small")
     ax.set_ylabel("entries", fontsize="small")
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.legend(handles=bars, fontsize="x-small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(bars))
+    ax.set_title(f"Distribution of {entries.sum():,} entries over {entries.size} ranks", fontsize="medium")
+    ax.legend(handles=bars, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(bars))
     return ax

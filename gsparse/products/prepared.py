@@ -24,14 +24,24 @@ from gsparse.formats.registry import PLAIN, Encoding, Storage, choices, find_for
 from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.plan.choice import Candidate, Plan, choose_fastest, make_plan
+from gsparse.plan.choice import Candidate, Plan, make_plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 from gsparse.plan.cost_model import MACHINE_MODELS, MachineModel
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
 from gsparse.products.options import MatrixOptions
 from gsparse.products.storage import Entries, halve_precision
 from gsparse.products.structure import Structure
-from gsparse.products.tuning import FirstProducts, LazyTuner, formats_to_time, key_of, recall, remember
+from gsparse.products.tuning import (
+    FirstProducts,
+    LazyTuner,
+    Timing,
+    choose_measured,
+    formats_to_time,
+    key_of,
+    measure,
+    recall,
+    remember,
+)
 
 __all__ = ["ColumnsProduct", "PreparedMatrix", "Product", "prepare_matrix"]
 
@@ -305,15 +315,15 @@ class PreparedMatrix:
         key = key_of(self.device, plan, (storage, compute))
         times = recall(key, [c.format for c in plan.candidates])
         if times is not None:
-            plan = self._plans[storage, compute] = choose_fastest(plan, times, "measured before")
+            plan = self._plans[storage, compute] = choose_measured(plan, times, "measured before")
             return self._candidate_product(plan.chosen, storage, compute)
         names = formats_to_time(plan, self.options.expected_products)
         candidates = {c.format: c for c in plan.candidates}
         products = {name: self._candidate_product(candidates[name], storage, compute) for name in names}
 
-        def decide(times: dict[str, float]) -> None:
+        def decide(times: dict[str, Timing]) -> None:
             remember(key, times)
-            final_plan = self._plans[storage, compute] = choose_fastest(plan, times, "measured")
+            final_plan = self._plans[storage, compute] = choose_measured(plan, times, "measured")
             self._set_product(products[final_plan.format], storage, compute)
 
         if self.options.tune == "lazy":
@@ -321,7 +331,7 @@ class PreparedMatrix:
             return replace(products[names[0]], multiply=multiply)
         x, y = (self.device.xp.ones(n, compute) for n in self.csr.shape[::-1])
         scalars = compute.type(1), compute.type(0), False
-        decide({n: self.device.seconds_of(partial(p.multiply, x, y, *scalars)) for n, p in products.items()})
+        decide(measure(self.device, {n: partial(p.multiply, x, y, *scalars) for n, p in products.items()}))
         return self._products[storage, compute]
 
     def _set_product(self, product: Product, storage: np.dtype[Any], compute: np.dtype[Any]) -> None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,24 @@ from gsparse._version import __version__
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.locks import make_lock
-from gsparse.plan.choice import Plan, rank
+from gsparse.plan.choice import Plan, choose_fastest, rank
 
-__all__ = ["MAX_CANDIDATES", "LazyTuner", "cache_path", "forget", "formats_to_time", "key_of", "recall", "remember"]
+__all__ = [
+    "MAX_CANDIDATES",
+    "MAX_REPEATS",
+    "ROUNDS",
+    "FirstProducts",
+    "LazyTuner",
+    "Timing",
+    "cache_path",
+    "choose_measured",
+    "forget",
+    "formats_to_time",
+    "key_of",
+    "measure",
+    "recall",
+    "remember",
+]
 
 # Largest number of candidates that are timed. A candidate is timed if its predicted time is at most _MAX_RATIO times
 # that of the best one.
@@ -37,7 +53,69 @@ MAX_CANDIDATES = 4
 _MAX_RATIO = 2.5
 
 # Number of products of each candidate that `tune="lazy"` times.
-_ROUNDS = 3
+ROUNDS = 3
+
+# A time is steady if the shortest timings, this many, differ by at most this part of the shortest one. A format whose
+# time is not steady is timed again, this many times at most.
+_AGREEING = 3
+_STEADY = 0.1
+MAX_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time of a product, from several timings.
+
+    Other work on the machine makes timings longer, but never shorter. So the shortest one is the time, and it can be
+    trusted if others agree with it.
+
+    Attributes
+    ----------
+    seconds : float
+        The shortest timing.
+    spread : float
+        By how much the third shortest timing exceeds it, relative to it.
+    """
+
+    seconds: float
+    spread: float
+
+    @classmethod
+    def of(cls, timings: Iterable[float]) -> Timing:
+        shortest = sorted(timings)[:_AGREEING]
+        return cls(shortest[0], shortest[-1] / shortest[0] - 1 if shortest[0] > 0 else 0.0)
+
+    @property
+    def is_steady(self) -> bool:
+        return self.spread <= _STEADY
+
+
+def measure(device: Device, calls: Mapping[str, Callable[[], None]]) -> dict[str, Timing]:
+    """Return the time of each call. Those that are not steady are timed again, several times at most. Synchronizes."""
+    timings = {name: device.timings_of(call) for name, call in calls.items()}
+    for _ in range(MAX_REPEATS):
+        for name in _unsteady(timings):
+            timings[name] += device.timings_of(calls[name])
+    return {name: Timing.of(seconds) for name, seconds in timings.items()}
+
+
+def _unsteady(timings: Mapping[str, Sequence[float]]) -> list[str]:
+    return [name for name, seconds in timings.items() if not Timing.of(seconds).is_steady]
+
+
+def choose_measured(plan: Plan, times: Mapping[str, Timing], source: str) -> Plan:
+    """Return a plan that chooses the fastest format. Its reason says so if the times are not steady.
+
+    Parameters
+    ----------
+    plan : Plan
+    times : mapping of format to Timing
+    source : str
+        Where the times come from, for the reason: "measured" or "measured before".
+    """
+    spread = max(timing.spread for timing in times.values())
+    source = source if spread <= _STEADY else f"{source} on a busy machine (timings differ by {spread:.0%})"
+    return choose_fastest(plan, {name: timing.seconds for name, timing in times.items()}, source)
 
 
 def formats_to_time(plan: Plan, expected_products: int) -> list[str]:
@@ -59,8 +137,10 @@ def key_of(device: Device, plan: Plan, types: tuple[Any, ...]) -> str:
     return hashlib.sha256(json.dumps(features).encode()).hexdigest()
 
 
-def recall(key: str, formats: Collection[str]) -> dict[str, float] | None:
+def recall(key: str, formats: Collection[str]) -> dict[str, Timing] | None:
     """Return the stored times by format, or None if no usable ones are stored.
+
+    Times that were not steady are not usable: the machine was busy, so the caller measures again.
 
     Parameters
     ----------
@@ -79,26 +159,30 @@ def recall(key: str, formats: Collection[str]) -> dict[str, float] | None:
     except (OSError, sqlite3.Error):
         return None
     times = {} if row is None else _parse_times(row[0])
-    return times if times and times.keys() <= set(formats) else None
+    is_usable = times and times.keys() <= set(formats) and all(timing.is_steady for timing in times.values())
+    return times if is_usable else None
 
 
-def _parse_times(text: Any) -> dict[str, float]:
+def _parse_times(text: Any) -> dict[str, Timing]:
     """Return times by format, or an empty dictionary if `remember` cannot have written `text`."""
     try:
-        times = {name: float(seconds) for name, seconds in json.loads(text).items()}
+        times = {name: Timing(float(seconds), float(spread)) for name, (seconds, spread) in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
-    return times if all(0 <= seconds < inf for seconds in times.values()) else {}
+    return times if all(0 <= t.seconds < inf and 0 <= t.spread < inf for t in times.values()) else {}
 
 
-def remember(key: str, times: dict[str, float]) -> None:
-    """Store times by format. If the cache cannot be written, they are lost, and will be measured again."""
-    path = cache_path()
+def remember(key: str, times: Mapping[str, Timing]) -> None:
+    """Store times by format, with their spread.
+
+    If the cache cannot be written, they are lost, and will be measured again.
+    """
+    path, text = cache_path(), json.dumps({name: [t.seconds, t.spread] for name, t in times.items()})
     try:
         make_private(path.parent)
         with closing(sqlite3.connect(path, timeout=1)) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, times TEXT)")
-            database.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", (key, json.dumps(times)))
+            database.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", (key, text))
     except (OSError, sqlite3.Error):
         return
 
@@ -134,23 +218,24 @@ class FirstProducts:
 class LazyTuner:
     """A product that times its candidates: each call uses the next one, until all have been timed several times.
 
-    It never waits for the device, so a call may find that the times are not known yet.
+    It never waits for the device, so a call may find that the times are not known yet. Candidates whose times are not
+    steady are timed again, several times at most.
 
     Parameters
     ----------
     device : Device
     candidates : dict of format to ``multiply(...)``
     decide : callable
-        Called once with the shortest time of each format, in seconds.
+        Called once with the time of each format.
     """
 
     def __init__(
-        self, device: Device, candidates: dict[str, Callable[..., None]], decide: Callable[[dict[str, float]], None]
+        self, device: Device, candidates: dict[str, Callable[..., None]], decide: Callable[[dict[str, Timing]], None]
     ) -> None:
         self._device, self._candidates, self._decide = device, candidates, decide
         # The first product of each candidate warms up, and its time is not used.
-        self._remaining = [name for _ in range(_ROUNDS + 1) for name in candidates]
-        self._expected = len(self._remaining)
+        self._remaining = [name for _ in range(ROUNDS + 1) for name in candidates]
+        self._expected, self._repeats = len(self._remaining), MAX_REPEATS
         self._times: list[tuple[str, Callable[[], float | None]]] = []
         self._lock = make_lock()  # Several threads may call the product.
 
@@ -169,12 +254,21 @@ class LazyTuner:
             self._finish()
 
     def _finish(self) -> None:
-        """Call `decide`, once, when all times are known."""
+        """Call `decide`, once, when all times are known and steady, or have been measured often enough."""
         with self._lock:
             if len(self._times) < self._expected:
                 return
-            times = [(name, seconds_if_known()) for name, seconds_if_known in self._times[len(self._candidates) :]]
-            if any(seconds is None for _, seconds in times):
+            times: dict[str, list[float]] = {name: [] for name in self._candidates}
+            for name, seconds_if_known in self._times[len(self._candidates) :]:
+                seconds = seconds_if_known()
+                if seconds is None:
+                    return
+                times[name].append(seconds)
+            unsteady = _unsteady(times)
+            if unsteady and self._repeats:
+                self._repeats -= 1
+                self._remaining = unsteady * ROUNDS
+                self._expected += len(self._remaining)
                 return
             self._expected = self._expected + 1  # More times than there will ever be: no later call decides again.
-        self._decide({name: min(t for n, t in times if n == name and t is not None) for name in self._candidates})
+        self._decide({name: Timing.of(seconds) for name, seconds in times.items()})

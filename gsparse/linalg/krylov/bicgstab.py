@@ -27,6 +27,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
@@ -153,6 +154,11 @@ def bicgstab(
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+
     References
     ----------
     .. [1] H. A. van der Vorst, "Bi-CGSTAB: a fast and smoothly converging variant of Bi-CG for the solution of
@@ -172,7 +178,8 @@ def bicgstab(
     system = make_linear_system(A, b, x0, M)
     with system.solving():
         result = _solve(system, rtol, atol, maxiter, monitor)
-    return result if full_output else (result.x, result.info)
+        result = with_true_residual(result, system) if full_output else result
+    return returned(result, system, full_output)
 
 
 def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:

@@ -20,15 +20,16 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult
 
 __all__ = ["FIRST", "LEFT", "RIGHT", "START", "TESTS", "bidiagonalize", "result_of", "statistics"]
 
 # SciPy's `istop` plus this is our stop code, except for the common codes.
 _ISTOP = 10
 _REASONS = {
+    CONVERGED: "passed the test norm(r) <= btol·norm(b) + atol·norm(A)·norm(x)",
     10: "x = 0 (or x0) is the exact solution",
-    12: "found a least-squares solution",
+    12: "found a least-squares solution: norm(Aᴴ·r) <= atol·norm(A)·norm(r)",
     13: "the condition number exceeds conlim",
     14: "as accurate as the arithmetic allows",
     15: "a least-squares solution as accurate as the arithmetic allows",

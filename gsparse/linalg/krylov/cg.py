@@ -26,9 +26,10 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.refinement import refined
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, with_symmetry_advice
+from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, is_worth_a_check, with_symmetry_advice
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
@@ -133,6 +134,11 @@ def cg(
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+
     References
     ----------
     .. [1] M. R. Hestenes, E. Stiefel, "Methods of conjugate gradients for solving linear systems", J. Res. Natl.
@@ -153,8 +159,9 @@ def cg(
     solve = _solve if inner_dtype is None else partial(refined, _solve, inner_dtype)
     with system.solving():
         result = solve(system, rtol, atol, maxiter, monitor)
-        result = with_symmetry_advice(result, system) if full_output else result
-    return result if full_output else (result.x, result.info)
+        result = with_true_residual(result, system) if full_output else result
+        result = with_symmetry_advice(result, system) if full_output or is_worth_a_check(result) else result
+    return returned(result, system, full_output)
 
 
 def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: ConvergenceMonitor) -> SolveResult:

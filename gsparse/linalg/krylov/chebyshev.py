@@ -23,6 +23,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
@@ -163,6 +164,11 @@ def chebyshev(
         If `bounds` is not an interval, or contains 0; or if the bounds are to be estimated and A or M is not positive
         definite.
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+
     References
     ----------
     .. [1] Y. Saad, "Iterative methods for sparse linear systems", 2nd ed., SIAM, 2003, algorithm 12.1.
@@ -186,7 +192,8 @@ def chebyshev(
     with system.solving():
         low, high = _estimate(system) if bounds is None else bounds
         result = _solve(system, low, high, rtol, atol, maxiter, monitor)
-    return result if full_output else (result.x, result.info)
+        result = with_true_residual(result, system) if full_output else result
+    return returned(result, system, full_output)
 
 
 def _solve(

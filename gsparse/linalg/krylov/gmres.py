@@ -32,6 +32,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system, parse_dtype
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import Snapshot, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
@@ -174,6 +175,11 @@ def gmres(
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+
     References
     ----------
     .. [1] Y. Saad, M. H. Schultz, "GMRES: a generalized minimal residual algorithm for solving nonsymmetric linear
@@ -211,7 +217,8 @@ def gmres(
     with system.solving():
         is_flexible = flexible and M is not None
         result = _solve(system, rtol, atol, restart, maxiter, limit, monitor, storage_dtype, is_flexible)
-    return result if full_output else (result.x, result.info)
+        result = with_true_residual(result, system) if full_output else result
+    return returned(result, system, full_output)
 
 
 @register("solver", accepts=gmres)
@@ -239,6 +246,11 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
 
     References
     ----------

@@ -74,11 +74,28 @@ class LinearSystem:
         """
         if not isinstance(atol, float | int | np.number) or atol < 0:
             raise ValueError(f"atol must be a real, non-negative number, got {atol!r}")
-        squares = np.array([float(self.device.xp.vdot(v, v).real) for v in self.b.reshape(self.columns, -1)])
-        norms = np.sqrt(self.sum_over_ranks(squares))
+        norms = self._norms(self.b)
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0
         return np.where(norms == 0, np.inf, np.maximum(float(atol), float(rtol) * norms))
+
+    def residual_norms(self, shift: float = 0.0) -> npt.NDArray[np.float64]:
+        """Return norm(b - (A - shift·I)·x) of each column for the present x, computed with a product. Synchronizes."""
+        product = self.device.xp.zeros(self.b.size, self.dtype)
+        self.A.bind(self.device, self.dtype, self.columns)(self.x, product)
+        with np.errstate(all="ignore"):
+            residual = self.b - product
+            return self._norms(residual + shift * self.x if shift else residual)
+
+    def scales(self) -> npt.NDArray[np.float64]:
+        """Return what residuals are relative to: norm(b) of each column, or 1 where b is zero. Synchronizes."""
+        norms = self._norms(self.b)
+        return np.where(norms == 0, 1.0, norms)
+
+    def _norms(self, flat: Array) -> npt.NDArray[np.float64]:
+        """Return the norm of each column over all ranks. Synchronizes."""
+        squares = np.array([float(self.device.xp.vdot(v, v).real) for v in flat.reshape(self.columns, -1)])
+        return np.sqrt(self.sum_over_ranks(squares))
 
     def sum_over_ranks(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add host values up over all ranks that share the vectors. Synchronizes."""

@@ -28,6 +28,7 @@ from gsparse.linalg.krylov.bidiagonalization import (
     statistics,
 )
 from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.outcome import warn_unless_converged, with_true_residual
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
@@ -174,6 +175,11 @@ def lsmr(
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+
     References
     ----------
     .. [1] D. C.-L. Fong, M. A. Saunders, "LSMR: an iterative algorithm for sparse least-squares problems", SIAM J. Sci.
@@ -200,8 +206,10 @@ def lsmr(
         loop.state.set(stop=0)
         loop.step("finish")()
         result = result_of(loop)
+        result = with_true_residual(result, system) if full_output or show else result
     if show:
         print(result.log())
     if full_output:
         return result
+    warn_unless_converged(result, system)
     return (result.x, *statistics(loop, *(loop.last[name].real for name in _NORMS)))

@@ -29,6 +29,7 @@ from gsparse.linalg.krylov.bidiagonalization import (
     statistics,
 )
 from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.outcome import warn_unless_converged, with_true_residual
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
@@ -179,6 +180,11 @@ def lsqr(
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
 
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
+
     References
     ----------
     .. [1] C. C. Paige, M. A. Saunders, "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
@@ -200,11 +206,13 @@ def lsqr(
         limit = 2 * system.A.whole_shape[1] if iter_lim is None else iter_lim
         loop = bidiagonalize(system, PROGRAM, damp, atol, btol, conlim, limit, monitor, cs2=-1.0, variance=calc_var)
         result = result_of(loop)
+        result = with_true_residual(result, system) if full_output or show else result
         variance = system.deliver(loop.vectors["var"].real)
     if show:
         print(result.log())
     if full_output:
         return result
+    warn_unless_converged(result, system)
     rnorm, xx = loop.last["rnorm"].real, loop.last["xxnorm"].real
     square = rnorm**2 - max(damp, 0) ** 2 * xx
     values = (np.copysign(np.sqrt(abs(square)), square), rnorm, *(loop.last[name].real for name in _NORMS))

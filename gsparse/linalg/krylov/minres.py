@@ -29,11 +29,18 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import make_linear_system
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, not_hermitian, with_symmetry_advice
+from gsparse.linalg.krylov.symmetry import (
+    hermitian_maxiter_advice,
+    is_worth_a_check,
+    not_hermitian,
+    with_symmetry_advice,
+    without_false_success,
+)
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import MAXITER, SolveResult
+from gsparse.linalg.result import CONVERGED, MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "minres"]
 
@@ -152,7 +159,8 @@ PROGRAM = Program(
 )
 
 _REASONS = {
-    _LEAST_SQUARES: "found a least-squares solution",
+    CONVERGED: "passed the test norm(r) <= rtol·norm(A)·norm(x)",
+    _LEAST_SQUARES: "found a least-squares solution: norm(A·r) <= rtol·norm(A)·norm(r)",
     _ACCURATE: "as accurate as the arithmetic allows",
     _SINGULAR: "A is nearly singular: x has converged to an eigenvector",
     _EIGENVECTOR: "the right-hand side is an eigenvector",
@@ -211,13 +219,19 @@ def minres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, also to a least-squares solution, otherwise the number of iterations.
+        0 if x passed the test, also as a least-squares solution, otherwise the number of iterations. It is not 0 if the
+        residual is larger than the test says and A or M is not Hermitian.
 
     Raises
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
     ValueError
         If M turns out to be indefinite, or `check` finds that A or M is not Hermitian.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If the solve has not converged and `full_output` is false. It names the reason and what to try next.
 
     References
     ----------
@@ -238,10 +252,11 @@ def minres(
     system = make_linear_system(A, b, x0, M)
     with system.solving():
         result = _solve(system, rtol, shift, maxiter, check, monitor)
-        result = with_symmetry_advice(result, system) if full_output or show else result
+        is_checked = full_output or show or is_worth_a_check(result)
+        result = with_symmetry_advice(result, system) if is_checked else result
     if show:
         print(result.log())
-    return result if full_output else (result.x, result.info)
+    return returned(result, system, full_output)
 
 
 def _solve(
@@ -274,7 +289,11 @@ def _solve(
         cause = f"{' and '.join(names)} not Hermitian" if names else "indefinite preconditioner"
         raise ValueError(f"{cause}: use gmres or bicgstab")
     advice = {MAXITER: hermitian_maxiter_advice(system)}
-    return loop.result(reasons=_REASONS, advice=advice, infos=dict.fromkeys(_REASONS, 0))
+    result = loop.result(reasons=_REASONS, advice=advice, infos=dict.fromkeys(_REASONS, 0))
+    result = with_true_residual(result, system, shift)
+    # The test relies on scalars of the recurrence. Only for a Hermitian A are they what their names say.
+    claimed = rtol * loop.last["anorm_xnorm"].real / system.scales()
+    return without_false_success(result, system) if np.any(result.relative_residual > claimed) else result
 
 
 def _check_symmetry(loop: SolveLoop, begin: list[Callable[[], None]], y: str) -> None:

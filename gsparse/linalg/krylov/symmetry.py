@@ -11,10 +11,42 @@ from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
 from gsparse.linalg.result import SolveResult, more_iterations
 
-__all__ = ["hermitian_maxiter_advice", "not_hermitian", "with_symmetry_advice"]
+__all__ = [
+    "hermitian_maxiter_advice",
+    "is_worth_a_check",
+    "not_hermitian",
+    "with_symmetry_advice",
+    "without_false_success",
+]
 
 # Frequencies of the test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
 _FREQUENCIES = (np.sqrt(2), np.sqrt(3), np.sqrt(5))
+# The test takes three products with each operator: at most a tenth of the time of a solve of this many iterations.
+_MIN_ITERATIONS = 30
+
+
+def is_worth_a_check(result: SolveResult) -> bool:
+    """Return whether a failed solve was long enough for the test to take little of its time.
+
+    A caller who did not ask for the full output may limit a solve to a few iterations on purpose, for instance to use
+    it as a smoother.
+    """
+    return result.info != 0 and result.iterations >= _MIN_ITERATIONS
+
+
+def without_false_success(result: SolveResult, system: LinearSystem) -> SolveResult:
+    """Return a success as a failure if an operator is not Hermitian. Synchronizes.
+
+    For methods that find their own residual by a recurrence that holds for Hermitian operators only. The conditions of
+    `with_symmetry_advice` hold here too.
+    """
+    if result.info != 0:
+        return result
+    failed = replace(result, info=max(result.iterations, 1))
+    advised = with_symmetry_advice(failed, system)
+    if advised is failed:
+        return result
+    return replace(advised, reason="stopped without a solution: its test holds for Hermitian operators only")
 
 
 def with_symmetry_advice(result: SolveResult, system: LinearSystem) -> SolveResult:

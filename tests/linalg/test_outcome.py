@@ -1,0 +1,102 @@
+"""A solve says what it has tested, what the true residual is, and warns once if it has not converged."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse import GpuSparseMatrix
+from gsparse import linalg as gla
+from gsparse.device.base import Device
+from gsparse.errors import ConvergenceWarning
+from tests.linalg.problems import convection, laplacian, right_hand_side
+
+S, C = laplacian(9), convection(9)
+# Each solver with a matrix that it is made for, and the name of its limit.
+SOLVERS: dict[str, tuple[Any, sp.csr_array, str]] = {
+    "cg": (gla.cg, S, "maxiter"),
+    "cg, refined": (partial(gla.cg, inner_dtype=np.float32), S, "maxiter"),
+    "minres": (gla.minres, S, "maxiter"),
+    "chebyshev": (partial(gla.chebyshev, bounds=(0.1, 8)), S, "maxiter"),
+    "gmres": (partial(gla.gmres, restart=4), C, "maxiter"),
+    "fgmres": (partial(gla.fgmres, restart=4), C, "maxiter"),
+    "bicgstab": (gla.bicgstab, C, "maxiter"),
+    "lsqr": (gla.lsqr, C, "iter_lim"),
+    "lsmr": (gla.lsmr, C, "maxiter"),
+}
+RELATIVE_TO_MATRIX = ("minres", "lsqr", "lsmr")
+# Its recurrence promises MINRES a small residual, but it holds for symmetric matrices only.
+BIDIAGONAL = sp.diags_array([1.0, 1.0], offsets=[0, 1], shape=(600, 600)).tocsr()
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.few(1)
+def test_the_full_output_says_the_true_residual_of_every_solver(device: Device, name: str, columns: int | None) -> None:
+    solve, T, _ = SOLVERS[name]
+    b = right_hand_side(T, columns)
+    result = solve(GpuSparseMatrix(T, device=device), b, full_output=True)
+    assert result.info == 0
+    true = np.linalg.norm(b - T @ result.x, axis=0) / np.linalg.norm(b, axis=0)
+    np.testing.assert_allclose(result.relative_residual, true, rtol=1e-3)
+    assert f"norm(b - A·x) / norm(b) = {true.max():.1e}" in str(result)
+    assert ("converged" in str(result)) == (name not in RELATIVE_TO_MATRIX)
+    assert ("passed the test norm(r) <= " in str(result)) == (name in RELATIVE_TO_MATRIX)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solve_that_has_not_converged_warns_once_a_call_with_reason_and_advice(
+    real_device: Device, name: str
+) -> None:
+    solve, T, limit = SOLVERS[name]
+    A, b = GpuSparseMatrix(T, device=real_device), right_hand_side(T, 3)
+    with pytest.warns(ConvergenceWarning) as issued:
+        solve(A, b, **{limit: 2})
+    assert [warning.filename for warning in issued] == [__file__]
+    result = solve(A, b, **{limit: 2}, full_output=True)  # a warning would be an error
+    text = str(issued[0].message)
+    assert f"has not converged: reached maxiter after {result.iterations} iterations" in text
+    assert result.advice and result.advice in text
+    solve(A, b)
+
+
+def test_the_warning_names_a_matrix_that_is_not_symmetric(real_device: Device) -> None:
+    A = GpuSparseMatrix(C, device=real_device)
+    for solve in (gla.cg, gla.minres):
+        with pytest.warns(ConvergenceWarning, match="A is not symmetric: use gmres or bicgstab"):
+            assert solve(A, right_hand_side(C), maxiter=60, rtol=1e-12)[1] > 0
+
+
+def test_minres_is_no_success_if_only_a_symmetric_matrix_would_have_passed_the_test(device: Device) -> None:
+    A, b = GpuSparseMatrix(BIDIAGONAL, device=device), np.ones(600)
+    result = gla.minres(A, b, rtol=1e-6, full_output=True)
+    assert result.relative_residual > 1e-3
+    assert result.info == result.iterations > 0
+    assert "converged" not in str(result) and "A is not symmetric: use gmres or bicgstab" in str(result)
+    with pytest.warns(ConvergenceWarning, match="its test holds for Hermitian operators only"):
+        assert gla.minres(A, b, rtol=1e-6)[1] == result.info
+
+
+def test_a_symmetric_matrix_is_not_checked_where_the_test_of_minres_holds(
+    real_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.linalg.krylov.symmetry.not_hermitian", None)
+    assert gla.minres(GpuSparseMatrix(S, device=real_device), right_hand_side(S), rtol=1e-6)[1] == 0
+
+
+def test_the_residual_of_a_zero_right_hand_side_is_zero(real_device: Device) -> None:
+    A = GpuSparseMatrix(S, device=real_device)
+    for name in ("cg", "minres", "lsqr"):
+        solve, _, _ = SOLVERS[name]
+        assert solve(A, np.zeros(S.shape[0]), full_output=True).relative_residual == 0
+
+
+def test_a_caller_can_turn_the_warning_off(real_device: Device) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert gla.cg(GpuSparseMatrix(S, device=real_device), right_hand_side(S), maxiter=2)[1] == 2

@@ -34,6 +34,7 @@ from gsparse.bench.problems import find_problem
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError
+from gsparse.formats.costs import SHARED_TERMS
 from gsparse.formats.registry import REGISTRY
 from gsparse.plan.choice import _terms
 from gsparse.plan.cost_model import MACHINE_MODELS
@@ -42,8 +43,6 @@ COMPRESS = (True, "columns", "values", False)
 # A format whose predicted or measured time is this much longer than the best one's is not measured, or hardly counts.
 MAX_RATIO = 8.0
 REPEATS = 9
-# The name of the terms that a processor computes. With several threads, each computes a part of them.
-COMPUTED = ("position", "row", "coded", "narrow", "table", "run", "run_entry", "stride", "chunk", "sorted", "step")
 # A choice that takes at most this part longer than the best one counts as the best.
 NEAR = 0.05
 # Fits of which the best one counts. After each, the rows of wrong choices get a larger weight.
@@ -185,7 +184,7 @@ def choice_loss(group: list[dict[str, Any]], predictions: dict[int, float]) -> f
 
 def shared_by(row: dict[str, Any], term: str) -> int:
     """Return the number of threads that share the work of a term."""
-    return row["threads"] if row["kind"] == "cpu" and term in COMPUTED else 1
+    return row["threads"] if row["kind"] == "cpu" and term in SHARED_TERMS else 1
 
 
 def fit(rows: list[dict[str, Any]]) -> None:
@@ -206,7 +205,7 @@ def fit(rows: list[dict[str, Any]]) -> None:
 def predicted(row: dict[str, Any]) -> float:
     """Return the time that today's constants predict."""
     kernel = REGISTRY[row["format"]].costs[row["kind"]]
-    return float(sum(getattr(kernel, term) * count for term, count in row["terms"].items()))
+    return sum(getattr(kernel, term) * count / shared_by(row, term) for term, count in row["terms"].items())
 
 
 def print_choices(rows: list[dict[str, Any]], predict: Callable[[dict[str, Any]], float]) -> None:

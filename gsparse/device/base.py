@@ -59,6 +59,11 @@ class Device(ABC):
     multiprocessors: int = 1
     xp: Any
 
+    @property
+    def num_threads(self) -> int:
+        """Number of threads of the host that share a product; 1 for a GPU."""
+        return 1
+
     @abstractmethod
     def owns(self, array: object) -> bool:
         """Return whether `array` is an array of this device."""

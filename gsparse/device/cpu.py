@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device, alias_of
 from gsparse.device.dtypes import Array
-from gsparse.device.threads import map_elements
+from gsparse.device.threads import available_cpus, get_num_threads, map_elements
 
 __all__ = ["CPU_LANES", "CpuDevice", "cpu_device"]
 
@@ -28,6 +28,10 @@ class CpuDevice(Device):
     name = "cpu"
     lanes = CPU_LANES
     xp = np
+
+    @property
+    def num_threads(self) -> int:
+        return min(get_num_threads(), available_cpus())
 
     def owns(self, array: object) -> bool:
         return isinstance(array, np.ndarray)

@@ -26,6 +26,7 @@ __all__ = [
     "LOADS_PER_ROUND",
     "MICROSECOND",
     "SCALAR_LENGTH",
+    "SHARED_TERMS",
     "TABLE_BYTES",
     "_CHUNK_ENTRIES",
     "KernelModel",
@@ -38,6 +39,10 @@ MICROSECOND = 1e-6
 LOADS_PER_ROUND = 4
 # Size of a table of values, in bytes, from which on looking a value up takes the time `KernelModel.table`.
 TABLE_BYTES = 65_536
+# The terms of `KernelModel` that count instructions. On a CPU, threads share them; the memory is one for all threads.
+SHARED_TERMS = frozenset(
+    ("position", "row", "step", "stride", "chunk", "sorted", "coded", "narrow", "table", "run", "run_entry")
+)
 # Number of entries in a chunk of a long row.
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
@@ -48,7 +53,8 @@ SCALAR_LENGTH = 16
 class KernelModel:
     """The constants of one kernel. The predicted time of a product is the sum of these constants times their counts.
 
-    All constants are in seconds, except `setup`.
+    All constants are in seconds, except `setup`. On a CPU, they are those of one thread, and the `SHARED_TERMS` are
+    divided by the number of threads. On a GPU, they are those of the whole device.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gsparse.errors import FormatError
-from gsparse.formats.costs import SCALAR_LENGTH, TABLE_BYTES
+from gsparse.formats.costs import SCALAR_LENGTH, SHARED_TERMS, TABLE_BYTES
 from gsparse.formats.launch import DEFAULT_THREADS_PER_BLOCK, THREADS_PER_BLOCK, Launch
 from gsparse.formats.registry import Storage, choices, find_format
 from gsparse.formats.row_stats import RowStats
@@ -151,6 +151,7 @@ def make_plan(
     lanes: int,
     model: MachineModel,
     value_bytes: int,
+    threads: int = 1,
     format: str = "auto",
     threads_per_block: int = DEFAULT_THREADS_PER_BLOCK,
     expected_products: int = EXPECTED_PRODUCTS,
@@ -170,6 +171,8 @@ def make_plan(
     model : MachineModel
     value_bytes : int
         Size of an element of x and y.
+    threads : int
+        Number of threads of a CPU that share a product. It has no meaning for a GPU.
     format : str
         The name of a format; the name of a layout, of which the model chooses the schedule; or "auto", with which the
         model chooses among all formats.
@@ -186,7 +189,7 @@ def make_plan(
     allowed = [each.name for each in choices(format)]
     launch = Launch(threads_per_block, threads_per_row(stats.typical_length, lanes, stats.num_rows))
     candidates = tuple(
-        rank([_candidate(name, s, stats, model, value_bytes, launch) for s in encoded], expected_products)[0]
+        rank([_candidate(name, s, stats, model, value_bytes, launch, threads) for s in encoded], expected_products)[0]
         for name, encoded in storages.items()
     )
     ranked = rank([c for c in candidates if c.format in allowed], expected_products)
@@ -253,12 +256,20 @@ def _terms(
 
 
 def _candidate(
-    name: str, storage: Storage, stats: RowStats, model: MachineModel, value_bytes: int, launch: Launch
+    name: str,
+    storage: Storage,
+    stats: RowStats,
+    model: MachineModel,
+    value_bytes: int,
+    launch: Launch,
+    threads: int,
 ) -> Candidate:
     nbytes = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes
     kernel = find_format(name).costs[model.kind]
     terms = _terms(name, storage, nbytes, stats, model, launch)
-    seconds = sum(getattr(kernel, term) * count for term, count in terms.items())
+    seconds = sum(
+        getattr(kernel, term) * count / (threads if term in SHARED_TERMS else 1) for term, count in terms.items()
+    )
     padding = storage.num_stored / stats.nnz if stats.nnz else 1.0
     return Candidate(name, storage, nbytes, padding, seconds, kernel.setup * seconds, launch)
 

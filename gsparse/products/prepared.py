@@ -202,6 +202,7 @@ class PreparedMatrix:
             lanes=self.device.lanes,
             model=self._model,
             value_bytes=compute.itemsize,
+            threads=self.device.num_threads,
             format=request,
             threads_per_block=options.threads_per_block,
             expected_products=options.expected_products,

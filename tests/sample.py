@@ -1,7 +1,8 @@
 """The quick choice of tests, which ``pytest`` runs if the command line does not name tests.
 
 A test function that takes a device runs with a few combinations of its parameters on each device, such that every value
-of each parameter occurs. Tests without a device are quick and all run, so the choice kills every mutant of
+of each parameter occurs. Of dtypes, one real, one complex and one integer dtype occur, because most of the time goes into
+compiling kernels for each dtype. Tests without a device are quick and all run, so the choice kills every mutant of
 ``tests/mutation`` that all tests kill. The marks `few`, `whole` and `timed` leave out more (``pyproject.toml``): slow
 tests, and tests of real time, which a busy machine can make fail. If one of those fails in a whole run, it is repeated
 once.
@@ -17,12 +18,17 @@ from itertools import groupby
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pytest
 
 __all__ = ["covering", "is_quick", "quick_choice"]
 
 # On these devices, one of this number of test functions runs: kernels of 64 lanes differ little from those of 32.
-_SELDOM = {"emulated:64": 16}
+_SELDOM = {"emulated:64": 40}
+
+# Parameters that are dtypes of values, and the dtype that stands for others of its kind wherever a test offers it.
+_DTYPE_NAMES = ("dtype", "stored", "compute")
+_COMMON = {"real": "float64", "complex": "complex64", "integer": "int32"}
 
 _LEFT_OUT = "left_out"  # the name under which a worker of pytest-xdist reports the number
 _left_out = pytest.StashKey[int]()
@@ -106,11 +112,29 @@ def covering(items: Sequence[pytest.Item], turn: int = 0) -> list[pytest.Item]:
     values = [_values(item) for item in items]
     missing = set().union(*values)
     order = [(number + turn) % len(items) for number in range(len(items))]
+    order.sort(key=lambda number: _uncommon(items[number]))
     chosen = []
     while missing:
         chosen.append(max(order, key=lambda number: len(values[number] & missing)))
         missing -= values[chosen[-1]]
     return [items[number] for number in sorted(chosen)]
+
+
+def _kind(name: str, value: Any) -> str | None:
+    """Return the kind of a dtype: "real", "complex" or "integer"; None for another parameter."""
+    if name not in _DTYPE_NAMES or not isinstance(value, str | type | np.dtype):
+        return None
+    try:
+        kind = np.dtype(value).kind
+    except TypeError:
+        return None
+    return {"f": "real", "c": "complex"}.get(kind, "integer")
+
+
+def _uncommon(item: pytest.Item) -> int:
+    """Return how many of a test's dtypes are not those that stand for their kind."""
+    kinds = {name: _kind(name, value) for name, value in _parameters(item).items()}
+    return sum(kind is not None and np.dtype(_parameters(item)[name]) != _COMMON[kind] for name, kind in kinds.items())
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
@@ -126,5 +150,6 @@ def _values(item: pytest.Item) -> set[Any]:
     ]
     alone = [(name,) for name in parameters if not any(name in names for names in together)]
     return {item.nodeid.partition("[")[0]} | {
-        tuple((name, id(parameters[name])) for name in names) for names in (*together, *alone)
+        tuple((name, _kind(name, parameters[name]) or id(parameters[name])) for name in names)
+        for names in (*together, *alone)
     }

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gsparse.device.compile_notice import COMPILE_NOTICE
+
 __all__ = ["SOURCE_FOLDER", "compile_kernel", "compile_options", "kernel_source"]
 
 SOURCE_FOLDER = Path(__file__).parent.parent / "kernels" / "gpu" / "src"
@@ -44,5 +46,6 @@ def compile_options(lanes: int) -> tuple[str, ...]:
 def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Callable[..., None]:
     """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk."""
     module = cupy.RawModule(code=kernel_source(source), options=compile_options(lanes), name_expressions=[expression])
-    kernel: Callable[..., None] = module.get_function(expression)
+    with COMPILE_NOTICE:
+        kernel: Callable[..., None] = module.get_function(expression)
     return kernel

@@ -1,6 +1,7 @@
 """How numba compiles this backend: code that runs without the GIL and is cached on disk.
 
-Nothing of this package runs here: `jitted` and `piece` only decide how the loops of the other modules are compiled.
+`jitted` and `piece` only decide how the loops of the other modules are compiled. A listener tells
+`gsparse.device.compile_notice` when that happens.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core import event
 
 from gsparse.device.cache import UntrustedFolderError, make_private_code_folder
+from gsparse.device.compile_notice import COMPILE_NOTICE
 
 __all__ = ["OPTIONS", "PIECE_OPTIONS", "jitted", "piece"]
 
@@ -27,6 +30,25 @@ R = TypeVar("R")
 #   about 5 % less. A function that allocates an array needs them, and numba refuses to compile it without.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 PIECE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
+
+
+class _CompileListener(event.Listener):
+    """Tells `COMPILE_NOTICE` when numba compiles a function of this package. Code from the disk is not compiled."""
+
+    def on_start(self, event: Any) -> None:
+        if _is_ours(event):
+            COMPILE_NOTICE.__enter__()
+
+    def on_end(self, event: Any) -> None:
+        if _is_ours(event):
+            COMPILE_NOTICE.__exit__()
+
+
+def _is_ours(event: Any) -> bool:
+    return str(event.data["dispatcher"].py_func.__module__).startswith("gsparse.")
+
+
+event.register("numba:compile", _CompileListener())  # type: ignore[no-untyped-call]
 
 
 def jitted(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:

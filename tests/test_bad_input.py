@@ -398,7 +398,7 @@ def no_driver() -> int:
 
 
 WITHOUT_GPU = {
-    "no CuPy": (no_cupy, "CuPy is not installed: pip install 'gsparse.*device='cpu'"),
+    "no CuPy": (no_cupy, "CuPy is not installed: pip install 'gsparse-gpu.*device='cpu'"),
     "no driver": (a_cupy(no_driver), "cudaErrorNoDevice.*use device='cpu'"),
     "no GPU": (a_cupy(lambda: 0), "found none.*use device='cpu'"),
 }

@@ -424,7 +424,7 @@ def test_debug_shows_where_an_error_comes_from(files: Path, capsys: Any) -> None
         (DeviceMemoryError("full"), 1, "gsparse info: full\n"),
         (MemoryError("full"), 1, "gsparse info: full\n"),
         (DeviceError("not there"), 2, "gsparse info: not there\n"),
-        (ImportError("needs dask: pip install 'gsparse[dask]'"), 2, "gsparse info: needs dask: pip install"),
+        (ImportError("needs dask: pip install 'gsparse-gpu[dask]'"), 2, "gsparse info: needs dask: pip install"),
         (
             ZeroDivisionError("ours"),
             1,
@@ -522,7 +522,7 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
     code, text, _ = call(capsys, "doctor")
     assert code == 0
     remedies = text.partition("to add what is missing:")[2]
-    for command in ("gsparse[plot]", "gsparse[dask]", "gsparse[cuda12]"):
+    for command in ("gsparse-gpu[plot]", "gsparse-gpu[dask]", "gsparse-gpu[cuda12]"):
         assert f"pip install '{command}'" in remedies
 
 
@@ -538,7 +538,7 @@ def test_doctor_gives_no_remedy_for_compilers_that_only_tests_use(capsys: Any, m
     [("H200, 580.0; CUDA 13.0", "cuda13"), ("T4, 535; CUDA 12.2", "cuda12"), ("AMD, by its kernel driver", "rocm")],
 )
 def test_doctor_names_the_cupy_extra_for_the_driver(driver: str, extra: str) -> None:
-    assert f"gsparse[{extra}]" in doctor._cupy_remedy(driver)
+    assert f"gsparse-gpu[{extra}]" in doctor._cupy_remedy(driver)
 
 
 def graphics_card(is_hip: bool) -> Any:

@@ -69,7 +69,7 @@ def test_readme_has_one_picture_which_is_small() -> None:
 
 
 def test_readmes_picture_shows_the_figures_that_were_recorded(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'gsparse[plot]'")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'gsparse-gpu[plot]'")
     script = runpy.run_path(str(ROOT / "docs" / "make_readme_picture.py"))
     committed = script["PICTURE"].read_text()
     assert len(script["speeds"]()) == 10

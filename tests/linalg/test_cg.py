@@ -257,7 +257,7 @@ def test_cg_reports_its_history_and_progress(real_device: Device, capsys: pytest
 def test_progress_without_tqdm_is_refused_before_any_work(solve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.delitem(sys.modules, "tqdm.auto", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"progress=True needs tqdm: pip install 'gsparse\[progress\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"progress=True needs tqdm: pip install 'gsparse-gpu\[progress\]'"):
         solve(None, None, progress=True)
 
 

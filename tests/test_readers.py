@@ -442,6 +442,30 @@ def test_pointers_that_fall_to_zero_are_refused(tmp_path: Path, kind: str) -> No
         GpuSparseMatrix.from_file(tmp_path / "A.npz", device="cpu")
 
 
+@pytest.mark.parametrize("diagonals", [1000, 10_000])
+def test_diagonals_that_are_nearly_empty_are_refused(
+    tmp_path: Path, diagonals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, n = tmp_path / "A.npz", 2**24
+    arrays = {"format": b"dia", "shape": [n, n], "data": np.ones((diagonals, 1)), "offsets": np.arange(diagonals)}
+    np.savez_compressed(path, **arrays)
+    assert path.stat().st_size < 32_000
+    # SciPy's conversion would visit 1.7e10 places or more, and take minutes.
+    monkeypatch.setattr(sp.dia_array, "tocsr", lambda *_, **__: pytest.fail("the file was trusted"))
+    for read in read_both_ways(path, (n, n)):
+        with pytest.raises(FileFormatError, match=rf"{n:,} rows and {diagonals:,} diagonals, .* to COO or CSR before"):
+            read()
+
+
+def test_a_long_matrix_of_constant_diagonals_is_read(tmp_path: Path) -> None:
+    n = 10**6
+    exact = sp.diags_array(np.ones((3, 1)), offsets=[-1, 0, 1], shape=(n, n), format="dia")
+    sp.save_npz(tmp_path / "A.npz", exact)
+    assert (tmp_path / "A.npz").stat().st_size < n / 10  # less than a byte for each row
+    result = read_file(tmp_path / "A.npz")
+    assert (result.shape, result.nnz) == (exact.shape, 3 * n - 2)
+
+
 def npy(shape: tuple[int, ...], descr: str, body: bytes) -> bytes:
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})

@@ -11,10 +11,21 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["BREAKDOWN", "CONVERGED", "MAXITER", "SolveAttempt", "SolveResult", "largest", "more_iterations"]
+__all__ = [
+    "BREAKDOWN",
+    "BREAKDOWN_INFO",
+    "CONVERGED",
+    "MAXITER",
+    "SolveAttempt",
+    "SolveResult",
+    "largest",
+    "more_iterations",
+]
 
 # Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
+# SciPy's `info` is negative after a breakdown.
+BREAKDOWN_INFO = {BREAKDOWN: -1}
 
 _REASONS = {
     0: "stopped by the callback",

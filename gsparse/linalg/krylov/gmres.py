@@ -35,7 +35,8 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.solve_loop import Snapshot, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult, more_iterations
+from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
 
@@ -168,7 +169,7 @@ def gmres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, otherwise `maxiter`.
+        0 if the solve converged, `maxiter` if it did not, negative if it broke down.
 
     Raises
     ------
@@ -195,12 +196,10 @@ def gmres(
     """
     if callback is not None and callback_type is None:
         text = "callback_type is 'legacy' by default, until SciPy changes it: pass 'x', 'pr_norm' or 'legacy'"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warnings.warn(text, DeprecationWarning, stacklevel=frames_to_the_caller())
         callback_type = "legacy"
     if callback_type not in (None, "x", "pr_norm", "legacy"):
         raise ValueError(f"callback_type must be 'x', 'pr_norm' or 'legacy', got {callback_type!r}")
-    if restart is not None and restart < 1:
-        raise ValueError(f"restart must be at least 1, got {restart}")
     monitor = _make_monitor(callback, callback_type, progress, maxiter is not None)
     system = make_linear_system(A, b, x0, M)
     size = system.A.whole_shape[0]
@@ -234,7 +233,7 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, otherwise `maxiter`.
+        0 if the solve converged, `maxiter` if it did not, negative if it broke down.
 
     Raises
     ------
@@ -347,7 +346,7 @@ def _solve(
     at_maxiter = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)
     return loop.result(
         advice={BREAKDOWN: _SPACE_ENDED, MAXITER: at_maxiter},
-        infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)},
+        infos={**BREAKDOWN_INFO, MAXITER: max(maxiter, 1)},
     )
 
 

@@ -72,8 +72,6 @@ class LinearSystem:
 
         Where b is zero, x is set to zero and the tolerance is infinite.
         """
-        if not isinstance(atol, float | int | np.number) or atol < 0:
-            raise ValueError(f"atol must be a real, non-negative number, got {atol!r}")
         squares = np.array([float(self.device.xp.vdot(v, v).real) for v in self.b.reshape(self.columns, -1)])
         norms = np.sqrt(self.sum_over_ranks(squares))
         for column in np.flatnonzero(norms == 0):
@@ -143,6 +141,8 @@ def _make_system(
     columns = 1 if b.ndim == 1 else int(b.shape[1])
     if dtype is None:
         dtype = solve_dtype(operator, b)
+    if isinstance(x0, DenseInput) and x0.dtype.kind == "c" and dtype.kind != "c":
+        dtype = np.dtype(np.result_type(dtype, np.complex64))  # a real solve would drop the guess's imaginary part
     flat = b.flat(device, dtype, columns)
     if device.is_host and np.may_share_memory(flat, b.array):
         flat = flat.copy()  # If the caller's array is read-only, numba would compile every kernel again for it.

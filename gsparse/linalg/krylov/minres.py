@@ -33,7 +33,7 @@ from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, not_hermitian, with_symmetry_advice
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "minres"]
 
@@ -211,7 +211,8 @@ def minres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, also to a least-squares solution, otherwise the number of iterations.
+        0 if the solve converged, also to a least-squares solution, the number of iterations if it did not, negative if
+        it broke down.
 
     Raises
     ------
@@ -274,7 +275,7 @@ def _solve(
         cause = f"{' and '.join(names)} not Hermitian" if names else "indefinite preconditioner"
         raise ValueError(f"{cause}: use gmres or bicgstab")
     advice = {MAXITER: hermitian_maxiter_advice(system)}
-    return loop.result(reasons=_REASONS, advice=advice, infos=dict.fromkeys(_REASONS, 0))
+    return loop.result(reasons=_REASONS, advice=advice, infos={**BREAKDOWN_INFO, **dict.fromkeys(_REASONS, 0)})
 
 
 def _check_symmetry(loop: SolveLoop, begin: list[Callable[[], None]], y: str) -> None:

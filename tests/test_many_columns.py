@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from numpy.lib.stride_tricks import as_strided
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
 import gsparse
 from gsparse import GpuSparseMatrix, spmm

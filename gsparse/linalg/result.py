@@ -76,7 +76,8 @@ class SolveResult:
     x : array
         The solution: NumPy or CuPy, as the right-hand side.
     info : int
-        As in SciPy: 0 if the solve converged, the number of iterations if it did not, negative after a breakdown.
+        As in SciPy: 0 if the solve converged, the number of iterations if it did not, negative after a breakdown. GMRES
+        returns its maxiter in both cases.
     iterations : int
         Number of iterations of the slowest right-hand side.
     residuals : ndarray, shape (iterations + 1,) or (iterations + 1, k)

@@ -134,12 +134,12 @@ def test_a_complex_guess_keeps_its_imaginary_part(A: GpuSparseMatrix, name: str,
     np.testing.assert_allclose(x, exact, atol=1e-8)
 
 
-BREAKDOWNS = ("cg", "minres", "gmres", "fgmres", "bicgstab", "chebyshev", "lsqr", "lsmr")
+BREAKDOWNS = ("cg", "minres", "bicgstab", "chebyshev", "lsqr", "lsmr")
 
 
 @pytest.mark.parametrize("name", BREAKDOWNS)
 def test_info_is_negative_after_a_breakdown(A: GpuSparseMatrix, name: str) -> None:
-    assert set(BREAKDOWNS) == set(names_of("solver"))
+    assert {*BREAKDOWNS, "gmres", "fgmres"} == set(names_of("solver"))  # these two return maxiter, as in SciPy
     b = np.ones(N)
     b[3] = np.nan
     options = {"bounds": (0.5, 4.5)} if name == "chebyshev" else {}

@@ -35,7 +35,7 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.krylov.solve_loop import Snapshot, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult, more_iterations
+from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations
 from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
@@ -169,7 +169,7 @@ def gmres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, `maxiter` if it did not, negative if it broke down.
+        0 if the solve converged, otherwise `maxiter`, as in SciPy, also if it broke down.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, `maxiter` if it did not, negative if it broke down.
+        0 if the solve converged, otherwise `maxiter`, as in SciPy, also if it broke down.
 
     Raises
     ------
@@ -346,7 +346,7 @@ def _solve(
     at_maxiter = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)
     return loop.result(
         advice={BREAKDOWN: _SPACE_ENDED, MAXITER: at_maxiter},
-        infos={**BREAKDOWN_INFO, MAXITER: max(maxiter, 1)},
+        infos={BREAKDOWN: max(maxiter, 1), MAXITER: max(maxiter, 1)},
     )
 
 

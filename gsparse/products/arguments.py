@@ -76,7 +76,7 @@ def _repeats_elements(out: Array) -> bool:
     extent = out.itemsize
     for stride, length in axes:
         if stride < extent:
-            return out.size > 0
+            return bool(out.size > 0)
         extent += stride * (length - 1)
     return False
 

@@ -137,7 +137,10 @@ def _make_system(
     if b.gpu is not None and b.gpu is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {b.gpu.name}: bring one to the other")
     if b.ndim not in (1, 2) or b.shape[0] != rows:
-        raise ShapeError(f"A and b have incompatible dimensions: shapes {operator.shape} and {b.shape}")
+        raise ShapeError(
+            f"A and b have incompatible dimensions, shapes {operator.shape} and {b.shape}: b must have shape "
+            f"({rows},) or ({rows}, k)"
+        )
     columns = 1 if b.ndim == 1 else int(b.shape[1])
     if dtype is None:
         dtype = solve_dtype(operator, b)
@@ -157,7 +160,10 @@ def _make_system(
     elif x0 is not None:
         guess = x0.array
         if guess.size != columns * size or guess.shape[0] != size:
-            raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
+            required = f"({size},)" if columns == 1 else f"({size}, {columns})"
+            raise ShapeError(
+                f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible: x0 must have shape {required}"
+            )
         x[...] = x0.flat(device, dtype, columns)
     shape = (size,) if columns == 1 else (size, columns)  # like SciPy, one column gives a vector
     return LinearSystem(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, b, shape, guess)

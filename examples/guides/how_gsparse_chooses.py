@@ -149,7 +149,8 @@ assert requested.plan.format == "csr_vector" and requested.plan.reason == "asked
 assert GpuSparseMatrix(grid, format="csr").plan.format.startswith("csr_")
 
 # %%
-# A name that does not exist is refused, as is a format that does not fit the matrix.
+# A name that does not exist is refused, as is a format that cannot store the matrix: ``row_pattern`` stores up to 4,096
+# distinct rows. A format that can store the matrix is accepted, also if its products are slow.
 
 for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"format": "row_pattern"})):
     try:

@@ -5,8 +5,8 @@ their words make a sparse matrix of texts by words. Its leading singular vectors
 together texts that say the same in other words. scikit-learn multiplies the matrix by blocks of columns
 (`algorithm="randomized"`) or by one vector at a time ("arpack"). In both cases it accepts a GpuSparseMatrix, and finds
 the same singular values as for SciPy's matrix. Then a pipeline with the same step learns to which module a function
-belongs, and answers a question. The example needs scikit-learn: pip install 'gsparse[examples]'. It runs on the GPU if
-there is one, else on the CPU.
+belongs, and answers a question. The example needs scikit-learn: pip install 'gsparse-gpu[examples]'. It runs on the GPU
+if there is one, else on the CPU.
 
     python examples/latent_semantics.py
     python examples/latent_semantics.py --topics 200
@@ -32,7 +32,7 @@ try:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer, Normalizer
 except ModuleNotFoundError:
-    raise SystemExit("needs scikit-learn: pip install 'gsparse[examples]'") from None
+    raise SystemExit("needs scikit-learn: pip install 'gsparse-gpu[examples]'") from None
 
 MODULES = ("fft", "integrate", "linalg", "ndimage", "optimize", "signal", "sparse", "spatial", "special", "stats")
 

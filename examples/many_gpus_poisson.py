@@ -3,7 +3,7 @@
 Each worker owns a block of rows and the part of every vector that belongs to them. In an iteration, each worker sends
 its neighbours the entries that they need, directly from one to the other, and all workers add up two numbers. Nothing
 passes through dask or through this process. Without a GPU, the workers are two processes on the CPU. The example needs
-dask, tqdm and PyAMG: pip install 'gsparse[examples]'.
+dask, tqdm and PyAMG: pip install 'gsparse-gpu[examples]'.
 
     python examples/many_gpus_poisson.py            # 32³ unknowns
     python examples/many_gpus_poisson.py --n 400
@@ -57,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
     packages = ["tqdm", "pyamg", *(["matplotlib"] if options.plot else [])]
     if missing := [name for name in packages if find_spec(name) is None]:  # check this before the long computation
-        raise SystemExit(f"needs {', '.join(missing)}: pip install 'gsparse[examples]'")
+        raise SystemExit(f"needs {', '.join(missing)}: pip install 'gsparse-gpu[examples]'")
 
     S = poisson(options.n)
     h = 1.0 / (options.n + 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import gsparse._interrupt  # noqa: F401  It must be the first import of gsparse, see there.
 from gsparse._version import __version__
 from gsparse.device.counters import strict, total_stats
 from gsparse.device.threads import get_num_threads, set_num_threads

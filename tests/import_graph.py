@@ -38,7 +38,7 @@ ROOMS = (
     ("kernels",),
     ("formats",),
     ("device", "files"),
-    ("errors", "_version", "writing"),
+    ("errors", "_interrupt", "_version", "writing"),
 )
 # `gsparse/__init__.py` exports public names, some of them lazily. The command line stands above it.
 FACE = "gsparse"

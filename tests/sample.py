@@ -1,8 +1,8 @@
 """The quick choice of tests, which ``pytest`` runs if the command line does not name tests.
 
 A test function that takes a device runs with a few combinations of its parameters on each device, such that every value
-of each parameter occurs. Of dtypes, one real, one complex and one integer dtype occur, because most of the time goes into
-compiling kernels for each dtype. Tests without a device are quick and all run, so the choice kills every mutant of
+of each parameter occurs. Of dtypes, one real, one complex and one integer dtype occur, because most of the time goes
+into compiling kernels for each dtype. Tests without a device are quick and all run, so the choice kills every mutant of
 ``tests/mutation`` that all tests kill. The marks `few`, `whole` and `timed` leave out more (``pyproject.toml``): slow
 tests, and tests of real time, which a busy machine can make fail. If one of those fails in a whole run, it is repeated
 once.

@@ -398,7 +398,7 @@ def no_driver() -> int:
 
 
 WITHOUT_GPU = {
-    "no CuPy": (no_cupy, "CuPy is not installed: pip install 'gsparse.*device='cpu'"),
+    "no CuPy": (no_cupy, "CuPy is not installed: pip install 'gsparse-gpu.*device='cpu'"),
     "no driver": (a_cupy(no_driver), "cudaErrorNoDevice.*use device='cpu'"),
     "no GPU": (a_cupy(lambda: 0), "found none.*use device='cpu'"),
 }
@@ -645,3 +645,54 @@ def test_device_arrays_are_parsed_without_a_host_copy(device: Device) -> None:
         assert tuple(shape) == (4, 3)
         assert all(map(device.owns, (indptr, indices, data)))
         assert int(indptr[-1]) == 6
+
+
+# --------------------------------------------------------------------------------------------------------- remedies
+
+MISMATCHES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "sum": (lambda A, B: A + B, "they must be the same"),
+    "difference": (lambda A, B: A - B, "they must be the same"),
+    "comparison": (lambda A, B: A < B, "they must be the same"),
+    "maximum": (lambda A, B: A.maximum(B), "they must be the same"),
+    "quotient": (lambda A, B: A / B, "they must be the same"),
+    "elementwise product": (lambda A, B: A * B, "they must be equal, or 1, along each axis"),
+    "sum with a dense array": (lambda A, B: A + B.toarray(), "they must be equal, or 1, along each axis"),
+    "product with a dense array": (lambda A, B: A.multiply(B.toarray()), "they must be equal, or 1, along each axis"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_shapes_that_do_not_fit_are_named_with_what_is_needed(case: str) -> None:
+    operation, required = MISMATCHES[case]
+    A, B = (gsparse.GpuSparseMatrix(sp.eye_array(n), device="cpu") for n in (5, 3))
+    words = rf"inconsistent shapes \(5, 5\) and \(3, 3\): {required}; A\[rows, columns\] selects"
+    for other in (B, sp.csr_array(B)):
+        with pytest.raises(ShapeError, match=words):
+            operation(A, other)
+
+
+def test_a_right_hand_side_or_a_guess_of_another_length_names_the_length() -> None:
+    A = gsparse.GpuSparseMatrix(sp.eye_array(5), device="cpu")
+    with pytest.raises(ShapeError, match=r"\(5, 5\) and \(4,\): b must have shape \(5,\) or \(5, k\)"):
+        gsparse.linalg.cg(A, np.ones(4))
+    with pytest.raises(ShapeError, match=r"x0 \(4,\) are incompatible: x0 must have shape \(5,\)"):
+        gsparse.linalg.cg(A, np.ones(5), np.ones(4))
+    with pytest.raises(ShapeError, match=r"x0 \(5,\) are incompatible: x0 must have shape \(5, 2\)"):
+        gsparse.linalg.cg(A, np.ones((5, 2)), np.ones(5))
+
+
+def test_rows_of_different_lengths_are_refused_with_their_lengths() -> None:
+    words = "all rows need the same length, they have 1 to 3 elements: fill them up with zeros"
+    with pytest.raises(StructureError, match=words):
+        gsparse.GpuSparseMatrix([[1, 2, 3], [3], [4, 5]], device="cpu")
+
+
+def test_a_number_of_a_device_is_refused_and_the_first_cpu_is_the_cpu() -> None:
+    for number in (0, 1):
+        words = rf"unknown device {number}: use .* \(CuPy's device {number} is 'gpu:{number}'\)"
+        with pytest.raises(DeviceError, match=words):
+            gsparse.GpuSparseMatrix(sp.eye_array(5), device=number)
+    for name in ("", True, "cpu:1"):
+        with pytest.raises(DeviceError, match="unknown device"):
+            gsparse.GpuSparseMatrix(sp.eye_array(5), device=name)
+    assert gsparse.GpuSparseMatrix(sp.eye_array(5), device="cpu:0").device.name == "cpu"

@@ -389,7 +389,7 @@ def test_plot_without_matplotlib_is_refused_before_measuring(
 ) -> None:
     monkeypatch.setattr(command_module, "find_spec", lambda name: None)
     assert bench("R-MAT 15", "--device", "cpu", "--plot", str(tmp_path)) == 2
-    assert "--plot needs matplotlib: pip install 'gsparse[plot]'" in capsys.readouterr().err
+    assert "--plot needs matplotlib: pip install 'gsparse-gpu[plot]'" in capsys.readouterr().err
 
 
 def test_a_terminal_shows_a_progress_bar_below_the_tables(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,12 +22,14 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse import cli, linalg
+from gsparse._interrupt import is_command
 from gsparse.cli import common, demo, doctor, entry, solve
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.linalg.automatic import direct, plan
 from tests.support import assert_product
 
+ROOT = Path(__file__).parents[1]
 N = 20
 LINE = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(N, N)).tocsr()
 UPWIND = sp.diags_array([-2.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(N, N)).tocsr()
@@ -338,6 +342,16 @@ MISUSES: dict[str, tuple[str, str]] = {
         "solve line.mtx --rhs b.txt",
         r"b is read from \.npy, which numpy.save writes, or from",
     ),
+    "a right-hand side of strings": (
+        "solve line.mtx --rhs words.npy",
+        r"words.npy must hold numbers, its dtype is <U1: convert it with astype\(float\)$",
+    ),
+    "an array of one dimension": (
+        "info vector.npz",
+        r"vector.npz holds an array of one dimension, of shape \(20,\), .* needed: save A.reshape\(1, -1\)",
+    ),
+    "an array of one dimension to solve with": ("solve vector.npz", "of one dimension"),
+    "an array of one dimension to convert": ("convert vector.npz v.mtx", "of one dimension"),
     "a right-hand side in an archive": (
         "solve line.mtx --rhs b.npz",
         "it holds b, c; write it with numpy.save, as .npy$",
@@ -400,6 +414,8 @@ def test_misuse_prints_one_line_that_says_what_to_do(
     Path("b.txt").write_text("1\n" * 20)
     np.savez("b.npz", b=np.ones(20), c=np.ones(3))
     np.save("short.npy", np.ones(3))
+    np.save("words.npy", np.full(20, "1"))
+    sp.save_npz("vector.npz", sp.coo_array(np.arange(20.0)))
     write_file("complex.mtx", LINE * 1j)
     scipy.io.savemat("two.mat", {"B": np.ones((20, 1)), "C": np.ones((20, 1))})
     line, words = MISUSES[case]
@@ -410,6 +426,28 @@ def test_misuse_prints_one_line_that_says_what_to_do(
     assert "Traceback" not in error and error.count("\n") == 1
     assert re.search(words, error), error
     assert sorted(path.name for path in files.iterdir()) == before
+
+
+def test_a_right_hand_side_without_its_option_is_named_in_the_error(files: Path, capsys: Any) -> None:
+    for line, words in (
+        (
+            f"solve {files / 'line.mtx'} {files / 'b.npy'}",
+            r"arguments: .*b.npy \(--rhs FILE reads the right-hand side\)$",
+        ),
+        (f"solve {files / 'line.mtx'} --right b.npy", "arguments: --right b.npy$"),
+        (f"info {files / 'line.mtx'} b.npy", "arguments: b.npy$"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(line.split())
+        assert re.search(rf"error: unrecognized {words}", capsys.readouterr().err.strip())
+
+
+def test_an_array_of_one_dimension_is_a_right_hand_side(files: Path, capsys: Any) -> None:
+    exact = np.arange(N) + 1.0
+    sp.save_npz(files / "b.npz", sp.coo_array(LINE @ exact))
+    code, _, error = call(capsys, "solve", files / "line.mtx", "--rhs", files / "b.npz", "-o", files / "x.npy")
+    assert code == 0, error
+    np.testing.assert_allclose(np.load(files / "x.npy"), exact, rtol=1e-6)
 
 
 def test_debug_shows_where_an_error_comes_from(files: Path, capsys: Any) -> None:
@@ -425,7 +463,7 @@ def test_debug_shows_where_an_error_comes_from(files: Path, capsys: Any) -> None
         (DeviceMemoryError("full"), 1, "gsparse info: full\n"),
         (MemoryError("full"), 1, "gsparse info: full\n"),
         (DeviceError("not there"), 2, "gsparse info: not there\n"),
-        (ImportError("needs dask: pip install 'gsparse[dask]'"), 2, "gsparse info: needs dask: pip install"),
+        (ImportError("needs dask: pip install 'gsparse-gpu[dask]'"), 2, "gsparse info: needs dask: pip install"),
         (
             ZeroDivisionError("ours"),
             1,
@@ -444,6 +482,57 @@ def test_the_exit_code_distinguishes_misuse_from_failure(
     exit_code, out, stderr = call(capsys, "info", "A.mtx")
     assert (exit_code, out) == (code, "")
     assert stderr.startswith(words)
+
+
+# A program that sends Ctrl-C to its own process when Python first looks for a module.
+INTERRUPT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX are sent")
+@pytest.mark.parametrize(
+    ("module", "how", "code"),
+    [
+        ("scipy.sparse", "script", -signal.SIGINT),
+        ("gsparse.cli.bench", "module", -signal.SIGINT),
+        ("numba", "module", 130),
+    ],
+)
+def test_ctrl_c_ends_the_command_without_a_traceback(files: Path, module: str, how: str, code: int) -> None:
+    # The first two modules are imported before the command begins, and numba while it runs.
+    (files / "sitecustomize.py").write_text(INTERRUPT.format(module=module))
+    script = files / "gsparse"  # what pip writes for the entry point
+    script.write_text("import sys\nfrom gsparse.cli import main\nsys.exit(main())\n")
+    command = [
+        sys.executable,
+        *([str(script)] if how == "script" else ["-m", "gsparse"]),
+        "info",
+        str(files / "line.mtx"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": f"{files}{os.pathsep}{ROOT}", "GSPARSE_DEVICE": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_only_the_command_itself_gives_up_pythons_handling_of_ctrl_c() -> None:
+    assert is_command(["python", "-m", "gsparse", "info"], "-m")
+    assert is_command(["python", "/usr/bin/gsparse", "info"], "/usr/bin/gsparse")
+    assert not is_command(["python", "-c", "import gsparse"], "-c")
+    assert not is_command(["python", "-m", "pytest", "gsparse"], "-m")
+    # A process that the command has started has its `sys.argv`, and other arguments.
+    assert not is_command(["python", "-c", "from multiprocessing.spawn import spawn_main"], "/usr/bin/gsparse")
+    code = "import signal, gsparse; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "True\n"
 
 
 def test_the_command_alone_shows_its_help(capsys: Any) -> None:
@@ -523,7 +612,7 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
     code, text, _ = call(capsys, "doctor")
     assert code == 0
     remedies = text.partition("to add what is missing:")[2]
-    for command in ("gsparse[plot]", "gsparse[dask]", "gsparse[cuda12]"):
+    for command in ("gsparse-gpu[plot]", "gsparse-gpu[dask]", "gsparse-gpu[cuda12]"):
         assert f"pip install '{command}'" in remedies
 
 
@@ -539,7 +628,7 @@ def test_doctor_gives_no_remedy_for_compilers_that_only_tests_use(capsys: Any, m
     [("H200, 580.0; CUDA 13.0", "cuda13"), ("T4, 535; CUDA 12.2", "cuda12"), ("AMD, by its kernel driver", "rocm")],
 )
 def test_doctor_names_the_cupy_extra_for_the_driver(driver: str, extra: str) -> None:
-    assert f"gsparse[{extra}]" in doctor._cupy_remedy(driver)
+    assert f"gsparse-gpu[{extra}]" in doctor._cupy_remedy(driver)
 
 
 def graphics_card(is_hip: bool) -> Any:

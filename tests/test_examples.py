@@ -134,7 +134,7 @@ def test_an_example_without_a_needed_package_stops_at_once(
     monkeypatch.setattr(sys, "argv", [name])
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("gsparse.GpuSparseMatrix", None)
-    with pytest.raises(SystemExit, match=rf"needs {package}: pip install 'gsparse\[examples\]'"):
+    with pytest.raises(SystemExit, match=rf"needs {package}: pip install 'gsparse-gpu\[examples\]'"):
         runpy.run_path(str(FOLDER / name), run_name="__main__")
 
 

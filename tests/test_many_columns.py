@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
 import gsparse
 from gsparse import GpuSparseMatrix, spmm
@@ -191,6 +192,16 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         r"x must be dense, got a sparse .*: use A @ x, or x\.toarray\(\)",
     ),
     "out within X": (lambda A: spmm(A[:4], BOTH[:4, :4], out=BOTH[:4, 2:6]), ValueError, "x and out overlap"),
+    "columns of out that are one": (
+        lambda A: spmm(A, np.ones((4, 3)), out=as_strided(np.zeros((6, 1)), (6, 3), (8, 0))),
+        ValueError,
+        r"elements of out share memory, got strides \(8, 0\): pass an array with separate elements",
+    ),
+    "columns of out that overlap": (
+        lambda A: spmm(A, np.ones((4, 3)), out=as_strided(np.zeros(8), (6, 3), (8, 8))),
+        ValueError,
+        "elements of out share memory",
+    ),
     "out is X": (lambda A: spmm(A[:4], BOTH[:4], out=BOTH[:4]), ValueError, "x and out overlap"),
     "out of one column": (lambda A: spmm(A, np.ones((4, 2)), out=np.ones(6)), ShapeError, r"\(6, 2\), got \(6,\)"),
     "out transposed": (lambda A: spmm(A, np.ones((4, 2)), out=np.ones((2, 6))), ShapeError, r"\(6, 2\), got \(2, 6\)"),
@@ -213,6 +224,22 @@ def test_operands_that_cannot_be_multiplied_are_refused_with_the_remedy(device: 
         call(A)
     np.testing.assert_array_equal(BOTH, np.ones((12, 9)))
     np.testing.assert_array_equal(gsparse.spmm(A, np.eye(4)), np.arange(24.0).reshape(6, 4))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda: np.empty((12, 9))[::2, ::3],
+        lambda: np.empty((9, 12)).T[::2, ::3],
+        lambda: np.empty((12, 9))[::-2, ::-3],
+        lambda: np.empty((6, 3), order="F"),
+        lambda: np.empty((6, 1, 3)).transpose(0, 2, 1)[:, :, 0],
+    ],
+)
+def test_out_may_be_any_slice_of_an_array(layout: Any) -> None:
+    A, X, out = GpuSparseMatrix(np.arange(24.0).reshape(6, 4), device="cpu"), np.arange(12.0).reshape(4, 3), layout()
+    assert spmm(A, X, out=out) is out
+    np.testing.assert_array_equal(out, np.arange(24.0).reshape(6, 4) @ X)
 
 
 def test_interleaved_columns_do_not_overlap(device: Device) -> None:

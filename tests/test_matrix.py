@@ -448,7 +448,10 @@ def test_files_are_written_and_read(A: Any, S: Any, tmp_path: Path, device: Devi
 
 def test_texts_describe_the_matrix_and_name_its_device(A: Any, S: Any, device: Device) -> None:
     assert repr(A) == f"<GpuSparseMatrix: {repr(S)[1:-1]}, on {device.name}>"
-    assert str(A) == str(S)
+    assert str(A) == repr(A) + str(S).removeprefix(repr(S))
+    assert str(A).count("sparse array of dtype") == 1 and str(A).count("Coords") == 1
+    for view in (A.T, A.H, A[0]):
+        assert str(view).startswith(f"{view!r}\n  Coords\tValues") and f", on {device.name}>" in str(view)
     html = A._repr_html_()
     for words in ("GpuSparseMatrix", "12 × 9", "float64", f"{S.nnz:,}", device.name, A.plan.format):
         assert words in html

@@ -446,7 +446,7 @@ def test_without_matplotlib_the_error_names_the_remedy(monkeypatch: pytest.Monke
         raise ImportError(name)
 
     monkeypatch.setattr(axes, "import_module", absent)
-    with pytest.raises(plot.PlotError, match=r"pip install 'gsparse\[plot\]'"):
+    with pytest.raises(plot.PlotError, match=r"pip install 'gsparse-gpu\[plot\]'"):
         plot.sparsity(sp.eye_array(3))
 
 

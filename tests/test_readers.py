@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import itertools
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -266,7 +268,118 @@ def test_a_last_line_may_lack_its_end(tmp_path: Path) -> None:
     # SciPy follows a null pointer if a letter follows the number, and ends with SIGSEGV.
     for ending in ("2", "2e", "2 words"):
         (tmp_path / "A.mtx").write_text(MTX.format("coordinate real general", f"2 2 2\n1 1 3\n2 2 {ending}")[:-1])
-        assert GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu").diagonal().tolist() == [3, 2]
+        if ending == "2":
+            assert GpuSparseMatrix.from_file(tmp_path / "A.mtx", device="cpu").diagonal().tolist() == [3, 2]
+        else:
+            with pytest.raises(FileFormatError, match=f"Line 4: it must hold .*, got '2 2 {ending}'"):
+                read_file(tmp_path / "A.mtx")
+
+
+def read_both_ways(path: Path, shape: tuple[int, int]) -> Iterator[Callable[[], Any]]:
+    """Yield calls that read a whole file, and the rows of a distributed matrix."""
+    yield lambda: read_file(path)
+    yield lambda: RowLoader([path], shape).rows(0, shape[0])
+
+
+# Numbers that SciPy reads up to the first character that it does not expect, and the kinds of file that hold them.
+PARTLY_READ = {
+    "real": (
+        "1,5",
+        "0x1p3",
+        "2.5.7",
+        "1-5",
+        "1e",
+        "1e+",
+        "1.5 junk",
+        "1 2",
+        "1 % one",
+        "1e5e5",
+        "1D5.5",
+        "nan(3)",
+        "1_0",
+    ),
+    "complex": ("1 2i", "1,5 2", "1 2 3", "1+2 3"),
+    "integer": ("1.5", "7 junk", "7 8", "1e2", "0x7", "1D2"),
+    "pattern": ("1.5",),
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "number"), [(field, number) for field, numbers in PARTLY_READ.items() for number in numbers]
+)
+def test_a_number_that_would_be_read_only_partly_is_refused(tmp_path: Path, field: str, number: str) -> None:
+    # The wrong line is at the end of a long file, so that it is found behind the first chunk that is read.
+    right = {"real": "1.25\n", "complex": "1 2\n", "integer": "3\n", "pattern": "\n"}[field]
+    lines = f"1 1 {right}" * 50_000
+    path = tmp_path / "A.mtx"
+    path.write_text(MTX.format(f"coordinate {field} general", f"2 2 50001\n{lines}2 1 {number}"))
+    for read in read_both_ways(path, (2, 2)):
+        with pytest.raises(
+            FileFormatError, match=r"(Line 50003|entry 50001): it must hold a row, a column and .*, got '2 1"
+        ):
+            read()
+    if field != "pattern":
+        path.write_text(MTX.format(f"array {field} general", f"1 1\n{number}"))
+        for read in read_both_ways(path, (1, 1)):
+            with pytest.raises(FileFormatError, match=r"(Line 3|entry 1): it must hold"):
+                read()
+
+
+def test_an_index_with_a_fraction_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "A.mtx"
+    path.write_text(MTX.format("coordinate real general", "2 2 1\n1 1.5 2"))  # SciPy reads 0.5 at (1, 1)
+    for read in read_both_ways(path, (2, 2)):
+        with pytest.raises(FileFormatError, match=r"'1 1.5 2'"):
+            read()
+
+
+@pytest.mark.parametrize("layout", ["coordinate", "array"])
+def test_exponents_of_fortran_are_read(tmp_path: Path, layout: str) -> None:
+    values = ["1.0D3", "-2.5d-1", "3.D+02", ".5e1", "7", "-0.125", "NaN", "-inf", "Infinity", "1e400"]
+    exact = np.array([1000, -0.25, 300, 5, 7, -0.125, np.nan, -np.inf, np.inf, np.inf])
+    is_array = layout == "array"
+    lines = [value if is_array else f"{row} 1 {value}" for row, value in enumerate(values, 1)]
+    path = tmp_path / "A.mtx"
+    text = MTX.format(f"{layout} real general", f"10 1{'' if is_array else ' 10'}\n" + "\r\n\n  ".join(lines))
+    path.write_text(text.replace("\n", "\n% Do not Delete\n", 1))
+    for read in read_both_ways(path, (10, 1)):
+        np.testing.assert_array_equal(read().toarray()[:, 0], exact)
+    path.write_text(MTX.format("coordinate complex hermitian", "2 2 1\n2 1 1D1 2d-1"))
+    for read in read_both_ways(path, (2, 2)):
+        assert read().toarray().tolist() == [[0, 10 - 0.2j], [10 + 0.2j, 0]]
+
+
+@pytest.mark.parametrize("ending", [".mtx.gz", ".mtx.bz2"])
+def test_a_header_of_comments_takes_neither_memory_nor_time(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"A{ending}"
+    with (gzip.open if ending == ".mtx.gz" else bz2.open)(path, "wb") as file:
+        file.write(b"%%MatrixMarket matrix coordinate real general\n")
+        for _ in range(40):
+            file.write((b"%" * 99 + b"\n") * 10_000)
+        file.write(b"2 2 1\n1 1 1.0\n")
+    for read in read_both_ways(path, (2, 2)):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FileFormatError, match="its header is longer than 1,048,576 bytes: take comments out"):
+                read()
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "A.mtx.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(MTX.format("array real general", "2 1\n").encode())
+        for _ in range(20):
+            file.write(b"1" * (1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match="it has a line of more than 65,536 bytes"):
+            read_file(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 TRAPS: dict[str, tuple[str, str]] = {
@@ -327,6 +440,30 @@ def test_pointers_that_fall_to_zero_are_refused(tmp_path: Path, kind: str) -> No
     np.savez(tmp_path / "A.npz", **arrays)
     with pytest.raises(FileFormatError, match=r"^A.npz .*non-decreasing"):
         GpuSparseMatrix.from_file(tmp_path / "A.npz", device="cpu")
+
+
+@pytest.mark.parametrize("diagonals", [1000, 10_000])
+def test_diagonals_that_are_nearly_empty_are_refused(
+    tmp_path: Path, diagonals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, n = tmp_path / "A.npz", 2**24
+    arrays = {"format": b"dia", "shape": [n, n], "data": np.ones((diagonals, 1)), "offsets": np.arange(diagonals)}
+    np.savez_compressed(path, **arrays)
+    assert path.stat().st_size < 32_000
+    # SciPy's conversion would visit 1.7e10 places or more, and take minutes.
+    monkeypatch.setattr(sp.dia_array, "tocsr", lambda *_, **__: pytest.fail("the file was trusted"))
+    for read in read_both_ways(path, (n, n)):
+        with pytest.raises(FileFormatError, match=rf"{n:,} rows and {diagonals:,} diagonals, .* to COO or CSR before"):
+            read()
+
+
+def test_a_long_matrix_of_constant_diagonals_is_read(tmp_path: Path) -> None:
+    n = 10**6
+    exact = sp.diags_array(np.ones((3, 1)), offsets=[-1, 0, 1], shape=(n, n), format="dia")
+    sp.save_npz(tmp_path / "A.npz", exact)
+    assert (tmp_path / "A.npz").stat().st_size < n / 10  # less than a byte for each row
+    result = read_file(tmp_path / "A.npz")
+    assert (result.shape, result.nnz) == (exact.shape, 3 * n - 2)
 
 
 def npy(shape: tuple[int, ...], descr: str, body: bytes) -> bytes:
@@ -587,13 +724,18 @@ def read_harwell_boeing(path: Path) -> Any:
     return matrix if sign is None else matrix + sign * (matrix - sp.diags_array(matrix.diagonal())).T
 
 
+def read_matrix_market(content: bytes) -> Any:
+    """Read with SciPy, which knows no exponent with a D."""
+    return scipy.io.mmread(io.BytesIO(re.sub(rb"(?<=[0-9.])[dD](?=[0-9+-])", b"E", content) + b"\n"))
+
+
 # Reads by SciPy or NumPy alone; only files that our reader has accepted, and so proved safe, are read with these.
 ORACLES: dict[str, Callable[[Path], Any]] = {
     ".npz": sp.load_npz,
     ".mat": lambda path: scipy.io.loadmat(path, spmatrix=False)[scipy.io.whosmat(path)[0][0]],
     ".hb": read_harwell_boeing,
-    ".mtx": lambda path: scipy.io.mmread(io.BytesIO(path.read_bytes() + b"\n")),
-    ".mtx.gz": lambda path: scipy.io.mmread(io.BytesIO(gzip.decompress(path.read_bytes()) + b"\n")),
+    ".mtx": lambda path: read_matrix_market(path.read_bytes()),
+    ".mtx.gz": lambda path: read_matrix_market(gzip.decompress(path.read_bytes())),
 }
 
 WORDS = ("array", "coordinate", "pattern", "complex", "integer", "symmetric", "skew-symmetric", "hermitian", "vector")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gsparse.formats.row_pattern import MAX_PATTERNS
+from gsparse.kernels.cpu.jit import jitted
 from tests.import_graph import ROOMS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +71,7 @@ def test_readme_has_one_picture_which_is_small() -> None:
 
 
 def test_readmes_picture_shows_the_figures_that_were_recorded(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'gsparse[plot]'")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'gsparse-gpu[plot]'")
     script = runpy.run_path(str(ROOT / "docs" / "make_readme_picture.py"))
     committed = script["PICTURE"].read_text()
     assert len(script["speeds"]()) == 10
@@ -151,7 +153,7 @@ def test_files_that_a_page_for_developers_names_exist(page: Path) -> None:
 def test_the_table_of_rooms_lists_every_room_from_the_top_floor_down() -> None:
     page = (ROOT / "docs" / "developers" / "architecture.rst").read_text()
     table = page.partition(".. list-table::")[2].partition("\n``__main__``")[0]
-    private = {"__main__", "_version"}
+    private = {"__main__", "_interrupt", "_version"}
     assert re.findall(r"^   \* - ``(\w+)``$", table, re.MULTILINE) == [
         room for rooms in ROOMS for room in rooms if room not in private
     ]
@@ -188,3 +190,38 @@ def test_the_documentation_links_its_pages() -> None:
     written |= {f"developers/{path.stem}" for path in DEVELOPER_PAGES}
     assert written - {"index"} <= listed
     assert "README" not in (ROOT / "docs" / "index.rst").read_text()
+
+
+# Pages for users, in which one fact must not be stated in two ways.
+USER_PAGES = {
+    page: " ".join((ROOT / page).read_text().split())
+    for page in ("README.md", "CHANGELOG.md", "docs/user_guide.rst", "docs/glossary.rst")
+}
+GUIDE = "examples/guides/how_gsparse_chooses.py"
+
+
+def test_pages_name_the_versions_of_python_that_the_package_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={versions[0]}"
+    named = {page: re.findall(r"Python (3\.\d+) to (3\.\d+)", text) for page, text in USER_PAGES.items()}
+    assert {span for spans in named.values() for span in spans} == {(versions[0], versions[-1])}
+    assert all(named[page] for page in ("README.md", "CHANGELOG.md", "docs/user_guide.rst"))
+    assert f"Python {versions[0]} or later" in CONTRIBUTING
+
+
+def test_pages_agree_on_where_compiled_kernels_are_stored() -> None:
+    for page in ("CHANGELOG.md", "docs/user_guide.rst"):
+        sentences = r"user's cache directory \(.*If that directory cannot be written, .* beside the package's sources\."
+        assert re.search(sentences, USER_PAGES[page]), page
+    docstring = " ".join((jitted.__doc__ or "").split())
+    assert "in the user's cache directory, or beside the source if that directory cannot be written" in docstring
+
+
+def test_pages_agree_on_which_formats_are_refused() -> None:
+    limit = f"up to {MAX_PATTERNS:,}"
+    guide = " ".join((ROOT / GUIDE).read_text().replace("\n# ", " ").split())
+    for text in (USER_PAGES["docs/user_guide.rst"], guide):
+        assert f"``row_pattern`` stores {limit} distinct rows" in text
+        assert "A format that can store the matrix is accepted, also if its products are slow." in text
+    assert f"stores each distinct pattern once, {limit} of them" in USER_PAGES["docs/glossary.rst"]

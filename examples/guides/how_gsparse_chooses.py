@@ -6,7 +6,7 @@ A sparse product does two operations for each entry that it reads, so its time i
 reduces the bytes that are read: it inspects the matrix once, computes how many bytes each of its formats would read,
 and chooses the one with the shortest predicted time, including the conversion. This page shows the statistics that the
 choice uses, the choices for three matrices, and how to override a choice. Its pictures need matplotlib: ``pip install
-'gsparse[examples]'``.
+'gsparse-gpu[examples]'``.
 """
 
 # %%
@@ -20,7 +20,7 @@ choice uses, the choices for three matrices, and how to override a choice. Its p
 from importlib.util import find_spec
 
 if find_spec("matplotlib") is None:
-    raise SystemExit("needs matplotlib: pip install 'gsparse[examples]'")
+    raise SystemExit("needs matplotlib: pip install 'gsparse-gpu[examples]'")
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -149,7 +149,8 @@ assert requested.plan.format == "csr_vector" and requested.plan.reason == "asked
 assert GpuSparseMatrix(grid, format="csr").plan.format.startswith("csr_")
 
 # %%
-# A name that does not exist is refused, as is a format that does not fit the matrix.
+# A name that does not exist is refused, as is a format that cannot store the matrix: ``row_pattern`` stores up to 4,096
+# distinct rows. A format that can store the matrix is accepted, also if its products are slow.
 
 for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"format": "row_pattern"})):
     try:

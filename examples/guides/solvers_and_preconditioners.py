@@ -3,7 +3,7 @@ Solvers and preconditioners
 ===========================
 
 Which method suits which matrix, which preconditioner to try first, and how to read the result of a solve. The picture
-needs matplotlib: ``pip install 'gsparse[examples]'``.
+needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
 """
 
 # %%
@@ -37,7 +37,7 @@ needs matplotlib: ``pip install 'gsparse[examples]'``.
 from importlib.util import find_spec
 
 if find_spec("matplotlib") is None:
-    raise SystemExit("needs matplotlib: pip install 'gsparse[examples]'")
+    raise SystemExit("needs matplotlib: pip install 'gsparse-gpu[examples]'")
 
 import numpy as np
 import scipy.sparse as sp

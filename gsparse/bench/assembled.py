@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from gsparse._version import install_command
+
 __all__ = ["ASSEMBLED", "ENTRIES", "Discretisation", "assemble", "assembled_names", "parse_name"]
 
 # Entries that the matrices of one discretisation have, approximately.
@@ -110,7 +112,7 @@ def assemble(name: str, entries: float, *, displaced: bool = False) -> sp.csr_ar
     try:
         fem = import_module("skfem")
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{name!r} needs scikit-fem: pip install scikit-fem", name="skfem") from None
+        raise ModuleNotFoundError(f"{name!r} needs scikit-fem: {install_command('examples')}", name="skfem") from None
     points = max(3, round((entries / chosen.entries_per_node) ** (1 / chosen.dimensions)))
     mesh = getattr(fem, chosen.mesh).init_tensor(*[np.linspace(0, 1, points)] * chosen.dimensions)
     if displaced:

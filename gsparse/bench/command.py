@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gsparse
+from gsparse._version import install_command
 from gsparse.bench import report, scaling
 from gsparse.bench.assembled import assembled_names
 from gsparse.bench.columns import LAYOUTS
@@ -115,7 +116,7 @@ def check_outputs(options: argparse.Namespace) -> None:
     if options.json and not options.json.absolute().parent.is_dir():
         raise UsageError(f"--json {options.json}: there is no folder {options.json.absolute().parent}")
     if options.plot and not find_spec("matplotlib"):
-        raise UsageError("--plot needs matplotlib: pip install 'gsparse[plot]'")
+        raise UsageError(f"--plot needs matplotlib: {install_command('plot')}")
 
 
 def problems_of(options: argparse.Namespace) -> Iterator[Problem]:

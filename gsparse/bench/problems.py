@@ -16,7 +16,8 @@ import scipy.sparse as sp
 
 from gsparse.bench.assembled import assemble, assembled_names, parse_name
 from gsparse.device.dtypes import Array
-from gsparse.sparse.construction import read_file
+from gsparse.errors import FileFormatError
+from gsparse.files import read_file
 
 __all__ = [
     "MODEL_PROBLEMS",
@@ -27,6 +28,7 @@ __all__ = [
     "find_problem",
     "from_lengths",
     "matrix_folder",
+    "read_matrix",
     "real_matrix",
     "rmat",
     "stencil",
@@ -183,9 +185,25 @@ def matrix_folder() -> Path:
     return Path(os.environ.get(FOLDER_VARIABLE, default))
 
 
+def read_matrix(path: Path, name: str | None = None) -> sp.csr_array:
+    """Read a matrix from a file, and refuse an array of one dimension.
+
+    Raises
+    ------
+    FileFormatError, FileNotFoundError, DeviceMemoryError
+    """
+    S = read_file(path, name)
+    if S.ndim != 2:
+        raise FileFormatError(
+            f"{path.name} holds an array of one dimension, of shape {S.shape}, and a matrix is needed: save "
+            "A.reshape(1, -1) for a matrix with one row"
+        )
+    return S
+
+
 def real_matrix(name: str) -> sp.csr_array:
     """Load a matrix from `matrix_folder`. The entries of a pattern matrix are ones."""
-    return read_file(matrix_folder() / f"{name}.npz")
+    return read_matrix(matrix_folder() / f"{name}.npz")
 
 
 def find_problem(name: str) -> Problem:
@@ -206,7 +224,7 @@ def find_problem(name: str) -> Problem:
     if not path.is_file():
         path = matrix_folder() / f"{name}.npz"
     if path.is_file():
-        return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_file(path), xp))
+        return Problem(path.name.removesuffix(".npz"), lambda xp: _from_host(read_matrix(path), xp))
     known = [*MODEL_PROBLEMS, *assembled_names(), *(p.stem for p in _real_files())]
     close = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; similar names: {', '.join(map(repr, close))}" if close else ""

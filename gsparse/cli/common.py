@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse.bench import problems as bench_problems
 from gsparse.bench.command import UsageError
-from gsparse.files import SUFFIXES, read_file
+from gsparse.files import SUFFIXES
 
 __all__ = [
     "Command",
@@ -42,11 +43,15 @@ _DISPLAY_DELAY, _UPDATE_INTERVAL = 1.0, 0.2
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its help text, a function that declares its arguments, and `run`, which returns the exit code."""
+    """A subcommand: its help text, a function that declares its arguments, and `run`, which returns the exit code.
+
+    `other_files` says which option takes another file, for the error about a file without one.
+    """
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    other_files: str = ""
 
 
 def add_matrix(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +84,7 @@ def refuse_overwrite(path: Path, options: argparse.Namespace) -> None:
 def read_matrix(options: argparse.Namespace) -> sp.csr_array:
     """Read the matrix that is named on the command line."""
     with show_elapsed(f"reading {options.file.name}"):
-        return read_file(options.file, options.name)
+        return bench_problems.read_matrix(options.file, options.name)
 
 
 def describe(matrix: Any) -> str:

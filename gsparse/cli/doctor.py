@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import gsparse
+from gsparse._version import install_command
 from gsparse.cli.common import Command, add_json, print_result, show_elapsed
 from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, cpu_code_folder, fault_of
@@ -54,11 +55,11 @@ class CheckResult:
 
 # Optional packages: the module to import, what gsparse uses it for, and the command that installs it.
 OPTIONAL = {
-    "distributed": ("several GPUs, gsparse.distributed", "pip install 'gsparse[dask]'"),
-    "matplotlib": ("pictures, gsparse.plot", "pip install 'gsparse[plot]'"),
-    "tqdm": ("progress bars", "pip install 'gsparse[progress]'"),
+    "distributed": ("several GPUs, gsparse.distributed", install_command("dask")),
+    "matplotlib": ("pictures, gsparse.plot", install_command("plot")),
+    "tqdm": ("progress bars", install_command("progress")),
     "pyamg": ("other multigrid hierarchies for gsparse.linalg.amg", "pip install pyamg"),
-    "pymetis": ("partition='metis'", "pip install 'gsparse[metis]'"),
+    "pymetis": ("partition='metis'", install_command("metis")),
 }
 
 # A driver that supports only older versions of CUDA needs CuPy for CUDA 12.
@@ -173,10 +174,10 @@ def _check_driver() -> CheckResult:
 def _cupy_remedy(driver: str) -> str:
     """Return the command that installs the CuPy that fits the driver."""
     if driver.startswith("AMD"):
-        return "pip install 'gsparse[rocm]'"
+        return install_command("rocm")
     _, _, cuda = driver.rpartition("CUDA ")
     major = cuda.partition(".")[0]
-    return f"pip install 'gsparse[cuda{12 if major.isdecimal() and int(major) < _CUDA_13 else 13}]'"
+    return install_command("cuda12" if major.isdecimal() and int(major) < _CUDA_13 else "cuda13")
 
 
 # ----------------------------------------------------------------------------- packages, compilers, caches, products

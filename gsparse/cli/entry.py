@@ -12,6 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 import gsparse
+from gsparse._interrupt import restore
 from gsparse.cli import bench, convert, demo, doctor, info, solve
 from gsparse.errors import CommunicationError, DeviceMemoryError, FactorizationError, GsparseError
 
@@ -77,13 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["info", "/no/such/file.mtx"])
     2
     """
+    restore()
     with _robust_streams():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_hint(options.command, unknown)}")
     if options.command is None:
         parser.print_help(sys.stderr)
         return MISUSE
@@ -106,6 +110,12 @@ def _run(arguments: Sequence[str] | None) -> int:
             message = f"unexpected {type(error).__name__}: {error}; --debug prints the traceback"
             print(f"gsparse {options.command}: {message}", file=sys.stderr)
         return MISUSE if isinstance(error, _MISUSES) and not isinstance(error, _FAILURES) else FAILURE
+
+
+def _hint(command: str | None, unknown: Sequence[str]) -> str:
+    """Return the end of an error message that says which option takes a file, if one was given without an option."""
+    hint = COMMANDS[command].other_files if command else ""
+    return f" ({hint})" if hint and not any(argument.startswith("-") for argument in unknown) else ""
 
 
 @contextmanager

@@ -175,6 +175,10 @@ def read_right_hand_side(options: argparse.Namespace, S: sp.csr_array) -> Any:
         except FileFormatError as error:
             message = str(error).replace("--name", "--rhs-name").replace(npz.WRITER, f"numpy.save, as {_ARRAY_SUFFIX}")
             raise UsageError(f"--rhs: {message}") from error
+    if b.dtype.kind not in "biufc":
+        raise UsageError(
+            f"--rhs {options.rhs.name} must hold numbers, its dtype is {b.dtype}: convert it with astype(float)"
+        )
     if b.ndim == 2 and 1 in b.shape:
         b = b.reshape(-1)
     if b.ndim not in (1, 2) or b.shape[0] != S.shape[0]:
@@ -308,4 +312,9 @@ def _text(report: dict[str, Any], result: SolveResult, S: sp.csr_array) -> str:
     return "\n".join([*lines, *([f"wrote {report['output']}"] if report["output"] else [])])
 
 
-COMMAND = Command("solve A x = b, or a least-squares problem, from files", add_arguments, run)
+COMMAND = Command(
+    "solve A x = b, or a least-squares problem, from files",
+    add_arguments,
+    run,
+    other_files="--rhs FILE reads the right-hand side",
+)

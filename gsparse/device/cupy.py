@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from gsparse._version import install_command
 from gsparse.errors import DeviceError
 
 __all__ = ["import_cupy"]
@@ -22,7 +23,7 @@ def import_cupy() -> Any:
         cupy = import_module("cupy")
     except ImportError as error:
         raise DeviceError(
-            "a GPU was asked for, but CuPy is not installed: pip install 'gsparse[cuda13]' (or cuda12, rocm), "
+            f"a GPU was asked for, but CuPy is not installed: {install_command('cuda13')} (or cuda12, rocm), "
             "or use device='cpu'"
         ) from error
     try:

@@ -33,7 +33,8 @@ def get_device(name: str | Device | None = None) -> Device:
     Parameters
     ----------
     name : {"auto", "cpu", "gpu", "gpu:N"} or Device, optional
-        "auto" is the current GPU if there is one, otherwise the CPU. "cuda", "hip" and "rocm" mean the same as "gpu".
+        "auto" is the current GPU if there is one, otherwise the CPU. "cuda", "hip" and "rocm" mean the same as "gpu",
+        and "cpu:0" the same as "cpu".
         The default is the environment variable ``GSPARSE_DEVICE`` if it is set, otherwise "auto".
 
     Raises
@@ -49,15 +50,16 @@ def get_device(name: str | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    requested = name or os.environ.get(DEVICE_VARIABLE) or "auto"
+    requested = (os.environ.get(DEVICE_VARIABLE) or "auto") if name is None else name
     kind, _, index = str(requested).lower().partition(":")
-    if kind == "cpu" and not index:
+    if kind == "cpu" and index in ("", "0"):
         return cpu_device()
     if kind == "auto" and not index:
         return current_gpu() if _gpu_available() else cpu_device()
     if kind in ("gpu", "cuda", "hip", "rocm") and (not index or index.isdecimal()):
         return gpu_device(int(index)) if index else current_gpu()
-    raise DeviceError(f"unknown device {requested!r}: use 'auto', 'cpu', 'gpu' or 'gpu:N'")
+    hint = f" (CuPy's device {requested} is 'gpu:{requested}')" if str(requested).isdecimal() else ""
+    raise DeviceError(f"unknown device {requested!r}: use 'auto', 'cpu', 'gpu' or 'gpu:N'{hint}")
 
 
 def current_gpu() -> Device:

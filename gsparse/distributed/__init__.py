@@ -7,6 +7,7 @@ rank also needs entries that other ranks own, its ghosts. The ranks send them to
 from importlib import import_module
 from typing import Any
 
+from gsparse._version import install_command
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
 from gsparse.distributed.ranks.local import LocalCommunicator, run_ranks
@@ -46,7 +47,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("dask", "distributed"):
             raise
-        raise ImportError(f"{name} needs dask: pip install 'gsparse[dask]'") from error
+        raise ImportError(f"{name} needs dask: {install_command('dask')}") from error
 
 
 def __dir__() -> list[str]:

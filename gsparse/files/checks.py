@@ -26,6 +26,11 @@ DEFLATE_RATIO = 1032
 _FREE_POINTER_BYTES = 1 << 28
 _POINTER_BYTES_PER_BYTE = 64
 
+# SciPy's conversion from DIA visits each diagonal in each row. It may take the larger of these two: a fixed number of
+# visits (about a third of a second), and a number of visits for each stored value.
+_FREE_VISITS = 1 << 28
+_VISITS_PER_VALUE = 64
+
 
 @contextmanager
 def reading(path: Path, writer: str) -> Iterator[None]:
@@ -87,6 +92,8 @@ def as_csr(array: Any, num_bytes: int) -> sp.csr_array:
     check_rows(array.shape, num_bytes)
     if not sp.issparse(array):
         return sp.csr_array(array)
+    if array.format == "dia":
+        _check_diagonals(array)
     if array.format in ("csr", "csc", "bsr"):
         array.check_format(full_check=True)
         if (np.diff(array.indptr) < 0).any():  # SciPy checks this only if the last pointer is not 0.
@@ -110,4 +117,14 @@ def check_rows(shape: tuple[int, ...], num_bytes: int) -> None:
         raise ValueError(
             f"it says that it has {num_rows:,} rows; CSR takes {needed / 2**30:,.1f} GiB for their pointers, and a "
             f"file of {num_bytes:,} bytes can fill few of them: leave empty rows out"
+        )
+
+
+def _check_diagonals(array: Any) -> None:
+    """Raise ValueError if most of the rows and diagonals that a conversion would visit hold no value."""
+    num_rows, num_diagonals = array.shape[0], len(array.offsets)
+    if num_rows * num_diagonals > max(_FREE_VISITS, _VISITS_PER_VALUE * array.data.size):
+        raise ValueError(
+            f"it says that it has {num_rows:,} rows and {num_diagonals:,} diagonals, and holds {array.data.size:,} "
+            "values, so that nearly all of it is empty: convert it to COO or CSR before it is saved"
         )

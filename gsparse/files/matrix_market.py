@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -28,8 +29,32 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _MAX_RATIOS = {".gz": DEFLATE_RATIO, ".bz2": 1 << 15}
 # Bytes of the shortest line of an entry, "1 1\n", and of a value, "1\n".
 _LINE_BYTES = {"coordinate": 4, "array": 2}
-# Largest number of bytes that are read of a line of the header. The limit of NIST is 1024.
-_HEADER_LINE = 1 << 16
+# Largest number of bytes of a line. The limit of NIST is 1024.
+_LINE = 1 << 16
+# Largest number of bytes of the header, whose comments a compressed file can repeat millions of times. A comment of the
+# SuiteSparse collection takes some kilobytes.
+_HEADER = 1 << 20
+# Number of bytes that the parser gets at a time.
+_CHUNK = 1 << 18
+
+# Numbers, and those of a line after the row and the column: their patterns, and words for them. Exponents may be
+# Fortran's (1.0D3). Possessive quantifiers (`++`, `?+`) never backtrack, which makes the search twice as fast.
+_WHOLE = rb"[+-]?+[0-9]++"
+_EXPONENT = rb"(?:[eEdD][+-]?+[0-9]++)?+"
+_REAL = rb"[+-]?+(?:[0-9]++\.?+[0-9]*+%b|\.[0-9]++%b|[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?+)" % (
+    _EXPONENT,
+    _EXPONENT,
+)
+_VALUES = {
+    "pattern": ([], "nothing else"),
+    "integer": ([_WHOLE], "a whole number"),
+    "unsigned-integer": ([_WHOLE], "a whole number"),
+    "real": ([_REAL], "a number"),
+    "double": ([_REAL], "a number"),
+    "complex": ([_REAL, _REAL], "two numbers"),
+}
+_POSITION = {"coordinate": ([_WHOLE, _WHOLE], "a row, a column and "), "array": ([], "")}
+_D_TO_E = bytes.maketrans(b"dD", b"eE")
 
 
 class Header(NamedTuple):
@@ -87,7 +112,10 @@ def parse(stream: IO[bytes]) -> Any:
     ------
     ValueError, OverflowError
     """
-    return scipy.io.mmread(_Text(stream), spmatrix=False)
+    header = _read_header(stream)
+    num_bytes = stream.tell()
+    stream.seek(0)
+    return scipy.io.mmread(_Text(stream, header, num_bytes), spmatrix=False)
 
 
 def without_entries(header: Header) -> sp.coo_array:
@@ -99,20 +127,55 @@ def without_entries(header: Header) -> sp.coo_array:
 class _Text:
     """A stream that SciPy can parse safely.
 
-    SciPy's parser crashes (SIGSEGV) at a null byte, and if the last line does not end with a newline. This stream
-    refuses null bytes and appends a newline.
+    SciPy's parser reads a number up to the first character that does not belong to it, and skips the rest: it reads 1
+    from ``1.0D3`` and from ``1,5``. It crashes (SIGSEGV) at a null byte, and if the last line does not end with a
+    newline. This stream refuses lines that are not read to their end, writes Fortran's exponents with an E, and appends
+    a newline.
+
+    Parameters
+    ----------
+    stream : file, at its first byte
+    header : Header
+    header_bytes : int
+        The number of bytes of the header.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._ended = stream, False
+    def __init__(self, stream: IO[bytes], header: Header, header_bytes: int) -> None:
+        self._stream, self._header, self._header_bytes = stream, header, header_bytes
+        self._line = 0
+        tokens = _POSITION[header.layout][0] + _VALUES[header.field][0]
+        self._valid = re.compile(rb"(?:[ \t]*+(?:%b[ \t\r]*+)?+\n)*+" % rb"[ \t]++".join(tokens))
 
     def read(self, size: int) -> bytes:
-        text = self._stream.read(size)
+        """Return the header first, then about `_CHUNK` bytes that end with a line, whatever `size` is."""
+        is_header = self._line == 0
+        text = self._stream.read(self._header_bytes if is_header else _CHUNK)
+        if not is_header:
+            text += self._rest_of_line()
         if b"\0" in text:
             raise ValueError("it is no text: it has null bytes")
-        if not text and not self._ended:
-            self._ended, text = True, b"\n"
+        if text and not text.endswith(b"\n"):
+            text += b"\n"
+        if not is_header:
+            text = self._checked(text)
+        self._line += text.count(b"\n")
         return text
+
+    def _rest_of_line(self) -> bytes:
+        rest = self._stream.readline(_LINE)
+        if len(rest) == _LINE and not rest.endswith(b"\n"):
+            raise ValueError(f"it has a line of more than {_LINE:,} bytes")
+        return rest
+
+    def _checked(self, text: bytes) -> bytes:
+        match = self._valid.match(text)
+        end = match.end() if match else 0
+        if end < len(text):
+            line = text[end : text.index(b"\n", end)].decode("latin-1")
+            words = _POSITION[self._header.layout][1] + _VALUES[self._header.field][1]
+            number = self._line + text.count(b"\n", 0, end) + 1
+            raise ValueError(f"Line {number}: it must hold {words}, got {line!r:.60}")
+        return text.translate(_D_TO_E) if b"D" in text or b"d" in text else text
 
 
 def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
@@ -135,12 +198,16 @@ def compressed_writer(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | N
 
 def _read_header(stream: IO[bytes]) -> Header:
     """Read the lines up to the line of sizes, and return the header."""
-    lines = [stream.readline(_HEADER_LINE)]
-    if lines[0].lower().split()[1:2] == [b"vector"]:
+    line = stream.readline(_LINE)
+    if line.lower().split()[1:2] == [b"vector"]:
         raise ValueError("it holds a vector, no matrix")
-    while lines[-1].startswith(b"%") or lines[-1].isspace():
-        lines.append(stream.readline(_HEADER_LINE))
-    return Header(*scipy.io.mminfo(BytesIO(b"".join(lines))))
+    text = bytearray(line)
+    while line.startswith(b"%") or line.isspace():
+        line = stream.readline(_LINE)
+        text += line
+        if len(text) > _HEADER:
+            raise ValueError(f"its header is longer than {_HEADER:,} bytes: take comments out of it")
+    return Header(*scipy.io.mminfo(BytesIO(text)))
 
 
 def _check(header: Header, text_bytes: int) -> None:
@@ -157,6 +224,6 @@ def _check(header: Header, text_bytes: int) -> None:
 
 def _empty(header: Header, stream: IO[bytes]) -> sp.csr_array:
     """Return the matrix of an array without values."""
-    if stream.read(_HEADER_LINE).strip():
+    if stream.read(_LINE).strip():
         raise ValueError(f"Too many lines in file: an array of shape {header.shape} has no values")
     return sp.csr_array(without_entries(header))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+from gsparse._version import install_command
 from gsparse.linalg.result import largest
 
 __all__ = ["ConvergenceMonitor", "bars"]
@@ -83,5 +84,5 @@ def bars() -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "tqdm":
             raise
-        raise ModuleNotFoundError("progress=True needs tqdm: pip install 'gsparse[progress]'", name="tqdm") from None
+        raise ModuleNotFoundError(f"progress=True needs tqdm: {install_command('progress')}", name="tqdm") from None
     return cast(Callable[..., Any], tqdm)

@@ -11,6 +11,8 @@ from functools import wraps
 from inspect import Signature, signature
 from typing import Any, Literal, TypeVar, cast
 
+from gsparse.linalg.solver_arguments import checked
+
 __all__ = ["METHODS", "Kind", "Method", "find_method", "names_of", "register"]
 
 Kind = Literal["solver", "preconditioner", "eigensolver"]
@@ -67,13 +69,17 @@ def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attribu
     """
 
     def decorate(function: F) -> F:
+        accepted = signature(accepts or function)
+
         @wraps(function)
         def call(A: Any, *args: Any, **kwargs: Any) -> Any:
             override = getattr(A, "__gsparse_call__", None)
             result = NotImplemented if override is None else override(function.__name__, args, kwargs)
             return function(A, *args, **kwargs) if result is NotImplemented else result
 
-        METHODS[function.__name__] = Method(function.__name__, kind, call, signature(accepts or function), **attributes)
+        if kind == "solver":
+            call = checked(call, accepted, attributes.get("vectors", ()))
+        METHODS[function.__name__] = Method(function.__name__, kind, call, accepted, **attributes)
         return cast(F, call)
 
     return decorate

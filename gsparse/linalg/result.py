@@ -13,6 +13,7 @@ from gsparse.device.dtypes import Array
 
 __all__ = [
     "BREAKDOWN",
+    "BREAKDOWN_INFO",
     "CONVERGED",
     "MAXITER",
     "SolveAttempt",
@@ -25,6 +26,8 @@ __all__ = [
 
 # Values of the cell `stop` that all methods share. A method may define further ones (`SolveLoop.result`).
 CONVERGED, BREAKDOWN, MAXITER = 1, 2, 3
+# SciPy's `info` is negative after a breakdown.
+BREAKDOWN_INFO = {BREAKDOWN: -1}
 
 _REASONS = {
     0: "stopped by the callback",
@@ -75,7 +78,8 @@ class SolveResult:
     x : array
         The solution: NumPy or CuPy, as the right-hand side.
     info : int
-        As in SciPy: 0 if the solve converged, the number of iterations if it did not, negative after a breakdown.
+        As in SciPy: 0 if the solve converged, the number of iterations if it did not, negative after a breakdown. GMRES
+        returns its maxiter in both cases.
     iterations : int
         Number of iterations of the slowest right-hand side.
     residuals : ndarray, shape (iterations + 1,) or (iterations + 1, k)

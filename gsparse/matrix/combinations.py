@@ -22,6 +22,7 @@ from gsparse.matrix.arrays import frames_to_the_caller
 from gsparse.matrix.dense_operands import check_home, is_on_device, is_scalar, is_zero_dimensional_object, sparse_result
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.matrix.reductions import lines_of
 from gsparse.matrix.sparse_operations import combine_sparse, combined, is_sparse, matrix_of
 from gsparse.sparse.reshaping import added_to, dense_of, full
@@ -120,7 +121,7 @@ def _with_sparse(matrix: MatrixLike, name: str, other: Any) -> Any:
     if other.shape != matrix.shape:
         if combination.symbol in ("==", "!="):
             return combination.symbol == "!="
-        raise ValueError(f"inconsistent shapes {matrix.shape} and {other.shape}")
+        raise shape_mismatch(matrix.shape, other.shape, broadcasts=False)
     if combination.is_true_for_zeros:
         _warn_of_inefficiency(
             f"Comparing two sparse matrices using {combination.symbol} is inefficient. "
@@ -228,6 +229,14 @@ def _no_entries(matrix: MatrixLike) -> Csr:
 # -------------------------------------------------------------------------------------------------------- dense arrays
 
 
+def _repeated(device: Device, other: Array, shape: tuple[int, ...]) -> Array:
+    """Return a dense array with its rows or columns repeated to a shape, without a copy."""
+    try:
+        return device.xp.broadcast_to(other, shape)
+    except ValueError:
+        raise shape_mismatch(shape, other.shape, broadcasts=True) from None
+
+
 def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
     """Combine with a dense array, or with what NumPy makes one of.
 
@@ -250,7 +259,7 @@ def _with_dense(matrix: MatrixLike, name: str, other: Any) -> Any:
     with device.active(), device.memory_guard():
         other = other if is_in_kind else device.upload(np.asarray(other))
         if name in _SUMS:
-            other = device.xp.broadcast_to(other, matrix.shape)
+            other = _repeated(device, other, matrix.shape)
         result = _dense_result(matrix, name, other)
         if is_in_kind:
             return result

@@ -18,6 +18,7 @@ from gsparse.errors import DeviceError
 from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
+from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.matrix.reductions import lines_of
 from gsparse.matrix.sparse_operations import csr_of, matrix_of, with_values
 from gsparse.sparse.arithmetic import combine
@@ -111,7 +112,7 @@ def _scaled(matrix: MatrixLike, factors: Array) -> Any:
         return _dense_product(matrix, factors)
     old_shape, shape = (1, *matrix.shape)[-2:], (1, *factors.shape)[-2:]
     if not all(1 in pair or pair[0] == pair[1] for pair in zip(old_shape, shape, strict=True)):
-        raise ValueError(f"inconsistent shapes {matrix.shape} and {factors.shape}")
+        raise shape_mismatch(matrix.shape, factors.shape, broadcasts=True)
     new_shape = np.broadcast_shapes(matrix.shape, factors.shape)
     device, prepared = matrix.device, matrix._arrays.current(matrix._stored_shape)
     if isinstance(factors, np.ndarray):
@@ -148,7 +149,7 @@ def divide_by_sparse(matrix: MatrixLike, other: Any) -> Any:
         If the shapes differ.
     """
     if other.shape != matrix.shape:
-        raise ValueError(f"inconsistent shapes {matrix.shape} and {other.shape}")
+        raise shape_mismatch(matrix.shape, other.shape, broadcasts=False)
     if HOST_ONLY.find(matrix.dtype.char) >= 0 or other.dtype.char in HOST_ONLY:
         return run_on_host(matrix, "__truediv__", other)
     # SciPy divides in double precision, and drops imaginary parts if the dividend is real.

@@ -73,7 +73,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     format : {"auto", "csr", "ellpack", "blocked_ellpack", "row_pattern"}, optional
         The storage format that products read. "auto", the default, chooses by row statistics, and "csr" chooses among
         its schedules. The names in `gsparse.FORMATS` are accepted too: "csr_vector" is "csr" with the schedule
-        "vector". A format that does not fit the matrix, or its dtype, is refused. Slices, sums and transposes inherit
+        "vector". A format that cannot store the matrix, or its dtype, is refused. Slices, sums and transposes inherit
         the format; if it does not fit them, or no longer fits a matrix that was written to, they use "auto".
     schedule : {"scalar", "vector", "adaptive", "split"}, optional
         How GPU threads share the work of ``format="csr"``: a thread for each row, several threads for each row, a block

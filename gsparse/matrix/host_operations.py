@@ -152,8 +152,9 @@ def _downloaded(argument: Any) -> Any:
 
 
 def _as_text(self: MatrixLike) -> str:
-    """Return the entries that ``print(A)`` shows."""
-    return str(twin_of(self))
+    """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
+    twin = twin_of(self)
+    return repr(self) + str(twin).removeprefix(repr(twin))
 
 
 def _to_lists(self: MatrixLike, copy: bool = False) -> Any:

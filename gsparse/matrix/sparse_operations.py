@@ -20,6 +20,7 @@ from gsparse.formats import Csr
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.host_operations import multiply_sparse_on_host, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.matrix.mismatch import shape_mismatch
 from gsparse.sparse.arithmetic import combine, multiply_broadcast, product
 from gsparse.sparse.reshaping import dense_of, reshaped
 
@@ -100,7 +101,7 @@ def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
     try:
         shape = np.broadcast_shapes(matrix.shape, other.shape)
     except ValueError:
-        raise ValueError(f"inconsistent shapes {matrix.shape} and {other.shape}") from None
+        raise shape_mismatch(matrix.shape, other.shape, broadcasts=True) from None
     # The result may share arrays with its operands.
     copies = (part.copy() if is_device_matrix(part) else part for part in (matrix, other))
     a, b = (csr_of(matrix, part, matrix._by_columns) for part in copies)

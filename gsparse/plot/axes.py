@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from gsparse._version import install_command
 from gsparse.errors import GsparseError
 
 __all__ = ["PlotError", "axes_of", "label_log_axis", "matplotlib_module", "new_figure"]
@@ -54,4 +55,4 @@ def matplotlib_module(name: str) -> Any:
     try:
         return import_module(f"matplotlib.{name}")
     except ImportError as error:
-        raise PlotError("pictures need matplotlib: pip install 'gsparse[plot]'") from error
+        raise PlotError(f"pictures need matplotlib: {install_command('plot')}") from error

@@ -56,10 +56,29 @@ def check_out(
         raise DtypeError(f"out must have the product's dtype {dtype}, got {out.dtype}")
     if out.ndim == 1 and not out.flags.c_contiguous:
         raise ShapeError(f"out must be contiguous, got strides {out.strides}: use a temporary and copy")
+    if out.ndim == 2 and _repeats_elements(out):
+        raise ValueError(
+            f"elements of out share memory, got strides {out.strides}: pass an array with separate elements"
+        )
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only: pass a writable array")
     if _overlap(device.xp if device.owns(x) else np, x, out):
         raise ValueError("x and out overlap: a product cannot be computed in place, pass another out")
+
+
+def _repeats_elements(out: Array) -> bool:
+    """Return whether elements of an array of two dimensions may have the same address.
+
+    They have not if a row ends before the next one begins, or a column before the next one, as in every slice of an
+    array that NumPy has made. Of other arrays, which `as_strided` makes, some are refused that share no element.
+    """
+    axes = sorted((abs(stride), length) for stride, length in zip(out.strides, out.shape, strict=True) if length > 1)
+    extent = out.itemsize
+    for stride, length in axes:
+        if stride < extent:
+            return bool(out.size > 0)
+        extent += stride * (length - 1)
+    return False
 
 
 def _overlap(xp: Any, x: Array, out: Array) -> bool:

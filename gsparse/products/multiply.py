@@ -96,7 +96,7 @@ def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     alpha, beta : scalar, optional
         As for `spmv`.
     out : array, shape (M, k), optional
-        An array of the result's dtype, with any strides, which does not overlap `x`.
+        An array of the result's dtype, with any strides, whose elements share no memory with each other or with `x`.
 
     Returns
     -------

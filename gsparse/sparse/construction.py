@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from operator import index
 from os import PathLike, fspath
 from typing import Any
@@ -172,9 +173,21 @@ def parse_host_source(
         parsed = scipy_class(source, shape=shape, dtype=dtype, copy=copy)
     except ValueError as error:
         kind = DtypeError if "dtype" in str(error) else StructureError
-        raise kind(f"no matrix can be made of what came: {error}") from error
+        raise kind(f"no matrix can be made of what came: {_uneven_rows(source) or error}") from error
     attributes = vars(parsed)
     return attributes, [attributes.pop(name) for name in ("indptr", "indices", "data")]
+
+
+def _uneven_rows(source: Any) -> str:
+    """Return what is wrong with a list whose rows differ in length, or an empty string for anything else."""
+    if not isinstance(source, list) or not all(isinstance(row, Sized) for row in source):
+        return ""
+    lengths = {len(row) for row in source}
+    if len(lengths) < 2:
+        return ""
+    return (
+        f"all rows need the same length, they have {min(lengths)} to {max(lengths)} elements: fill them up with zeros"
+    )
 
 
 def downloaded(source: Any) -> Any:  # on GPUs only

@@ -16,7 +16,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.errors import CommunicationError, ShapeError
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
 
-distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402

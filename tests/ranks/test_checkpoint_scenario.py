@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from tests.ranks.checkpoint_scenario import FAULTS, run_rounds
 

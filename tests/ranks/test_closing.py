@@ -14,7 +14,7 @@ import pytest
 
 from tests.linalg.problems import laplacian
 
-distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
 from gsparse.distributed.worker import registry  # noqa: E402

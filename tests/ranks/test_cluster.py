@@ -24,7 +24,7 @@ from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
 from tests.support import random_values
 
-distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
@@ -484,7 +484,7 @@ def test_progress_without_tqdm_is_refused_before_any_work(
         with monkeypatch.context() as context:
             context.setitem(sys.modules, "tqdm", None)
             context.delitem(sys.modules, "tqdm.auto", raising=False)
-            with pytest.raises(ModuleNotFoundError, match=r"pip install 'gsparse\[progress\]'"):
+            with pytest.raises(ModuleNotFoundError, match=r"pip install 'gsparse-gpu\[progress\]'"):
                 gla.cg(A, right_hand_side(S), progress=True)
         assert gla.cg(A, right_hand_side(S))[1] == 0
 

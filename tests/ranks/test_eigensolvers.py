@@ -16,7 +16,7 @@ from gsparse.distributed import RankMatrix, RowPartition, run_ranks
 from gsparse.distributed.ranks.communicator import Communicator
 from tests.linalg.problems import convection, laplacian
 
-distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402

@@ -22,7 +22,7 @@ from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.test_cluster import count_residents
 
-distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402

@@ -135,7 +135,7 @@ MALFORMED_TEXTS = {
     BANNER + "2 2 1\n1 0 1\n": "out of bounds",
     BANNER + "2 2 1\n1 1\n": "malformed",
     BANNER + "2 2 1\n1 1 one\n": "malformed: entry 1: ",
-    BANNER + "2 2 3\n1 1 1\n% late\n2 2 1\n": "malformed: entry 2: invalid",
+    BANNER + "2 2 3\n1 1 1\n% late\n2 2 1\n": "malformed: entry 2: it must",
     BANNER.replace("real", "integer") + "2 2 1\n1 1 99999999999999999999\n": "range",
     BANNER.replace("matrix", "vector") + "2 1\n1 1\n": "no matrix",
     BANNER.replace("general", "symmetric") + "2 3 1\n1 1 1\n": r"shape \(2, 3\)",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 pytestmark = pytest.mark.timed
 

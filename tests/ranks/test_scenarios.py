@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 pytestmark = pytest.mark.timed
 

@@ -17,7 +17,7 @@ import gsparse.linalg as gla
 from gsparse.errors import CommunicationError
 from tests.linalg.problems import laplacian, right_hand_side
 
-distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse[dask]'")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
 import dask  # noqa: E402
 

@@ -20,6 +20,8 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 from gsparse.linalg.result import SolveAttempt, SolveResult
+from gsparse.linalg.solver_arguments import checked
+from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["solve"]
 
@@ -30,6 +32,7 @@ _SINGLE_RTOL = 2e-6
 _NORMAL_TOLERANCE = 1e-7
 
 
+@checked
 def solve(
     A: Any,
     b: Array,
@@ -123,7 +126,9 @@ def solve(
         attempts, result = _try_all(problem, _candidates(problem, found), found, maxiter, progress)
         finished = _finish(problem, found, attempts, result, removed, began)
     if finished.info:
-        warnings.warn(f"solve: {finished.reason}. {finished.advice}", ConvergenceWarning, stacklevel=2)
+        warnings.warn(
+            f"solve: {finished.reason}. {finished.advice}", ConvergenceWarning, stacklevel=frames_to_the_caller()
+        )
     return finished
 
 

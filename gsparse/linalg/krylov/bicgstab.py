@@ -31,7 +31,7 @@ from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
 
 __all__ = ["PROGRAM", "bicgstab"]
 
@@ -199,4 +199,4 @@ def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: 
     begin += [loop.step("start"), *first, loop.step("project")]
     body = [loop.step("half"), *second, loop.step("stabilize"), loop.step(update), *first, loop.step("project")]
     loop.run(begin, body)
-    return loop.result(reasons=_REASONS, advice=_ADVICE, infos={_RHO: -10, _OMEGA: -11})
+    return loop.result(reasons=_REASONS, advice=_ADVICE, infos={**BREAKDOWN_INFO, _RHO: -10, _OMEGA: -11})

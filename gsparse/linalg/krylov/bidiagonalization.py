@@ -20,7 +20,7 @@ from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, MAXITER, SolveResult
 
 __all__ = ["FIRST", "LEFT", "RIGHT", "START", "TESTS", "bidiagonalize", "result_of", "statistics"]
 
@@ -37,7 +37,7 @@ _REASONS = {
 }
 _ADVICE = dict.fromkeys((13, 16), "Scale the columns of A, regularize (damp), or raise conlim.")
 _ADVICE[MAXITER] = "Allow more iterations (maxiter; iter_lim of lsqr), scale the columns of A, or regularize (damp)."
-_INFOS = dict.fromkeys((10, 12, 14, 15), 0)
+_INFOS = {**BREAKDOWN_INFO, **dict.fromkeys((10, 12, 14, 15), 0)}
 
 # Parts of the two programs: the first steps, and the scalars after each pass.
 START = Step(

@@ -32,7 +32,7 @@ from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.krylov.symmetry import hermitian_maxiter_advice, is_worth_a_check, with_symmetry_advice
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "cg"]
 
@@ -128,7 +128,7 @@ def cg(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, otherwise the number of iterations.
+        0 if the solve converged, the number of iterations if it did not, negative if it broke down.
 
     Raises
     ------
@@ -177,5 +177,5 @@ def _solve(system: Any, rtol: float, atol: float, maxiter: int | None, monitor: 
     loop.run([*begin, *decide], [*advance, *decide])
     if loop.last["is_indefinite"].any():
         indefinite = "A is not positive definite: use minres, gmres or bicgstab."
-        return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite))
-    return loop.result(advice={MAXITER: hermitian_maxiter_advice(system)})
+        return loop.result(advice=dict.fromkeys((BREAKDOWN, MAXITER), indefinite), infos=BREAKDOWN_INFO)
+    return loop.result(advice={MAXITER: hermitian_maxiter_advice(system)}, infos=BREAKDOWN_INFO)

@@ -27,7 +27,7 @@ from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import BREAKDOWN, CONVERGED, SolveResult
+from gsparse.linalg.result import BREAKDOWN, BREAKDOWN_INFO, CONVERGED, SolveResult
 
 __all__ = ["ESTIMATE", "PROGRAM", "chebyshev"]
 
@@ -154,8 +154,8 @@ def chebyshev(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, otherwise the number of iterations. It stops early if the norm of the residual has
-        grown by a factor of 1e10.
+        0 if the solve converged, the number of iterations if it did not, negative if it broke down. It stops early if
+        the norm of the residual has grown by a factor of 1e10.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def _solve(
     loop.run(begin, body)
     wider_bounds = f"Pass wider bounds than ({low:.3g}, {high:.3g}), or use cg, gmres or bicgstab."
     reasons = {_DIVERGED: "diverged: there are eigenvalues outside of the bounds"}
-    return loop.result(reasons=reasons, advice={_DIVERGED: wider_bounds})
+    return loop.result(reasons=reasons, advice={_DIVERGED: wider_bounds}, infos=BREAKDOWN_INFO)
 
 
 def _estimate(system: LinearSystem) -> tuple[float, float]:

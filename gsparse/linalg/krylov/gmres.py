@@ -37,6 +37,7 @@ from gsparse.linalg.krylov.solve_loop import Snapshot, SolveLoop
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 from gsparse.linalg.result import BREAKDOWN, MAXITER, SolveResult, more_iterations
+from gsparse.matrix.arrays import frames_to_the_caller
 
 __all__ = ["PROGRAM", "fgmres", "gmres"]
 
@@ -169,7 +170,7 @@ def gmres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, otherwise `maxiter`.
+        0 if the solve converged, otherwise `maxiter`, as in SciPy, also if it broke down.
 
     Raises
     ------
@@ -201,12 +202,10 @@ def gmres(
     """
     if callback is not None and callback_type is None:
         text = "callback_type is 'legacy' by default, until SciPy changes it: pass 'x', 'pr_norm' or 'legacy'"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warnings.warn(text, DeprecationWarning, stacklevel=frames_to_the_caller())
         callback_type = "legacy"
     if callback_type not in (None, "x", "pr_norm", "legacy"):
         raise ValueError(f"callback_type must be 'x', 'pr_norm' or 'legacy', got {callback_type!r}")
-    if restart is not None and restart < 1:
-        raise ValueError(f"restart must be at least 1, got {restart}")
     monitor = _make_monitor(callback, callback_type, progress, maxiter is not None)
     system = make_linear_system(A, b, x0, M)
     size = system.A.whole_shape[0]
@@ -241,7 +240,7 @@ def fgmres(A: Any, b: Array, x0: Array | str | None = None, **options: Any) -> A
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if the solve converged, otherwise `maxiter`.
+        0 if the solve converged, otherwise `maxiter`, as in SciPy, also if it broke down.
 
     Raises
     ------

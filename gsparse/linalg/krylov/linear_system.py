@@ -72,8 +72,6 @@ class LinearSystem:
 
         Where b is zero, x is set to zero and the tolerance is infinite.
         """
-        if not isinstance(atol, float | int | np.number) or atol < 0:
-            raise ValueError(f"atol must be a real, non-negative number, got {atol!r}")
         norms = self._norms(self.b)
         for column in np.flatnonzero(norms == 0):
             self.x.reshape(self.columns, -1)[column] = 0
@@ -156,10 +154,15 @@ def _make_system(
     if b.gpu is not None and b.gpu is not device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {device.name}, b on {b.gpu.name}: bring one to the other")
     if b.ndim not in (1, 2) or b.shape[0] != rows:
-        raise ShapeError(f"A and b have incompatible dimensions: shapes {operator.shape} and {b.shape}")
+        raise ShapeError(
+            f"A and b have incompatible dimensions, shapes {operator.shape} and {b.shape}: b must have shape "
+            f"({rows},) or ({rows}, k)"
+        )
     columns = 1 if b.ndim == 1 else int(b.shape[1])
     if dtype is None:
         dtype = solve_dtype(operator, b)
+    if isinstance(x0, DenseInput) and x0.dtype.kind == "c" and dtype.kind != "c":
+        dtype = np.dtype(np.result_type(dtype, np.complex64))  # a real solve would drop the guess's imaginary part
     flat = b.flat(device, dtype, columns)
     if device.is_host and np.may_share_memory(flat, b.array):
         flat = flat.copy()  # If the caller's array is read-only, numba would compile every kernel again for it.
@@ -174,7 +177,10 @@ def _make_system(
     elif x0 is not None:
         guess = x0.array
         if guess.size != columns * size or guess.shape[0] != size:
-            raise ShapeError(f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible")
+            required = f"({size},)" if columns == 1 else f"({size}, {columns})"
+            raise ShapeError(
+                f"shapes of A {operator.shape} and x0 {guess.shape} are incompatible: x0 must have shape {required}"
+            )
         x[...] = x0.flat(device, dtype, columns)
     shape = (size,) if columns == 1 else (size, columns)  # like SciPy, one column gives a vector
     return LinearSystem(device, dtype, operator, preconditioner, flat, x, columns, x0 is not None, b, shape, guess)

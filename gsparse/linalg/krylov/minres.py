@@ -40,7 +40,7 @@ from gsparse.linalg.krylov.symmetry import (
 )
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
-from gsparse.linalg.result import CONVERGED, MAXITER, SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, CONVERGED, MAXITER, SolveResult
 
 __all__ = ["PROGRAM", "minres"]
 
@@ -219,8 +219,8 @@ def minres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if x passed the test, also as a least-squares solution, otherwise the number of iterations. It is not 0 if the
-        residual is larger than the test says and A or M is not Hermitian.
+        0 if x passed the test, also as a least-squares solution, the number of iterations if it did not, negative if the
+        solve broke down. It is not 0 if the residual is larger than the test says and A or M is not Hermitian.
 
     Raises
     ------
@@ -289,7 +289,7 @@ def _solve(
         cause = f"{' and '.join(names)} not Hermitian" if names else "indefinite preconditioner"
         raise ValueError(f"{cause}: use gmres or bicgstab")
     advice = {MAXITER: hermitian_maxiter_advice(system)}
-    result = loop.result(reasons=_REASONS, advice=advice, infos=dict.fromkeys(_REASONS, 0))
+    result = loop.result(reasons=_REASONS, advice=advice, infos={**BREAKDOWN_INFO, **dict.fromkeys(_REASONS, 0)})
     result = with_true_residual(result, system, shift)
     # The test relies on scalars of the recurrence. Only for a Hermitian A are they what their names say.
     claimed = rtol * loop.last["anorm_xnorm"].real / system.scales()

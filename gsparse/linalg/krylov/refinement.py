@@ -26,7 +26,7 @@ from gsparse.linalg.krylov.linear_system import LinearSystem, parse_dtype
 from gsparse.linalg.krylov.solve_loop import SolveLoop, SolveState
 from gsparse.linalg.operators import Apply, Operator
 from gsparse.linalg.progress import ConvergenceMonitor
-from gsparse.linalg.result import SolveResult
+from gsparse.linalg.result import BREAKDOWN_INFO, SolveResult
 
 __all__ = ["Solve", "refined"]
 
@@ -127,7 +127,7 @@ def refined(
     body = [loop.step("scale"), loop.apply(correction, "w", "z"), loop.step("correct"), product, loop.step("residual")]
     loop.run([product, loop.step("start")], body)
     correction.replace_last(loop.last["norm"].real)
-    result = loop.result()
+    result = loop.result(infos=BREAKDOWN_INFO)
     if (loop.last.stop == _STAGNATED).any():
         wide = solve(dataclasses.replace(system, has_guess=True), rtol, atol, maxiter - result.iterations, monitor)
         correction.append(wide.residuals)

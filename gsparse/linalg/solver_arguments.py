@@ -1,0 +1,109 @@
+"""Checks of the arguments that the solvers share, and right-hand sides without columns, before a solver is called."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from operator import index
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from gsparse.device.dense import parse_dense
+from gsparse.linalg.result import SolveResult
+
+__all__ = ["checked"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Numbers of iterations, and real numbers that must not be negative, by the names that solvers give them.
+_COUNTS = {"maxiter": 0, "iter_lim": 0, "restart": 1}
+_TOLERANCES = ("rtol", "atol", "btol", "conlim")
+
+
+def checked(solver: F, accepted: Signature | None = None, vectors: Sequence[int] = ()) -> F:
+    """Return a solver that checks its tolerances and limits first, and accepts a right-hand side without columns.
+
+    Parameters
+    ----------
+    solver : callable
+        Its first two arguments are the matrix and the right-hand side.
+    accepted : Signature, optional
+        The arguments that it accepts, if it passes its options on to another function.
+    vectors : sequence of int
+        Positions of vectors in the tuple that the solver returns.
+    """
+    parameters = (accepted or signature(solver)).parameters
+
+    @wraps(solver)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
+        _check(solver.__name__, parameters, arguments)
+        if _has_no_columns(arguments.get("b")):
+            return _solve_no_columns(solver, vectors, arguments, len(args))
+        return solver(*args, **kwargs)
+
+    return cast(F, call)
+
+
+def _check(name: str, parameters: Mapping[str, Parameter], arguments: dict[str, Any]) -> None:
+    """Refuse limits and tolerances that no solver can honour; `None` stands for a default."""
+    if "tol" in arguments and "tol" not in parameters:
+        names = [parameter for parameter in ("rtol", "atol", "btol") if parameter in parameters]
+        raise TypeError(f"{name}() takes no argument 'tol', as in SciPy: use {' and '.join(names)} instead")
+    for argument, value in arguments.items():
+        if value is None and argument in parameters and parameters[argument].default is None:
+            continue
+        if argument in _COUNTS:
+            _check_count(argument, value, _COUNTS[argument])
+        elif argument in _TOLERANCES and not (isinstance(value, float | int | np.number) and _is_at_least_0(value)):
+            raise ValueError(f"{argument} must be a real, non-negative number, got {value!r}")
+
+
+def _check_count(argument: str, value: Any, least: int) -> None:
+    try:
+        count = index(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be an integer, got {value!r}: convert it with int()") from None
+    if count < least:
+        raise ValueError(f"{argument} must be at least {least}, got {value!r}")
+
+
+def _is_at_least_0(value: Any) -> bool:
+    return not isinstance(value, np.complexfloating) and bool(value >= 0)
+
+
+def _has_no_columns(b: Any) -> bool:
+    """Return whether a right-hand side has the shape (n, 0)."""
+    shape = getattr(b, "shape", None)
+    return shape is not None and len(shape) == 2 and shape[1] == 0
+
+
+def _solve_no_columns(
+    solver: Callable[..., Any], vectors: Sequence[int], arguments: dict[str, Any], num_positional: int
+) -> Any:
+    """Solve for one column of zeros instead of no columns, and return the result without that column.
+
+    In this way, all other arguments are checked, and the result has the dtype and the library of any other solve.
+    """
+    b = parse_dense(arguments["b"])
+    column = b.returned(b.array.sum(axis=1, dtype=b.dtype))
+    options = {**arguments, "b": column}
+    if _has_no_columns(options.get("x0")):
+        options["x0"] = None
+    positional = [options.pop(name) for name in list(arguments)[:num_positional]]
+    result = solver(*positional, **options)
+    if isinstance(result, SolveResult):
+        residuals, none = np.empty((len(result.residuals), 0)), np.empty(0)
+        return dataclasses.replace(result, x=_without_columns(result.x), residuals=residuals, relative_residual=none)
+    x, *others = result
+    if len(others) == 1:  # `info` is one number for all columns
+        return _without_columns(x), others[0]
+    rest = [_without_columns(v) if i in vectors else np.array([v])[:0] for i, v in enumerate(others, 1)]
+    return (_without_columns(x), *rest)
+
+
+def _without_columns(x: Any) -> Any:
+    return x.reshape(-1, 1)[:, :0]

@@ -219,8 +219,8 @@ def minres(
     x : array
         The solution: NumPy or CuPy, as b.
     info : int
-        0 if x passed the test, also as a least-squares solution, the number of iterations if it did not, negative if the
-        solve broke down. It is not 0 if the residual is larger than the test says and A or M is not Hermitian.
+        0 if x passed the test, also as a least-squares solution; the number of iterations if it did not; negative if
+        the solve broke down. It is not 0 if the residual is larger than the test says and A or M is not Hermitian.
 
     Raises
     ------

@@ -615,18 +615,39 @@ def test_the_host_reads_another_part_of_the_same_memory(device: Device) -> None:
     A, S = make_pair(device)
     for M in (A, S):
         M.sum_duplicates()
-        M.data = np.arange(2.0 * M.nnz)[: M.nnz]
-    del M
+    values = [np.arange(2.0 * M.nnz) for M in (A, S)]
     x = np.ones(SHAPE[1])
-    for _ in range(2):  # the first product may still upload; before the second, the loan has ended
-        np.testing.assert_allclose(A @ x, S @ x)
-    assert A.sum() == S.sum()
-    for M in (A, S):
-        M.data = M.data.base[M.nnz :]
-    del M
-    for _ in range(2):
-        np.testing.assert_allclose(A @ x, S @ x)
-    assert A.sum() == S.sum()
+    for part in (slice(None, S.nnz), slice(S.nnz, None)):
+        A.data, S.data = (array[part] for array in values)
+        for _ in range(2):
+            np.testing.assert_allclose(A @ x, S @ x)
+        assert A.sum() == S.sum()
+
+
+READS = {
+    "tolil": lambda M: M.tolil(),
+    "todok": lambda M: M.todok(),
+    "argmax": lambda M: M.argmax(),
+    "power": lambda M: M.power(2),
+    "max": lambda M: M.max(axis=0),
+    "product": lambda M: M @ M,
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.longdouble])
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.few(2)
+def test_operations_that_read_add_no_repeated_entries_up(device: Device, read: str, dtype: Any) -> None:
+    S = sp.csr_array((np.array([100, 100], dtype), [0, 0], [0, 2]), shape=(1, 1))
+    A = GpuSparseMatrix(S, device=device)
+
+    def results() -> list[Any]:
+        return [(A @ sp.csr_array([[1.0]]))[0, 0], (A @ np.ones(1))[0], str(A), A.nnz, *A._getnnz(axis=1)]
+
+    before = results()
+    READS[read](A)
+    assert results() == before
 
 
 @pytest.mark.parametrize("change", ["made", "written"])

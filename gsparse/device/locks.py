@@ -1,10 +1,19 @@
-"""Locks that are released even if Ctrl-C interrupts the code that acquires them."""
+"""Locks that are released even if Ctrl-C interrupts the code that acquires them, and that a forked child can acquire.
+
+A child that is forked while another thread of its parent holds a lock has that lock, but not the thread that would
+release it. So the child makes all locks of this module new. What a lock guards may be used then: an object that is made
+under a lock is stored when it is complete, so the child makes again what another thread of the parent had begun.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
+from weakref import ref
 
 __all__ = ["make_lock"]
 
@@ -31,6 +40,35 @@ class _InterruptibleLock(_RLock):  # type: ignore[misc]
         return acquired
 
 
-# Return a reentrant lock for ``with`` statements that Ctrl-C may interrupt. It is no function that calls another one,
-# because each matrix makes several locks.
-make_lock: Any = _InterruptibleLock if sys.version_info[:2] == (3, 14) else threading.RLock
+_Lock: Any = _InterruptibleLock if sys.version_info[:2] == (3, 14) else threading.RLock
+_locks: set[ref[Any]] = set()
+
+
+def make_lock() -> Any:
+    """Return a reentrant lock for ``with`` statements that Ctrl-C may interrupt."""
+    lock = _Lock()
+    _locks.add(ref(lock, _locks.discard))
+    return lock
+
+
+def _locks_of_properties() -> Iterator[Any]:
+    """Return the locks of the cached properties of this package, which Python 3.11 holds while it computes one."""
+    package = __name__.partition(".")[0]
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
+    classes = {item for module in modules for item in vars(module).values() if isinstance(item, type)}
+    attributes = (attribute for cls in classes for attribute in vars(cls).values())
+    return (attribute.lock for attribute in attributes if type(attribute) is cached_property)  # type: ignore[attr-defined]
+
+
+def _renew_locks() -> None:
+    """Release the locks that threads of the parent hold. The thread that forked lives on, and keeps what it holds."""
+    locks = [reference() for reference in list(_locks)]
+    if sys.version_info < (3, 12):
+        locks += _locks_of_properties()
+    for lock in locks:
+        if lock is not None and not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

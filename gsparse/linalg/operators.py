@@ -297,7 +297,8 @@ class ForeignOperator(Operator):
 
         def apply(x: Array, y: Array) -> None:
             for source, target in zip(x.reshape(columns, -1), y.reshape(columns, -1), strict=True):
-                result = product(source if is_direct else device.download(source))
+                # The operator may write to its argument, which is a vector of the solver.
+                result = product(source.copy() if is_direct else device.download(source))
                 target[...] = (result if is_direct else device.upload(np.asarray(result).astype(dtype))).reshape(-1)
 
         return apply

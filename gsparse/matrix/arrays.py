@@ -244,9 +244,9 @@ class MatrixArrays:
 
     def release(self) -> None:
         """Drop what was prepared, and host copies that nobody holds."""
-        if self.prepared is not None:
-            self.prepared.release()
-        self.prepared = self.twin = None
+        prepared, self.prepared, self.twin = self.prepared, None, None
+        if prepared is not None:
+            prepared.release()
         for pair in self:
             pair.drop_host()
 

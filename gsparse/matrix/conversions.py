@@ -85,7 +85,7 @@ def _to_format(matrix: MatrixLike, format: str, copy: bool) -> Any:
     if matrix.dtype.char in HOST_ONLY:
         return run_on_host(matrix, f"to{format}", copy=True)
     # What the other format's products read: the transpose of the arrays, made on the device.
-    prepared, conjugated = matrix.copy()._prepared(transpose=not matrix._by_columns)
+    prepared, conjugated = matrix._prepared(transpose=not matrix._by_columns)
     csr = prepared.csr
     if matrix._arrays.options.symmetric and not csr.is_canonical:
         # The transpose of a symmetric matrix is the matrix itself, whose rows may be in any order.

@@ -124,8 +124,6 @@ def _scaled(matrix: MatrixLike, factors: Array) -> Any:
         values = scaled_values(device, values, factors)
     # The arrays of a matrix may be longer than the last row pointer says, but not those of another one made of them.
     if new_shape != matrix.shape or matrix._arrays.indices.resident().size != csr.nnz:
-        if csr is prepared.csr:
-            csr = csr_of(matrix, matrix.copy(), matrix._by_columns)
         return matrix_of(matrix, csr.with_data(values), new_shape, type(matrix))
     return with_values(matrix, values, (True,) if factors.size == 1 else ())
 

@@ -70,7 +70,8 @@ def counted_twin(matrix: MatrixLike, operation: str) -> Any:
 def twin_of(matrix: MatrixLike) -> Any:
     """Return the twin without counting it, for what only shows the matrix. Synchronizes.
 
-    If columns are unsorted or repeated, the twin gets arrays of its own, because SciPy's reductions sort in place.
+    If columns are unsorted or repeated, each call makes a twin with arrays of its own, because SciPy's methods may sort
+    it or add its repeated entries up in place: the next operation must not see that.
     """
     arrays = matrix._arrays
     hosts = arrays.read()
@@ -81,10 +82,11 @@ def twin_of(matrix: MatrixLike) -> Any:
     if remembered is not None and not lent and key == remembered[0]:
         return remembered[1]
     twin = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
-    if not twin.has_canonical_format:
-        twin = matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
-    arrays.twin = None if lent else (key, twin)
-    return twin
+    is_read_only = twin.has_canonical_format  # There is nothing to sort or to add up then.
+    arrays.twin = (key, twin) if is_read_only and not lent else None
+    if is_read_only:
+        return twin
+    return matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
 
 
 def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:

@@ -199,7 +199,7 @@ def _resize(self: MatrixLike, *shape: Any) -> None:
         self._arrays = self._arrays.with_other_shape()
     else:
         check_not_frozen(self)
-        device, csr = self.device, csr_of(self, self.copy(), self._by_columns)
+        device, csr = self.device, csr_of(self, self, self._by_columns)
         with device.active(), device.memory_guard():
             csr = resized(device, csr, stored)
         self._arrays = matrix_of(self, csr, target.shape, type(self))._arrays

@@ -1,21 +1,24 @@
 """One array of a matrix with a copy on the device and a copy on the host: which of them is valid, and when to copy.
 
 The device copy is never written in place: a changed array is a new array. Matrices may therefore share device arrays,
-and identity tells whether what was built from an array is still valid.
+and identity tells whether what was built from an array is still valid. The memory of an array that was lent is never
+the memory of a device copy as well, also where the host is the device: kernels check arrays first and then trust them,
+so a thread that wrote to them at the same time would make kernels read and write outside of their arrays.
 
 The host copy is made when it is first asked for, and is lent as it is. From then on it may be written through any
 reference or view. Nothing can watch such writes, but references can be counted, also weak ones:
 
     somebody refers to the host copy, or to the array     the host copy is valid; every product uploads it again
     that it is a view of, strongly or weakly
-    the last of these references is gone                  one more upload; then the device copy is valid
+    the last of these references is gone                  one more upload; then the device copy is valid. Where the
+                                                          host is the device, the memory moves and nothing is copied
 """
 
 from __future__ import annotations
 
 import sys
 from typing import Any
-from weakref import WeakSet, getweakrefcount
+from weakref import getweakrefcount
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +72,6 @@ class ArrayPair:
         self.on_device = on_device
         self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
-        self._aliases: WeakSet[Any] | None = None
         self.loans = 0
         self._lock = make_lock()
 
@@ -85,7 +87,8 @@ class ArrayPair:
     @property
     def on_loan(self) -> bool:
         """Whether anybody refers to the host copy now."""
-        return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
+        with self._lock:
+            return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 
     def lend(self) -> npt.NDArray[Any]:
         """Return the writable host copy, the same array each time for as long as it is valid. Synchronizes."""
@@ -98,11 +101,15 @@ class ArrayPair:
             return host
 
     def read(self) -> npt.NDArray[Any]:
-        """Return a read-only array over the host copy, for our own use: it does not count as a loan. Synchronizes."""
+        """Return a read-only host array, for our own use: it does not count as a loan. Synchronizes.
+
+        Where the host is the device, it shows the memory of the device copy.
+        """
         with self._lock:
-            host = self._host_side()
-            if self._reading is None or _memory(self._reading) is not host:
-                self._reading = self._noted(alias_of(host))
+            is_device_copy = self.device.is_host and not self.lent and not self.conjugated
+            memory: Any = self.on_device if is_device_copy else self._host_side()
+            if self._reading is None or _memory(self._reading) is not memory:
+                self._reading = alias_of(memory)
                 self._reading.flags.writeable = False
             return self._reading
 
@@ -113,9 +120,10 @@ class ArrayPair:
         with self._lock:
             if self.lent and self._host is not None:
                 # References are counted before the upload: if there are none then, nobody can write after it either.
-                on_loan = not self.frozen and held_elsewhere(self._host, self._own_references())
-                host = _native(self._host)
-                self.on_device = self._noted(self.device.upload(np.conjugate(host) if self.conjugated else host))
+                on_loan = self.on_loan
+                self.on_device = self.device.upload(self._device_form(is_copied=on_loan))
+                if self.device.is_host and not on_loan:
+                    self._host = None  # Its memory is that of the device copy from now on.
                 self.lent = on_loan
             return self.on_device
 
@@ -124,14 +132,24 @@ class ArrayPair:
         with self._lock:
             if self._host is None:
                 return
-            own = _native(self._host)
-            if self.device.is_host and own is self._host:
-                ours = self._own_references() + 1  # The local name `own` is one of them.
-                own = own.copy() if held_elsewhere(self._host, ours) else own
-            # On the CPU both copies are the same memory, and lending it costs nothing.
-            self._host = own if self.device.is_host else None
-            self.on_device = self._noted(self.device.upload(own))
+            self.on_device = self.device.upload(
+                self._device_form(is_copied=held_elsewhere(self._host, self._own_references()))
+            )
+            self._host = None
             self.lent = self.was_lent = False
+
+    def _device_form(self, *, is_copied: bool) -> npt.NDArray[Any]:
+        """Return the host copy as a device can take it.
+
+        Parameters
+        ----------
+        is_copied : bool
+            Whether somebody may write to the host copy. Where the host is the device, the result is a copy then.
+        """
+        assert self._host is not None
+        form = _native(self._host)
+        form = np.conjugate(form) if self.conjugated else form
+        return form.copy() if is_copied and self.device.is_host and form is self._host else form
 
     def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
         """Have another array of the device from now on, which nobody may write to. No host copy may be on loan.
@@ -162,12 +180,6 @@ class ArrayPair:
                 host = np.array(self._host_side())
                 return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
             array = self.resident()
-            if self.on_loan:
-                with self.device.active(), self.device.memory_guard():
-                    array = self.device.xp.array(array)
-            elif self.device.is_host:
-                # It is the memory of the device copy: from now on, the next loan of either pair is a copy.
-                self._host = self._reading = None
         return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
 
     def is_host(self, array: Any) -> bool:
@@ -204,16 +216,9 @@ class ArrayPair:
             self._host = host
         return self._host
 
-    def _noted(self, array: Array) -> Array:
-        """Note that this array of ours may show the memory of the host copy, as the device copy of a CPU does."""
-        if isinstance(array, np.ndarray) and _memory(array) is not None:
-            self._aliases = WeakSet() if self._aliases is None else self._aliases
-            self._aliases.add(array.base)
-        return array
-
     def _own_references(self) -> int:
-        """Count our own references to the host copy: by the pair, and by each alias that something still uses."""
-        return 1 + sum(alias.owner is self._host for alias in self._aliases or ())
+        """Count our own references to the host copy: by the pair, and by the read-only alias of it."""
+        return 1 + (self._reading is not None and _memory(self._reading) is self._host)
 
 
 def _memory(alias: npt.NDArray[Any]) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.dtypes import HOST_ONLY
-from gsparse.formats import Csr
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import class_of_format, csr_of, matrix_of
@@ -16,11 +15,6 @@ from gsparse.sparse.assembly import canonical_in_own_dtype
 from gsparse.sparse.reshaping import repeated, reshaped
 
 __all__ = ["METHODS", "reshape_matrix"]
-
-
-def _independent(matrix: MatrixLike, *, by_columns: bool) -> Csr:
-    """Return the CSR arrays of a matrix, or of its transpose, in memory that no later loan of the matrix writes to."""
-    return csr_of(matrix, matrix.copy(), by_columns)
 
 
 def _reshape(self: MatrixLike, *args: Any, **options: Any) -> Any:
@@ -57,7 +51,7 @@ def reshape_matrix(matrix: MatrixLike, shape: tuple[int, ...], order: str = "C")
         return matrix
     by_columns = order == "F" and matrix.ndim == 2
     stored = (1, *shape)[-2:] if len(shape) == 1 or order == "C" else shape[::-1]
-    device, csr = matrix.device, _independent(matrix, by_columns=by_columns)
+    device, csr = matrix.device, csr_of(matrix, matrix, by_columns)
     with device.active(), device.memory_guard():
         csr = reshaped(device, csr, stored)  # type: ignore[arg-type]
     is_csc = order == "F" and len(shape) == 2
@@ -74,7 +68,7 @@ def _broadcast_to(self: MatrixLike, shape: tuple[int, ...], copy: bool = False) 
         raise ValueError(f"CSR/CSC broadcast_to cannot have shape >2D. Got {len(shape)}D")
     if np.broadcast_shapes(self.shape, shape) != shape:
         raise ValueError("cannot be broadcast")
-    device, csr = self.device, _independent(self, by_columns=self._by_columns)
+    device, csr = self.device, csr_of(self, self, self._by_columns)
     stored = (1, *shape)[-2:]
     with device.active(), device.memory_guard():
         csr = canonical_in_own_dtype(device, csr)

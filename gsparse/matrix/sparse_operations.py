@@ -102,9 +102,7 @@ def multiply_entries(matrix: MatrixLike, other: Any) -> Any:
         shape = np.broadcast_shapes(matrix.shape, other.shape)
     except ValueError:
         raise shape_mismatch(matrix.shape, other.shape, broadcasts=True) from None
-    # The result may share arrays with its operands.
-    copies = (part.copy() if is_device_matrix(part) else part for part in (matrix, other))
-    a, b = (csr_of(matrix, part, matrix._by_columns) for part in copies)
+    a, b = (csr_of(matrix, part, matrix._by_columns) for part in (matrix, other))
     if matrix.shape in ((1,), (1, 1)):  # SciPy adds its entries up, and keeps the shape of the other matrix.
         a, shape = a.with_data(a.data.astype(np.sum(np.empty(0, a.dtype)).dtype, copy=False)), other.shape
     with matrix.device.active(), matrix.device.memory_guard():
@@ -122,15 +120,7 @@ def combine_sparse(matrix: MatrixLike, operation: str, other: Any, *, reflected:
     own, others = (csr_of(matrix, part, matrix._by_columns) for part in (matrix, other))
     first, second = (others, own) if reflected else (own, others)
     with matrix.device.active(), matrix.device.memory_guard():
-        csr = combine(matrix.device, operation, first, second)
-        if _has_structure_of(matrix, csr):
-            return csr
-        # Nothing else may be shared: on a CPU, somebody may be writing to these very arrays.
-        indptr, indices = (
-            part.copy() if part is shared else part
-            for part, shared in ((csr.indptr, first.indptr), (csr.indices, first.indices))
-        )
-        return replace(csr, indptr=indptr, indices=indices)
+        return combine(matrix.device, operation, first, second)
 
 
 def combined(matrix: MatrixLike, csr: Csr) -> Any:

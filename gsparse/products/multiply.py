@@ -256,7 +256,7 @@ def _run(
     device, compute = prepared.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
     device_x = _compute_array(device, x, compute)
-    direct = out is not None and out.dtype == compute and device.owns(out) and not _is_on_loan_of(prepared, out)
+    direct = out is not None and out.dtype == compute and device.owns(out)
     y: Array = out if direct else device.empty((prepared.csr.num_rows, *x.shape[1:]), compute)
     if factors is not None and not direct and not is_zero(factors[1]):
         y[...] = _compute_array(device, out, compute)
@@ -320,12 +320,6 @@ def _parse_vector(x: Any) -> DenseInput:
     if sp.issparse(x):
         raise TypeError(f"x must be dense, got a sparse {type(x).__name__}: use A @ x, or x.toarray()")
     return parse_dense(x)
-
-
-def _is_on_loan_of(prepared: PreparedMatrix, out: Array) -> bool:
-    """Return whether `out` is one of the matrix's own arrays on loan, which a kernel would read while it writes."""
-    on_loan = prepared.options.expected_products == 1
-    return on_loan and any(prepared.device.xp.may_share_memory(out, array) for array in prepared.source)
 
 
 def _kernel_scalar(scalar: Any, types: _Types) -> Any:

@@ -13,7 +13,19 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
-from gsparse.linalg import block_jacobi, cg, chebyshev_polynomial, gauss_seidel, ic0, ilu0, isai, jacobi, sor
+from gsparse.linalg import (
+    bicgstab,
+    block_jacobi,
+    cg,
+    chebyshev_polynomial,
+    gauss_seidel,
+    gmres,
+    ic0,
+    ilu0,
+    isai,
+    jacobi,
+    sor,
+)
 from gsparse.linalg.preconditioners.triangular import levels_of
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
@@ -518,3 +530,20 @@ def test_nan_and_inf_in_the_matrix_are_refused(real_device: Device, name: str, v
     T.data[T.indptr[5]] = value
     with pytest.raises(FactorizationError, match=rf"{name.partition(',')[0]} needs finite values, row 5"):
         {**FOR_CG, **FOR_ANY}[name](matrix(real_device, T))
+
+
+@pytest.mark.parametrize("solver", [gmres, bicgstab, cg])
+def test_a_preconditioner_that_writes_to_its_argument_changes_no_vector_of_the_solver(
+    device: Device, solver: Callable[..., Any]
+) -> None:
+    S = laplacian(8)
+    b = right_hand_side(S)
+
+    def halve(v: Any) -> Any:
+        v *= 0.5
+        return v
+
+    M = la.LinearOperator(S.shape, matvec=halve, dtype=float)
+    x, info = solver(GpuSparseMatrix(S, device=device), b, M=M, rtol=1e-8)
+    assert info == 0
+    assert residual(S, x, b) < 1e-7

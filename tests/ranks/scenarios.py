@@ -1,7 +1,9 @@
-"""Two faults, repeated on a cluster of real processes: no result may be wrong, and nothing may hang.
+"""Faults, repeated on a cluster of real processes: no result may be wrong, and nothing may hang.
 
     python -m tests.ranks.scenarios interrupted-product --times 100
     python -m tests.ranks.scenarios strangers --times 100
+    python -m tests.ranks.scenarios no-columns --times 50
+    python -m tests.ranks.scenarios silent-workers --times 50
 
 `interrupted-product` ends a product early, and checks that the next ones are right. In turn, a round
   - stops the process of a rank, interrupts the product with SIGINT (Ctrl-C), and lets the rank go on;
@@ -11,6 +13,9 @@
 `strangers` connects foreign clients to the ports of the ranks before these connect to each other, and then to the
 ports of the product servers: silent ones, ones that send noise, ones that send a byte every tenth of a second, and
 many at once. The cluster must nevertheless make a matrix, multiply by it and solve with it, in about the usual time.
+
+`no-columns` multiplies by X of shape (n, 0). `silent-workers` makes a matrix while a worker is stopped or killed, and
+solves within the callback of a solve: each must end soon, with an error of this package.
 
 `--tls` makes the cluster use TLS. The last line says what was done. The exit code is 1 if a result was wrong or a
 round failed; a round that takes longer than two minutes ends the program with the stacks of its threads.
@@ -38,6 +43,7 @@ import numpy as np
 import gsparse.linalg as gla
 from gsparse.distributed import LocalGpuCluster, distribute
 from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.errors import CommunicationError
 from tests.linalg.problems import laplacian
 from tests.ranks.groups import make_certificate
 from tests.ranks.strangers import strangers
@@ -192,9 +198,54 @@ def met_by_strangers(client: distributed.Client, times: int, rng: random.Random)
     )
 
 
+# ------------------------------------------------------------------- no columns, silent workers
+
+
+def products_without_columns(client: distributed.Client, times: int, rng: random.Random) -> str:
+    with distribute(S, client=client, timeout=TIMEOUT) as A:
+        for _ in range(times):
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            for transposed in (False, True):
+                product = (A.T if transposed else A) @ np.ones((S.shape[0], 0))
+                if product.shape != (S.shape[0], 0):
+                    raise Failed(f"a product without columns has the shape {product.shape}")
+            check(A, np.full(S.shape[1], rng.random()))
+    return f"{times} rounds of two products without columns, none wrong"
+
+
+def silent_workers(client: distributed.Client, times: int, rng: random.Random) -> str:
+    """In turn: distribute with a stopped worker, kill one meanwhile, solve within the callback of a solve."""
+    b, slowest = np.ones(S.shape[0]), 0.0
+    for number in range(times):
+        faulthandler.dump_traceback_later(HANG, exit=True)
+        client.wait_for_workers(RANKS)
+        pids, began = client.run(os.getpid), time.monotonic()
+        pid = pids[rng.choice(sorted(pids))]
+        try:
+            if number % 3 == 0:
+                with stopped(pid):
+                    distribute(S, client=client, timeout=4)
+                raise Failed("a matrix was made with a stopped worker")
+            if number % 3 == 1:
+                timer = threading.Timer(rng.uniform(0, 0.1), os.kill, (pid, signal.SIGKILL))
+                timer.start()
+                distribute(S, client=client, timeout=4).close()
+                timer.join()
+            else:
+                with distribute(S, client=client, timeout=TIMEOUT) as A:
+                    gla.cg(A, b, maxiter=3, callback=lambda _, A=A: gla.cg(A, b, maxiter=2))
+                raise Failed("a callback solved with the matrix of its own solve")
+        except CommunicationError:
+            pass
+        slowest = max(slowest, time.monotonic() - began)
+    return f"{times} faults, ended after at most {slowest:.1f} s"
+
+
 SCENARIOS: dict[str, Callable[[distributed.Client, int, random.Random], str]] = {
     "interrupted-product": interrupted_product,
     "strangers": met_by_strangers,
+    "no-columns": products_without_columns,
+    "silent-workers": silent_workers,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ import scipy.sparse.linalg as la
 
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
-from gsparse.errors import CommunicationError, ShapeError
+from gsparse.errors import CommunicationError, DeviceError, ShapeError
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.cluster import _Cluster, known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
@@ -190,3 +191,46 @@ def test_unexpected_arguments_are_refused_before_anything_is_sent(client: Any, m
         ):
             with pytest.raises(TypeError, match=words):
                 call()
+
+
+# ------------------------------------------------------------------ products without columns, solves within solves
+
+
+@pytest.mark.parametrize("size", [30, 0])
+def test_a_product_without_columns_has_the_shape_of_scipys(client: Any, size: int) -> None:
+    S = laplacian(8)[:size, :size].tocsr()
+    with distribute(S, client=client, timeout=30) as A:
+        X = np.ones((size, 0))
+        assert (A @ X).shape == (A.T @ X).shape == (size, 0)
+        np.testing.assert_allclose(A @ np.ones(size), S @ np.ones(size), atol=1e-12)
+
+
+def test_a_solve_within_the_callback_of_a_solve_is_refused_at_once(client: Any) -> None:
+    S = laplacian(8)
+    b = right_hand_side(S)
+    with distribute(S, client=client, timeout=600) as A:
+        with pytest.raises(CommunicationError, match="a callback can multiply by the matrix, but not solve with it"):
+            gla.cg(A, b, maxiter=3, callback=lambda _: gla.cg(A, b, maxiter=2))
+        assert gla.cg(A, b, callback=lambda x: A @ x)[1] == 0
+
+
+# ------------------------------------------------------------------ scaling a cluster
+
+
+@pytest.mark.whole
+@pytest.mark.timed
+def test_a_cluster_can_be_scaled_down_and_up() -> None:
+    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
+        for size in (1, 3):
+            cluster.scale(size)
+            client.wait_for_workers(size, timeout=300)
+        S = laplacian(8)
+        with distribute(S, client=client) as A:
+            np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
+
+
+def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
+    cluster: Any = SimpleNamespace(worker_spec={0: {}, 2: {}}, _describe=lambda number: {"gpu": number}, _max_workers=3)
+    assert _Cluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
+    with pytest.raises(DeviceError, match="4 workers for 3 GPUs: scale to at most 3"):
+        _Cluster.scale(cluster, 4)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("scenario", ["interrupted-product", "strangers"])
+@pytest.mark.parametrize("scenario", ["interrupted-product", "strangers", "no-columns", "silent-workers"])
 def test_a_few_rounds_end_without_a_wrong_result(scenario: str) -> None:
     command = [sys.executable, "-m", "tests.ranks.scenarios", scenario, "--times", "6"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from numbers import Integral
 from typing import Any
 
@@ -12,9 +14,17 @@ from distributed.system import MEMORY_LIMIT
 
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
-from gsparse.errors import CommunicationError, DeviceError
+from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
-__all__ = ["LocalGpuCluster", "check_running", "chosen_workers", "current_client", "has_scheduler", "known_workers"]
+__all__ = [
+    "LocalGpuCluster",
+    "check_running",
+    "chosen_workers",
+    "current_client",
+    "has_scheduler",
+    "known_workers",
+    "run_on_workers",
+]
 
 _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
@@ -27,6 +37,39 @@ class _Nanny(distributed.Nanny):  # type: ignore[misc]
 
     async def close(self, timeout: float = _CLOSE_TIMEOUT, reason: str = "nanny-close") -> Any:
         return await super().close(timeout=timeout, reason=reason)
+
+
+class _Cluster(distributed.SpecCluster):  # type: ignore[misc]
+    """A cluster that makes each new worker with the options of its number, also when it is scaled up later.
+
+    Parameters
+    ----------
+    n_workers : int
+    describe : callable
+        Returns dask's description of the worker with a number.
+    max_workers : int or None
+    **options
+        Options of `distributed.SpecCluster`.
+    """
+
+    def __init__(
+        self, n_workers: int, describe: Callable[[int], dict[str, Any]], max_workers: int | None, **options: Any
+    ) -> None:
+        self._describe, self._max_workers = describe, max_workers
+        super().__init__({number: describe(number) for number in range(n_workers)}, worker=describe(0), **options)
+
+    def new_worker_spec(self) -> dict[int, dict[str, Any]]:
+        number = next(number for number in count() if number not in self.worker_spec)
+        return {number: self._describe(number)}
+
+    def adapt(self, *args: Any, maximum: float = math.inf, **options: Any) -> Any:
+        limit = math.inf if self._max_workers is None else self._max_workers
+        return super().adapt(*args, maximum=min(maximum, limit), **options)
+
+    def scale(self, n: int = 0, memory: Any = None, cores: Any = None) -> Any:
+        if self._max_workers is not None and n > self._max_workers:  # on GPUs only
+            raise DeviceError(f"{n} workers for {self._max_workers} GPUs: scale to at most {self._max_workers}")
+        return super().scale(n, memory, cores)
 
 
 def LocalGpuCluster(
@@ -53,6 +96,7 @@ def LocalGpuCluster(
     -------
     distributed.SpecCluster
         The cluster, which is a context manager. Each worker is a process with a nanny, which restarts it if it dies.
+        `scale` and `adapt` start and end workers; on GPUs, at most one for each GPU.
 
     Raises
     ------
@@ -75,8 +119,8 @@ def LocalGpuCluster(
     if security is not None and security.require_encryption:
         common["protocol"] = "tls://"
     threads = str(max(1, available_cpus() // n_workers))
-    workers = {}
-    for number in range(n_workers):
+
+    def describe(number: int) -> dict[str, Any]:
         env = {"GSPARSE_NUM_THREADS": threads, "GSPARSE_DEVICE": "gpu" if num_gpus else "cpu"}
         if num_gpus:  # on GPUs only
             # Each worker sees all GPUs, its own one first: two GPUs can copy to each other directly only in a process
@@ -84,11 +128,14 @@ def LocalGpuCluster(
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str((number + k) % num_gpus) for k in range(num_gpus))
         limits = {"nthreads": 1, "memory_limit": MEMORY_LIMIT // n_workers}
         options_of_worker = {**common, **limits, "env": env, "silence_logs": logging.WARNING}
-        workers[number] = {"cls": _Nanny, "options": options_of_worker}
+        return {"cls": _Nanny, "options": options_of_worker}
+
     scheduler = {**common, "port": 0, "dashboard_address": f"{_HOST}:0"}
-    return distributed.SpecCluster(
-        workers,
-        {"cls": distributed.Scheduler, "options": scheduler},
+    return _Cluster(
+        n_workers,
+        describe,
+        num_gpus or None,
+        scheduler={"cls": distributed.Scheduler, "options": scheduler},
         **{"silence_logs": logging.WARNING, "security": security, **options},
     )
 
@@ -132,6 +179,54 @@ def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | No
     if missing or not chosen:
         raise CommunicationError(f"the cluster has no workers {missing or 'at all'}: it has {known}")
     return chosen
+
+
+def run_on_workers(
+    client: distributed.Client,
+    workers: Sequence[str],
+    timeout: float,
+    function: Callable[..., Any],
+    *args: Any,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run a function on workers with dask's `Client.run`, which has no time limit of its own.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    workers : sequence of str
+        Dask's addresses.
+    timeout : float
+        Seconds within which all workers must answer.
+    function : callable
+    *args
+        Its arguments.
+    **options
+        Options of `Client.run`.
+
+    Raises
+    ------
+    CommunicationError, WorkerLostError
+        If a worker is silent, or gone.
+    """
+
+    async def run() -> Any:
+        return await client.run(function, *args, workers=list(workers), **options)
+
+    try:
+        answers: dict[str, Any] = client.sync(run, callback_timeout=timeout)
+        return answers
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"not all of the workers {list(workers)} answered within {timeout:g} s: see whether one of them has been "
+            "stopped or is overloaded, or pass a longer timeout"
+        ) from error
+    except OSError as error:  # dask's CommClosedError
+        known = known_workers(client)
+        for rank, address in enumerate(workers):
+            if address not in known:
+                raise WorkerLostError(rank, address) from error
+        raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
 
 
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.checkpoints import write_checkpoint
-from gsparse.distributed.client.cluster import chosen_workers, current_client
+from gsparse.distributed.client.cluster import chosen_workers, current_client, run_on_workers
 from gsparse.distributed.client.eigenpairs import krylov_on_workers, lobpcg_on_workers
 from gsparse.distributed.client.operators import DistributedOperator
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
@@ -102,7 +102,7 @@ class DistributedMatrix(DistributedOperator):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         client = current_client(client)
         workers = chosen_workers(client, workers)
-        workers = restart_stuck_workers(client, workers)
+        workers = restart_stuck_workers(client, workers, timeout)
         arranged, permutation, rows = source.arrange(partition, reorder, len(workers))
         layout = VectorLayout.of(rows, source.shape[1], permutation)
         return cls(arranged, source, client, workers, layout, device, timeout, options)
@@ -341,10 +341,12 @@ class DistributedMatrix(DistributedOperator):
         workers = task_group.remaining_workers()
         if not workers:
             raise CommunicationError("no worker of this matrix is left to go on with")
-        answers = self.client.run(solution_copies.latest_copy, task_group.key, workers=workers, on_error="return")
+        answers = run_on_workers(
+            self.client, workers, task_group.timeout, solution_copies.latest_copy, task_group.key, on_error="return"
+        )
         copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
         parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
-        workers = restart_stuck_workers(self.client, workers)
+        workers = restart_stuck_workers(self.client, workers, task_group.timeout)
         self.close()
         rows = self._source.partition("nnz", len(workers))
         self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 import dask
 import distributed
@@ -18,6 +19,8 @@ __all__ = ["reserved"]
 _WARN_AFTER = 1.0
 # The key of dask's configuration with the time after which a lock expires whose holder has died.
 _LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
+# The workers that the calls of this thread, or of this task of asyncio, have reserved.
+_reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", default=frozenset())
 
 
 @contextmanager
@@ -39,16 +42,24 @@ def reserved(client: distributed.Client, workers: Iterable[str], timeout: float)
     Raises
     ------
     CommunicationError
-        If another client does not release a worker in time.
+        If another client does not release a worker in time, or if this thread has reserved one already: a callback of a
+        solve that asks for the same workers would wait for itself.
     """
-    acquired = []
+    reserved_before, addresses = _reserved_here.get(), frozenset(workers)
+    if reserved_before & addresses:
+        raise CommunicationError(
+            f"worker {min(reserved_before & addresses)} runs the solve from which this one is called: a callback can "
+            "multiply by the matrix, but not solve with it; solve after the outer call has returned"
+        )
+    acquired, token = [], _reserved_here.set(reserved_before | addresses)
     try:
-        for address in sorted(set(workers)):
+        for address in sorted(addresses):
             lock = distributed.Lock(f"gsparse-{address}")
             _acquire(lock, client, address, timeout)
             acquired.append(lock)
         yield
     finally:
+        _reserved_here.reset(token)
         for lock in acquired if has_scheduler(client) else ():
             with suppress(Exception):
                 lock.release()

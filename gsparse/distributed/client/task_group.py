@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import secrets
 import time
 import uuid
@@ -15,7 +16,7 @@ from typing import Any
 import distributed
 
 from gsparse.device.locks import make_lock
-from gsparse.distributed.client.cluster import check_running, has_scheduler, known_workers
+from gsparse.distributed.client.cluster import check_running, has_scheduler, known_workers, run_on_workers
 from gsparse.distributed.client.reservation import reserved
 from gsparse.distributed.worker import group_tasks, registry
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
@@ -79,7 +80,9 @@ class TaskGroup:
         with self.exclusive():
             # If a worker is gone, `on_error="ignore"` leaves it to the next tasks to raise an error with its rank.
             workers = self.remaining_workers()
-            self.client.run(registry.store_secret, self.key, self.secret, workers=workers, on_error="ignore")
+            run_on_workers(
+                self.client, workers, self.timeout, registry.store_secret, self.key, self.secret, on_error="ignore"
+            )
             addresses = self._open_ports()
             # The inputs are not bound to a local variable. Dask's exceptions keep the frames of its callers alive until
             # the garbage collector runs, and with a local variable also the inputs on the workers.
@@ -103,7 +106,8 @@ class TaskGroup:
         """Make every rank open a port, and return the addresses."""
         self._epoch += 1
         settings = self.settings
-        return tuple(self.wait([self.submit(group_tasks.open_port, "port", r, settings, r) for r in self.ranks]))
+        tasks = [self.submit(group_tasks.open_port, "port", r, settings, r) for r in self.ranks]
+        return tuple(self.wait(tasks, time_limit=self.timeout))
 
     def _connect(
         self,
@@ -120,7 +124,8 @@ class TaskGroup:
         """Release the matrix on the remaining workers. Dask would wait half a minute for an answer of a lost one."""
         self.is_open = False
         with suppress(Exception):
-            self.client.run(registry.release_matrix, self.key, workers=self.remaining_workers(), on_error="ignore")
+            workers = self.remaining_workers()
+            run_on_workers(self.client, workers, self.timeout, registry.release_matrix, self.key, on_error="ignore")
         self.release_futures(self._references)
 
     # ------------------------------------------------------------------ tasks
@@ -143,7 +148,14 @@ class TaskGroup:
         The tasks of a group occupy threads of the workers. An input that is still to be computed might get none.
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
-        distributed.wait(futures)
+        is_waiting = bool(futures)
+        while is_waiting:
+            with suppress(TimeoutError, CancelledError):
+                distributed.wait(futures, timeout=_CHECK_INTERVAL)
+                is_waiting = False
+            lost = self.first_lost_worker()
+            if lost is not None:
+                raise lost
         for future in futures:
             if future.status != "finished":
                 future.result()
@@ -163,6 +175,7 @@ class TaskGroup:
         *,
         gather: bool = True,
         keep: bool = False,
+        time_limit: float = math.inf,
     ) -> list[Any]:
         """Wait for the tasks of all ranks and return the results. If one fails, cancel the others and raise the error.
 
@@ -176,9 +189,11 @@ class TaskGroup:
             Whether to return the results. Otherwise they stay on the workers.
         keep : bool
             Whether the workers keep results that have been returned.
+        time_limit : float
+            Seconds after which a rank that has not finished counts as silent.
         """
         try:
-            self._watch(tasks, on_poll)
+            self._watch(tasks, on_poll, time_limit)
             results = list(self.client.gather(tasks)) if gather else []
             if gather and not keep:
                 self.release_futures(tasks)
@@ -195,12 +210,12 @@ class TaskGroup:
         while tasks:
             tasks.pop().release()
 
-    def _watch(self, tasks: list[distributed.Future], on_poll: Callable[[], None] | None) -> None:
+    def _watch(self, tasks: list[distributed.Future], on_poll: Callable[[], None] | None, time_limit: float) -> None:
         """Wait until all tasks have finished, and raise an error if a rank fails or its worker is lost.
 
         Before the error is raised, the tasks of the other ranks may end too, within `_GRACE_PERIOD`.
         """
-        next_check = time.monotonic() + _CHECK_INTERVAL
+        next_check, deadline = time.monotonic() + _CHECK_INTERVAL, time.monotonic() + time_limit
         failed_at, lost = None, None
         while True:
             with suppress(TimeoutError, CancelledError):
@@ -218,6 +233,12 @@ class TaskGroup:
             if now >= next_check and lost is None:
                 next_check = now + _CHECK_INTERVAL
                 lost = self.first_lost_worker(rank for rank in self.ranks if states[rank] == "pending")
+            if now > deadline:
+                rank = states.index("pending")
+                raise CommunicationError(
+                    f"rank {rank} on {self.workers[rank]} has been silent for {time_limit:g} s: see whether it has "
+                    "been stopped or is busy, or pass a longer timeout"
+                )
             if lost is not None:
                 failed_at = failed_at or now
                 others = [task for rank, task in enumerate(tasks) if rank != lost.rank]
@@ -270,13 +291,13 @@ def _close_clients() -> None:
             client.close()
 
 
-def restart_stuck_workers(client: distributed.Client, workers: Sequence[str]) -> list[str]:
+def restart_stuck_workers(client: distributed.Client, workers: Sequence[str], timeout: float) -> list[str]:
     """Restart the workers in which NCCL could not free its resources; return the new addresses of all workers.
 
     A worker without a nanny cannot be restarted and is used as it is. A worker that does not register in time is left
     out.
     """
-    answers = client.run(group_tasks.needs_restart, workers=list(workers))
+    answers = run_on_workers(client, workers, timeout, group_tasks.needs_restart)
     stuck = [address for address, is_stuck in answers.items() if is_stuck]
     if not stuck:
         return list(workers)

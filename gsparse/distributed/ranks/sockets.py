@@ -41,7 +41,7 @@ Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
-_ARRAY = struct.Struct("<8sQQ")  # dtype, rows, columns (0 for a vector)
+_ARRAY = struct.Struct("<8sBQQ")  # dtype, number of dimensions (1 or 2), rows, columns (1 for a vector)
 _HELLO = struct.Struct("<I")  # rank
 # Longest reason of an abort, in bytes.
 _MAX_REASON_BYTES = 4096
@@ -358,21 +358,21 @@ def read(connection: socket.socket, size: int, timeout: float = _TIMEOUT) -> byt
 def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
     """Send an array of numbers: a header with its dtype and shape, then its bytes."""
     values = np.ascontiguousarray(values)
-    rows, columns = (values.size, 0) if values.ndim == 1 else values.shape
-    connection.sendall(_ARRAY.pack(values.dtype.str.encode(), rows, columns))
+    rows, columns = (*values.shape, 1)[:2]
+    connection.sendall(_ARRAY.pack(values.dtype.str.encode(), values.ndim, rows, columns))
     connection.sendall(_bytes(values))
 
 
 def receive_array(connection: socket.socket) -> npt.NDArray[Any]:
     """Receive the array that `send_array` sends; raise `CommunicationError` if it is not an array of numbers."""
-    kind, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
+    kind, ndim, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
     try:
         dtype = np.dtype(kind.rstrip(b"\0").decode())
     except (TypeError, ValueError) as error:
         raise CommunicationError(f"an array of numbers was expected, got {kind!r}") from error
     if dtype.kind not in "biufc":
         raise CommunicationError(f"an array of numbers was expected, got {dtype}")
-    received = np.empty((rows, columns) if columns else rows, dtype)
+    received = np.empty((rows, columns)[:ndim], dtype)
     read_into(connection, _bytes(received))
     return received
 

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 
 from gsparse.device.cache import UntrustedFolderError, make_private_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
@@ -30,6 +32,15 @@ R = TypeVar("R")
 #   about 5 % less. A function that allocates an array needs them, and numba refuses to compile it without.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 PIECE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
+
+# A fork waits until no other thread compiles. Otherwise the child would have the compiler as that thread left it, and
+# numba's lock without the thread that would release it.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 class _CompileListener(event.Listener):

@@ -31,7 +31,7 @@ import gsparse
 from gsparse.bench.assembled import assembled_names
 from gsparse.bench.peers import load
 from gsparse.bench.problems import find_problem
-from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
+from gsparse.bench.timing import GpuClock, Sampler, call_sampler
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError
 from gsparse.formats.costs import SHARED_TERMS
@@ -42,7 +42,8 @@ from gsparse.plan.cost_model import MACHINE_MODELS
 COMPRESS = (True, "columns", "values", False)
 # A format whose predicted or measured time is this much longer than the best one's is not measured, or hardly counts.
 MAX_RATIO = 8.0
-REPEATS = 9
+# Samples of each storage: this number of turns, and in each this number of samples.
+ROUNDS_OF_SAMPLES, SAMPLES = 4, 4
 # A choice that takes at most this part longer than the best one counts as the best.
 NEAR = 0.05
 # Fits of which the best one counts. After each, the rows of wrong choices get a larger weight.
@@ -71,6 +72,19 @@ def storages_of(loaded: Any) -> Iterator[tuple[Any, Any]]:
             yield A, candidate
 
 
+def shortest(samplers: dict[int, Sampler]) -> dict[int, float]:
+    """Return the shortest of several times of each sampler, because other processes only add to them.
+
+    The samplers take turns. After the others have had theirs, the first sample finds a cold cache, and does not count.
+    """
+    times: dict[int, list[float]] = {number: [] for number in samplers}
+    for _ in range(ROUNDS_OF_SAMPLES):
+        for number, sampler in samplers.items():
+            sampler.sample()
+            times[number] += [sampler.sample() for _ in range(SAMPLES)]
+    return {number: min(samples) for number, samples in times.items()}
+
+
 def measure(loaded: Any, threads: tuple[int, ...], clock: GpuClock | None) -> Iterator[dict[str, Any]]:
     """Yield a row for each storage and number of threads."""
     device = loaded.device
@@ -83,11 +97,9 @@ def measure(loaded: Any, threads: tuple[int, ...], clock: GpuClock | None) -> It
         for number, (A, _, y) in enumerate(prepared):
             launch = partial(A.matvec, loaded.x, out=y)
             samplers[number] = clock.kernel_sampler(launch) if clock else call_sampler(launch, device.synchronize)
-        times = medians(samplers, REPEATS)
+        times = shortest(samplers)
         for number, (A, candidate, _) in enumerate(prepared):
             seconds = times[number]
-            if isinstance(seconds, Exception):
-                continue
             terms = _terms(candidate.format, candidate.storage, candidate.nbytes, A.plan.stats, model, candidate.launch)
             storage = candidate.storage
             encoding = f"{storage.columns} {storage.values}"

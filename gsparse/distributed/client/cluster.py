@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from numbers import Integral
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "current_client",
     "has_scheduler",
     "known_workers",
+    "naming_lost_workers",
     "run_on_workers",
 ]
 
@@ -214,13 +216,23 @@ def run_on_workers(
         return await client.run(function, *args, workers=list(workers), **options)
 
     try:
-        answers: dict[str, Any] = client.sync(run, callback_timeout=timeout)
-        return answers
+        with naming_lost_workers(client, workers):
+            answers: dict[str, Any] = client.sync(run, callback_timeout=timeout)
+            return answers
     except TimeoutError as error:
         raise CommunicationError(
             f"not all of the workers {list(workers)} answered within {timeout:g} s: see whether one of them has been "
             "stopped or is overloaded, or pass a longer timeout"
         ) from error
+
+
+@contextmanager
+def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> Iterator[None]:
+    """Turn dask's error for a connection that has ended into one that names the lost worker."""
+    try:
+        yield
+    except TimeoutError:
+        raise
     except OSError as error:  # dask's CommClosedError
         known = known_workers(client)
         for rank, address in enumerate(workers):

@@ -16,7 +16,13 @@ from typing import Any
 import distributed
 
 from gsparse.device.locks import make_lock
-from gsparse.distributed.client.cluster import check_running, has_scheduler, known_workers, run_on_workers
+from gsparse.distributed.client.cluster import (
+    check_running,
+    has_scheduler,
+    known_workers,
+    naming_lost_workers,
+    run_on_workers,
+)
 from gsparse.distributed.client.reservation import reserved
 from gsparse.distributed.worker import group_tasks, registry
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
@@ -86,9 +92,10 @@ class TaskGroup:
             addresses = self._open_ports()
             # The inputs are not bound to a local variable. Dask's exceptions keep the frames of its callers alive until
             # the garbage collector runs, and with a local variable also the inputs on the workers.
-            tasks = self._connect(
-                group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in self.wait_for_inputs(inputs())]
-            )
+            with naming_lost_workers(self.client, self.workers):
+                tasks = self._connect(
+                    group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in self.wait_for_inputs(inputs())]
+                )
             rank_metadata = self.wait(tasks, keep=True)
             self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
             self._is_connected = True

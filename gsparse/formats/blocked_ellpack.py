@@ -231,6 +231,17 @@ BLOCKED_ELLPACK = StorageFormat(
             table=2.88e-12,
             setup=8.0,
         ),
-        "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.1e-9, coded=0.13e-9, setup=20.0),
+        "cpu": KernelModel(
+            fixed=9.13 * MICROSECOND,
+            byte=9.7e-12,
+            stream=7.61e-11,
+            position=2.26e-10,
+            row=4.15e-10,
+            stride=1.19e-11,
+            sorted=3.75e-09,
+            coded=2.91e-10,
+            narrow=1.61e-10,
+            setup=20.0,
+        ),
     },
 )

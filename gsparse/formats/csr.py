@@ -358,7 +358,15 @@ CSR_SCALAR = StorageFormat(
             narrow=5.32e-13,
             table=1.24e-12,
         ),
-        "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.33e-9, narrow=0.1e-9),
+        "cpu": KernelModel(
+            fixed=5.91 * MICROSECOND,
+            byte=1.33e-11,
+            stream=6.54e-11,
+            position=3.95e-10,
+            row=7.55e-10,
+            coded=1.51e-10,
+            table=1.55e-10,
+        ),
     },
 )
 
@@ -381,7 +389,17 @@ CSR_VECTOR = replace(
             narrow=2.36e-13,
             table=6.44e-13,
         ),
-        "cpu": KernelModel(fixed=2e-6, byte=2.6e-11, position=0.31e-9, row=0.6e-9, narrow=0.1e-9),
+        "cpu": KernelModel(
+            fixed=6.42 * MICROSECOND,
+            byte=1.13e-11,
+            stream=5.57e-11,
+            position=2.49e-10,
+            row=2.23e-09,
+            stride=5.48e-12,
+            chunk=1.2e-08,
+            coded=1.9e-10,
+            table=4.73e-11,
+        ),
     },
 )
 
@@ -408,7 +426,16 @@ CSR_ADAPTIVE = replace(
             table=3e-12,
             setup=20.0,
         ),
-        "cpu": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.33e-9, row=0.1e-9, setup=2.0),
+        "cpu": KernelModel(
+            fixed=9.92 * MICROSECOND,
+            byte=1.28e-11,
+            stream=6.02e-11,
+            position=3.62e-10,
+            row=9.03e-10,
+            coded=2.48e-10,
+            table=1.57e-10,
+            setup=2.0,
+        ),
     },
 )
 
@@ -432,6 +459,16 @@ CSR_SPLIT = replace(
             table=3.34e-12,
             setup=20.0,
         ),
-        "cpu": KernelModel(fixed=3e-6, byte=2.6e-11, position=0.34e-9, setup=2.0),
+        "cpu": KernelModel(
+            fixed=8.38 * MICROSECOND,
+            byte=1.02e-11,
+            stream=5.87e-11,
+            position=3.26e-10,
+            row=1.41e-09,
+            stride=6.12e-12,
+            coded=2.07e-10,
+            table=4.35e-10,
+            setup=2.0,
+        ),
     },
 )

@@ -156,6 +156,17 @@ ELLPACK = StorageFormat(
             table=9.1e-13,
             setup=6.0,
         ),
-        "cpu": KernelModel(fixed=2e-6, byte=2.9e-11, position=0.25e-9, row=0.3e-9, setup=20.0),
+        "cpu": KernelModel(
+            fixed=6.38 * MICROSECOND,
+            byte=1.7e-11,
+            stream=5.71e-11,
+            position=2.93e-10,
+            row=1.9e-10,
+            stride=7.72e-12,
+            coded=2.98e-10,
+            narrow=1.75e-10,
+            table=2.81e-10,
+            setup=20.0,
+        ),
     },
 )

@@ -250,7 +250,14 @@ ROW_PATTERN = StorageFormat(
             setup=20.0,
         ),
         "cpu": KernelModel(
-            fixed=2e-6, byte=2.6e-11, position=0.03e-9, coded=0.2e-9, run=3e-9, run_entry=0.6e-9, setup=60.0
+            fixed=7.93 * MICROSECOND,
+            byte=1.08e-11,
+            stream=6e-11,
+            position=1.82e-10,
+            stride=4.96e-12,
+            coded=7.72e-10,
+            run_entry=1.11e-09,
+            setup=60.0,
         ),
     },
 )

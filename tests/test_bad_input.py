@@ -115,7 +115,12 @@ BAD_SOURCES: dict[str, Any] = {
     "symmetry unknown": (S, {"symmetric": "yes"}, FormatError, "symmetric must be.*True.*'hermitian'.*got 'yes'"),
     "symmetry by a number": (S, {"symmetric": 1}, FormatError, "symmetric must be.*got 1"),
     "tuning unknown": (S, {"tune": "x"}, FormatError, r"tune must be one of \(False, True, 'lazy'\), got 'x'"),
-    "compression unknown": (S, {"compress": "yes"}, FormatError, r"compress must be one of \(False, True\), got 'yes'"),
+    "compression unknown": (
+        S,
+        {"compress": "yes"},
+        FormatError,
+        r"compress must be one of \(False, True, 'columns', 'values'\), got 'yes'",
+    ),
     "fewer products than none": (S, {"expected_products": -1}, FormatError, "at least 1, got -1"),
     "no products": (S, {"expected_products": 0}, FormatError, "at least 1, got 0"),
     "products by a word": (S, {"expected_products": "many"}, FormatError, "at least 1, got 'many'"),

@@ -402,6 +402,7 @@ def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device)
     assert plan.device == device.name
     storages = {c.format: (c.storage,) for c in plan.candidates}
     options = {"device": device.name, "lanes": device.lanes, "value_bytes": 8, "expected_products": products}
+    options["threads"] = device.num_threads
     assert plan == make_plan(plan.stats, storages, model=model, **options)
     assert set(gsparse.FORMATS) == {"auto", *storages}
 

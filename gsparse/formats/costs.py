@@ -13,9 +13,10 @@ GPU
     model problems. The choices are within 5 % of the best storage in 191 of 216 cases, and in 66 of 72 for assembled
     matrices.
 CPU
-    Two cores of an AMD EPYC (Zen 4) and of an Intel Xeon, each with one and two threads, float64: the assembled matrices,
-    seven real matrices and six model problems. `stream` of row_pattern is set by hand to that of the other formats. The
-    choices are within 5 % of the best storage in 121 of 166 cases; the times of the first machine vary by that much.
+    Two cores of an AMD EPYC (Zen 4) and of an Intel Xeon, each with one and two threads, float64: the assembled
+    matrices, seven real matrices and six model problems. `stream` of row_pattern is set by hand to that of the other
+    formats. The choices are within 5 % of the best storage in 121 of 166 cases; the times of the first machine vary by
+    that much.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.linalg.problems import convection, laplacian, residual, right_hand_si
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client.cluster import _Cluster, known_workers  # noqa: E402
+from gsparse.distributed.client.cluster import GpuCluster, known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
@@ -61,7 +61,7 @@ def test_the_error_for_a_wrong_argument_of_distribute_names_it(client: Any, name
 
 
 def test_a_cluster_in_place_of_a_client_is_refused(client: Any) -> None:
-    with pytest.raises(TypeError, match=r"client must be a distributed.Client, got SpecCluster: Client\(cluster\)"):
+    with pytest.raises(TypeError, match=r"client must be a distributed.Client, got GpuCluster: Client\(cluster\)"):
         distribute(laplacian(6), client=client.cluster)
 
 
@@ -231,6 +231,6 @@ def test_a_cluster_can_be_scaled_down_and_up() -> None:
 
 def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
     cluster: Any = SimpleNamespace(worker_spec={0: {}, 2: {}}, _describe=lambda number: {"gpu": number}, _max_workers=3)
-    assert _Cluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
+    assert GpuCluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
     with pytest.raises(DeviceError, match="4 workers for 3 GPUs: scale to at most 3"):
-        _Cluster.scale(cluster, 4)
+        GpuCluster.scale(cluster, 4)

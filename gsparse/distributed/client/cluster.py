@@ -18,6 +18,7 @@ from gsparse.device.threads import available_cpus
 from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
 __all__ = [
+    "GpuCluster",
     "LocalGpuCluster",
     "check_running",
     "chosen_workers",
@@ -41,7 +42,7 @@ class _Nanny(distributed.Nanny):  # type: ignore[misc]
         return await super().close(timeout=timeout, reason=reason)
 
 
-class _Cluster(distributed.SpecCluster):  # type: ignore[misc]
+class GpuCluster(distributed.SpecCluster):  # type: ignore[misc]
     """A cluster that makes each new worker with the options of its number, also when it is scaled up later.
 
     Parameters
@@ -133,7 +134,7 @@ def LocalGpuCluster(
         return {"cls": _Nanny, "options": options_of_worker}
 
     scheduler = {**common, "port": 0, "dashboard_address": f"{_HOST}:0"}
-    return _Cluster(
+    return GpuCluster(
         n_workers,
         describe,
         num_gpus or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import math
 import secrets
@@ -201,7 +202,7 @@ class TaskGroup:
         """
         try:
             self._watch(tasks, on_poll, time_limit)
-            results = list(self.client.gather(tasks)) if gather else []
+            results = self._gather(tasks) if gather else []
             if gather and not keep:
                 self.release_futures(tasks)
             return results
@@ -211,6 +212,26 @@ class TaskGroup:
                 with suppress(Exception):
                     self.client.cancel(tasks, force=True)
             raise
+
+    def _gather(self, tasks: list[distributed.Future]) -> list[Any]:
+        """Return the results of finished tasks.
+
+        Dask would wait for ever for a result whose worker is lost before it has been read: it makes the task pending
+        again, and no other worker may run it.
+        """
+
+        async def gather() -> list[Any] | None:
+            gathering = asyncio.ensure_future(self.client.gather(tasks, asynchronous=True))
+            while not (await asyncio.wait({gathering}, timeout=_CHECK_INTERVAL))[0]:
+                if any(task.status != "finished" for task in tasks):
+                    gathering.cancel()
+                    return None
+            return list(gathering.result())
+
+        results: list[Any] | None = self.client.sync(gather)
+        if results is None:
+            raise self.first_lost_worker() or CommunicationError("a worker was lost before its result had been read")
+        return results
 
     def release_futures(self, tasks: list[distributed.Future]) -> None:
         """Release futures now. Otherwise dask would release them only when the garbage collector runs."""

@@ -66,14 +66,14 @@ assert np.allclose(small @ x, b[:1000])
 print(small.stats)
 
 # %%
-# You convert or edit
-# -------------------
-# SciPy computes conversions, dense results with NumPy arrays and assignments on the host. If the matrix is on a GPU,
-# each of them copies the matrix to the host and the result back. Build matrices with SciPy, and make a
-# `GpuSparseMatrix` of the final one. Inside `strict` each of these operations raises an error.
+# You build a matrix entry by entry
+# ---------------------------------
+# Each assignment ``A[i, j] = v`` makes new arrays. SciPy's formats for that, LIL and DOK, live on the host. Collect the
+# entries and make the matrix of all of them at once (`gsparse.sparse.coo_array`), or build it with SciPy. Inside
+# `strict`, a conversion to a format of the host raises an error.
 
 with gsparse.strict():
-    for operation in (lambda: A + np.zeros(A.shape[1]), A.tolil, A.todok):
+    for operation in (A.tolil, A.todok):
         try:
             operation()
         except gsparse.errors.HostFallbackError as error:

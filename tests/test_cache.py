@@ -11,7 +11,7 @@ import pytest
 from gsparse.cli.doctor import _check_caches
 from gsparse.device import cache
 from gsparse.device.cache import UntrustedFolderError, cache_folder, make_private
-from gsparse.products.tuning import recall, remember
+from gsparse.products.tuning import Timing, recall, remember
 from tests.support import run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners and modes of files")
@@ -23,9 +23,9 @@ os.umask(0o002)
 from gsparse.kernels.cpu.pool import _spin
 from gsparse.kernels.cpu.steps import _module
 from gsparse.linalg.krylov.chebyshev import PROGRAM
-from gsparse.products.tuning import remember
+from gsparse.products.tuning import Timing, remember
 _spin(1)
-remember("key", {"ellpack": 1.0})
+remember("key", {"ellpack": Timing(1.0, 0.0)})
 print(_module(PROGRAM).CHUNK)
 """
 
@@ -63,11 +63,11 @@ def test_a_cache_writable_by_others_is_not_used_and_warns_with_the_remedy(folder
     with pytest.warns(
         RuntimeWarning, match=f"its mode is {bits:04o}: .* 'chmod -R go-w {folder}', or set GSPARSE_CACHE"
     ):
-        remember("key", {"ellpack": 1.0})
+        remember("key", {"ellpack": Timing(1.0, 0.0)})
     assert recall("key", ["ellpack"]) is None
     assert ["its mode is" in finding.found for finding in _check_caches() if finding.status == "broken"] == [True]
     folder.chmod(0o755)
-    remember("key", {"ellpack": 1.0})
+    remember("key", {"ellpack": Timing(1.0, 0.0)})
     assert recall("key", ["ellpack"]) == {"ellpack": 1.0}
 
 

@@ -59,8 +59,11 @@ def poisson(n: int) -> sp.csr_array:
 def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
     device: Device, where: str, shapes: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The constants of the CPU let a matrix be converted that is small enough for the emulator.
+    # The constants of the CPU let a matrix be analyzed that is small enough for the emulator, and CSR is made slow.
     monkeypatch.setitem(operand.MACHINE_MODELS, "gpu", operand.MACHINE_MODELS["cpu"])
+    for name in names_of(reads_csr=True):
+        slow = {kind: replace(model, fixed=1.0) for kind, model in REGISTRY[name].costs.items()}
+        monkeypatch.setitem(REGISTRY, name, replace(REGISTRY[name], costs=slow))
     S = poisson(12)
     wanted = GpuSparseMatrix(S, device=device, expected_products=10**9).plan.format
     assert wanted not in names_of(reads_csr=True)

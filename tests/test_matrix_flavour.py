@@ -464,7 +464,8 @@ def test_plan_stats_repr_and_strict(M: Any, S: Any) -> None:
     assert repr(M).startswith("<CsrMatrix: Compressed Sparse Row sparse matrix of dtype 'float64'")
     assert repr(M).endswith(f"on {M.device.name}>")
     assert repr(M.T).startswith("<CscMatrix: Compressed Sparse Column sparse matrix")
-    assert str(M) == str(S)
+    assert str(M).startswith(repr(M).removesuffix(">"))
+    assert str(M).partition(">")[2] == str(S).partition(">")[2], "the entries, as SciPy shows them"
     assert (M.getformat(), M.T.getformat()) == ("csr", "csc")
     with gsparse.strict(), pytest.raises(HostFallbackError):
         M.tolil()

@@ -88,11 +88,17 @@ def test_a_file_that_could_crash_the_process_is_an_error(children: tuple[Child, 
     assert re.match(f"A{ending} is truncated or malformed: .*{words}.*{REMEDY}", answer)
 
 
-@pytest.mark.parametrize("last", ["2 2 2", "2 2 2e", "2 2 2 words"])
-def test_the_last_line_may_lack_a_newline(children: tuple[Child, Child], last: str) -> None:
-    outcome, answer = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n{last}".encode())
+def test_the_last_line_may_lack_a_newline(children: tuple[Child, Child]) -> None:
+    outcome, answer = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n2 2 2".encode())
     assert outcome == "matrix", answer
     assert answer[1].tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("last", ["2 2 2e", "2 2 2 words"])
+def test_a_line_that_is_not_read_to_its_end_is_refused(children: tuple[Child, Child], last: str) -> None:
+    outcome, answer = children[0](".mtx", f"{BANNER}2 2 2\n1 1 3\n{last}".encode())
+    assert outcome == "refused", answer
+    assert "entry 2: it must hold a row, a column and a number" in answer
 
 
 def test_a_few_rows_are_read_of_a_matrix_that_exceeds_memory(tmp_path: Path) -> None:

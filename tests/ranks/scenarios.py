@@ -218,6 +218,8 @@ def silent_workers(client: distributed.Client, times: int, rng: random.Random) -
     b, slowest = np.ones(S.shape[0]), 0.0
     for number in range(times):
         faulthandler.dump_traceback_later(HANG, exit=True)
+        # Dask's cluster gives up a killed worker that has not come back in 15 s; this makes it start another one.
+        client.cluster.scale(RANKS)
         client.wait_for_workers(RANKS)
         pids, began = client.run(os.getpid), time.monotonic()
         pid = pids[rng.choice(sorted(pids))]

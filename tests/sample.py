@@ -1,20 +1,23 @@
 """The quick choice of tests, which ``pytest`` runs if the command line does not name tests.
 
-A test function that takes a device runs with a few combinations of its parameters on each device, such that every value
-of each parameter occurs. Of dtypes, one real, one complex and one integer dtype occur, because most of the time goes
-into compiling kernels for each dtype. Tests without a device are quick and all run, so the choice kills every mutant of
-``tests/mutation`` that all tests kill. The marks `few`, `whole` and `timed` leave out more (``pyproject.toml``): slow
-tests, and tests of real time, which a busy machine can make fail. If one of those fails in a whole run, it is repeated
-once.
+Most of the time of a test goes into compiling its kernels for each device and each dtype. Hence a test function that
+takes a device runs with a few combinations of its parameters: every value of every parameter occurs on the CPU or on
+the emulated GPU, by turns, with one dtype, real on the CPU and complex on the emulated GPU if the function offers that.
+With the mark `thorough` every value occurs on both, and so does a real, a complex and an integer dtype. Tests without a
+device are quick and all run, so the choice kills every mutant of ``tests/mutation`` that all tests kill.
 
-A path, ``-k``, ``-m`` and ``--whole``, which CI uses, run all tests that they select. The choice depends on the tests
-alone, and the summary says how many tests were left out.
+The marks `few`, `whole` and `timed` leave out more (``pyproject.toml``): slow tests, and tests of real time, which a
+busy machine can make fail. If one of those fails in a whole run, it is repeated once. Tests that draw random examples
+draw fewer (`tests.seeds`).
+
+A path, ``-k``, ``-m`` and ``--whole``, which ``.ci/whole`` uses, run all tests that they select. The choice depends on
+the tests alone, and the summary says how many tests were left out.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 from zlib import crc32
 
@@ -23,12 +26,20 @@ import pytest
 
 __all__ = ["covering", "is_quick", "quick_choice"]
 
-# On these devices, one of this number of test functions runs: kernels of 64 lanes differ little from those of 32.
-_SELDOM = {"emulated:64": 40}
+# Fixtures whose parameters are names of devices, and the devices that take turns.
+_DEVICE_NAMES = ("device", "real_device", "pretend")
+_IN_TURN = ("cpu", "emulated:32")
+
+# Kernels of 64 lanes differ little from those of 32: thorough test functions run on this device, with so many tests.
+_SELDOM, _SELDOM_COUNT = "emulated:64", 6
 
 # Parameters that are dtypes of values, and the dtype that stands for others of its kind wherever a test offers it.
 _DTYPE_NAMES = ("dtype", "stored", "compute")
 _COMMON = {"real": "float64", "complex": "complex64", "integer": "int32"}
+
+# The kinds of dtypes, preferred ones first.
+_ON_CPU = ("real", "complex", "integer")
+_EMULATED = ("complex", "integer", "real")
 
 _LEFT_OUT = "left_out"  # the name under which a worker of pytest-xdist reports the number
 _left_out = pytest.StashKey[int]()
@@ -74,32 +85,49 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"quick choice: {count} tests were left out; pytest --whole -n auto runs them all")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    gc.disable()  # the garbage collector takes a third of the time, because all tests stay alive
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()  # it need not look at the tests again
+
+
 def quick_choice(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Choose a few tests of each test function for each device, and all tests without a device."""
+    """Choose a few tests of each test function, and all tests without a device."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not (item.get_closest_marker("whole") or item.get_closest_marker("timed")):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in functions.items():
-        for turn, (device, group) in enumerate(groupby(sorted(cases, key=_device), key=_device)):
-            if crc32(name.encode()) % _SELDOM.get(device, 1) == 0:
-                yield from _few(covering(list(group), turn) if device else list(group))
+        number, is_thorough = crc32(name.encode()), bool(cases[0].get_closest_marker("thorough"))
+        groups: dict[str, list[pytest.Item]] = {}
+        for item in cases:
+            device = _device(item)
+            groups.setdefault("in turn" if device in _IN_TURN and not is_thorough else device, []).append(item)
+        for device, group in groups.items():
+            mark = cases[0].get_closest_marker("few")
+            count = mark.args[0] if mark else len(group)
+            if device == _SELDOM:
+                count = min(count, _SELDOM_COUNT) if is_thorough else 0
+            yield from _spread(covering(group, number, thorough=is_thorough) if device else group, count)
 
 
-def _few(items: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
-    """Return as many tests as the mark `few` allows, spread evenly over the list."""
-    mark = items[0].get_closest_marker("few")
-    count = min(mark.args[0], len(items)) if mark else len(items)
-    return [items[number * len(items) // count] for number in range(count)]
+def _spread(items: Sequence[pytest.Item], most: int) -> Iterator[pytest.Item]:
+    """Choose at most this number of tests, spread evenly over the list."""
+    count = min(most, len(items))
+    return (items[number * len(items) // count] for number in range(count))
 
 
 def _device(item: pytest.Item) -> str:
     """Return the name of the device with which a test is parametrized, or ""."""
-    device = _parameters(item).get("device", "")
-    return device if isinstance(device, str) else ""
+    devices = (_parameters(item).get(name, "") for name in _DEVICE_NAMES)
+    return next((device for device in devices if device and isinstance(device, str)), "")
 
 
-def covering(items: Sequence[pytest.Item], turn: int = 0) -> list[pytest.Item]:
+def covering(items: Sequence[pytest.Item], turn: int = 0, *, thorough: bool = False) -> list[pytest.Item]:
     """Choose tests such that each value of each parameter occurs. The search is greedy: most new values first.
 
     Parameters
@@ -107,15 +135,22 @@ def covering(items: Sequence[pytest.Item], turn: int = 0) -> list[pytest.Item]:
     items : sequence of pytest.Item
         The parametrizations of one test function.
     turn : int
-        The position at which the search begins. Another turn chooses other combinations if there are several.
+        The position at which the search begins, and the device. Another turn chooses other combinations if there are
+        several.
+    thorough : bool
+        Whether at least one dtype of each kind (real, complex, integer) has to occur. Otherwise one kind suffices.
     """
-    values = [_values(item) for item in items]
+    values = [_values(item, with_dtypes=thorough) for item in items]
     missing = set().union(*values)
-    order = [(number + turn) % len(items) for number in range(len(items))]
-    order.sort(key=lambda number: _uncommon(items[number]))
-    chosen = []
+    order = sorted(
+        ((number + turn) % len(items) for number in range(len(items))),
+        key=lambda number: _rank(items[number], thorough),
+    )
+    devices = sorted({_device(item) for item in items})
+    chosen: list[int] = []
     while missing:
-        chosen.append(max(order, key=lambda number: len(values[number] & missing)))
+        device = devices[(turn + len(chosen)) % len(devices)]
+        chosen.append(max(order, key=lambda n: (len(values[n] & missing), _device(items[n]) == device)))
         missing -= values[chosen[-1]]
     return [items[number] for number in sorted(chosen)]
 
@@ -131,25 +166,33 @@ def _kind(name: str, value: Any) -> str | None:
     return {"f": "real", "c": "complex"}.get(kind, "integer")
 
 
-def _uncommon(item: pytest.Item) -> int:
-    """Return how many of a test's dtypes are not those that stand for their kind."""
-    kinds = {name: _kind(name, value) for name, value in _parameters(item).items()}
-    return sum(kind is not None and np.dtype(_parameters(item)[name]) != _COMMON[kind] for name, kind in kinds.items())
+def _rank(item: pytest.Item, thorough: bool) -> tuple[int, int]:
+    """Return how far the kinds of a test's dtypes are from the preferred one, and how many dtypes are uncommon."""
+    preferred = _EMULATED if _device(item).startswith("emulated") else _ON_CPU
+    dtypes = {name: _kind(name, value) for name, value in _parameters(item).items()}
+    kinds = {name: kind for name, kind in dtypes.items() if kind}
+    place = 0 if thorough else sum(preferred.index(kind) for kind in kinds.values())
+    return place, sum(np.dtype(_parameters(item)[name]) != _COMMON[kind] for name, kind in kinds.items())
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
-def _values(item: pytest.Item) -> set[Any]:
-    """Return the values of a test's parameters, and its name. Names that are parametrized together count as one."""
+def _values(item: pytest.Item, *, with_dtypes: bool) -> set[Any]:
+    """Return the values of a test's parameters but the device, and its name.
+
+    Names that are parametrized together count as one. A dtype is replaced by its kind, or left out.
+    """
     parameters = _parameters(item)
     marks = (mark.args[0] for mark in item.iter_markers("parametrize"))
     together = [
         tuple(part.strip() for part in names.split(",")) if isinstance(names, str) else names for names in marks
     ]
     alone = [(name,) for name in parameters if not any(name in names for names in together)]
+    kinds = {name: _kind(name, value) for name, value in parameters.items()}
+    counted = {name for name in parameters if name not in _DEVICE_NAMES and (with_dtypes or not kinds[name])}
     return {item.nodeid.partition("[")[0]} | {
-        tuple((name, _kind(name, parameters[name]) or id(parameters[name])) for name in names)
+        tuple((name, kinds[name] or id(parameters[name])) for name in names if name in counted)
         for names in (*together, *alone)
     }

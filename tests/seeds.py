@@ -2,7 +2,7 @@
 
 By default a test draws the same numbers in each run, so that no run fails by chance. ``--seed random``, which
 ``.ci/whole`` uses, chooses a seed and prints it. ``--seed`` with that number repeats the random numbers of `rng`, and
-Hypothesis prints how to repeat an example of its own.
+Hypothesis prints how to repeat an example of its own. The quick choice of tests tries fewer examples.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import hypothesis
 import numpy as np
 import pytest
 
+from tests.sample import is_quick
+
 __all__ = ["rng", "seed"]
 
 _DEFAULT = "0"
+_FEW_EXAMPLES = 4  # of Hypothesis, in the quick choice
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,9 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    hypothesis.settings.register_profile("repeatable", derandomize=True)
-    if config.option.seed == _DEFAULT:
-        hypothesis.settings.load_profile("repeatable")
+    is_repeatable = config.option.seed == _DEFAULT
+    most = {"max_examples": _FEW_EXAMPLES} if is_quick(config) else {}
+    hypothesis.settings.register_profile("gsparse", derandomize=is_repeatable, **most)
+    hypothesis.settings.load_profile("gsparse")
     if config.option.seed == "random":
         config.option.seed = str(secrets.randbelow(2**32))  # before pytest-xdist passes the options to its workers
     if not config.option.seed.isdigit():

@@ -167,6 +167,7 @@ def _wide(name: str, rng: np.random.Generator) -> tuple[sp.csr_array, sp.csr_arr
     "name", ["a dense row and a dense column", "many columns", "a row of many short ones", "long rows"]
 )
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.few(3)
 def test_products_with_wide_rows(device: Device, name: str, dtype: Any, rng: np.random.Generator):
     A, B = (whole_numbers(S, rng, dtype) for S in _wide(name, rng))
     A.data[A.data == 0] = 1

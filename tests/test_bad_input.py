@@ -277,6 +277,7 @@ BAD_WRITES: dict[str, Any] = {
 
 @pytest.mark.parametrize("format", ["auto", "ellpack"])
 @pytest.mark.parametrize("case", BAD_WRITES)
+@pytest.mark.few(8)
 def test_a_bad_write_is_refused_by_the_next_product_and_can_be_corrected(A: Any, case: str, format: str) -> None:
     name, value, error, words = BAD_WRITES[case]
     A = GpuSparseMatrix(A, format=format)

@@ -39,6 +39,7 @@ def distinct_rows(S: Any) -> int:
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("format", KERNELS)
 @pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.few(6)
 def test_a_stored_matrix_decodes_to_the_matrix(
     device: Device, structure: str, format: str, compress: bool, rng: np.random.Generator
 ) -> None:
@@ -114,6 +115,7 @@ def test_values_are_stored_to_the_last_bit(
 )
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("format", ENTRIES)
+@pytest.mark.few(4)
 def test_column_codes_are_as_narrow_as_the_span_of_a_run_allows(
     device: Device, format: str, index: Any, span: int, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -155,6 +157,7 @@ def with_distinct(count: int, rng: np.random.Generator) -> sp.csr_array:
     [(1, None), (2, "uint8"), (256, "uint8"), (257, "uint16"), (MAX_VALUES, "uint16"), (MAX_VALUES + 1, "float64")],
 )
 @pytest.mark.parametrize("format", ["csr_adaptive", "blocked_ellpack"])
+@pytest.mark.few(2)
 def test_value_codes_are_as_narrow_as_the_number_of_values_allows(
     device: Device, format: str, count: int, codes: Any, rng: np.random.Generator
 ) -> None:
@@ -170,6 +173,7 @@ def test_value_codes_are_as_narrow_as_the_number_of_values_allows(
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("spoiled_by", [None, 1 / 3, 5e-324, 1e-310, 1e300, "last"])
+@pytest.mark.few(4)
 def test_values_are_stored_in_half_precision_only_if_none_changes(
     device: Device, spoiled_by: Any, dtype: Any, rng: np.random.Generator
 ) -> None:

@@ -55,6 +55,7 @@ def test_the_cache_is_private_to_its_user_under_any_umask(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [0o775, 0o757])
+@pytest.mark.few(1)
 def test_a_cache_writable_by_others_is_not_used_and_warns_with_the_remedy(folder: Path, bits: int) -> None:
     folder.mkdir(parents=True)
     folder.chmod(bits)

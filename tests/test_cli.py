@@ -505,6 +505,7 @@ sys.meta_path.insert(0, Interrupt())
         ("numba", "module", 130),
     ],
 )
+@pytest.mark.few(1)
 def test_ctrl_c_ends_the_command_without_a_traceback(files: Path, module: str, how: str, code: int) -> None:
     # The first two modules are imported before the command begins, and numba while it runs.
     (files / "sitecustomize.py").write_text(INTERRUPT.format(module=module))
@@ -598,6 +599,7 @@ def test_doctor_succeeds_when_a_product_works(capsys: Any) -> None:
     assert (code, text.splitlines()[-1]) == (0, "products work on this machine")
 
 
+@pytest.mark.whole
 def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = doctor.import_module
 
@@ -616,6 +618,7 @@ def test_doctor_names_the_command_that_installs_a_missing_package(capsys: Any, m
         assert f"pip install '{command}'" in remedies
 
 
+@pytest.mark.whole
 def test_doctor_gives_no_remedy_for_compilers_that_only_tests_use(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     findings = {finding["what"]: finding for finding in call_json(capsys, "doctor")["findings"]}
@@ -719,6 +722,7 @@ def test_no_progress_is_shown_without_a_terminal(capsys: Any, monkeypatch: pytes
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.whole
 def test_a_closed_pipe_is_no_error(files: Path) -> None:
     info = f"{sys.executable} -W error -m gsparse info {files}/line.mtx --device cpu"
     command = f"{info} | head -n 0; echo ${{PIPESTATUS[0]}}"
@@ -745,6 +749,7 @@ def test_characters_outside_the_output_encoding_become_question_marks(
     assert re.search(r"residual \S+ \? \S+", text)  # in place of the arrow
 
 
+@pytest.mark.whole
 def test_a_closed_stdout_or_stderr_is_no_error(files: Path) -> None:
     for closed in ("--json >&-", ">&- 2>&-"):
         completed = run_in_shell(f"info {files}/line.mtx --device cpu {closed}")
@@ -753,6 +758,7 @@ def test_a_closed_stdout_or_stderr_is_no_error(files: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.whole
 def test_a_full_device_as_output_prints_one_line_and_exits_with_2(files: Path) -> None:
     completed = run_in_shell(f"info {files}/line.mtx --device cpu >/dev/full")
     assert (completed.returncode, completed.stderr.count(b"\n")) == (2, 1)

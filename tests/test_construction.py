@@ -72,6 +72,7 @@ ASSEMBLIES = {
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("name", ASSEMBLIES)
+@pytest.mark.few(20)
 def test_assembled_matrices_equal_scipys(device, name, dtype, rng):
     A, B = untidy((5, 6), rng, dtype), untidy((7, 8), rng, dtype)
     want = ASSEMBLIES[name](sp, A, B)
@@ -127,6 +128,7 @@ def test_formats_are_those_of_scipy(format):
         lambda m: m.hstack([]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*switching to the sparse array interface:DeprecationWarning")
 def test_arguments_that_scipy_refuses_are_refused(make):
     with pytest.raises((ValueError, IndexError)) as refusal:
         make(sp)

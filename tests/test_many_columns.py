@@ -49,7 +49,9 @@ MULTIPLIED = (*STORED, "uint64", ">f8", ">i4")
 COMPUTED = ("float32", "float64", "complex64", "complex128")
 
 examples = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=min(40, settings().max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 sizes = st.integers(0, 40)
 seeds = st.integers(0, 2**32 - 1)
@@ -132,6 +134,7 @@ def test_ten_thousand_columns_are_right(device: Device, order: Any, rng: np.rand
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 7), (7, 0), (7, 7)])
+@pytest.mark.few(1)
 def test_empty_products_have_the_shape_and_dtype_of_scipy(device: Device, shape: tuple[int, int]) -> None:
     S = sp.csr_array(shape, dtype=np.float32)
     A = GpuSparseMatrix(S, device=device)

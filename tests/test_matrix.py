@@ -416,6 +416,7 @@ def test_views_share_the_device_arrays(device: Device) -> None:
 
 @pytest.mark.parametrize("view", ["A", "A.T", "A.conj()", "A.H"])
 @pytest.mark.parametrize("trip", [copy.deepcopy, lambda A: A.copy(), lambda A: pickle.loads(pickle.dumps(A))])
+@pytest.mark.few(2)
 def test_copies_and_pickles_are_independent_equals(device: Device, view: str, trip: Any) -> None:
     A = GpuSparseMatrix(make(complex), device=device, format="ellpack", threads_per_block=128)
     given = {"A": A, "A.T": A.T, "A.conj()": A.conj(), "A.H": A.H}[view]

@@ -111,6 +111,7 @@ def of_lengths(*lengths: int) -> sp.csr_array:
         pytest.param([], [], id="no rows"),
     ],
 )
+@pytest.mark.few(4)
 def test_row_lengths_have_labels_that_do_not_overlap(lengths: Any, labels: list[str], inches: float) -> None:
     from matplotlib.figure import Figure
 

@@ -28,6 +28,7 @@ KERNELS = gsparse.FORMATS[1:]
 
 @pytest.mark.parametrize("format", gsparse.FORMATS)
 @pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.thorough
 def test_product_matches_scipy_for_difficult_structures(
     device: Device, structure: str, format: str, rng: np.random.Generator
 ) -> None:
@@ -38,6 +39,18 @@ def test_product_matches_scipy_for_difficult_structures(
     assert_product(A.T @ z, S.T, z)
     assert_product(z @ A, S.T, z)
     assert_product(A.H @ z, S.T, z)
+
+
+@pytest.mark.parametrize("format", gsparse.FORMATS)
+def test_every_format_multiplies_every_kind_of_values_in_structures_that_hurt(
+    device: Device, format: str, rng: np.random.Generator
+) -> None:
+    unsorted_with_duplicates = from_lengths(np.full(100, 30), 20, rng)
+    assert not unsorted_with_duplicates.has_canonical_format
+    for S in (STRUCTURES["empty rows"](rng), STRUCTURES["one dense row"](rng), unsorted_with_duplicates):
+        for dtype in ("float64", "complex64", "int32"):
+            typed, x = with_types(S, dtype, np.int32, rng), random_values(rng, S.shape[1], dtype)
+            assert_product(GpuSparseMatrix(typed, device=device, format=format) @ x, typed, x)
 
 
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
@@ -135,7 +148,7 @@ def test_nan_and_inf_reach_only_the_rows_that_read_them(
 
 @pytest.mark.parametrize("format", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_subnormal_numbers_are_kept(device: Device, dtype: Any, format: str) -> None:
     # CuPy compiles with -ftz=true, which would flush subnormal float32 numbers to zero.
     tiny = np.finfo(dtype).smallest_subnormal * 1000

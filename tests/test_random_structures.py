@@ -24,7 +24,7 @@ from gsparse.device.base import Device
 from gsparse.errors import FormatError
 from tests.support import DTYPES, INDEX_DTYPES, exact_product, random_values
 
-EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", min(40, settings().max_examples)))
 
 # Functions that draw the number of entries of each of `n` rows.
 LENGTHS: dict[str, Any] = {

@@ -575,6 +575,7 @@ INFLATED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", INFLATED)
+@pytest.mark.few(1)
 def test_a_compressed_variable_is_refused_before_it_is_expanded(tmp_path: Path, name: str) -> None:
     make, words = INFLATED[name]
     (tmp_path / "A.mat").write_bytes(matlab((15, zlib.compress(make()))))
@@ -634,7 +635,7 @@ def test_running_out_of_memory_is_an_error_with_a_remedy(tmp_path: Path, monkeyp
 # --------------------------------------------------------------------------------------------------------- fuzzing
 
 # Files of each kind; a longer run: GSPARSE_FUZZ_EXAMPLES=100000.
-EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", min(150, 10 * settings().max_examples)))
 
 # Limits for reading a file of a few hundred bytes: seconds, and bytes beyond those of the interpreter.
 SECONDS, BYTES = 20, 3 << 30

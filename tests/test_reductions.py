@@ -448,6 +448,7 @@ CHECKS = (check_arrays_of_the_device, check_out_on_the_device, check_scalars_of_
 
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 @pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.few(1)
 def test_device_arrays_as_operands_give_scipys_results(check: Any, pretend: Any, rng: np.random.Generator) -> None:
     check(*pretend, rng)
 

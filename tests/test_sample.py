@@ -31,6 +31,7 @@ class Item:
     whole: bool = False
     timed: bool = False
     few: int = 0
+    thorough: bool = False
 
     @property
     def nodeid(self) -> str:
@@ -67,10 +68,11 @@ def test_each_value_of_each_parameter_occurs_in_few_combinations() -> None:
 
 def test_one_dtype_of_each_kind_is_chosen_the_common_one_if_there_is_one() -> None:
     items = items_of(dtype=("float32", "float64", "complex128", "complex64", "int8", np.int32, "bool"), index="ij")
-    chosen = covering(items)
+    chosen = covering(items, thorough=True)
     assert {np.dtype(item.params["dtype"]).name for item in chosen} == {"float64", "complex64", "int32"}
     assert {item.params["index"] for item in chosen} == {"i", "j"}
-    assert [i.params["dtype"] for i in covering(items_of(dtype=("float32", "complex128")))] == ["float32", "complex128"]
+    rare = covering(items_of(dtype=("float32", "complex128")), thorough=True)
+    assert [item.params["dtype"] for item in rare] == ["float32", "complex128"]
     assert len(covering(items_of(index=("int32", "int64")))) == 2, "dtypes of indices all count"
 
 
@@ -90,22 +92,44 @@ def test_every_test_without_a_device_is_chosen() -> None:
     assert list(quick_choice(items)) == items
 
 
-def test_each_device_has_other_combinations_of_the_values() -> None:
-    items = items_of(device=("cpu", "emulated:32"), format="abc", dtype="xyz")
-    chosen = list(quick_choice(items))
-    pairs = {
-        device: {(i.params["format"], i.params["dtype"]) for i in chosen if i.params["device"] == device}
-        for device in ("cpu", "emulated:32")
-    }
-    assert all(len(found) == 3 for found in pairs.values())
-    assert pairs["cpu"] != pairs["emulated:32"]
+def test_two_devices_take_turns_and_each_value_occurs_on_one_of_them() -> None:
+    chosen = list(quick_choice(items_of(device=("cpu", "emulated:32"), format="abcd", index="ij")))
+    assert sorted(item.params["format"] for item in chosen) == list("abcd")
+    assert {item.params["index"] for item in chosen} == {"i", "j"}
+    assert sorted(item.params["device"] for item in chosen) == ["cpu", "cpu", "emulated:32", "emulated:32"]
 
 
-def test_a_few_test_functions_run_with_64_lanes() -> None:
-    items = [item for n in range(400) for item in items_of(f"test_{n}", device=("cpu", "emulated:64"))]
-    chosen = [item.params["device"] for item in quick_choice(items)]
-    assert chosen.count("cpu") == 400
-    assert 5 < chosen.count("emulated:64") < 20
+def test_half_of_the_functions_without_parameters_run_on_either_device() -> None:
+    items = [item for n in range(100) for item in items_of(f"test_{n}", real_device=("cpu", "emulated:32"))]
+    chosen = [item.params["real_device"] for item in quick_choice(items)]
+    assert len(chosen) == 100
+    assert 30 < chosen.count("cpu") < 70
+
+
+def test_one_dtype_is_chosen_for_each_device_a_complex_one_for_the_emulator() -> None:
+    items = items_of(device=("cpu", "emulated:32"), dtype=("float32", "complex64", "float64", "int32"), format="ab")
+    chosen = [(i.params["device"], i.params["dtype"]) for i in quick_choice(items)]
+    assert chosen == [("cpu", "float64"), ("emulated:32", "complex64")]
+    assert len(list(quick_choice(items_of(device=("emulated:32",), dtype=("float32", "float64"))))) == 1
+
+
+def test_a_thorough_test_runs_with_each_value_and_each_kind_of_dtype_on_each_device() -> None:
+    items = items_of(device=("cpu", "emulated:32"), dtype=("float32", "complex64", "float64", "int32"), format="abc")
+    for item in items:
+        item.thorough = True
+    chosen = [item.params for item in quick_choice(items)]
+    for device in ("cpu", "emulated:32"):
+        on_device = [params for params in chosen if params["device"] == device]
+        assert sorted(params["dtype"] for params in on_device) == ["complex64", "float64", "int32"]
+        assert sorted(params["format"] for params in on_device) == list("abc")
+
+
+def test_a_few_tests_of_thorough_functions_run_with_64_lanes() -> None:
+    items = items_of(device=("emulated:64",), structure="abcdefghijkl")
+    assert list(quick_choice(items)) == []
+    for item in items:
+        item.thorough = True
+    assert [item.params["structure"] for item in quick_choice(items)] == list("acegik")
 
 
 def test_tests_that_are_marked_whole_or_timed_are_left_out() -> None:

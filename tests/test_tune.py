@@ -171,6 +171,7 @@ def test_a_matrix_with_other_features_is_measured_separately(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spoiled", ["no database", "no table", "a folder", "a file above", *SPOILED_TIMES])
+@pytest.mark.few(9)
 def test_a_cache_that_cannot_be_read_is_no_error(
     device: Device, spoiled: str, way: Any, S: Any, rng: np.random.Generator, cache: Path
 ) -> None:

@@ -79,9 +79,9 @@ def arrays_of(result: Any) -> list[Any]:
     return [result.indptr, result.indices, result.data] if sp.issparse(result) else [np.asarray(result)]
 
 
-@pytest.mark.few(36)
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.few(3)
 def test_results_do_not_depend_on_the_number_of_threads(pair: Any, name: str) -> None:
     operation = OPERATIONS[name]
     if (pair[0].dtype == bool and name in ("minus", "cancelled")) or (pair[0].dtype.kind == "c" and name in REAL_ONLY):
@@ -105,6 +105,7 @@ def test_results_do_not_depend_on_the_number_of_threads(pair: Any, name: str) ->
         np.testing.assert_allclose(results[0], expected, rtol=1e-4 if pair[0].dtype.char in "fF" else 1e-12)
 
 
+@pytest.mark.whole
 def test_a_product_that_cancels_on_several_threads_has_no_zeros(rng: np.random.Generator) -> None:
     ones = np.ones(40_000)
     S = sp.csr_array(sp.hstack([sp.diags_array(ones), sp.diags_array(ones)]))

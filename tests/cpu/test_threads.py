@@ -92,6 +92,7 @@ def test_many_threads_multiply_at_once(large: Any) -> None:
     assert wrong == []
 
 
+@pytest.mark.whole
 def test_the_number_of_threads_may_change_while_others_multiply(large: Any) -> None:
     x = np.random.default_rng(1).standard_normal(5000)
     expected = large @ x
@@ -341,6 +342,7 @@ def test_threadpoolctl_limits_our_threads_and_restores_them() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.whole
 def test_a_forked_child_multiplies_after_its_parent_did() -> None:
     program = PRODUCT + (
         "import os, warnings\n"
@@ -357,6 +359,7 @@ def test_a_forked_child_multiplies_after_its_parent_did() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.whole
 def test_a_child_forked_during_products_of_other_threads_multiplies() -> None:
     program = PRODUCT + (
         "import os, threading, warnings\n"
@@ -393,7 +396,7 @@ def test_a_child_forked_during_products_of_other_threads_multiplies() -> None:
         "import threading; threading.Thread(target=lambda: print(product())).start()",
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.whole
 def test_the_process_ends_cleanly(last: str, num_threads: int) -> None:
     assert run_python(f"{PRODUCT}threads.set_num_threads({num_threads})\n{last}\n") == "True"
 

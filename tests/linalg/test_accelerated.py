@@ -129,6 +129,7 @@ def test_the_error_for_an_unknown_method_lists_the_known_ones(real_device: Devic
         A.accelerated(name)
 
 
+@pytest.mark.few(1)
 def test_a_method_a_preconditioner_and_options_are_passed_on(real_device: Device) -> None:
     S = sp.csr_array(laplacian(SIDE) + sp.diags_array(np.geomspace(1, 1e3, SIDE**2)))
     b = right_hand_side(S)
@@ -147,6 +148,7 @@ def test_a_method_a_preconditioner_and_options_are_passed_on(real_device: Device
     assert calls == [1e-7]
 
 
+@pytest.mark.whole
 def test_the_adjoint_is_preconditioned_by_the_adjoint(real_device: Device) -> None:
     S = convection(SIDE, complex)
     b = right_hand_side(S)

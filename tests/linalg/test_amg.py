@@ -138,6 +138,7 @@ def test_adjoint_is_the_conjugate_transpose(real_device: Device, dtype: str, cyc
     assert_close(dense(M, "rmatvec"), dense(M).conj().T)
 
 
+@pytest.mark.whole
 def test_amg_halves_the_gmres_iterations_for_a_nonsymmetric_matrix(real_device: Device) -> None:
     T = convection(24)
     b, plain, count = right_hand_side(T), Count(), Count()

@@ -270,6 +270,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
+@pytest.mark.few(4)
 def test_cg_takes_as_many_iterations_as_scipy_on_real_matrices(real_device: Device, name: str) -> None:
     T = sp.csr_array(sp.load_npz(matrix_folder() / f"{name}.npz"))
     T = sp.csr_array(T.real if T.dtype.kind == "c" else T, dtype=float)

@@ -70,6 +70,7 @@ def assert_pairs(S: Any, w: np.ndarray, v: np.ndarray, M: Any = None, tol: float
 
 @pytest.mark.parametrize("which", [w for w in GENERAL if w not in ("SM", "SI")])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(6)
 def test_eigs_finds_the_wanted_eigenvalues(real_device: Device, which: str, dtype: Any) -> None:
     S = general(dtype)
     wanted = exact(S, 6, which)

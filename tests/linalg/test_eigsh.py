@@ -71,6 +71,7 @@ def assert_pairs(S: Any, w: np.ndarray, v: np.ndarray, M: Any = None, *, inner: 
 
 @pytest.mark.parametrize("which", [w for w in HERMITIAN if w != "SM"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(8)
 def test_eigsh_finds_the_wanted_eigenvalues(real_device: Device, which: str, dtype: Any) -> None:
     S = hermitian(dtype)
     w, v = eigsh(GpuSparseMatrix(S, device=real_device), 5, which=which)
@@ -109,6 +110,7 @@ def cube(side: int) -> sp.csr_array:
 
 @pytest.mark.parametrize("tol", [1e-4, 1e-8, 0])
 @pytest.mark.parametrize("which", ["LA", "SA", "SM", "BE", "LM"])
+@pytest.mark.few(6)
 def test_all_copies_of_multiple_eigenvalues_are_found(real_device: Device, which: str, tol: float) -> None:
     # Eigenvalues of a square are double, those of a cube are triple or sixfold.
     for S, values in ((laplacian(13), side_values(13, 2)), (cube(8), side_values(8, 3))):
@@ -155,6 +157,7 @@ def test_invariant_subspaces_end_a_run_and_not_the_search(real_device: Device, v
     assert_pairs(S, *found)
 
 
+@pytest.mark.whole
 def test_k_may_be_almost_n(real_device: Device) -> None:
     S = hermitian()
     for k in (SIZE - 1, SIZE - 2, SIZE // 2):
@@ -210,6 +213,7 @@ def test_spectral_transforms(real_device: Device, sigma: float, mode: str, has_m
 
 
 @pytest.mark.parametrize("which", ["LM", "LA", "SA", "BE"])
+@pytest.mark.few(3)
 def test_which_refers_to_transformed_eigenvalues(real_device: Device, which: str) -> None:
     S = hermitian(complex) if which == "LM" else hermitian()
     w = eigsh(GpuSparseMatrix(S, device=real_device), 4, sigma=0.3, which=which, return_eigenvectors=False)

@@ -25,6 +25,7 @@ from tests.support import DTYPES, host, on_device, random_values
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [None, 1, 3])
 @pytest.mark.parametrize("scale", [0.02, 3.0])
+@pytest.mark.few(6)
 def test_the_action_equals_that_of_the_dense_exponential(
     real_device: Device, dtype: Any, columns: int | None, scale: float
 ) -> None:
@@ -130,6 +131,7 @@ def backward_error(degree: int, theta: float) -> Decimal:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("t", [1, 2, 5])
+@pytest.mark.few(3)
 def test_estimates_are_lower_bounds_within_a_factor_of_three(real_device: Device, dtype: Any, t: int) -> None:
     for seed in range(8):
         S = sp.csr_array(random_values(np.random.default_rng(seed), (40, 40), dtype))

@@ -63,7 +63,7 @@ def restart(space: KrylovSpace, found: Projection, hermitian: bool) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("hermitian", [True, False])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_restarted_cycles_keep_a_decomposition(device: Device, dtype: Any, hermitian: bool) -> None:
     A = problem(dtype, hermitian)
     space, product = make_space(device, A, hermitian)
@@ -118,6 +118,7 @@ def test_vectors_are_orthonormal_in_the_inner_product_of_a_mass_matrix(device: D
 
 
 @pytest.mark.parametrize("degree", [3, 7])
+@pytest.mark.few(1)
 def test_a_filter_is_a_chebyshev_polynomial_of_the_matrix(device: Device, degree: int) -> None:
     A = problem(np.dtype(float), True)
     values, vectors = np.linalg.eigh(A)

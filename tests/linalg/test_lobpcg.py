@@ -83,6 +83,7 @@ def test_lobpcg_returns_device_arrays_for_device_arrays(real_device: Device) -> 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
 def test_lobpcg_computes_in_the_dtype_of_the_problem(real_device: Device, dtype: Any) -> None:
     H = sp.csr_array(laplacian(SIDE, dtype) + sp.diags_array(np.linspace(0, 1, SIDE**2)), dtype=dtype)
     start = random_values(np.random.default_rng(1), (SIDE**2, 2), dtype)

@@ -49,6 +49,7 @@ def test_least_squares_returns_the_same_as_scipy(
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+@pytest.mark.few(1)
 def test_lsqr_solves_the_normal_equations_and_estimates_variances(device: Device, shape: tuple[int, int]) -> None:
     S, damp = rectangular(*shape), 0.5
     b = right_hand_side(S)
@@ -94,6 +95,7 @@ def test_least_squares_computes_in_the_dtype_of_the_system(
 
 
 @methods
+@pytest.mark.few(1)
 def test_least_squares_stops_for_scipys_reasons(device: Device, mine: Any, theirs: Any) -> None:
     S = rectangular(60, 60)
     b = right_hand_side(S)

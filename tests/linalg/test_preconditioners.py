@@ -205,6 +205,7 @@ def test_shift_is_added_to_the_diagonal(real_device: Device) -> None:
 
 
 @pytest.mark.parametrize("name", FOR_CG)
+@pytest.mark.few(6)
 def test_preconditioners_for_cg_are_hermitian_and_positive_definite(real_device: Device, name: str) -> None:
     for dtype in ("float64", "complex128"):
         M = dense(FOR_CG[name](matrix(real_device, positive(7, dtype))))
@@ -213,6 +214,7 @@ def test_preconditioners_for_cg_are_hermitian_and_positive_definite(real_device:
 
 
 @pytest.mark.parametrize("name", FOR_ANY)
+@pytest.mark.few(3)
 def test_adjoint_is_the_conjugate_transpose(device: Device, name: str) -> None:
     M = FOR_ANY[name](matrix(device, convection(5, "complex128")))
     close(dense(M, "rmatvec"), dense(M).conj().T)
@@ -230,6 +232,7 @@ def test_cg_needs_fewer_iterations(device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOR_CG)
+@pytest.mark.few(6)
 def test_several_right_hand_sides_need_no_more_iterations_than_single_ones(device: Device, name: str) -> None:
     A, b = matrix(device, SPD), right_hand_side(SPD, 3)
     M = FOR_CG[name](A)
@@ -240,6 +243,7 @@ def test_several_right_hand_sides_need_no_more_iterations_than_single_ones(devic
 
 
 @pytest.mark.parametrize("name", FOR_ANY)
+@pytest.mark.few(5)
 def test_several_columns_are_preconditioned_as_single_vectors_are(device: Device, name: str) -> None:
     M = FOR_ANY[name](matrix(device, convection(5)))
     X = np.random.default_rng(1).standard_normal((25, 4))

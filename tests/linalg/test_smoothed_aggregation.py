@@ -110,6 +110,7 @@ def test_iterations_of_larger_problems_are_at_most_a_third_more_than_with_pyamg(
 
 
 @pytest.mark.parametrize("points", [5, 7, 9, 27])
+@pytest.mark.few(2)
 def test_iterations_hardly_grow_with_the_grid(real_device: Device, points: int) -> None:
     counts = []
     for n in (32, 64, 128) if points in (5, 9) else (12, 18, 27):
@@ -120,6 +121,7 @@ def test_iterations_hardly_grow_with_the_grid(real_device: Device, points: int) 
 
 
 @pytest.mark.parametrize("problem", ["flow", "jumps", "elastic"])
+@pytest.mark.few(1)
 def test_the_levels_have_the_same_aggregates_on_every_device(device: Device, problem: str) -> None:
     options: dict[str, Any] = {"max_coarse": 10}
     if problem == "elastic":
@@ -166,6 +168,7 @@ def test_levels_in_float32_cost_no_iterations(device: Device) -> None:
     assert all(level.operator.dtype == level.prolongation.dtype == np.float32 for level in levels)
 
 
+@pytest.mark.whole
 def test_the_cycle_is_hermitian_for_cg(real_device: Device) -> None:
     S, B = grid_of(12, complex)
     M = amg(GpuSparseMatrix(S, device=real_device), B=B, max_coarse=10)

@@ -132,6 +132,7 @@ def test_iterations_are_at_most_one_and_a_half_times_pyamgs(device: Device, case
 
 
 @pytest.mark.parametrize("n", [64, 160])
+@pytest.mark.few(1)
 def test_wavefronts_take_at_most_one_and_a_half_times_the_iterations_of_natural_order(
     real_device: Device, n: int
 ) -> None:
@@ -177,6 +178,7 @@ def small_problem(kind: str) -> Any:
 @pytest.mark.parametrize("cycle", ["V", "W"])
 @pytest.mark.parametrize("kind", ["symmetric", "flow", "complex", "blocks"])
 @pytest.mark.parametrize("smoother", SAME)
+@pytest.mark.few(26)
 def test_a_cycle_on_a_cpu_is_pyamgs(smoother: str, kind: str, cycle: str) -> None:
     if (smoother, kind) == ("sor", "blocks"):
         pytest.skip("PyAMG ignores omega of block matrices")
@@ -269,6 +271,7 @@ def test_the_adjoint_of_a_cycle_is_its_conjugate_transpose(device: Device, name:
 
 
 @pytest.mark.parametrize("name", SMOOTHERS)
+@pytest.mark.few(2)
 def test_every_smoother_serves_several_right_hand_sides_and_float32_levels(device: Device, name: str) -> None:
     S, b = laplacian(10), np.random.default_rng(0).standard_normal((100, 2))
     M = amg(hierarchy_of(S), smoother=named(name), dtype=np.float32, device=device)

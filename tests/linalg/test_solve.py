@@ -94,8 +94,8 @@ def iterative(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.few(3)
 @pytest.mark.usefixtures("iterative")
+@pytest.mark.few(1)
 def test_an_iterative_method_is_found_for_every_kind_of_matrix(device: Device, problem: str) -> None:
     make, first = PROBLEMS[problem]
     S = sp.csr_array(make(11))
@@ -111,6 +111,7 @@ def test_an_iterative_method_is_found_for_every_kind_of_matrix(device: Device, p
 
 
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if name != "pure Neumann"])
+@pytest.mark.few(6)
 def test_a_small_matrix_is_factorized_on_the_host(real_device: Device, problem: str) -> None:
     S = sp.csr_array(PROBLEMS[problem][0](9))
     b = S @ right_hand_side(S, 2)
@@ -159,6 +160,7 @@ def test_every_kind_of_matrix_is_accepted(real_device: Device) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csr_matrix", "from an spmatrix", "transposed", "conjugated"])
+@pytest.mark.whole
 def test_matrices_of_every_class_are_scaled_for_lsmr(real_device: Device, kind: str) -> None:
     S = rectangular(3000, 2500, "complex128")
     A: Any = GpuSparseMatrix(S, device=real_device)

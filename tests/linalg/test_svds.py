@@ -51,6 +51,7 @@ def assert_triplets(S: Any, triplets: Any, k: int, which: str, tol: float = 0.0,
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("which", ["LM", "SM"])
+@pytest.mark.few(8)
 def test_svds_finds_both_ends_of_both_shapes(real_device: Device, shape: Any, dtype: Any, which: str) -> None:
     S = general(shape, dtype)
     triplets = svds(GpuSparseMatrix(S, device=real_device), 5, which=which)
@@ -67,6 +68,7 @@ def test_svds_runs_on_every_device(device: Device) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES[:2])
 @pytest.mark.parametrize("tol", [0, 1e-6])
+@pytest.mark.few(1)
 def test_the_smallest_are_found_without_factors(shape: Any, tol: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(singular_triplets, "_MAX_FACTORED", 0)
     S = general(shape)

@@ -184,7 +184,7 @@ def test_kernels_are_compiled_again_after_a_header_has_changed(tmp_path: Path) -
 
 
 @pytest.mark.skipif(bool(SANITIZER), reason="the portable switch is not annotated for sanitizers")
-@pytest.mark.few(1)
+@pytest.mark.whole
 def test_the_portable_context_switch_gives_the_same_result(lanes: int) -> None:
     out = np.empty(2 * lanes, np.uint64)
     vocabulary(lanes, options=("-DGS_EMU_UCONTEXT",)).get_function("votes")((1,), (out.size,), (out,))
@@ -219,6 +219,7 @@ def test_new_memory_of_an_emulated_device_is_nan_or_minus_one() -> None:
     assert (device.empty(4, np.int32) == -1).all()
 
 
+@pytest.mark.whole
 def test_fibers_of_many_modules_do_not_exhaust_the_memory_mappings_of_a_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_product_without_columns_has_the_shape_of_scipys(client: Any, size: in
         np.testing.assert_allclose(A @ np.ones(size), S @ np.ones(size), atol=1e-12)
 
 
+@pytest.mark.whole
 def test_a_solve_within_the_callback_of_a_solve_is_refused_at_once(client: Any) -> None:
     S = laplacian(8)
     b = right_hand_side(S)
@@ -229,6 +230,7 @@ def test_a_cluster_can_be_scaled_down_and_up() -> None:
             np.testing.assert_allclose(A @ np.ones(64), S @ np.ones(64), atol=1e-12)
 
 
+@pytest.mark.whole
 def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
     cluster: Any = SimpleNamespace(worker_spec={0: {}, 2: {}}, _describe=lambda number: {"gpu": number}, _max_workers=3)
     assert GpuCluster.new_worker_spec(cluster) == {1: {"gpu": 1}}

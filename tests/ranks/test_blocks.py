@@ -48,6 +48,7 @@ def matrices(dtype: str) -> dict[str, sp.csr_array]:
 @pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.few(4)
 def test_products_match_scipy_on_any_number_of_ranks(run: Callable[..., Any], world_size: int, dtype: str) -> None:
     rng = np.random.default_rng(1)
     cases = []

@@ -215,6 +215,7 @@ def test_processes_add_and_exchange() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.few(1)
 def test_a_killed_process_is_named_within_seconds(victim: int) -> None:
     group = Processes(add_until_killed, 2)
     began = time.monotonic()

@@ -58,6 +58,7 @@ class TestCSR(_OnDevice, scipys.TestCSR):
     pass
 
 
+@pytest.mark.whole
 class TestCSRNonCanonical(scipys._NonCanonicalCSMixin, TestCSR):
     pass
 
@@ -66,10 +67,12 @@ class _MatrixOnDevice(_OnDevice):
     csr_container = gsparse.sparse.csr_matrix
 
 
+@pytest.mark.whole
 class TestCSRMatrix(_MatrixOnDevice, scipys.TestCSRMatrix):
     pass
 
 
+@pytest.mark.whole
 class TestCSRNonCanonicalMatrix(scipys._NonCanonicalCSMixin, TestCSRMatrix):
     pass
 

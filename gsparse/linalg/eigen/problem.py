@@ -137,7 +137,9 @@ def make_problem(A: Any, M: Any, v0: Any, name: str) -> Problem:
     ValueError, TypeError
         As SciPy's functions do.
     """
-    if len(np.shape(A)) != 2 or A.shape[0] != A.shape[1]:
+    if len(np.shape(A)) != 2:
+        raise ShapeError(f"expected 2-D matrix or operator (shape={np.shape(A)})")
+    if A.shape[0] != A.shape[1]:
         raise ShapeError(f"expected square matrix (shape={np.shape(A)})")
     device = device_for(A, M, v0)
     with device.active(), device.memory_guard():

@@ -136,7 +136,7 @@ def _parse_matrix(A: Any, v0: Any) -> Operator:
     if isinstance(A, str):
         raise TypeError("type not understood: A must be a matrix or an operator")
     if np.ndim(A) > 2 and not hasattr(A, "matvec"):
-        raise ValueError("array must have ndim <= 2")
+        raise ValueError(f"Only 2-D input is allowed: array must have ndim <= 2, not {np.ndim(A)}")
     if not np.issubdtype(getattr(A, "dtype", None) or np.asarray(A).dtype, np.number):
         raise ValueError("`A` must be of numeric data type.")
     device = device_for(A, v0)

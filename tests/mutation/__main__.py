@@ -62,6 +62,8 @@ _OPTIONS = [
     "-x",
     "--noconftest",
     "-p",
+    "tests.sample",
+    "-p",
     "tests.seeds",
     "--assert=plain",
     "-pno:cacheprovider",

@@ -36,7 +36,7 @@ from gsparse.device.select import get_device
 from gsparse.errors import FormatError
 from gsparse.formats.costs import SHARED_TERMS
 from gsparse.formats.registry import REGISTRY
-from gsparse.plan.choice import _terms
+from gsparse.plan.choice import count_terms
 from gsparse.plan.cost_model import MACHINE_MODELS
 
 COMPRESS = (True, "columns", "values", False)
@@ -100,8 +100,8 @@ def measure(loaded: Any, threads: tuple[int, ...], clock: GpuClock | None) -> It
         times = shortest(samplers)
         for number, (A, candidate, _) in enumerate(prepared):
             seconds = times[number]
-            terms = _terms(candidate.format, candidate.storage, candidate.nbytes, A.plan.stats, model, candidate.launch)
             storage = candidate.storage
+            terms = count_terms(candidate.format, storage, candidate.nbytes, A.plan.stats, model, candidate.launch)
             encoding = f"{storage.columns} {storage.values}"
             yield {"matrix": loaded.name, "nnz": loaded.nnz, "dtype": str(loaded.dtype), "format": candidate.format,
                    "encoding": encoding, "kind": device.kind, "threads": count, "terms": terms,

@@ -30,7 +30,8 @@ __all__ = ["covering", "is_quick", "quick_choice"]
 _DEVICE_NAMES = ("device", "real_device", "pretend")
 _IN_TURN = ("cpu", "emulated:32")
 
-# Kernels of 64 lanes differ little from those of 32: thorough test functions run on this device, with so many tests.
+# The device on which only thorough test functions run, and the largest number of tests of each. Kernels with 64 lanes
+# are compiled from the same source as those with 32, so few errors show with 64 lanes alone.
 _SELDOM, _SELDOM_COUNT = "emulated:64", 6
 
 # Parameters that are dtypes of values, and the dtype that stands for others of its kind wherever a test offers it.
@@ -85,14 +86,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"quick choice: {count} tests were left out; pytest --whole -n auto runs them all")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection() -> None:
-    gc.disable()  # the garbage collector takes a third of the time, because all tests stay alive
-
-
-def pytest_collection_finish() -> None:
-    gc.enable()
-    gc.freeze()  # it need not look at the tests again
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without the garbage collector, which takes a quarter of the time and finds nothing."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()  # Later passes of the garbage collector leave the collected tests out.
 
 
 def quick_choice(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
@@ -102,14 +104,14 @@ def quick_choice(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         if not (item.get_closest_marker("whole") or item.get_closest_marker("timed")):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in functions.items():
-        number, is_thorough = crc32(name.encode()), bool(cases[0].get_closest_marker("thorough"))
+        few, is_thorough = cases[0].get_closest_marker("few"), bool(cases[0].get_closest_marker("thorough"))
+        number = crc32(name.encode())
         groups: dict[str, list[pytest.Item]] = {}
         for item in cases:
             device = _device(item)
             groups.setdefault("in turn" if device in _IN_TURN and not is_thorough else device, []).append(item)
         for device, group in groups.items():
-            mark = cases[0].get_closest_marker("few")
-            count = mark.args[0] if mark else len(group)
+            count = few.args[0] if few else len(group)
             if device == _SELDOM:
                 count = min(count, _SELDOM_COUNT) if is_thorough else 0
             yield from _spread(covering(group, number, thorough=is_thorough) if device else group, count)
@@ -135,8 +137,8 @@ def covering(items: Sequence[pytest.Item], turn: int = 0, *, thorough: bool = Fa
     items : sequence of pytest.Item
         The parametrizations of one test function.
     turn : int
-        The position at which the search begins, and the device. Another turn chooses other combinations if there are
-        several.
+        A number that decides at which test and with which device the search begins. Another number chooses other
+        combinations if there are several.
     thorough : bool
         Whether at least one dtype of each kind (real, complex, integer) has to occur. Otherwise one kind suffices.
     """

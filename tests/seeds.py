@@ -18,6 +18,8 @@ from tests.sample import is_quick
 
 __all__ = ["rng", "seed"]
 
+pytest_plugins = ["tests.sample"]  # adds the options that `is_quick` reads
+
 _DEFAULT = "0"
 _FEW_EXAMPLES = 4  # of Hypothesis, in the quick choice
 

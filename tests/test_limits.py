@@ -192,7 +192,7 @@ def test_more_entries_than_int32_can_count_are_multiplied(gpu: Any, format: str)
 def test_a_matrix_that_fills_the_gpu_is_multiplied(gpu: Any, share: float) -> None:
     cupy, free = gpu.xp, free_bytes(gpu)
     rows = int(share * free / (16 * LENGTH))
-    # The values are so many that they fit neither into a table nor into float32.
+    # There are too many distinct values for a table, and float32 cannot hold them exactly.
     arrays, x, y = made_by_formula(cupy, rows, np.float64, 2**30 - 35, step=2**18)
     A = GpuSparseMatrix(arrays, shape=(rows, rows), device=gpu)
     cupy.testing.assert_array_equal(A @ x, y)

@@ -199,7 +199,7 @@ def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, bool]:
 
 
 def _insert(matrix: MatrixLike, csr: Csr, places: Places, new: Array, values: Array, *, is_sorted: bool) -> None:
-    """Give a matrix arrays of its own, with new entries at the places that `new` numbers."""
+    """Replace the arrays of a matrix by new ones, which also have entries at the places that `new` numbers."""
     i, j = places.of(matrix)
     if new.size < i.size:
         i, j, values = i[new], j[new], values[new] if values.size > 1 else values

@@ -24,6 +24,7 @@ __all__ = [
     "Plan",
     "check_request",
     "choose_fastest",
+    "count_terms",
     "make_plan",
     "rank",
     "threads_per_row",
@@ -231,7 +232,7 @@ def check_request(format: str, threads_per_block: int) -> None:
         raise FormatError(f"threads_per_block must be one of {THREADS_PER_BLOCK}, got {threads_per_block!r}")
 
 
-def _terms(
+def count_terms(
     name: str, storage: Storage, nbytes: int, stats: RowStats, model: MachineModel, launch: Launch
 ) -> dict[str, float]:
     """Return the count of each term of `KernelModel` in one product."""
@@ -266,7 +267,7 @@ def _candidate(
 ) -> Candidate:
     nbytes = storage.nbytes + (stats.num_rows + stats.num_cols) * value_bytes
     kernel = find_format(name).costs[model.kind]
-    terms = _terms(name, storage, nbytes, stats, model, launch)
+    terms = count_terms(name, storage, nbytes, stats, model, launch)
     seconds = sum(
         getattr(kernel, term) * count / (threads if term in SHARED_TERMS else 1) for term, count in terms.items()
     )

@@ -62,8 +62,6 @@ _OPTIONS = [
     "-x",
     "--noconftest",
     "-p",
-    "tests.sample",
-    "-p",
     "tests.seeds",
     "--assert=plain",
     "-pno:cacheprovider",

@@ -89,7 +89,7 @@ def order_wavefronts(csr: Csr, mirrored: Csr | None, window: int) -> Levels:
     csr, mirrored : Csr
         A matrix on the host, and its transpose if its structure is not symmetric.
     window : int
-        Largest number of groups. Where a row has so many neighbours that this does not do, it is doubled.
+        Largest number of groups. It is doubled if some row has too many neighbours for so few groups.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Scratch memory of products that add up parts of rows: one set of arrays for each stream of a bound product.
 
 Products with one matrix may run on several streams at once, and a product that is captured in a CUDA graph runs
-whenever the graph is launched. Therefore each stream and each capture has arrays of its own. Counts are 0 at first,
+whenever the graph is launched. Therefore each stream and each capture has separate arrays. Counts are 0 at first,
 and kernels set them back to 0.
 """
 
@@ -25,7 +25,7 @@ _Bound = TypeVar("_Bound")
 
 
 class PerStream(Generic[_Bound]):
-    """What is bound to arrays of its own for each stream. The arrays are 0 at first.
+    """Keeps a result of `bind` for each stream, made with arrays that only this stream uses. They are 0 at first.
 
     Parameters
     ----------

@@ -31,8 +31,8 @@ _OMEGA = 4 / 3
 # which all are decided after about ten generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
-# More aggregates are made of the nodes that are not next to a root, if they are more than this part of all nodes, and
-# then only with roots of at least so many neighbours.
+# If more than this part of all nodes is not next to a root, more aggregates are made of these nodes. The roots of such
+# aggregates have at least this number of neighbours.
 _MANY_OUTSIDE, _FEWEST_NEIGHBOURS = 0.25, 3
 
 

@@ -7,6 +7,7 @@ Hypothesis prints how to repeat an example of its own. The quick choice of tests
 
 from __future__ import annotations
 
+import os
 import secrets
 from zlib import crc32
 
@@ -16,7 +17,7 @@ import pytest
 
 from tests.sample import is_quick
 
-__all__ = ["rng", "seed"]
+__all__ = ["num_examples", "rng", "seed"]
 
 pytest_plugins = ["tests.sample"]  # adds the options that `is_quick` reads
 
@@ -41,6 +42,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"random numbers: --seed {config.option.seed}"
+
+
+def num_examples(most: int, *, most_quick: int = _FEW_EXAMPLES) -> int:
+    """Return how many examples Hypothesis should try, at most in a whole run and at most in the quick choice.
+
+    The environment variable GSPARSE_FUZZ_EXAMPLES replaces both.
+    """
+    is_quick_choice = hypothesis.settings.default.max_examples == _FEW_EXAMPLES
+    return int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", most_quick if is_quick_choice else most))
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_folder()
 
 
+def test_code_of_another_level_of_optimisation_is_stored_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NUMBA_OPT", raising=False)
+    usual = cache.cpu_code_folder()
+    monkeypatch.setenv("NUMBA_OPT", "1")
+    assert cache.cpu_code_folder() != usual
+    assert cache.cpu_code_folder().parent == usual.parent
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

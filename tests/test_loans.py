@@ -29,6 +29,7 @@ from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.gpu_sparse_matrix import TransposedMatrix
 from gsparse.matrix.loans import ArrayPair, held_elsewhere
 from tests.conftest import make_device
+from tests.seeds import num_examples
 from tests.support import assert_product, from_lengths, host, on_device, random_values, with_types
 
 pytestmark = [
@@ -950,7 +951,9 @@ class Loans(RuleBasedStateMachine):
             np.testing.assert_allclose(A @ x, S @ x, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "examples", "steps"), [("cpu", 40, 30), ("emulated:32", 8, 15)])
+@pytest.mark.parametrize(
+    ("name", "examples", "steps"), [("cpu", num_examples(40), 30), ("emulated:32", num_examples(8), 15)]
+)
 def test_no_sequence_of_writes_loans_and_views_gives_a_stale_product(name: str, examples: int, steps: int) -> None:
     machine = type("LoansOnDevice", (Loans,), {"device": make_device(name)})
     limits = settings(

@@ -8,7 +8,6 @@ A longer run, in twelve processes with different seeds; Hypothesis reduces and p
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +21,8 @@ import gsparse
 from gsparse import GpuSparseMatrix, spmm, spmv
 from gsparse.device.base import Device
 from gsparse.errors import FormatError
+from tests.seeds import num_examples
 from tests.support import DTYPES, INDEX_DTYPES, exact_product, random_values
-
-EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", min(40, settings().max_examples)))
 
 # Functions that draw the number of entries of each of `n` rows.
 LENGTHS: dict[str, Any] = {
@@ -153,7 +151,7 @@ def assert_right(
     np.testing.assert_array_equal(got, repeated)
 
 
-examples = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+examples = settings(max_examples=num_examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 views, betas = st.sampled_from(list(VIEWS)), st.sampled_from([0, 1, -2])
 # The columns of a lane, of a tile and of several tiles, and one more or less.
 columns = st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 33, 63, 64, 65, 127, 130, 257]))

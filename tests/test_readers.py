@@ -31,6 +31,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import DeviceMemoryError, FileFormatError
 from gsparse.files import SUFFIXES, WRITTEN, read_file, write_file
+from tests.seeds import num_examples
 from tests.support import STRUCTURES, random_values, with_types
 
 S = sp.csr_array(np.array([[1.0, 0, 2], [0, 3, 0], [4, 0, 5e-300], [0, 0, -6.1]]))
@@ -635,7 +636,7 @@ def test_running_out_of_memory_is_an_error_with_a_remedy(tmp_path: Path, monkeyp
 # --------------------------------------------------------------------------------------------------------- fuzzing
 
 # Files of each kind; a longer run: GSPARSE_FUZZ_EXAMPLES=100000.
-EXAMPLES = int(os.environ.get("GSPARSE_FUZZ_EXAMPLES", min(150, 10 * settings().max_examples)))
+EXAMPLES = num_examples(150, most_quick=40)
 
 # Limits for reading a file of a few hundred bytes: seconds, and bytes beyond those of the interpreter.
 SECONDS, BYTES = 20, 3 << 30

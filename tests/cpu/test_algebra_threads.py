@@ -81,7 +81,7 @@ def arrays_of(result: Any) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_results_do_not_depend_on_the_number_of_threads(pair: Any, name: str) -> None:
     operation = OPERATIONS[name]
     if (pair[0].dtype == bool and name in ("minus", "cancelled")) or (pair[0].dtype.kind == "c" and name in REAL_ONLY):

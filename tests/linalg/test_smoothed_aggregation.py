@@ -450,6 +450,7 @@ def test_a_hierarchy_of_pyamg_takes_no_options_of_a_set_up() -> None:
             amg(ml, device="cpu", **{name: value})
 
 
+@pytest.mark.whole
 def test_a_complex_symmetric_matrix_has_the_transpose_as_restriction(real_device: Device) -> None:
     S = shifted_helmholtz(20)
     M = amg(GpuSparseMatrix(S, device=real_device), symmetry="symmetric")

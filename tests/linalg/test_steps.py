@@ -171,7 +171,7 @@ def interpret(step: Step, vectors: dict[str, Any], cells: dict[str, Any]) -> flo
 
 @pytest.mark.parametrize(("seed", "dtype"), [(0, "float64"), (1, "complex128"), (2, "float32"), (3, "complex64")])
 @pytest.mark.thorough
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_backends_compute_random_programs_correctly(device: Device, seed: int, dtype: str) -> None:
     program, rng, columns = draw_program(seed), np.random.default_rng(seed), 2
     for size in (0, 1, 5000):

@@ -346,6 +346,7 @@ def test_the_command_prints_a_table_and_writes_json(
 ) -> None:
     out = tmp_path / "out.json"
     options = ("--device", "cpu", "--threads", "1", "--repeats", "2", "--check", "--json", str(out))
+    options += ("--formats", "auto,csr_scalar,ellpack")
     assert bench(matrix_file, *options, "--dtype", "float32", "--dtype", "float64") == 0
     text = capsys.readouterr().out
     assert "m: 216 x 216, 1296 entries, longest row 7, float32" in text

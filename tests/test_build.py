@@ -86,7 +86,7 @@ SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1e-310, 1e-40, 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("format", KERNELS)
 @pytest.mark.parametrize("few", [True, False])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_values_are_stored_to_the_last_bit(
     device: Device, few: bool, format: str, dtype: Any, rng: np.random.Generator
 ) -> None:
@@ -239,7 +239,7 @@ def in_turns(num_rows: int, rows: int) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("values", ["shared", "of their own"])
-@pytest.mark.few(1)
+@pytest.mark.whole
 def test_alternating_rows_are_stored_by_pattern_only_if_runs_are_long(
     device: Device, values: str, rng: np.random.Generator
 ) -> None:
@@ -321,6 +321,7 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
 
 
 @pytest.mark.parametrize("structure", [*HURTING, "all rows empty"])
+@pytest.mark.few(4)
 def test_tiles_divide_the_merged_list_of_entries_and_row_ends_equally(
     device: Device, structure: str, rng: np.random.Generator
 ) -> None:
@@ -429,6 +430,7 @@ def test_values_that_few_rows_share_are_stored_per_entry(device: Device, rng: np
     assert_decodes(A.stored, S, device.lanes)
 
 
+@pytest.mark.whole
 def test_a_transpose_with_too_many_distinct_rows_uses_another_format(device: Device, rng: np.random.Generator) -> None:
     # The rows are few, but the transpose has more distinct rows than the format can store.
     S = from_lengths(np.full(300, 60), MAX_PATTERNS + 900, rng)
@@ -455,6 +457,7 @@ WEIGHED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WEIGHED)
 @pytest.mark.parametrize("format", KERNELS)
+@pytest.mark.few(4)
 def test_a_format_takes_the_bytes_that_its_candidate_predicts(
     device: Device, format: str, name: str, rng: np.random.Generator
 ) -> None:

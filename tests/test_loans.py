@@ -213,7 +213,7 @@ WRITES = KEY_WRITES | {
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 def test_a_product_sees_every_write(device: Device, write: str, dtype: Any) -> None:
     A, S = make_pair(device, dtype)
     assert_same(A, S)

@@ -136,7 +136,7 @@ def test_ten_thousand_columns_are_right(device: Device, order: Any, rng: np.rand
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 7), (7, 0), (7, 7)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "complex64"])
-@pytest.mark.few(1)
+@pytest.mark.whole
 def test_empty_products_have_the_shape_and_dtype_of_scipy(device: Device, shape: tuple[int, int], dtype: str) -> None:
     S = sp.csr_array(shape, dtype=np.float32)
     A = GpuSparseMatrix(S, device=device)

@@ -211,6 +211,7 @@ def test_rows_follow_only_patterns_that_equal_them(dtype: str, index_dtype: str,
     assert cpu.rows_follow(DEVICE, csr, wrong, representatives, False) is None
 
 
+@pytest.mark.whole
 def test_set_up_does_not_depend_on_the_number_of_threads(cases: Any) -> None:
     csr = cases.make_csr(list(np.random.default_rng(0).integers(0, 12, 120_000)), 1000, "float32", "int32")
     results = []

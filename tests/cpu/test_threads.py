@@ -421,6 +421,7 @@ signal.signal(signal.SIGINT, interrupt)
 """
 
 
+@pytest.mark.whole
 def test_products_after_an_interrupted_one_are_right() -> None:
     program = (
         f"{PRODUCT}{INTERRUPTION}"

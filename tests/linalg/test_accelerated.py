@@ -51,7 +51,7 @@ def count_products(monkeypatch: pytest.MonkeyPatch, accelerated: Any) -> Counter
     ("problem", "name"),
     [("definite", name) for name in (*HERMITIAN, *GENERAL)] + [("general", name) for name in GENERAL],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_scipys_solvers_end_after_a_few_products(
     real_device: Device, problem: str, name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_amg_preconditions_several_right_hand_sides(device: Device) -> None:
     assert np.all(residual(S, x, b) < 1e-8)
 
 
+@pytest.mark.whole
 def test_levels_in_float32_cost_no_iterations(device: Device) -> None:
     ml, A = hierarchy(S), GpuSparseMatrix(S, device=device)
     in_float64 = cg(A, B, M=amg(ml, device=device), rtol=1e-9, full_output=True)
@@ -239,6 +240,7 @@ def elasticity(n: int) -> tuple[sp.csr_array, Any]:
 
 
 @pytest.mark.parametrize("method", ["isai", "amg of a matrix", "amg of a hierarchy"])
+@pytest.mark.whole
 def test_a_matrix_that_is_symmetric_but_for_rounding_takes_no_more_iterations(real_device: Device, method: str) -> None:
     def iterations(T: Any) -> int:
         A = GpuSparseMatrix(T, device=real_device)

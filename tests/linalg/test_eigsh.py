@@ -71,7 +71,7 @@ def assert_pairs(S: Any, w: np.ndarray, v: np.ndarray, M: Any = None, *, inner: 
 
 @pytest.mark.parametrize("which", [w for w in HERMITIAN if w != "SM"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(8)
+@pytest.mark.few(2)
 def test_eigsh_finds_the_wanted_eigenvalues(real_device: Device, which: str, dtype: Any) -> None:
     S = hermitian(dtype)
     w, v = eigsh(GpuSparseMatrix(S, device=real_device), 5, which=which)
@@ -213,7 +213,7 @@ def test_spectral_transforms(real_device: Device, sigma: float, mode: str, has_m
 
 
 @pytest.mark.parametrize("which", ["LM", "LA", "SA", "BE"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_which_refers_to_transformed_eigenvalues(real_device: Device, which: str) -> None:
     S = hermitian(complex) if which == "LM" else hermitian()
     w = eigsh(GpuSparseMatrix(S, device=real_device), 4, sigma=0.3, which=which, return_eigenvectors=False)

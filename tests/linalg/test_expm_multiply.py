@@ -62,6 +62,7 @@ def test_evenly_spaced_times(real_device: Device, num: int, endpoint: bool, span
             np.testing.assert_allclose(X, expected, atol=1e-12 * max(abs(expected).max(), 1))
 
 
+@pytest.mark.whole
 def test_real_and_complex_mix(real_device: Device) -> None:
     S, rng = convection(5), np.random.default_rng(2)
     b = random_values(rng, 25, complex)

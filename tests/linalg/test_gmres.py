@@ -75,6 +75,7 @@ def test_gmres_solves_in_every_dtype(device: Device, dtype: str) -> None:
     assert np.linalg.norm(S @ got.x - b) <= rtol * np.linalg.norm(b)
 
 
+@pytest.mark.whole
 def test_gmres_basis_in_single_precision_reaches_the_same_residual(device: Device) -> None:
     S, b = convection(SIZE), right_side(SIZE)
     A = GpuSparseMatrix(S, device=device)

@@ -77,6 +77,7 @@ def test_restarted_cycles_keep_a_decomposition(device: Device, dtype: Any, hermi
         restart(space, found, hermitian)
 
 
+@pytest.mark.whole
 def test_steps_of_a_hermitian_process_read_the_basis_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     # No projection: `predict` computes its result from coefficients.
     space, product = make_space(device, problem(np.dtype(float), True), True)
@@ -96,6 +97,7 @@ def test_bases_that_registers_cannot_hold(device: Device, hermitian: bool, monke
     assert_decomposition(space, space.cycle(product, STEPS), A)
 
 
+@pytest.mark.whole
 def test_vectors_are_orthonormal_in_the_inner_product_of_a_mass_matrix(device: Device) -> None:
     A, rng = problem(np.dtype(float), True), np.random.default_rng(1)
     mass = 1 + rng.random(SIZE)

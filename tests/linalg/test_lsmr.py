@@ -80,7 +80,7 @@ def test_least_squares_solves_right_hand_sides_side_by_side(device: Device, mine
 
 @methods
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(2)
+@pytest.mark.whole
 def test_least_squares_computes_in_the_dtype_of_the_system(
     real_device: Device, mine: Any, theirs: Any, dtype: np.dtype[Any]
 ) -> None:

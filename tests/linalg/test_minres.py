@@ -65,6 +65,7 @@ def test_minres_computes_in_the_dtype_of_the_system(real_device: Device, dtype: 
     assert residual(T, x, b) < 1e-3
 
 
+@pytest.mark.whole
 def test_minres_finds_a_least_squares_solution_of_a_singular_system(device: Device) -> None:
     T = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # its null space: constant vectors
     result = minres(matrix(device, T), B, rtol=1e-8, full_output=True)

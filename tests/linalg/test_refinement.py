@@ -56,7 +56,7 @@ def test_right_hand_sides_are_refined_side_by_side(device: Device) -> None:
     assert result.residuals.shape == (result.iterations + 1, 3)
 
 
-@pytest.mark.few(1)
+@pytest.mark.whole
 def test_complex_systems_iterate_in_complex64(real_device: Device) -> None:
     C = laplacian(8, complex)
     b = right_hand_side(C)

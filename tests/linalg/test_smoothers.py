@@ -178,7 +178,7 @@ def small_problem(kind: str) -> Any:
 @pytest.mark.parametrize("cycle", ["V", "W"])
 @pytest.mark.parametrize("kind", ["symmetric", "flow", "complex", "blocks"])
 @pytest.mark.parametrize("smoother", SAME)
-@pytest.mark.few(26)
+@pytest.mark.few(6)
 def test_a_cycle_on_a_cpu_is_pyamgs(smoother: str, kind: str, cycle: str) -> None:
     if (smoother, kind) == ("sor", "blocks"):
         pytest.skip("PyAMG ignores omega of block matrices")

@@ -197,6 +197,7 @@ def test_unexpected_arguments_are_refused_before_anything_is_sent(client: Any, m
 
 
 @pytest.mark.parametrize("size", [30, 0])
+@pytest.mark.few(1)
 def test_a_product_without_columns_has_the_shape_of_scipys(client: Any, size: int) -> None:
     S = laplacian(8)[:size, :size].tocsr()
     with distribute(S, client=client, timeout=30) as A:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 from zlib import crc32
 
@@ -111,10 +112,14 @@ def pytest_collection() -> Iterator[None]:
 
 
 def quick_choice(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Choose a few tests of each test function, and all tests without a device."""
+    """Choose a few tests of each test function, and all tests without a device.
+
+    Tests that need a GPU are left out if CuPy is not installed.
+    """
     functions: dict[str, list[pytest.Item]] = {}
+    left_out = ["whole", "timed", *(["gpu"] if find_spec("cupy") is None else [])]
     for item in items:
-        if not (item.get_closest_marker("whole") or item.get_closest_marker("timed")):
+        if not any(map(item.get_closest_marker, left_out)):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in functions.items():
         few, is_thorough = cases[0].get_closest_marker("few"), bool(cases[0].get_closest_marker("thorough"))

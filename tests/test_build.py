@@ -416,6 +416,7 @@ def test_distinct_keys_returns_all_keys_or_none_above_the_limit(
     np.testing.assert_array_equal(keys[distinct[1]], table)
 
 
+@pytest.mark.whole
 def test_row_patterns_store_nearly_as_many_distinct_rows_as_the_limit(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(3500, 4), 3000, rng)
     assert 3000 < distinct_rows(S) <= MAX_PATTERNS

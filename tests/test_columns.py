@@ -93,7 +93,6 @@ class WorkerProducts:
 
 @pytest.mark.parametrize("layout", ["row_major", "column_major"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.few(6)
 def test_every_launch_is_right_for_difficult_structures(
     gpu: Device, structure: str, layout: str, rng: np.random.Generator
 ) -> None:
@@ -249,7 +248,6 @@ def repeating(num_patterns: int, dtype: Any, rng: np.random.Generator) -> sp.csr
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_patterns", [7, 300])
-@pytest.mark.whole
 def test_rows_that_share_all_entries_are_read_once(
     gpu: Device, num_patterns: int, dtype: Any, rng: np.random.Generator
 ) -> None:

@@ -223,6 +223,7 @@ def test_more_entries_than_int32_numbers_are_not_needed_for_a_wide_index(device:
 # ------------------------------------------------------------------------------------------------------------ vectors
 
 
+@pytest.mark.whole
 def test_inner_products_of_vectors(device: Device, S: Any) -> None:
     A, D = GpuSparseMatrix(S, device=device), S.toarray()
     with gsparse.strict():

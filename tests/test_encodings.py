@@ -77,7 +77,7 @@ ENTRIES = covering(
 
 
 @pytest.mark.parametrize("case", named(ENTRIES))
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_every_encoding_of_entries_multiplies_right(
     device: Device, case: dict[str, Any], rng: np.random.Generator
 ) -> None:
@@ -178,7 +178,7 @@ SCHEDULED = ("ragged", "sorted and split", "chunks", "tiles", "blocks")
 
 @pytest.mark.parametrize("structure", SCHEDULED)
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_the_same_input_gives_the_same_bits_after_other_products(
     device: Device, format: str, structure: str, rng: np.random.Generator
 ) -> None:

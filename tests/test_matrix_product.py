@@ -97,6 +97,7 @@ def test_other_structures_and_what_cannot_be_multiplied_are_refused(device: Devi
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.few(8)
 def test_a_product_in_parts_is_the_product(device: Device, name: str, rng: np.random.Generator) -> None:
     S = whole_numbers(STRUCTURES[name](rng), rng)
     T = whole_numbers(from_lengths(rng.integers(0, 9, S.shape[1]), 70, rng), rng)

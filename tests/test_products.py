@@ -29,7 +29,7 @@ KERNELS = gsparse.FORMATS[1:]
 @pytest.mark.parametrize("format", gsparse.FORMATS)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.thorough
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_product_matches_scipy_for_difficult_structures(
     device: Device, structure: str, format: str, rng: np.random.Generator
 ) -> None:

@@ -336,6 +336,7 @@ def test_a_declared_symmetry_ends_when_rows_are_scaled() -> None:
 
 @pytest.mark.parametrize("name", ["maximum", "minimum", "__ne__", "__lt__", "__gt__", "__eq__", "__le__", "__ge__"])
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.few(6)
 def test_operations_with_scalars_equal_scipys(device: Device, dtype: Any, name: str, rng: np.random.Generator) -> None:
     S = whole_numbers(from_lengths(rng.integers(0, 9, 30), 20, rng), rng, dtype)
     scalars = (0, 1, -1, 2, 0.5, -0.5, np.float32(1), np.int8(-2), np.array(1.0), np.nan, np.inf, 300, -(2**40), True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ class Item:
     together: tuple[str, ...] = ()
     whole: bool = False
     timed: bool = False
+    gpu: bool = False
     few: int = 0
     thorough: bool = False
 
@@ -142,6 +144,15 @@ def test_tests_that_are_marked_few_are_spread_evenly_over_their_parameters() -> 
     assert chosen == [("cpu", 0), ("cpu", 3), ("cpu", 6), ("gpu", 0), ("gpu", 3), ("gpu", 6)]
 
 
+@pytest.mark.parametrize(("found", "number"), [(None, 2), ("a package", 3)])
+def test_tests_of_a_gpu_are_left_out_where_cupy_is_missing(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, number: int
+) -> None:
+    monkeypatch.setattr("tests.sample.find_spec", lambda name: found)
+    items = [Item("test_it", {"device": name}, gpu=name == "gpu") for name in ("cpu", "emulated:32", "gpu")]
+    assert len(list(quick_choice([*items, Item("test_other")]))) == number
+
+
 def test_tests_that_mutation_testing_uses_are_not_marked() -> None:
     files = {file for files in re.findall(r"\[(.*?)\]", LIST) for file in re.findall(r'"(tests/\w+\.py)"', files)}
     assert "tests/test_plan.py" in files
@@ -173,8 +184,9 @@ def test_the_quick_choice_contains_every_test_function_that_is_not_marked() -> N
                 counts[line.partition("[")[0]] += 1
         return counts, done.stdout
 
-    (unmarked, _), (quick, summary) = collected("-m", "not xslow and not whole and not timed"), collected()
+    left_out = "xslow or whole or timed" + (" or gpu" if find_spec("cupy") is None else "")
+    (unmarked, _), (quick, summary) = collected("-m", f"not ({left_out})"), collected()
     assert quick.keys() == unmarked.keys()
-    left_out = re.search(r"quick choice: (\d+) tests were left out; pytest --whole", summary)
-    assert left_out is not None
-    assert int(left_out[1]) > sum(unmarked.values()) - sum(quick.values()) > 0
+    count = re.search(r"quick choice: (\d+) tests were left out; pytest --whole", summary)
+    assert count is not None
+    assert int(count[1]) > sum(unmarked.values()) - sum(quick.values()) > 0

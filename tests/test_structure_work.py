@@ -422,7 +422,7 @@ def test_operations_that_preserve_symmetry_keep_its_declaration(
 
 
 @pytest.mark.parametrize("format", KERNELS)
-@pytest.mark.few(1)
+@pytest.mark.whole
 def test_a_symmetric_matrix_multiplies_from_the_left_in_every_format(
     device: Device, format: str, rng: np.random.Generator
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_tight_tolerance_is_reached_also_from_an_initial_guess(real_device: De
     assert count.calls <= 4
 
 
+@pytest.mark.whole
 def test_vectors_of_very_small_and_very_large_norm_are_solved(real_device: Device) -> None:
     S = convection(SIDE)
     b = right_hand_side(S)

@@ -276,6 +276,7 @@ def test_a_hierarchys_own_symmetry_chooses_its_smoother(device: Device) -> None:
     assert "gauss_seidel" in repr(amg(hierarchy(rough, KRYLOV, pyamg.ruge_stuben_solver), device=device))
 
 
+@pytest.mark.whole
 def test_a_declared_symmetry_is_not_checked_by_amg(real_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     T = sp.csr_array(laplacian(24) + sp.diags_array(np.full(575, 1e-3), offsets=1))
     for declared in (True, None, False):

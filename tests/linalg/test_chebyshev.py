@@ -58,7 +58,7 @@ def test_chebyshev_estimates_bounds(device: Device, M: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(2)
+@pytest.mark.whole
 def test_chebyshev_computes_in_the_dtype_of_the_system(real_device: Device, dtype: np.dtype[Any]) -> None:
     T = sp.csr_array(laplacian(7, dtype) + sp.eye_array(49, dtype=dtype))
     b = right_hand_side(T)

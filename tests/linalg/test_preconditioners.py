@@ -232,7 +232,7 @@ def test_cg_needs_fewer_iterations(device: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOR_CG)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_several_right_hand_sides_need_no_more_iterations_than_single_ones(device: Device, name: str) -> None:
     A, b = matrix(device, SPD), right_hand_side(SPD, 3)
     M = FOR_CG[name](A)
@@ -537,7 +537,7 @@ def test_nan_and_inf_in_the_matrix_are_refused(real_device: Device, name: str, v
 
 
 @pytest.mark.parametrize("solver", [gmres, bicgstab, cg])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_preconditioner_that_writes_to_its_argument_changes_no_vector_of_the_solver(
     device: Device, solver: Callable[..., Any]
 ) -> None:

@@ -21,6 +21,7 @@ S = laplacian(10)
 B = right_hand_side(S)
 
 
+@pytest.mark.whole
 def test_refined_cg_reaches_an_accuracy_that_float32_cannot(device: Device) -> None:
     result = cg(GpuSparseMatrix(S, device=device), B, rtol=1e-12, inner_dtype=np.float32, full_output=True)
     assert result.info == 0

@@ -157,6 +157,7 @@ def test_every_dtype_converges(device: Device, dtype: Any) -> None:
     assert result.iterations < 14
 
 
+@pytest.mark.whole
 def test_levels_in_float32_cost_no_iterations(device: Device) -> None:
     S = laplacian(24)
     A, b = GpuSparseMatrix(S, device=device), right_hand_side(S)

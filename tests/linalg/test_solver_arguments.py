@@ -118,7 +118,7 @@ def test_columns_may_be_missing_on_every_device(device: Device) -> None:
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.few(2)
+@pytest.mark.whole
 def test_a_complex_guess_keeps_its_imaginary_part(A: GpuSparseMatrix, name: str, rng: Any) -> None:
     b = rng.standard_normal(N)
     exact = np.linalg.solve(S.toarray(), b)

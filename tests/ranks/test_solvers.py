@@ -103,7 +103,7 @@ EIGENPAIRS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("run", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("name", EIGENPAIRS)
 @pytest.mark.parametrize("dtype", [float, complex])
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 def test_lobpcg_returns_the_same_on_several_ranks_as_on_one(run: Callable[..., Any], name: str, dtype: type) -> None:
     S = with_distinct_eigenvalues(9, dtype)
     rng = np.random.default_rng(1)

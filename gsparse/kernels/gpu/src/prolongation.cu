@@ -8,13 +8,13 @@
 //     row of P (k = 2)   [4: lane 0, lane 1]  [7: lane 2, lane 3]
 //     lane 2             a_i2 T_2,0 + a_i9 T_9,0     its column of aggregate 7, in the order of A's row
 //
-// Sums have a fixed order; only integers are atomic. Shared memory holds tables of the aggregates that a node reaches.
+// Sums have a fixed order.
 // Source: P. Vanek, J. Mandel and M. Brezina, Computing 56, 1996.
 #include "search.cuh"
 #include "weights.cuh"
 
-// Threads of a block; slots of a table, for more aggregates than a node may reach; and the sign of a free slot.
-enum { GS_PROLONG_THREADS = 128, GS_SLOTS = 128, GS_FREE = -1 };
+// Threads of a block; aggregates of a row that a lane holds; and a number that is greater than those of all aggregates.
+enum { GS_PROLONG_THREADS = 128, GS_HELD = 4, GS_NO_AGGREGATE = 0x7fffffff };
 
 // ---------------------------------------------------------------------------- orthonormal candidates
 
@@ -83,19 +83,10 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
 
 // ---------------------------------------------------------------------------- the pattern
 
-// Enter an aggregate into a table, unless more than `most` have been entered.
-__device__ __forceinline__ void gs_enter(int *table, int *count, int most, int aggregate) {
-  int slot = int((unsigned(aggregate) * 2654435761u) >> 16) % GS_SLOTS;
-  while (gs_fresh(count) <= most) {
-    const int before = atomicCAS(table + slot, int(GS_FREE), aggregate);
-    if (before == GS_FREE) atomicAdd(count, 1);
-    if (before == GS_FREE || before == aggregate) return;
-    slot = (slot + 1) % GS_SLOTS;
-  }
-}
-
 // The aggregates that each node reaches: their number (FILLS = 0), or their numbers, which rise. A node that reaches more
-// than `most` is left with its own aggregate.
+// than `most` is left with its own aggregate. A group of lanes has a node and takes the smallest aggregate that is greater
+// than the one before until none is left. A lane holds the aggregates of its first entries; those of a very long row are
+// read again each time.
 template <class N, class Index, int WIDTH, int FILLS>
 GS_KERNEL_OF(GS_PROLONG_THREADS)
 reach_aggregates(long long num_nodes, int most, double theta, const double *__restrict__ scales,
@@ -103,43 +94,44 @@ reach_aggregates(long long num_nodes, int most, double theta, const double *__re
                  const int *__restrict__ aggregates, unsigned char *__restrict__ is_smoothed,
                  Index *__restrict__ sizes, const Index *__restrict__ pattern_indptr,
                  Index *__restrict__ pattern_indices) {
-  GS_SHARED(int, tables, GS_PROLONG_THREADS / WIDTH *GS_SLOTS);
-  GS_SHARED(int, counts, GS_PROLONG_THREADS / WIDTH);
-  const int group = threadIdx.x / WIDTH, lane = gs_lane<WIDTH>();
-  int *const table = tables + group * GS_SLOTS, *const count = counts + group;
+  const int lane = gs_lane<WIDTH>();
   const long long node = gs_thread() / WIDTH;
-  const bool owned = node < num_nodes;
-  for (int slot = lane; slot < GS_SLOTS; slot += WIDTH) table[slot] = GS_FREE;
-  if (lane == 0) *count = 0;
-  __syncthreads();
-  const bool is_open = owned && !(FILLS && !is_smoothed[node]);
+  const bool owned = node < num_nodes, is_open = owned && !(FILLS && !is_smoothed[node]);
   const int own = owned ? aggregates[node] : -1;
-  if (lane == 0 && own >= 0) gs_enter(table, count, most, own);
-  const Index end = is_open ? indptr[node + 1] : Index(0);
   const double scale = owned ? scales[node] : 0;
-  for (Index k = is_open ? indptr[node] + Index(lane) : end; k < end; k += WIDTH) {
-    const long long other = indices[k];
+  const Index begin = is_open ? indptr[node] : Index(0);
+  const int length = is_open ? int(indptr[node + 1] - begin) : 0;
+  const auto aggregate_at = [&](int i) {
+    if (i >= length) return int(GS_NO_AGGREGATE);
+    const long long other = indices[begin + i];
     const int aggregate = aggregates[other];
-    if (aggregate >= 0 && (theta == 0 || gs_keeps(node, other, data[k], scale, theta)))
-      gs_enter(table, count, most, aggregate);
+    const bool counts = aggregate >= 0 && (theta == 0 || gs_keeps(node, other, data[begin + i], scale, theta));
+    return counts ? aggregate : int(GS_NO_AGGREGATE);
+  };
+  int held[GS_HELD];
+#pragma unroll
+  for (int i = 0; i < GS_HELD; ++i) held[i] = aggregate_at(lane + i * WIDTH);
+  const Index first = FILLS && owned ? pattern_indptr[node] : Index(0);
+  const int mine = lane == 0 && own >= 0 ? own : int(GS_NO_AGGREGATE);
+  int reached = 0, before = -1;
+  for (bool goes_on = owned; gs_any(goes_on);) {
+    int next = mine > before ? mine : int(GS_NO_AGGREGATE);
+#pragma unroll
+    for (int i = 0; i < GS_HELD; ++i) next = held[i] > before && held[i] < next ? held[i] : next;
+    for (int i = lane + GS_HELD * WIDTH; goes_on && i < length; i += WIDTH) {
+      const int aggregate = aggregate_at(i);
+      next = aggregate > before && aggregate < next ? aggregate : next;
+    }
+    next = gs_group_min<WIDTH>(next);
+    goes_on = goes_on && next != GS_NO_AGGREGATE && (FILLS || reached <= most);
+    if (!goes_on) continue;
+    if (FILLS && lane == reached % WIDTH) pattern_indices[first + reached] = Index(next);
+    ++reached;
+    before = next;
   }
-  __syncthreads();
-  const int reached = *count;
-  if (!FILLS) {
-    if (!owned || lane) return;
-    is_smoothed[node] = reached <= most;
-    sizes[node] = Index(reached <= most ? reached : own >= 0);
-    return;
-  }
-  // The place of an aggregate is the number of smaller ones.
-  const Index begin = owned ? pattern_indptr[node] : Index(0);
-  for (int slot = lane; slot < GS_SLOTS; slot += WIDTH) {
-    const int aggregate = table[slot];
-    if (!owned || aggregate == GS_FREE) continue;
-    int smaller = 0;
-    for (int i = 0; i < GS_SLOTS; ++i) smaller += table[i] != GS_FREE && table[i] < aggregate;
-    pattern_indices[begin + smaller] = Index(aggregate);
-  }
+  if (FILLS || !owned || lane) return;
+  is_smoothed[node] = reached <= most;
+  sizes[node] = Index(reached <= most ? reached : own >= 0);
 }
 
 // Row pointers and columns of the prolongator: for each row of a node, k columns for each aggregate that it reaches.

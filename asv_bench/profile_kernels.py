@@ -1,0 +1,81 @@
+"""List the kernels of an operation on a GPU, the longest in all first: ``python asv_bench/profile_kernels.py setup``.
+
+    setup       amg(A): the set-up of multigrid
+    update      M.update(A): new values on the same structure
+    product     A @ A
+    transpose   A.T.tocsr()
+
+The matrix is the 7-point Laplacian of a cube with ``--points`` points a side (200 by default). PyTorch's profiler
+records the kernels, those of CuPy as well. Each line has the milliseconds of all launches of a kernel, their
+number, and the microseconds of one. The last lines compare the sum with the time of the operation: the rest is spent on launching
+kernels and reading results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from gsparse import GpuSparseMatrix
+from gsparse.bench.elliptic_problems import poisson
+from gsparse.device.select import get_device
+from gsparse.linalg import amg
+
+ROWS = 30
+
+
+def operations(A: Any) -> dict[str, Callable[[], Any]]:
+    """Return a function for each operation that can be profiled."""
+    hierarchy: list[Any] = []
+
+    def update() -> Any:
+        if not hierarchy:
+            hierarchy.append(amg(A))
+        return hierarchy[0].update(A)
+
+    return {"setup": lambda: amg(A), "update": update, "product": lambda: A @ A, "transpose": A.T.tocsr}
+
+
+def profile(operation: Callable[[], Any], synchronize: Callable[[], None]) -> None:
+    """Print the kernels of one call, after two calls that compile what it needs."""
+    profiler: Any = import_module("torch.profiler")
+    for _ in range(2):
+        operation()
+    synchronize()
+    begin = time.perf_counter()
+    operation()
+    synchronize()
+    seconds = time.perf_counter() - begin
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as recorded:
+        operation()
+        synchronize()
+    rows = [(event.key, event.count, event.self_device_time_total) for event in recorded.key_averages()]
+    rows.sort(key=lambda row: -row[2])
+    for name, count, total in rows[:ROWS]:
+        print(f"{1e-3 * total:8.2f} ms  {count:5d} x {total / max(count, 1):8.1f} us  {name[:100]}")
+    print(f"{1e-3 * sum(row[2] for row in rows):8.2f} ms  {sum(row[1] for row in rows):5d} kernels and copies in all")
+    print(f"{1e3 * seconds:8.2f} ms  the operation without the profiler")
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("operations", nargs="*", default=["setup"], metavar="OPERATION")
+    parser.add_argument("--points", type=int, default=200, help="points in each direction (default: %(default)s)")
+    options = parser.parse_args()
+    A = GpuSparseMatrix(poisson(options.points, 7), device=get_device("gpu"))
+    known = operations(A)
+    for name in options.operations:
+        if name not in known:
+            parser.error(f"no operation {name}; there are {', '.join(known)}")
+        print(f"--- {name}, 7-point {options.points}³")
+        profile(known[name], get_device("gpu").synchronize)
+
+
+if __name__ == "__main__":
+    main()

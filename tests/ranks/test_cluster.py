@@ -140,12 +140,17 @@ def test_our_solvers_run_on_the_workers(client: Any, workers: list[str], name: s
 def test_least_squares_solvers_run_on_the_workers(client: Any, workers: list[str], name: str) -> None:
     S = rectangular(80, 33)
     b, solve = right_hand_side(S), getattr(gla, name)
-    expected = solve(GpuSparseMatrix(S, device="cpu"), b)
+    single = solve(GpuSparseMatrix(S, device="cpu"), b, full_output=True)
+    expected = single.in_scipys_form()
     with distribute(S, client=client, workers=workers[:3]) as A:
         result = solve(A, b)
         assert len(result) == len(expected)
         assert result[1] == expected[1]
         np.testing.assert_allclose(result[0], expected[0], atol=1e-6)
+        full = solve(A, b, full_output=True)
+        assert (full.info, full.reason) == (0, single.reason)
+        for mine, local in zip(full.in_scipys_form(), result, strict=True):
+            np.testing.assert_array_equal(mine, local)
         x = solve(A, da.from_array(b, chunks=30))[0]
         np.testing.assert_allclose(x.compute(), result[0], atol=1e-12)
 

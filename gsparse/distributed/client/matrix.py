@@ -314,7 +314,7 @@ class DistributedMatrix(DistributedOperator):
                 "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
                 f"amg(A), ..., got {M!r}; SciPy's solvers take any operator"
             )
-        kwargs["full_output"] = full_output or not METHODS[name].least_squares
+        kwargs["full_output"] = True
         if isinstance(x0, str):
             kwargs, x0 = {**kwargs, "x0": x0}, None
         solve = SolveSpec(
@@ -332,8 +332,8 @@ class DistributedMatrix(DistributedOperator):
                 raise
             x0 = self._reopen(x0)
             tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
-        result = solves.collect(self._task_group, self._layout, tasks, b)
-        return result if full_output or not isinstance(result, SolveResult) else (result.x, result.info)
+        result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b)
+        return result if full_output else result.in_scipys_form()
 
     def _reopen(self, x0: Any) -> Any:
         """Make the matrix again on the remaining workers; return the latest checkpoint of x, or x0 if there is none."""

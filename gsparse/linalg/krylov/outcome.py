@@ -26,12 +26,13 @@ def with_true_residual(result: SolveResult, system: LinearSystem, shift: float =
 def returned(result: SolveResult, system: LinearSystem, full_output: bool) -> Any:
     """Return the result in the form that the caller of a solver asked for.
 
-    Without the full output, the caller gets ``x, info``, and a `ConvergenceWarning` if the solve has not converged.
+    Without the full output, the caller gets a tuple as from SciPy, and a `ConvergenceWarning` if the solve has not
+    converged.
     """
     if full_output:
         return result
     warn_unless_converged(result, system)
-    return result.x, result.info
+    return result.in_scipys_form()
 
 
 def warn_unless_converged(result: SolveResult, system: LinearSystem) -> None:

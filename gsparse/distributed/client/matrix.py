@@ -27,6 +27,7 @@ from gsparse.distributed.ranks.ordering import parse_partition
 from gsparse.distributed.worker import solution_copies
 from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
 from gsparse.errors import CommunicationError
+from gsparse.linalg.krylov.outcome import warn_unless_converged
 from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import SolveResult
 
@@ -333,7 +334,10 @@ class DistributedMatrix(DistributedOperator):
             x0 = self._reopen(x0)
             tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
         result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b)
-        return result if full_output else result.in_scipys_form()
+        if full_output:
+            return result
+        warn_unless_converged(result)
+        return result.in_scipys_form()
 
     def _reopen(self, x0: Any) -> Any:
         """Make the matrix again on the remaining workers; return the latest checkpoint of x, or x0 if there is none."""

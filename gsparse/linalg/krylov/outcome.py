@@ -27,20 +27,19 @@ def returned(result: SolveResult, system: LinearSystem, full_output: bool) -> An
     """Return the result in the form that the caller of a solver asked for.
 
     Without the full output, the caller gets a tuple as from SciPy, and a `ConvergenceWarning` if the solve has not
-    converged.
+    converged. A rank does not warn: each rank would repeat the same warning in a process of its own. The process that
+    has started the ranks warns instead.
     """
     if full_output:
         return result
-    warn_unless_converged(result, system)
+    if system.A.ranks is None:
+        warn_unless_converged(result)
     return result.in_scipys_form()
 
 
-def warn_unless_converged(result: SolveResult, system: LinearSystem) -> None:
-    """Issue a `ConvergenceWarning` with the reason and the advice, once, if a solve has not converged.
-
-    A solve over several ranks does not warn: each rank would repeat the same warning in a process of its own.
-    """
-    if result.info == 0 or system.A.ranks is not None:
+def warn_unless_converged(result: SolveResult) -> None:
+    """Issue a `ConvergenceWarning` with the reason and the advice, once, if a solve has not converged."""
+    if result.info == 0:
         return
     first, last = first_and_last(result.residuals)
     text = (

@@ -18,7 +18,17 @@ import scipy.sparse as sp
 
 from gsparse.files.checks import DEFLATE_RATIO, as_csr, check_rows
 
-__all__ = ["WRITER", "Header", "compressed_writer", "opened", "parse", "read", "without_entries", "write"]
+__all__ = [
+    "WRITER",
+    "Header",
+    "compressed_writer",
+    "opened",
+    "parse",
+    "read",
+    "rest_of_line",
+    "without_entries",
+    "write",
+]
 
 # Another function that writes such files, for error messages.
 WRITER = "scipy.io.mmwrite"
@@ -118,6 +128,20 @@ def parse(stream: IO[bytes]) -> Any:
     return scipy.io.mmread(_Text(stream, header, num_bytes), spmatrix=False)
 
 
+def rest_of_line(stream: IO[bytes]) -> bytes:
+    """Read up to the end of a line.
+
+    Raises
+    ------
+    ValueError
+        If the line is so long that the file holds no matrix. Its end might take all memory.
+    """
+    rest = stream.readline(_LINE)
+    if len(rest) == _LINE and not rest.endswith(b"\n"):
+        raise ValueError(f"it has a line of more than {_LINE:,} bytes")
+    return rest
+
+
 def without_entries(header: Header) -> sp.coo_array:
     """Return a matrix without entries that has the shape and the dtype of a header."""
     head = f"%%MatrixMarket matrix coordinate {header.field} general\n{header.num_rows} {header.num_cols} 0\n"
@@ -151,7 +175,7 @@ class _Text:
         is_header = self._line == 0
         text = self._stream.read(self._header_bytes if is_header else _CHUNK)
         if not is_header:
-            text += self._rest_of_line()
+            text += rest_of_line(self._stream)
         if b"\0" in text:
             raise ValueError("it is no text: it has null bytes")
         if text and not text.endswith(b"\n"):
@@ -160,12 +184,6 @@ class _Text:
             text = self._checked(text)
         self._line += text.count(b"\n")
         return text
-
-    def _rest_of_line(self) -> bytes:
-        rest = self._stream.readline(_LINE)
-        if len(rest) == _LINE and not rest.endswith(b"\n"):
-            raise ValueError(f"it has a line of more than {_LINE:,} bytes")
-        return rest
 
     def _checked(self, text: bytes) -> bytes:
         match = self._valid.match(text)

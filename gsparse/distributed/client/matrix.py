@@ -168,7 +168,10 @@ class DistributedMatrix(DistributedOperator):
         task_group = TaskGroup(self.client, workers, self.timeout)
         try:
             self._rank_metadata = task_group.open(
-                lambda: [self._source.rank_input(self.client, w, layout.rows.rows(r)) for r, w in enumerate(workers)],
+                lambda: [
+                    self._source.rank_input(self.client, w, layout.rows.rows(r), self.timeout)
+                    for r, w in enumerate(workers)
+                ],
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:

@@ -23,7 +23,8 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import cli, linalg
 from gsparse._interrupt import is_command
-from gsparse.cli import common, demo, doctor, entry, solve
+from gsparse.cli import common, demo, doctor, entry, solve, warmup
+from gsparse.device.compile_notice import COMPILE_NOTICE
 from gsparse.errors import DeviceError, DeviceMemoryError, FactorizationError
 from gsparse.files import read_file, write_file
 from gsparse.linalg.automatic import direct, plan
@@ -565,6 +566,58 @@ def test_a_matrix_comes_back_from_every_kind_of_file(files: Path, capsys: Any, e
     code, text, _ = call(capsys, "convert", converted, back, "--force")
     assert code == 0
     assert f"wrote {back}: 20 x 20, 58 entries of float64" in text
+
+
+# ---------------------------------------------------------------------------------------------------------- warmup
+
+
+def test_warmup_runs_each_step_for_each_dtype_and_says_what_it_has_compiled(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[tuple[int, int], str]] = []
+
+    def observe(A: Any) -> None:
+        seen.append((A.shape, A.dtype.name))
+        with COMPILE_NOTICE:
+            pass
+
+    monkeypatch.setattr(warmup, "_SIDE", 4)
+    monkeypatch.setattr(warmup, "_ROWS", 60)
+    monkeypatch.setattr(warmup, "STEPS", {"compiled": observe, "cached": lambda A: None})
+    report = call_json(capsys, "warmup", "--device", "cpu", "--dtype", "float32", "--dtype", "float64")
+    expected = [(what, dtype, n) for dtype in ("float32", "float64") for what, n in (("compiled", 3), ("cached", 0))]
+    assert [(step["what"], step["dtype"], step["kernels"]) for step in report["steps"]] == expected
+    assert seen == [(shape, dtype) for dtype in ("float32", "float64") for shape in ((64, 64), (64, 64), (60, 60))]
+    code, text, _ = call(capsys, "warmup", "--device", "cpu")
+    assert code == 0
+    assert re.search(r"^compiled +float64 +3 kernels compiled +0\.\d s$", text, re.MULTILINE)
+    assert re.search(r"^cached +float64 +nothing left to compile +0\.\d s$", text, re.MULTILINE)
+    assert report["folder"] in text
+
+
+@pytest.mark.whole
+def test_after_a_warmup_a_new_process_compiles_nothing(tmp_path: Path) -> None:
+    sizes = "from gsparse.cli import main, warmup; warmup._SIDE, warmup._ROWS = 12, 1500; "
+    uses = (
+        "import numpy, scipy.sparse as sp; from gsparse import GpuSparseMatrix, linalg; "
+        "from gsparse.device.compile_notice import COMPILE_NOTICE; "
+        "n = 1700; S = sp.diags_array([-1.0, -1.0, 4.0, -1.0, -1.0], offsets=[-40, -1, 0, 1, 40], shape=(n, n)); "
+        "A = GpuSparseMatrix(S, device='cpu'); b = numpy.ones(n); A @ b; A @ numpy.ones((n, 3)); A @ A; "
+        "[getattr(linalg, name)(A, b) for name in ('cg', 'gmres', 'bicgstab')]; linalg.cg(A, b, M=linalg.amg(A)); "
+        "print(COMPILE_NOTICE.compilations)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"GSPARSE_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    counts = []
+    for code in (uses, f"{sizes} main(['warmup', '--device', 'cpu'])", uses):
+        if counts:
+            environment["GSPARSE_CACHE_DIR"] = str(tmp_path / "warm")
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        counts.append(done.stdout.split()[-1])
+    assert (int(counts[0]) > 20, counts[2]) == (True, "0")
 
 
 # ---------------------------------------------------------------------------------------------------- demo, doctor

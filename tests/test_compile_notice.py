@@ -48,8 +48,13 @@ def test_a_long_compilation_prints_one_line_for_the_whole_process(terminal: Term
             assert terminal.has_line.wait(MAX_WAIT)
         with notice:
             assert notice._timer is None
+    assert notice.compilations == 2
     assert terminal.getvalue().strip() == MESSAGE
-    for words in ("compiling kernels, once for this machine", "To compile ahead", "GSPARSE_QUIET=1"):
+    for words in (
+        "compiling kernels, once for this machine",
+        "To compile ahead, run: gsparse warmup",
+        "GSPARSE_QUIET=1",
+    ):
         assert words in MESSAGE
 
 
@@ -94,7 +99,7 @@ def test_numba_reports_the_functions_of_this_package_and_no_others(
 
     monkeypatch.setattr(CompileNotice, "__enter__", begin)
     monkeypatch.setattr(CompileNotice, "__exit__", lambda self, *error: None)
-    for module, count in (("another", 0), ("gsparse.example", 1)):
+    for module, count in (("another", 0), ("gsparse.example", 1), ("gsparse_cg_0123456789abcdef", 2)):
 
         def function(x: float) -> float:
             return x + 1

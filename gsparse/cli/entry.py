@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gsparse
 from gsparse._interrupt import restore
-from gsparse.cli import bench, convert, demo, doctor, info, solve
+from gsparse.cli import bench, convert, demo, doctor, info, solve, warmup
 from gsparse.errors import CommunicationError, DeviceMemoryError, FactorizationError, GsparseError
 
 __all__ = ["main"]
@@ -24,6 +24,7 @@ COMMANDS = {
     "solve": solve.COMMAND,
     "convert": convert.COMMAND,
     "doctor": doctor.COMMAND,
+    "warmup": warmup.COMMAND,
     "bench": bench.COMMAND,
 }
 

@@ -13,8 +13,8 @@ __all__ = ["COMPILE_NOTICE", "MESSAGE", "QUIET_VARIABLE", "CompileNotice"]
 
 QUIET_VARIABLE = "GSPARSE_QUIET"
 MESSAGE = (
-    "gsparse: compiling kernels, once for this machine. To compile ahead, run a small problem of the same kind once "
-    f"and keep its cache folder (GSPARSE_CACHE_DIR). {QUIET_VARIABLE}=1 hides this line."
+    "gsparse: compiling kernels, once for this machine. To compile ahead, run: gsparse warmup. "
+    f"{QUIET_VARIABLE}=1 hides this line."
 )
 
 # Seconds of compiling in a process after which the line is printed.
@@ -25,9 +25,15 @@ class CompileNotice:
     """Prints `MESSAGE` to stderr once, when this process has compiled for a second in all and goes on.
 
     It prints nothing if stderr is not a terminal, or if the environment variable `GSPARSE_QUIET` is set.
+
+    Attributes
+    ----------
+    compilations : int
+        How many kernels this process has begun to compile. One that is compiled within another does not count.
     """
 
     def __init__(self) -> None:
+        self.compilations = 0
         self._lock = make_lock()
         self._depth, self._spent, self._began = 0, 0.0, 0.0
         self._was_printed = False
@@ -37,6 +43,7 @@ class CompileNotice:
         """Begin to compile. Compilations may be nested, and several threads may compile at the same time."""
         with self._lock:
             self._depth += 1
+            self.compilations += self._depth == 1
             if self._depth == 1 and not self._was_printed and _is_wanted():
                 self._began = time.perf_counter()
                 self._timer = threading.Timer(max(_DELAY - self._spent, 0.0), self._print)

@@ -37,7 +37,7 @@ class Method:
     relative_to_matrix : bool
         Whether a solver, like SciPy's, compares the residual with the norms of A and x instead of the norm of b.
     vectors : tuple of int
-        Positions of the distributed vectors in the tuple that a call returns if it does not return a `SolveResult`.
+        Positions of the distributed vectors in the tuple that a call returns, which for a solver begins with x.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Method:
     signature: Signature
     least_squares: bool = False
     relative_to_matrix: bool = False
-    vectors: tuple[int, ...] = ()
+    vectors: tuple[int, ...] = (0,)
 
 
 # Every registered method by its name, in the order in which `gsparse.linalg` imports them.

@@ -103,6 +103,9 @@ class SolveResult:
     relative_residual : float, or ndarray of shape (k,)
         norm(b - A·x) / norm(b) of the x that is returned, computed with a product after the solve; where b is zero, the
         norm of the residual itself.
+    statistics : tuple
+        The values that `lsqr` and `lsmr`, as SciPy's, return after x without the full output: istop, the number of
+        iterations, norms, and for `lsqr` the variance. Empty for other solvers.
     """
 
     x: Array
@@ -117,6 +120,7 @@ class SolveResult:
     why: str = ""
     attempts: tuple[SolveAttempt, ...] = ()
     relative_residual: float | npt.NDArray[np.float64] = float("nan")
+    statistics: tuple[Any, ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.x, self.info))
@@ -130,6 +134,16 @@ class SolveResult:
             text += f"; norm(b - A·x) / norm(b) = {relative:.1e}"
         tried = [f"tried {attempt}" for attempt in self.attempts]
         return "\n".join([text, *tried, *([self.advice] if self.advice else [])])
+
+    def in_scipys_form(self) -> tuple[Any, ...]:
+        """Return the tuple that SciPy's solver of the same name returns.
+
+        Returns
+        -------
+        tuple
+            ``x, info``, or for `lsqr` and `lsmr` x and the `statistics`.
+        """
+        return (self.x, *(self.statistics or (self.info,)))
 
     def log(self) -> str:
         """Return a text with the residual of each iteration, one per line, and a summary.

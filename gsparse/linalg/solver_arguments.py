@@ -96,13 +96,15 @@ def _solve_no_columns(
     positional = [options.pop(name) for name in list(arguments)[:num_positional]]
     result = solver(*positional, **options)
     if isinstance(result, SolveResult):
+        x, statistics = result.x, result.statistics
+    else:
+        x, *statistics = result
+    x = _without_columns(x)
+    rest = [_without_columns(v) if i in vectors else np.array([v])[:0] for i, v in enumerate(statistics, 1)]
+    if isinstance(result, SolveResult):
         residuals, none = np.empty((len(result.residuals), 0)), np.empty(0)
-        return dataclasses.replace(result, x=_without_columns(result.x), residuals=residuals, relative_residual=none)
-    x, *others = result
-    if len(others) == 1:  # `info` is one number for all columns
-        return _without_columns(x), others[0]
-    rest = [_without_columns(v) if i in vectors else np.array([v])[:0] for i, v in enumerate(others, 1)]
-    return (_without_columns(x), *rest)
+        return dataclasses.replace(result, x=x, residuals=residuals, relative_residual=none, statistics=tuple(rest))
+    return (x, statistics[0]) if len(statistics) == 1 else (x, *rest)  # `info` is one number for all columns
 
 
 def _without_columns(x: Any) -> Any:

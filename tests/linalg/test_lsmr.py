@@ -48,6 +48,20 @@ def test_least_squares_returns_the_same_as_scipy(
             np.testing.assert_allclose(result[3:7], expected[3:7], rtol=1e-2, atol=1e-4)
 
 
+@methods
+@pytest.mark.parametrize("columns", [None, 3])
+def test_the_full_output_holds_the_values_that_scipy_returns(
+    real_device: Device, mine: Any, theirs: Any, columns: int | None
+) -> None:
+    S = rectangular(40, 20)
+    A, b = matrix(real_device, S), right_hand_side(S, columns)
+    values = mine(A, b)
+    result = mine(A, b, full_output=True)
+    assert len(result.statistics) == len(values) - 1
+    for mine_again, value in zip(result.in_scipys_form(), values, strict=True):
+        np.testing.assert_array_equal(mine_again, value)
+
+
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
 @pytest.mark.few(1)
 def test_lsqr_solves_the_normal_equations_and_estimates_variances(device: Device, shape: tuple[int, int]) -> None:

@@ -107,6 +107,8 @@ def test_a_rectangular_system_without_columns_has_a_solution_of_its_width() -> N
     tall = GpuSparseMatrix(S[:, :10], device="cpu")
     assert linalg.lsqr(tall, np.zeros((N, 0)), calc_var=True)[0].shape == (10, 0)
     assert linalg.lsqr(tall, np.zeros((N, 0)), calc_var=True)[9].shape == (10, 0)
+    istop, *_, variance = linalg.lsqr(tall, np.zeros((N, 0)), calc_var=True, full_output=True).statistics
+    assert (istop.shape, variance.shape) == ((0,), (10, 0))
     assert linalg.lsmr(tall, np.zeros((N, 0)))[0].shape == (10, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ import scipy.sparse.linalg as la
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.device.select import get_device
-from gsparse.errors import CommunicationError, DeviceError, DtypeError, ShapeError, StructureError
+from gsparse.errors import CommunicationError, ConvergenceWarning, DeviceError, DtypeError, ShapeError, StructureError
 from tests.linalg.problems import convection, laplacian, rectangular, residual, right_hand_side
 from tests.ranks.groups import make_certificate
 from tests.ranks.test_blocks import matrices
@@ -140,14 +141,44 @@ def test_our_solvers_run_on_the_workers(client: Any, workers: list[str], name: s
 def test_least_squares_solvers_run_on_the_workers(client: Any, workers: list[str], name: str) -> None:
     S = rectangular(80, 33)
     b, solve = right_hand_side(S), getattr(gla, name)
-    expected = solve(GpuSparseMatrix(S, device="cpu"), b)
+    single = solve(GpuSparseMatrix(S, device="cpu"), b, full_output=True)
+    expected = single.in_scipys_form()
     with distribute(S, client=client, workers=workers[:3]) as A:
         result = solve(A, b)
         assert len(result) == len(expected)
         assert result[1] == expected[1]
         np.testing.assert_allclose(result[0], expected[0], atol=1e-6)
+        full = solve(A, b, full_output=True)
+        assert (full.info, full.reason) == (0, single.reason)
+        for mine, local in zip(full.in_scipys_form(), result, strict=True):
+            np.testing.assert_array_equal(mine, local)
         x = solve(A, da.from_array(b, chunks=30))[0]
         np.testing.assert_allclose(x.compute(), result[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("is_dask", [False, True])
+@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "lsqr", "lsmr"])
+def test_a_solve_that_has_not_converged_warns_once_in_the_words_of_a_local_one(
+    client: Any, workers: list[str], name: str, is_dask: bool
+) -> None:
+    S, solve = laplacian(9), getattr(gla, name)
+    b = right_hand_side(S)
+    limit: dict[str, Any] = {"iter_lim" if name == "lsqr" else "maxiter": 2}
+    with pytest.warns(ConvergenceWarning) as local:
+        solve(GpuSparseMatrix(S, device="cpu"), b, **limit)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        rhs = da.from_array(b, chunks=50) if is_dask else b
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always")
+            solve(A, rhs, **limit)
+        issued = [warning for warning in issued if warning.category is ConvergenceWarning]
+        assert [(str(w.message), w.filename) for w in issued] == [(str(local[0].message), __file__)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            result = solve(A, rhs, **limit, full_output=True)
+            solve(A, rhs)
+        assert result.info != 0
+        assert result.advice in str(issued[0].message)
 
 
 def test_cg_solves_complex_systems_and_systems_smaller_than_the_cluster(client: Any, workers: list[str]) -> None:

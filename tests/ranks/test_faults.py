@@ -27,6 +27,7 @@ import dask  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
 
 pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
@@ -173,6 +174,44 @@ def test_a_stopped_worker_is_an_error_within_the_timeout(client: Any) -> None:
         assert isinstance(error, CommunicationError)
         assert "silent" in str(error)
         wait_until(lambda: not any(client.run(is_solving).values()))
+        check(client, A)
+
+
+@pytest.mark.parametrize("is_only_worker", [False, True])
+def test_a_worker_stopped_while_its_rows_are_sent_is_an_error_that_names_it(
+    client: Any, monkeypatch: pytest.MonkeyPatch, is_only_worker: bool
+) -> None:
+    addresses = sorted(pids(client))[: 1 if is_only_worker else 3]
+    stopped, pid, open_ports = addresses[-1], pids(client)[addresses[-1]], TaskGroup._open_ports
+
+    def stop_afterwards(task_group: TaskGroup) -> Any:
+        ports = open_ports(task_group)
+        os.kill(pid, signal.SIGSTOP)
+        return ports
+
+    monkeypatch.setattr(TaskGroup, "_open_ports", stop_afterwards)
+    errors: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            distribute(S, client=client, workers=addresses, timeout=TIMEOUT).close()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    try:
+        thread.join(ERROR_DEADLINE)
+        hangs = thread.is_alive()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    thread.join(ERROR_DEADLINE)
+    assert not hangs
+    assert isinstance(errors[0], CommunicationError), repr(errors)
+    assert stopped in str(errors[0])
+    assert not any(address in str(errors[0]) for address in addresses[:-1])
+    monkeypatch.undo()
+    with distribute(S, client=client) as A:
         check(client, A)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import distributed
 from distributed.system import MEMORY_LIMIT
@@ -27,12 +29,17 @@ __all__ = [
     "known_workers",
     "naming_lost_workers",
     "run_on_workers",
+    "wait_while_answering",
 ]
+
+T = TypeVar("T")
 
 _HOST = "127.0.0.1"
 # Time limit, in seconds, for a worker's process to end. Python needs 0.3 to 0.5 s of processor time to free compiled
 # code. On 2 processors with a load of 7, that took longer than dask's limit of 4 s in 2 of 6 runs.
 _CLOSE_TIMEOUT = 20.0
+# Seconds between two checks that workers are alive, while a call of dask waits for them.
+_CHECK_INTERVAL = 0.5
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
@@ -212,19 +219,73 @@ def run_on_workers(
     CommunicationError, WorkerLostError
         If a worker is silent, or gone.
     """
+    with naming_lost_workers(client, workers):
+        answers: dict[str, Any] = client.sync(_answers, client, workers, timeout, function, *args, **options)
+        return answers
 
-    async def run() -> Any:
-        return await client.run(function, *args, workers=list(workers), **options)
 
+def wait_while_answering(
+    client: distributed.Client, workers: Sequence[str], timeout: float, call: Callable[[], Awaitable[T]]
+) -> T:
+    """Return the result of a call of dask that has no time limit of its own, such as `Client.scatter`.
+
+    The call may move so much data that no limit suits it. Instead, the workers are asked for a sign of life until it
+    returns.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    workers : sequence of str
+        Dask's addresses of the workers for which the call waits.
+    timeout : float
+        Seconds within which each of them must answer.
+    call : callable
+        Begins the call, in the thread of the client's event loop.
+
+    Raises
+    ------
+    CommunicationError
+        If a worker is silent.
+    OSError
+        If a worker is gone (`naming_lost_workers`).
+    """
+
+    async def wait() -> T:
+        waiting = asyncio.ensure_future(call())
+        try:
+            while not (await asyncio.wait({waiting}, timeout=_CHECK_INTERVAL))[0]:
+                asking = asyncio.ensure_future(_answers(client, workers, timeout, os.getpid))
+                await asyncio.wait({waiting, asking}, return_when=asyncio.FIRST_COMPLETED)
+                if not waiting.done():
+                    asking.result()
+                asking.cancel()
+        finally:
+            waiting.cancel()
+        return waiting.result()
+
+    result: T = client.sync(wait)
+    return result
+
+
+async def _answers(
+    client: distributed.Client,
+    workers: Sequence[str],
+    timeout: float,
+    function: Callable[..., Any],
+    *args: Any,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run a function on workers, and return the results by address. Raise an error that names silent workers."""
+    calls = [asyncio.ensure_future(client.run(function, *args, workers=[address], **options)) for address in workers]
     try:
-        with naming_lost_workers(client, workers):
-            answers: dict[str, Any] = client.sync(run, callback_timeout=timeout)
-            return answers
+        answers = await asyncio.wait_for(asyncio.gather(*calls), timeout)
     except TimeoutError as error:
+        silent = [address for address, call in zip(workers, calls, strict=True) if call.cancelled()]
         raise CommunicationError(
-            f"not all of the workers {list(workers)} answered within {timeout:g} s: see whether one of them has been "
-            "stopped or is overloaded, or pass a longer timeout"
+            f"worker {' and '.join(silent)} did not answer within {timeout:g} s: see whether it has been stopped or is "
+            "overloaded, or pass a longer timeout"
         ) from error
+    return {address: answer for part in answers for address, answer in part.items()}
 
 
 @contextmanager

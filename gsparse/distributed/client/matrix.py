@@ -27,6 +27,7 @@ from gsparse.distributed.ranks.ordering import parse_partition
 from gsparse.distributed.worker import solution_copies
 from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
 from gsparse.errors import CommunicationError
+from gsparse.linalg.krylov.outcome import warn_unless_converged
 from gsparse.linalg.registry import METHODS
 from gsparse.linalg.result import SolveResult
 
@@ -167,7 +168,10 @@ class DistributedMatrix(DistributedOperator):
         task_group = TaskGroup(self.client, workers, self.timeout)
         try:
             self._rank_metadata = task_group.open(
-                lambda: [self._source.rank_input(self.client, w, layout.rows.rows(r)) for r, w in enumerate(workers)],
+                lambda: [
+                    self._source.rank_input(self.client, w, layout.rows.rows(r), self.timeout)
+                    for r, w in enumerate(workers)
+                ],
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:
@@ -314,7 +318,7 @@ class DistributedMatrix(DistributedOperator):
                 "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
                 f"amg(A), ..., got {M!r}; SciPy's solvers take any operator"
             )
-        kwargs["full_output"] = full_output or not METHODS[name].least_squares
+        kwargs["full_output"] = True
         if isinstance(x0, str):
             kwargs, x0 = {**kwargs, "x0": x0}, None
         solve = SolveSpec(
@@ -332,8 +336,11 @@ class DistributedMatrix(DistributedOperator):
                 raise
             x0 = self._reopen(x0)
             tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
-        result = solves.collect(self._task_group, self._layout, tasks, b)
-        return result if full_output or not isinstance(result, SolveResult) else (result.x, result.info)
+        result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b)
+        if full_output:
+            return result
+        warn_unless_converged(result)
+        return result.in_scipys_form()
 
     def _reopen(self, x0: Any) -> Any:
         """Make the matrix again on the remaining workers; return the latest checkpoint of x, or x0 if there is none."""

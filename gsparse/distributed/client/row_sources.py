@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from gsparse.distributed.client.cluster import wait_while_answering
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.ordering import order_rows
 from gsparse.distributed.ranks.partition import RowPartition
@@ -33,8 +34,11 @@ class RowSource(ABC):
         """Return the number of entries of each row; None if it is not known."""
 
     @abstractmethod
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        """Return the rows of a worker, a future for them, or a `RowLoader` from which the worker reads them."""
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
+        """Return the rows of a worker, a future for them, or a `RowLoader` from which the worker reads them.
+
+        Raise an error if the worker does not answer within `timeout` seconds.
+        """
 
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
@@ -86,8 +90,11 @@ class HostRows(RowSource):
             return self, None, rows
         return HostRows(sp.csr_array(self.matrix[permutation][:, permutation])), permutation, rows
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
-        return client.scatter(self.matrix[rows], workers=[worker], hash=False)
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
+        block = self.matrix[rows]
+        return wait_while_answering(
+            client, [worker], timeout, lambda: client.scatter(block, workers=[worker], hash=False)
+        )
 
 
 class LoadedRows(RowSource):
@@ -106,7 +113,7 @@ class LoadedRows(RowSource):
     def row_lengths(self) -> HostArray | None:
         return self._loader.row_lengths(0, self.shape[0])
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
         return self._loader
 
 
@@ -130,7 +137,7 @@ class DaskRows(RowSource):
             raise ShapeError(f"row bounds {bounds} are not between chunks of the dask array: {chunk_bounds}")
         return RowPartition(bounds)
 
-    def rank_input(self, client: distributed.Client, worker: str, rows: slice) -> Any:
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
         first, last = np.searchsorted(self._chunk_bounds, [rows.start, rows.stop])
         chunks = list(self._array.to_delayed()[first:last].reshape(-1)) if rows.stop > rows.start else []
         futures = client.compute(chunks, workers=[worker], allow_other_workers=True)

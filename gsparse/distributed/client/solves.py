@@ -72,7 +72,7 @@ def run(
 def collect(task_group: TaskGroup, layout: VectorLayout, tasks: list[distributed.Future], b: Any) -> Any:
     """Return the result of a solve, in NumPy arrays, or in dask arrays that stay on the workers if b is one."""
     if not is_dask(b):
-        solutions = task_group.client.gather(tasks)
+        solutions = task_group.gather(tasks)
         task_group.release_futures(tasks)
         vectors = [layout.join(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
         return solutions[0].with_vectors(vectors)

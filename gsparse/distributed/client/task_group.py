@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import math
 import secrets
@@ -23,6 +22,7 @@ from gsparse.distributed.client.cluster import (
     known_workers,
     naming_lost_workers,
     run_on_workers,
+    wait_while_answering,
 )
 from gsparse.distributed.client.reservation import reserved
 from gsparse.distributed.worker import group_tasks, registry
@@ -202,7 +202,7 @@ class TaskGroup:
         """
         try:
             self._watch(tasks, on_poll, time_limit)
-            results = self._gather(tasks) if gather else []
+            results = self.gather(tasks) if gather else []
             if gather and not keep:
                 self.release_futures(tasks)
             return results
@@ -213,25 +213,14 @@ class TaskGroup:
                     self.client.cancel(tasks, force=True)
             raise
 
-    def _gather(self, tasks: list[distributed.Future]) -> list[Any]:
+    def gather(self, tasks: list[distributed.Future]) -> list[Any]:
         """Return the results of finished tasks.
 
-        Dask would wait for ever for a result whose worker is lost before it has been read: it makes the task pending
-        again, and no other worker may run it.
+        Dask would wait for ever for a result whose worker is stopped, or lost before the result has been read: it makes
+        the task pending again, and no other worker may run it.
         """
-
-        async def gather() -> list[Any] | None:
-            gathering = asyncio.ensure_future(self.client.gather(tasks, asynchronous=True))
-            while not (await asyncio.wait({gathering}, timeout=_CHECK_INTERVAL))[0]:
-                if any(task.status != "finished" for task in tasks):
-                    gathering.cancel()
-                    return None
-            return list(gathering.result())
-
-        results: list[Any] | None = self.client.sync(gather)
-        if results is None:
-            raise self.first_lost_worker() or CommunicationError("a worker was lost before its result had been read")
-        return results
+        with naming_lost_workers(self.client, self.workers):
+            return wait_while_answering(self.client, self.workers, self.timeout, lambda: self.client.gather(tasks))
 
     def release_futures(self, tasks: list[distributed.Future]) -> None:
         """Release futures now. Otherwise dask would release them only when the garbage collector runs."""
@@ -331,7 +320,7 @@ def restart_stuck_workers(client: distributed.Client, workers: Sequence[str], ti
         return list(workers)
     names = {address: info["name"] for address, info in known_workers(client).items()}
     with suppress(ValueError):  # dask raises it for workers without a nanny
-        client.restart_workers(stuck, raise_for_error=False)
+        client.restart_workers(stuck, timeout=timeout, raise_for_error=False)
     expected, deadline = {names[address] for address in workers}, time.monotonic() + _RESTART_TIMEOUT
     while True:
         addresses = {info["name"]: address for address, info in known_workers(client).items()}

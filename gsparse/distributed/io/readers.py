@@ -372,7 +372,7 @@ _MIRRORS: dict[str, Any] = {"symmetric": np.positive, "skew-symmetric": np.negat
 def _line_chunks(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield chunks of lines with their number of lines. Blank lines, which parsers skip, are removed first."""
     while chunk := stream.read(_CHUNK):
-        lines = _BLANK_LINES.sub(b"\n", (chunk + stream.readline()).strip())
+        lines = _BLANK_LINES.sub(b"\n", (chunk + matrix_market.rest_of_line(stream)).strip())
         if lines:
             yield lines.count(b"\n") + 1, lines
 

@@ -98,39 +98,42 @@ class RankSolution:
     ----------
     vectors : list of array
         The rank's parts of the vectors in the result.
-    template : SolveResult or tuple
-        The result of the solver, with None instead of each vector.
+    template : tuple
+        The result of the solver as a tuple, with None instead of each vector; of a `SolveResult`, x and `statistics`.
     positions : tuple of int
-        Positions of the vectors in the tuple; empty for a `SolveResult`.
+        Positions of the vectors in the tuple.
     dtypes : list of dtype
         Dtypes of the vectors.
+    outcome : SolveResult or None
+        The other attributes of a `SolveResult`; None for a solver that has returned a tuple.
     """
 
     vectors: list[Any]
-    template: Any
+    template: tuple[Any, ...]
     positions: tuple[int, ...]
     dtypes: list[Any]
+    outcome: SolveResult | None
 
     @classmethod
     def of(cls, name: str, result: Any) -> RankSolution:
         """Separate the vectors from the rest of the result of the solver of this name."""
-        if isinstance(result, SolveResult):
-            return cls([result.x], replace(result, x=None), (), [result.x.dtype])
+        outcome = replace(result, x=None, statistics=()) if isinstance(result, SolveResult) else None
+        values = (result.x, *result.statistics) if isinstance(result, SolveResult) else result
         positions = tuple(
-            position for position in METHODS[name].vectors if position < len(result) and np.ndim(result[position])
+            position for position in METHODS[name].vectors if position < len(values) and np.ndim(values[position])
         )
-        vectors = [result[position] for position in positions]
-        template = tuple(None if position in positions else value for position, value in enumerate(result))
-        return cls(vectors, template, positions, [v.dtype for v in vectors])
+        vectors = [values[position] for position in positions]
+        template = tuple(None if position in positions else value for position, value in enumerate(values))
+        return cls(vectors, template, positions, [v.dtype for v in vectors], outcome)
 
     def with_vectors(self, vectors: list[Any]) -> Any:
         """Return the result of the solver with these whole vectors."""
-        if isinstance(self.template, SolveResult):
-            return replace(self.template, x=vectors[0])
-        result = list(self.template)
+        values = list(self.template)
         for position, vector in zip(self.positions, vectors, strict=True):
-            result[position] = vector
-        return tuple(result)
+            values[position] = vector
+        if self.outcome is None:
+            return tuple(values)
+        return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
     def without_vectors(self) -> RankSolution:
         return replace(self, vectors=[])
@@ -140,11 +143,8 @@ class RankSolution:
 
     def report(self) -> dict[str, float]:
         """Return the last iteration and its residual, in the form of the reports that are sent during the solve."""
-        result = self.template
-        if isinstance(result, SolveResult):
-            return _report(result.iterations, result.residuals)
-        itn, norms = result[2:4]  # the tuple of lsqr or lsmr
-        return {"iteration": int(np.max(itn)), "residual": float(np.max(norms))}
+        assert self.outcome is not None  # eigensolvers report no progress
+        return _report(self.outcome.iterations, self.outcome.residuals)
 
 
 def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, float]:

@@ -56,7 +56,8 @@ class _CompileListener(event.Listener):
 
 
 def _is_ours(event: Any) -> bool:
-    return str(event.data["dispatcher"].py_func.__module__).startswith("gsparse.")
+    # Modules that `steps` writes have names like gsparse_cg_0123456789abcdef.
+    return str(event.data["dispatcher"].py_func.__module__).startswith(("gsparse.", "gsparse_"))
 
 
 event.register("numba:compile", _CompileListener())  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ last by `finish`; norm(x) is computed from the products with hbar as if it had b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gsparse.device.dtypes import Array
@@ -28,7 +29,7 @@ from gsparse.linalg.krylov.bidiagonalization import (
     statistics,
 )
 from gsparse.linalg.krylov.linear_system import make_linear_system
-from gsparse.linalg.krylov.outcome import warn_unless_converged, with_true_residual
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
@@ -209,7 +210,5 @@ def lsmr(
         result = with_true_residual(result, system) if full_output or show else result
     if show:
         print(result.log())
-    if full_output:
-        return result
-    warn_unless_converged(result, system)
-    return (result.x, *statistics(loop, *(loop.last[name].real for name in _NORMS)))
+    result = replace(result, statistics=statistics(loop, *(loop.last[name].real for name in _NORMS)))
+    return returned(result, system, full_output)

@@ -12,6 +12,7 @@ vectors.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from gsparse.linalg.krylov.bidiagonalization import (
     statistics,
 )
 from gsparse.linalg.krylov.linear_system import make_linear_system
-from gsparse.linalg.krylov.outcome import warn_unless_converged, with_true_residual
+from gsparse.linalg.krylov.outcome import returned, with_true_residual
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.registry import register
 
@@ -210,10 +211,8 @@ def lsqr(
         variance = system.deliver(loop.vectors["var"].real)
     if show:
         print(result.log())
-    if full_output:
-        return result
-    warn_unless_converged(result, system)
     rnorm, xx = loop.last["rnorm"].real, loop.last["xxnorm"].real
     square = rnorm**2 - max(damp, 0) ** 2 * xx
     values = (np.copysign(np.sqrt(abs(square)), square), rnorm, *(loop.last[name].real for name in _NORMS))
-    return (result.x, *statistics(loop, *values), variance)
+    result = replace(result, statistics=(*statistics(loop, *values), variance))
+    return returned(result, system, full_output)

@@ -26,20 +26,20 @@ def with_true_residual(result: SolveResult, system: LinearSystem, shift: float =
 def returned(result: SolveResult, system: LinearSystem, full_output: bool) -> Any:
     """Return the result in the form that the caller of a solver asked for.
 
-    Without the full output, the caller gets ``x, info``, and a `ConvergenceWarning` if the solve has not converged.
+    Without the full output, the caller gets a tuple as from SciPy, and a `ConvergenceWarning` if the solve has not
+    converged. A rank does not warn: each rank would repeat the same warning in a process of its own. The process that
+    has started the ranks warns instead.
     """
     if full_output:
         return result
-    warn_unless_converged(result, system)
-    return result.x, result.info
+    if system.A.ranks is None:
+        warn_unless_converged(result)
+    return result.in_scipys_form()
 
 
-def warn_unless_converged(result: SolveResult, system: LinearSystem) -> None:
-    """Issue a `ConvergenceWarning` with the reason and the advice, once, if a solve has not converged.
-
-    A solve over several ranks does not warn: each rank would repeat the same warning in a process of its own.
-    """
-    if result.info == 0 or system.A.ranks is not None:
+def warn_unless_converged(result: SolveResult) -> None:
+    """Issue a `ConvergenceWarning` with the reason and the advice, once, if a solve has not converged."""
+    if result.info == 0:
         return
     first, last = first_and_last(result.residuals)
     text = (

@@ -1,0 +1,150 @@
+"""``warmup``: compile ahead what the first products, solves and multigrid set-ups need, by running small ones."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from gsparse import linalg
+from gsparse.bench.problems import Arrays, stencil, uniform
+from gsparse.cli.common import Command, add_device, add_json, print_result, show_elapsed
+from gsparse.device.cache import cache_folder, cpu_code_folder
+from gsparse.device.compile_notice import COMPILE_NOTICE
+from gsparse.device.dtypes import COMPUTE_DTYPES
+from gsparse.device.select import get_device
+from gsparse.errors import FormatError
+from gsparse.formats import FORMATS
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+
+__all__ = ["COMMAND"]
+
+# Grid points per side, rows and entries per row of the matrices. Of smaller ones, one thread would do all the work, and
+# the code that hands it out to several threads would not be compiled.
+_SIDE, _ROWS, _PER_ROW = 44, 80_000, 9
+# Dense columns of a block, of which kernels take 8, 4, 2 or 1 at a time.
+_COLUMNS = 15
+_ITERATIONS = 3
+_DTYPES = tuple(dtype.name for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step has compiled. Its attributes are keys of the JSON that ``warmup --json`` prints.
+
+    Attributes
+    ----------
+    what : str
+        What the step ran.
+    dtype : str
+    kernels : int
+        The number of kernels that were compiled; 0 if all of them were in the cache.
+    seconds : float
+        The time of the step, most of which is compilation if it has compiled anything.
+    """
+
+    what: str
+    dtype: str
+    kernels: int
+    seconds: float
+
+
+def _multiply_vectors(A: GpuSparseMatrix) -> None:
+    for format_name in FORMATS:
+        with suppress(FormatError):  # the format does not fit this matrix
+            GpuSparseMatrix(A, format=format_name) @ _ones(A)
+    A.T @ _ones(A)
+
+
+def _multiply_columns(A: GpuSparseMatrix) -> None:
+    A @ _ones(A, _COLUMNS)
+
+
+def _multiply_matrices(A: GpuSparseMatrix) -> None:
+    A @ A
+    A + A.T
+
+
+def _solver(name: str) -> Callable[[GpuSparseMatrix], None]:
+    def solve(A: GpuSparseMatrix) -> None:
+        getattr(linalg, name)(A, _ones(A), maxiter=_ITERATIONS, full_output=True)
+
+    return solve
+
+
+def _run_multigrid(A: GpuSparseMatrix) -> None:
+    linalg.cg(A, _ones(A), M=linalg.amg(A), maxiter=_ITERATIONS, full_output=True)
+
+
+# What is run with each matrix, by what the user sees.
+STEPS: dict[str, Callable[[GpuSparseMatrix], None]] = {
+    "A @ x in every storage format": _multiply_vectors,
+    "A @ X with dense columns": _multiply_columns,
+    "A @ B and A + B of sparse matrices": _multiply_matrices,
+    **{name: _solver(name) for name in ("cg", "gmres", "bicgstab")},
+    "amg, and cg with it": _run_multigrid,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``warmup``."""
+    parser.add_argument(
+        "--dtype", action="append", choices=_DTYPES, help="may be given several times (default: float64)"
+    )
+    add_device(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run every step for every dtype, and print what was compiled."""
+    device = get_device(options.device)
+    dtypes = tuple(dict.fromkeys(options.dtype or ["float64"]))
+    steps = []
+    for dtype in dtypes:
+        matrices = [GpuSparseMatrix(S, dtype=dtype, device=device) for S in _matrices()]
+        for what in STEPS:
+            steps.append(_run_step(what, dtype, matrices))
+            if not options.json:
+                print(_line(steps[-1]), flush=True)
+    folder = str(cpu_code_folder() if device.kind == "cpu" else cache_folder())
+    result = {"device": device.name, "steps": [asdict(step) for step in steps], "folder": folder}
+    total = Step("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
+    print_result(result, f"{_line(total)}\non {device.name}; the kernels are kept in {folder}", options)
+    return 0
+
+
+def _run_step(what: str, dtype: str, matrices: list[GpuSparseMatrix]) -> Step:
+    begin, compiled_before = time.perf_counter(), COMPILE_NOTICE.compilations
+    with show_elapsed(f"{what}, {dtype}"):
+        for A in matrices:
+            STEPS[what](A)
+    return Step(what, dtype, COMPILE_NOTICE.compilations - compiled_before, time.perf_counter() - begin)
+
+
+def _line(step: Step) -> str:
+    count = f"{step.kernels} kernels compiled" if step.kernels else "nothing left to compile"
+    return f"{step.what:<36}{step.dtype:<12}{count:<25}{step.seconds:>7.1f} s"
+
+
+def _matrices() -> list[sp.csr_array]:
+    """Return a grid's matrix, one of the same structure without symmetry, and one with random columns."""
+    dominant = _matrix(uniform(_ROWS, _PER_ROW)) + sp.diags_array(np.full(_ROWS, 2.0 * _PER_ROW))
+    return [_matrix(stencil(_SIDE, 7)), _matrix(stencil(_SIDE, 7, variable=True)), sp.csr_array(dominant)]
+
+
+def _matrix(arrays: Arrays) -> sp.csr_array:
+    data, indices, indptr, shape = arrays
+    return sp.csr_array((data, indices, indptr), shape=shape)
+
+
+def _ones(A: GpuSparseMatrix, *columns: int) -> Any:
+    return np.ones((A.shape[1], *columns), A.dtype)
+
+
+COMMAND = Command("compile kernels ahead of their first use", add_arguments, run)

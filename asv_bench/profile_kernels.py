@@ -6,8 +6,8 @@
     transpose   A.T.tocsr()
 
 The matrix is the 7-point Laplacian of a cube with ``--points`` points a side (200 by default). PyTorch's profiler
-records the kernels, those of CuPy as well. Each line has the milliseconds of all launches of a kernel, their
-number, and the microseconds of one. The last lines compare the sum with the time of the operation: the rest is spent on launching
+records the kernels, those of CuPy as well. A line has the milliseconds of all launches of a kernel, their number and
+the microseconds of one. The last lines compare the sum with the time of the operation: the rest is spent on launching
 kernels and reading results.
 """
 

@@ -20,7 +20,7 @@ __all__ = ["independent_set", "instantiations", "join_aggregates"]
 
 _SOURCE = "independent_set.cu"
 _THREADS, _SMALL_THREADS = 256, 512  # GS_SET_THREADS, GS_SMALL_THREADS
-_COUNTERS, _GENERATION, _CANDIDATES = 9, 0, 1  # GS_COUNTERS, GS_GENERATION, GS_CANDIDATES
+_COUNTERS, _GENERATION, _ROOTS = 9, 0, 1  # GS_COUNTERS, GS_GENERATION, GS_ROOTS
 _NUM_UNDECIDED, _NUM_OUTSIDE = 7, 8  # GS_NUM_UNDECIDED, GS_NUM_OUTSIDE
 # Nodes up to which one block makes all generations: its barriers take less time than launches.
 _SMALL = 20_000
@@ -35,9 +35,10 @@ def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
     names = [expression(name, np.dtype(np.int32)) for name in ("mark_roots", "count_labels")]
     for index in INDEX_DTYPES:
-        names += [expression(name, index, width) for name, width in product(("choose_roots", "reach_out"), WIDTHS)]
+        names += [expression(name, index, width) for name, width in product(("label_neighbours", "reach_out"), WIDTHS)]
         hashed = product(("begin_set", "find_next", "all_generations"), WIDTHS, (0, 1))
         names += [expression(name, index, width, is_hashed) for name, width, is_hashed in hashed]
+        names += [expression("list_roots", index)]
         names += [expression("join_aggregates", dtype, index) for dtype in COMPUTE_DTYPES if dtype.kind in "fc"]
     return [(_SOURCE, name) for name in names]
 
@@ -45,11 +46,11 @@ def instantiations() -> list[tuple[str, str]]:
 def independent_set(
     device: Device, graph: Csr, labels: Array, *, hashed: bool, most_generations: int, fewest: int
 ) -> tuple[int, int]:
-    """Launch generations until no candidates are left. Synchronizes."""
+    """Launch generations until one finds no new roots. Synchronizes."""
     xp, index, width, num_nodes = device.xp, graph.indices.dtype, lanes_of(graph), graph.num_rows
     if not num_nodes:
         return 0, 0
-    lists, counters = device.empty(4 * num_nodes, np.int32), xp.zeros(_COUNTERS, np.uint32)
+    lists, counters = device.empty(5 * num_nodes, np.int32), xp.zeros(_COUNTERS, np.uint32)
     args: Any = (
         np.int64(num_nodes),
         graph.indptr,
@@ -61,6 +62,7 @@ def independent_set(
     )
     begin = expression("begin_set", index, width, int(hashed))
     launch_threads(device, _SOURCE, begin, num_nodes * width, _THREADS, args)
+    launch_threads(device, _SOURCE, expression("list_roots", index), num_nodes, _THREADS, args)
     if num_nodes <= _SMALL:
         name = expression("all_generations", index, width, int(hashed))
         launch_blocks(device, _SOURCE, name, 1, _SMALL_THREADS, (*args, np.int32(fewest)))
@@ -77,7 +79,7 @@ def _launch_generations(device: Device, index: Any, width: int, hashed: bool, ar
     num_nodes, counters, most = int(args[0]), args[-2], int(args[-1])
     blocks = min(-(-num_nodes * width // _THREADS), _BLOCKS_PER_MULTIPROCESSOR * device.multiprocessors)
     kernels = (
-        (expression("choose_roots", index, width), (*args, np.int32(fewest))),
+        (expression("label_neighbours", index, width), (*args, np.int32(fewest))),
         (expression("reach_out", index, width), args),
         (expression("find_next", index, width, int(hashed)), args),
     )
@@ -89,7 +91,7 @@ def _launch_generations(device: Device, index: Any, width: int, hashed: bool, ar
 
     def is_done() -> bool:
         values = device.download(counters)  # synchronizes
-        return not values[_CANDIDATES] or int(values[_GENERATION]) >= most
+        return not values[_ROOTS] or int(values[_GENERATION]) >= most
 
     launch(_FIRST_GENERATIONS)
     if is_done():

@@ -3,14 +3,15 @@
 // their priorities; smaller numbers, or smaller hashes of them, come first.
 //
 // next[j] is the undecided node that comes first among j and its neighbours. A node is a root once it is the next one of
-// itself and of all of its neighbours, because then all nodes before it within distance two are decided. Each generation
-// of roots takes three launches, and each of them only looks at what the launch before has listed:
+// itself and of all of its neighbours, because then all nodes before it within distance two are decided; missing[i] counts
+// how many of these still have another next one. Each generation of roots takes three launches, and each of them only
+// looks at what the launch before has listed:
 //
-//   choose_roots   candidates  ->  roots; their neighbours get the label of the root and are listed as `touched`
-//   reach_out      touched     ->  undecided neighbours of these become OUTSIDE
-//   find_next      decided     ->  where such a node was the next one of j, the next one after it becomes a candidate
+//   label_neighbours   roots    ->  their neighbours get the label of the root and are listed as `touched`
+//   reach_out          touched  ->  undecided neighbours of these become OUTSIDE
+//   find_next          decided  ->  where such a node was the next one of j, find the one after it, and list new roots
 //
-//     nodes in a line      0 1 2 3 4 5 6 7             generation 1: root 0, touched 1, outside 2; candidate 3
+//     nodes in a line      0 1 2 3 4 5 6 7             generation 1: root 0, touched 1, outside 2; new root 3
 //                          R t o R t o R t             generation 2: root 3, ...
 //
 // Each node is decided once, and is listed once in each list, so all launches together look at each entry of the graph a
@@ -24,12 +25,14 @@
 
 // Threads of a block, and of the block that makes all generations of a small graph.
 enum { GS_SET_THREADS = 256, GS_SMALL_THREADS = 512 };
+// Entries of a row that a thread reads at once, and the length from which on it searches for the first of them.
+enum { GS_AT_ONCE = 4, GS_SEARCHED = 16 };
 // Labels (gsparse.kernels.aggregation), and elements of `next` without a node: nothing is left, and not in the graph.
 enum { GS_UNDECIDED = -1, GS_OUTSIDE = -2, GS_ISOLATED = -3, GS_NONE = -1, GS_IGNORED = -2 };
 // Counters: generations that are done, lengths of the lists, how far they were used up by earlier generations, and at
 // the end the numbers of nodes with two of the labels.
 enum {
-  GS_GENERATION, GS_CANDIDATES, GS_TOUCHED, GS_TOUCHED_DONE, GS_DECIDED, GS_DECIDED_DONE, GS_ARRIVALS,
+  GS_GENERATION, GS_ROOTS, GS_TOUCHED, GS_TOUCHED_DONE, GS_DECIDED, GS_DECIDED_DONE, GS_ARRIVALS,
   GS_NUM_UNDECIDED, GS_NUM_OUTSIDE, GS_COUNTERS
 };
 
@@ -37,7 +40,7 @@ enum {
 template <class Index> struct Nodes {
   long long num_nodes;
   const Index *indptr, *indices;
-  int *labels, *next, *candidates, *touched, *decided;
+  int *labels, *next, *missing, *roots, *touched, *decided;
   unsigned *counters, most;
 };
 
@@ -71,30 +74,35 @@ __device__ __forceinline__ void gs_visit_items(const int *list, unsigned begin, 
     visit(i < end ? gs_fresh(list + i) : 0, i < end);
 }
 
+// Note that `node` is the next one of one more of its neighbours or of itself, if it is a node. List it if that makes it a
+// root. All lanes of the warp take part.
+template <class Index> __device__ __forceinline__ void gs_become_next(Nodes<Index> n, int node) {
+  const bool is_root = node >= 0 && atomicAdd(n.missing + node, -1) == 1;
+  gs_append(is_root, node, n.roots, n.counters + GS_ROOTS);
+}
+
 template <class Index, int WIDTH>
-__device__ __forceinline__ void gs_choose_roots(Nodes<Index> n, int fewest) {
+__device__ __forceinline__ void gs_label_neighbours(Nodes<Index> n, int fewest) {
   if (gs_fresh(n.counters + GS_GENERATION) >= n.most) return;
   const int lane = gs_lane<WIDTH>();
-  gs_visit_items<WIDTH>(n.candidates, 0, gs_fresh(n.counters + GS_CANDIDATES), [&](int node, bool has) {
+  gs_visit_items<WIDTH>(n.roots, 0, gs_fresh(n.counters + GS_ROOTS), [&](int node, bool has) {
     const Index begin = has ? n.indptr[node] : Index(0), end = has ? n.indptr[node + 1] : Index(0);
-    int waits = has && (gs_fresh(n.labels + node) != GS_UNDECIDED || gs_fresh(n.next + node) != node), neighbours = 0;
-    for (Index k = begin + lane; k < end; k += WIDTH) {
-      const int other = int(n.indices[k]), first = gs_fresh(n.next + other);
-      if (other == node || first == GS_IGNORED) continue;
-      waits |= first != node;
-      ++neighbours;
+    int label = node;
+    if (fewest) {
+      int neighbours = 0;
+      for (Index k = begin + lane; k < end; k += WIDTH) {
+        const int other = int(n.indices[k]);
+        neighbours += other != node && gs_fresh(n.next + other) != GS_IGNORED;
+      }
+      neighbours = gs_of_first<WIDTH>(int(gs_group_sum<WIDTH>(static_cast<long long>(neighbours))));
+      if (neighbours < fewest) label = GS_OUTSIDE;
     }
-    waits = gs_group_max<WIDTH>(waits);
-    neighbours = gs_of_first<WIDTH>(int(gs_group_sum<WIDTH>(static_cast<long long>(neighbours))));
-    const int label = neighbours >= fewest ? node : int(GS_OUTSIDE);
-    // A node may be there several times; one of the groups makes it a root.
-    int is_root = 0;
-    if (has && !waits && lane == 0) is_root = atomicCAS(n.labels + node, int(GS_UNDECIDED), label) == GS_UNDECIDED;
-    is_root = gs_of_first<WIDTH>(is_root);
-    gs_append(is_root && lane == 0, node, n.touched, n.counters + GS_TOUCHED);
-    gs_append(is_root && lane == 0, node, n.decided, n.counters + GS_DECIDED);
-    for (Index first = begin; gs_any(is_root && first < end); first += WIDTH) {
-      const bool has_entry = is_root && first + lane < end;
+    const bool is_first = has && lane == 0;
+    if (is_first) atomicCAS(n.labels + node, int(GS_UNDECIDED), label);
+    gs_append(is_first, node, n.touched, n.counters + GS_TOUCHED);
+    gs_append(is_first, node, n.decided, n.counters + GS_DECIDED);
+    for (Index first = begin; gs_any(first < end); first += WIDTH) {
+      const bool has_entry = first + lane < end;
       const int other = has_entry ? int(n.indices[first + lane]) : node;
       const bool is_neighbour = has_entry && other != node && gs_fresh(n.next + other) != GS_IGNORED;
       int before = GS_OUTSIDE;
@@ -120,25 +128,29 @@ template <class Index, int WIDTH> __device__ __forceinline__ void gs_reach_out(N
       gs_append(is_new, other, n.decided, n.counters + GS_DECIDED);
     }
   });
-  if (gs_thread() == 0) atomicCAS(n.counters + GS_CANDIDATES, gs_fresh(n.counters + GS_CANDIDATES), 0u);
+  if (gs_thread() == 0) atomicCAS(n.counters + GS_ROOTS, gs_fresh(n.counters + GS_ROOTS), 0u);
 }
 
 // The undecided node that comes first among a node and its neighbours, or GS_NONE. In natural order, nodes up to `after`
-// are decided.
+// are decided. Entries are read several at a time, because their labels come from far away.
 template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undecided(Nodes<Index> n, int node, int after) {
-  const Index begin = n.indptr[node], end = n.indptr[node + 1];
+  const Index end = n.indptr[node + 1];
+  Index begin = n.indptr[node];
+  if (!HASHED && end - begin > GS_SEARCHED)
+    begin = gs_lower_bound(n.indices, begin, end, static_cast<long long>(after) + 1);
   int best = gs_fresh(n.labels + node) == GS_UNDECIDED ? node : int(GS_NONE);
-  if (HASHED) {
-    for (Index k = begin; k < end; ++k) {
-      const int other = int(n.indices[k]);
-      if (gs_fresh(n.labels + other) == GS_UNDECIDED && (best < 0 || gs_key<HASHED>(other) < gs_key<HASHED>(best)))
-        best = other;
+  for (Index k = begin; k < end; k += Index(GS_AT_ONCE)) {
+    int others[GS_AT_ONCE], labels[GS_AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < GS_AT_ONCE; ++i) others[i] = i < end - k ? int(n.indices[k + i]) : node;
+#pragma unroll
+    for (int i = 0; i < GS_AT_ONCE; ++i) labels[i] = gs_fresh(n.labels + others[i]);
+#pragma unroll
+    for (int i = 0; i < GS_AT_ONCE; ++i) {
+      const bool comes_first = best < 0 || gs_key<HASHED>(others[i]) < gs_key<HASHED>(best);
+      if (labels[i] == GS_UNDECIDED && comes_first) best = others[i];
     }
-    return best;
-  }
-  for (Index k = gs_lower_bound(n.indices, begin, end, static_cast<long long>(after) + 1); k < end; ++k) {
-    const int other = int(n.indices[k]);
-    if (gs_fresh(n.labels + other) == GS_UNDECIDED) return best >= 0 && best < other ? best : other;
+    if (!HASHED && best >= 0 && best <= others[GS_AT_ONCE - 1]) return best;
   }
   return best;
 }
@@ -158,7 +170,7 @@ template <class Index, int WIDTH, int HASHED> __device__ __forceinline__ void gs
         found = gs_first_undecided<Index, HASHED>(n, other, node);
         if (atomicCAS(n.next + other, node, found) != node) found = GS_NONE;
       }
-      gs_append(found >= 0, found, n.candidates, n.counters + GS_CANDIDATES);
+      gs_become_next(n, found);
     }
   });
 }
@@ -173,13 +185,14 @@ __device__ __forceinline__ void gs_end_generation(unsigned *counters) {
 template <class Index>
 __device__ __forceinline__ Nodes<Index> gs_nodes(long long num_nodes, const Index *indptr, const Index *indices,
                                                  int *labels, int *lists, unsigned *counters, unsigned most) {
-  return {num_nodes, indptr, indices, labels, lists, lists + num_nodes, lists + 2 * num_nodes, lists + 3 * num_nodes,
-          counters, most};
+  const auto list = [&](int number) { return lists + number * num_nodes; };
+  return {num_nodes, indptr, indices, labels, list(0), list(1), list(2), list(3), list(4), counters, most};
 }
 
-// ---------------------------------------------------------------------------- kernels: `lists` are next and three lists
+// -------------------------------------------------------------- kernels: `lists` are next, missing and three lists
 
-// The next node of each node, and the first candidates. Nodes without neighbours become isolated. Counters are 0.
+// The next node of each node, and how many would have to have it as their next one. Nodes without neighbours become
+// isolated. Counters are 0.
 template <class Index, int WIDTH, int HASHED>
 GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
                                        int *lists, unsigned *counters, unsigned most) {
@@ -193,29 +206,40 @@ GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr,
   const unsigned last = 0xffffffffu;
   unsigned best = label == GS_UNDECIDED ? gs_key<HASHED>(node) : last;
   int first = label == GS_UNDECIDED ? node : int(GS_NONE), has_neighbour = 0;
+  long long members = 0;
   for (Index k = begin + lane; k < end; k += WIDTH) {
     const int other = int(indices[k]);
     has_neighbour |= other != node;
-    const unsigned key = gs_fresh(labels + other) == GS_UNDECIDED ? gs_key<HASHED>(other) : last;
+    const int other_label = gs_fresh(labels + other);
+    members += other != node && (other_label == GS_UNDECIDED || other_label == GS_OUTSIDE);
+    const unsigned key = other_label == GS_UNDECIDED ? gs_key<HASHED>(other) : last;
     first = key < best ? other : first;
     best = key < best ? key : best;
   }
   const unsigned smallest = gs_group_min<WIDTH>(best);
   first = gs_group_max<WIDTH>(best == smallest && smallest != last ? first : int(GS_NONE));
   has_neighbour = gs_group_max<WIDTH>(has_neighbour);
+  members = gs_group_sum<WIDTH>(members);
   const bool is_isolated = label == GS_UNDECIDED && !has_neighbour;
   if (owned && lane == 0) {
     if (is_isolated) atomicCAS(labels + node, int(GS_UNDECIDED), int(GS_ISOLATED));
     n.next[node] = takes_part && !is_isolated ? first : int(GS_IGNORED);
+    n.missing[node] = 1 + int(members);
   }
-  gs_append(owned && lane == 0 && takes_part && !is_isolated && first == node, node, n.candidates,
-            counters + GS_CANDIDATES);
+}
+
+// The first roots. All lanes of a warp take part.
+template <class Index>
+GS_KERNEL_OF(GS_SET_THREADS) list_roots(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
+                                        int *lists, unsigned *counters, unsigned most) {
+  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most);
+  gs_become_next(n, gs_thread() < num_nodes ? n.next[gs_thread()] : int(GS_NONE));
 }
 
 template <class Index, int WIDTH>
-GS_KERNEL_OF(GS_SET_THREADS) choose_roots(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
-                                          int *lists, unsigned *counters, unsigned most, int fewest) {
-  gs_choose_roots<Index, WIDTH>(gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most), fewest);
+GS_KERNEL_OF(GS_SET_THREADS) label_neighbours(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
+                                              int *lists, unsigned *counters, unsigned most, int fewest) {
+  gs_label_neighbours<Index, WIDTH>(gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most), fewest);
 }
 
 template <class Index, int WIDTH>
@@ -241,9 +265,9 @@ template <class Index, int WIDTH, int HASHED>
 GS_KERNEL_OF(GS_SMALL_THREADS) all_generations(long long num_nodes, const Index *indptr, const Index *indices,
                                                int *labels, int *lists, unsigned *counters, unsigned most, int fewest) {
   const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most);
-  while (gs_fresh(counters + GS_CANDIDATES) && gs_fresh(counters + GS_GENERATION) < most) {
+  while (gs_fresh(counters + GS_ROOTS) && gs_fresh(counters + GS_GENERATION) < most) {
     __syncthreads();  // because the counters change below
-    gs_choose_roots<Index, WIDTH>(n, fewest);
+    gs_label_neighbours<Index, WIDTH>(n, fewest);
     __syncthreads();
     gs_reach_out<Index, WIDTH>(n);
     __syncthreads();

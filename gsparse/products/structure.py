@@ -23,7 +23,7 @@ from gsparse.formats.registry import REGISTRY
 from gsparse.formats.row_pattern import MAX_PATTERNS, Patterns, PatternStats
 from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.contract import Survey
+from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
 from gsparse.products.dictionary import Dictionary, find_dictionary
 

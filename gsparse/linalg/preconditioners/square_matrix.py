@@ -149,7 +149,7 @@ class SquareMatrix:
         return self._is_hermitian_within(float(np.sqrt(np.finfo(self.dtype).eps)))
 
     def equals_adjoint(self, tolerance: float = 0.0) -> bool:
-        """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.contract`. Synchronizes."""
+        """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.set_up`. Synchronizes."""
         is_complex = self.dtype.kind == "c"
         return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, is_complex, tolerance))
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device, alias_of
 from gsparse.device.dtypes import HOST_ONLY, Array
-from gsparse.device.locks import make_lock
+from gsparse.device.locks import lock_of_instance
 
 __all__ = ["ArrayPair", "held_elsewhere"]
 
@@ -57,6 +57,8 @@ class ArrayPair:
         How often the host copy was lent, or the array replaced by another one.
     """
 
+    _lock = lock_of_instance()
+
     def __init__(
         self,
         device: Device,
@@ -73,7 +75,6 @@ class ArrayPair:
         self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
         self.loans = 0
-        self._lock = make_lock()
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -20,7 +20,8 @@ from gsparse.device.dtypes import Array, compute_dtype, storage_dtype
 from gsparse.device.interchange import as_own_array
 from gsparse.errors import DtypeError
 from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
-from gsparse.products.prepared import ColumnsProduct, PreparedMatrix, Product
+from gsparse.products.building import ColumnsProduct, Product
+from gsparse.products.prepared import PreparedMatrix
 
 __all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "result_dtype", "spmm", "spmv"]
 

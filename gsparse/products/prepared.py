@@ -225,7 +225,7 @@ class PreparedMatrix:
 
     def _set_product(self, product: Product, types: Types) -> None:
         self._formats.products[types] = product
-        if self._is_plain(types):
+        if types == 2 * (self.csr.dtype,):
             self.plain_product = product
 
     def columns(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> ColumnsProduct:
@@ -236,7 +236,7 @@ class PreparedMatrix:
             make = partial(self._retry_with_csr, partial(self._build_columns, *types))
             with formats.lock:
                 product = formats.find_or_make(formats.columns, types, make)
-                if self._is_plain(types):
+                if types == 2 * (self.csr.dtype,):
                     self.plain_columns = product
         return product
 
@@ -265,9 +265,6 @@ class PreparedMatrix:
             entries = Entries(self.structure, values_as(self.csr, storage), compute, self._planner.encoding)
             self._formats.entries[storage, compute] = entries
         return entries
-
-    def _is_plain(self, types: Types) -> bool:
-        return types == (self.csr.dtype, self.csr.dtype)
 
     # ------------------------------------------------------------------------------------------------------- the cache
 

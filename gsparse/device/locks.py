@@ -52,6 +52,10 @@ def make_lock() -> Any:
     return lock
 
 
+# Is held for the microseconds in which a value of `made_once` is made.
+_making = make_lock()
+
+
 class made_once(Generic[_Value]):  # noqa: N801  (a decorator, like `cached_property`)
     """A property that is computed at its first use. All threads get the same object, also those that use it first.
 
@@ -62,12 +66,18 @@ class made_once(Generic[_Value]):  # noqa: N801  (a decorator, like `cached_prop
         self._make, self.__doc__ = make, make.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        self._name, self._second_name = name, f"{name}_made_once"
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        # From now on, Python finds the value in the instance, and does not call this method.
-        value: _Value = instance.__dict__.setdefault(self._name, self._make(instance))
-        return value
+        with _making:
+            # Another thread may have made it since Python looked for it in the instance. The second name tells, because
+            # `instance.__dict__` would make every later access to an attribute of the instance slower.
+            made: _Value | None = getattr(instance, self._second_name, None)
+            if made is None:
+                made = self._make(instance)
+                setattr(instance, self._second_name, made)
+                setattr(instance, self._name, made)  # From now on, Python finds it without calling this method.
+        return made
 
 
 def lock_of_instance() -> made_once[Any]:

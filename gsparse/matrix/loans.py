@@ -23,9 +23,10 @@ from weakref import getweakrefcount
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.base import Device, alias_of
+from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.device.locks import lock_of_instance
+from gsparse.device.memory import alias_of
 
 __all__ = ["ArrayPair", "held_elsewhere"]
 
@@ -223,7 +224,7 @@ class ArrayPair:
 
 
 def _memory(alias: npt.NDArray[Any]) -> Any:
-    """Return the host array that an array is an alias of (`gsparse.device.base.alias_of`); None for any other array."""
+    """Return the host array of which an array is an alias (`gsparse.device.memory.alias_of`), or None."""
     return getattr(alias.base, "owner", None)
 
 

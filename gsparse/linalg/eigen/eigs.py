@@ -51,7 +51,7 @@ class _Options:
     tol: float
 
 
-@register("eigensolver", vectors=(1,))
+@register("eigensolver", vectors=(1,), start="v0")
 def eigs(
     A: Any,
     k: int = 6,

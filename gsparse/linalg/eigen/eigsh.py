@@ -50,7 +50,7 @@ class _Options:
     tol: float
 
 
-@register("eigensolver", vectors=(1,))
+@register("eigensolver", vectors=(1,), start="v0")
 def eigsh(
     A: Any,
     k: int = 6,

@@ -9,6 +9,7 @@ Read the files in this order:
    `options` holds the user's options, and `checks` refuses invalid arrays.
 3. `storage`: how each format would store the matrix, and the arrays of the chosen format.
 4. `structure`: everything that depends on the row pointers and columns alone. Matrices with other values share it.
+   Its slices are in `sliced_rows`, and its row patterns in `repeated_rows`.
 5. `dictionary`: the distinct keys among many, for values and for rows that repeat.
 6. `tuning`: the choice by measured times (`tune=`).
 """

@@ -1,7 +1,7 @@
 """Measure what each storage format costs on this machine, and fit the constants of the prediction to it.
 
     python asv_bench/fit_costs.py measure TIMES.json [NAME ...]   times of every format in every encoding
-    python asv_bench/fit_costs.py fit TIMES.json [...]            constants for `costs` of each format (KernelModel)
+    python asv_bench/fit_costs.py fit TIMES.json [...]            constants for gsparse/formats/measured_costs.py
     python asv_bench/fit_costs.py choose TIMES.json [...]         how good the choices of today's constants are
 
 A matrix is stored in each format four times: with columns and values compressed, only columns, only values, neither.
@@ -20,6 +20,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,19 +86,29 @@ def shortest(samplers: dict[int, Sampler]) -> dict[int, float]:
     return {number: min(samples) for number, samples in times.items()}
 
 
+@contextmanager
+def num_threads(count: int) -> Iterator[None]:
+    """Let products use this number of threads of the host within the block."""
+    before = gsparse.get_num_threads()
+    gsparse.set_num_threads(count)
+    try:
+        yield
+    finally:
+        gsparse.set_num_threads(before)
+
+
 def measure(loaded: Any, threads: tuple[int, ...], clock: GpuClock | None) -> Iterator[dict[str, Any]]:
     """Yield a row for each storage and number of threads."""
     device = loaded.device
     model = MACHINE_MODELS[device.kind]
     prepared = [(A, c, device.xp.empty(loaded.shape[0], loaded.dtype)) for A, c in storages_of(loaded)]
     for count in threads:
-        if clock is None:
-            gsparse.set_num_threads(count)
         samplers: dict[int, Sampler] = {}
-        for number, (A, _, y) in enumerate(prepared):
-            launch = partial(A.matvec, loaded.x, out=y)
-            samplers[number] = clock.kernel_sampler(launch) if clock else call_sampler(launch, device.synchronize)
-        times = shortest(samplers)
+        with num_threads(count):
+            for number, (A, _, y) in enumerate(prepared):
+                launch = partial(A.matvec, loaded.x, out=y)
+                samplers[number] = clock.kernel_sampler(launch) if clock else call_sampler(launch, device.synchronize)
+            times = shortest(samplers)
         for number, (A, candidate, _) in enumerate(prepared):
             seconds = times[number]
             storage = candidate.storage

@@ -593,7 +593,7 @@ def test_running_out_of_memory_leaves_everything_usable() -> None:
             A @ x
         assert isinstance(caught.value, MemoryError)
         assert_works(small)
-    assert A._prepared()[0]._products == {}
+    assert A._prepared()[0]._formats.products == {}
     assert A.plan.format == "ellpack"
     with pytest.raises(DeviceMemoryError):
         GpuSparseMatrix(sp.csr_array(np.ones((100, 100))), device=device)

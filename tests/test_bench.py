@@ -54,6 +54,10 @@ from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.cpu import CpuDevice
 from gsparse.device.select import get_device
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "asv_bench"))
+
+import fit_costs
+
 CPU = get_device("cpu")
 QUICK = Settings(CPU, repeats=2, check=True)
 
@@ -833,3 +837,11 @@ def test_the_summary_names_the_best_launch_when_the_plan_is_slower() -> None:
 def test_gpu_peers_name_every_algorithm() -> None:
     names = [peer.what for peer in gpu_peers.library_peers(load(tiny(), CPU, "float64"))]
     assert names[:5] == ["cuSPARSE default", "cuSPARSE CSR_ALG1", "cuSPARSE CSR_ALG2", "cuSPARSE SELL", "CuPy A @ x"]
+
+
+def test_measuring_the_costs_of_formats_leaves_the_number_of_threads_as_it_was() -> None:
+    before = gsparse.get_num_threads()
+    rows = list(fit_costs.measure(load(tiny(), CPU, "float64"), (before + 1, before + 2), None))
+    assert {row["threads"] for row in rows} == {before + 1, before + 2}
+    assert {row["format"] for row in rows} >= {"csr_scalar", "ellpack"}
+    assert gsparse.get_num_threads() == before

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 import gsparse.products.prepared
 from gsparse import GpuSparseMatrix
+from gsparse.device import locks
 from gsparse.device.base import Device
 from gsparse.device.locks import make_lock
 from tests.linalg.problems import laplacian
@@ -145,3 +146,50 @@ def test_kernels_read_no_memory_that_was_lent(device: Device, name: str, rng: np
             assert not np.shares_memory(held, device.download_vector(getattr(used, name))), is_held
         if not is_held:
             del held
+
+
+@pytest.mark.parametrize("kind", ["plan", "product", "columns"])
+def test_of_two_threads_that_need_a_format_first_one_builds_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, double = GpuSparseMatrix(laplacian(5), device="cpu")._prepared()[0], np.dtype(float)
+    asked, results, threads = threading.Event(), [], []
+
+    class Items(dict):
+        """Says when another thread than that of the test has found nothing."""
+
+        def get(self, *args: object) -> object:
+            if threading.current_thread() is not threading.main_thread():
+                asked.set()
+            return super().get(*args)
+
+    items = kind if kind == "columns" else f"{kind}s"
+    setattr(prepared._formats, items, Items())
+    make = f"_{'make_plan' if kind == 'plan' else 'build' if kind == 'product' else 'build_columns'}"
+    original, calls = getattr(type(prepared), make), []
+
+    def use() -> None:
+        results.append(getattr(prepared, kind)(double, double))
+
+    def slow(self: object, *args: object) -> object:
+        calls.append(args)
+        if len(calls) == 1:
+            threads.append(threading.Thread(target=use))
+            threads[0].start()
+            assert asked.wait(60)
+        return original(self, *args)
+
+    monkeypatch.setattr(type(prepared), make, slow)
+    use()
+    threads[0].join()
+    assert len(calls) == 1
+    assert results[0] is results[1]
+
+
+def test_only_matrices_that_are_used_register_locks_for_forks() -> None:
+    A = GpuSparseMatrix(laplacian(5), device="cpu")
+    A * 2.0  # Now A has the locks that this operation needs.
+    before = len(locks._locks)
+    results = [A * 2.0 for _ in range(10)]
+    assert len(locks._locks) == before
+    for result in results:
+        result @ np.ones(25)
+    assert before < len(locks._locks) <= before + 20

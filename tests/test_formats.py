@@ -256,3 +256,11 @@ def test_values_describe_their_encoding_and_their_size_elsewhere() -> None:
     assert TABLE.rearranged(lambda codes: codes[:3]).codes.size == 3
     assert TABLE.rearranged(lambda codes: codes[:3]).table is TABLE.table
     assert EQUAL.rearranged(lambda codes: codes[:3]) is EQUAL
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-3, 0), (-2, 1), (-1, 2), (0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0), (-7, 0), (9, 0)]
+)
+def test_a_diagonal_has_the_elements_that_numpy_finds(offset: int, size: int) -> None:
+    csr = Csr((3, 5), INDPTR, INDICES, DATA)
+    assert csr.diagonal_size(offset) == size == np.diagonal(np.empty((3, 5)), offset).size

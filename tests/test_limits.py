@@ -23,7 +23,7 @@ from gsparse.bench.problems import stencil
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
 from gsparse.formats.registry import REGISTRY, names_of
-from gsparse.products import prepared as operand
+from gsparse.products import planning as operand
 from gsparse.products import storage as build
 from tests.conftest import make_device
 from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values

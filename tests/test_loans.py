@@ -964,3 +964,17 @@ def test_no_sequence_of_writes_loans_and_views_gives_a_stale_product(name: str, 
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=limits)
+
+
+def test_a_matrix_on_loan_keeps_the_options_of_its_user() -> None:
+    A = GpuSparseMatrix(sp.eye_array(100, format="csr"), device="cpu", expected_products=70)
+    data = A.data
+    assert A @ np.ones(100) is not None
+    prepared = A._prepared()[0]
+    assert prepared.on_loan
+    assert prepared.options.expected_products == 70
+    assert "ranked over 1 products" in A.plan.reason
+    del data
+    assert A @ np.ones(100) is not None
+    assert not A._prepared()[0].on_loan
+    assert "ranked over 70 products" in A.plan.reason

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
+from gsparse.device.select import get_device
 from gsparse.errors import FormatError
 from gsparse.formats import FORMATS
 from gsparse.formats.costs import KernelModel
@@ -422,3 +423,17 @@ def test_terms_that_a_format_does_not_count_cost_nothing() -> None:
     finally:
         unregister("uncounted")
     assert plan.chosen.seconds == 1.0
+
+
+def test_a_matrix_keeps_its_plan_when_the_number_of_threads_changes_until_it_is_released(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    device = get_device("cpu")
+    A = GpuSparseMatrix(sp.random_array((300, 300), density=0.1, rng=rng), device=device)
+    monkeypatch.setattr(type(device), "num_threads", 1)
+    plan, before = A.plan, A @ np.ones(300)
+    monkeypatch.setattr(type(device), "num_threads", 8)
+    assert A.plan is plan
+    np.testing.assert_array_equal(A @ np.ones(300), before)
+    A.release()
+    assert A.plan.chosen.seconds < plan.chosen.seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import tomllib
@@ -225,3 +226,15 @@ def test_pages_agree_on_which_formats_are_refused() -> None:
         assert f"``row_pattern`` stores {limit} distinct rows" in text
         assert "A format that can store the matrix is accepted, also if its products are slow." in text
     assert f"stores each distinct pattern once, {limit} of them" in USER_PAGES["docs/glossary.rst"]
+
+
+def test_no_source_file_and_no_class_is_larger_than_contributing_allows() -> None:
+    assert "a file at most 400" in CONTRIBUTING
+    assert "a class at most 25 methods" in CONTRIBUTING
+    files = sorted((ROOT / "gsparse").rglob("*.py"))
+    assert [path.name for path in files if len(path.read_text().splitlines()) > 400] == []
+    classes = [
+        node for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+    methods = {node.name: sum(isinstance(part, ast.FunctionDef) for part in node.body) for node in classes}
+    assert {name: count for name, count in methods.items() if count > 25} == {}

@@ -245,7 +245,7 @@ def test_concurrent_threads_tune_a_matrix_once(
 ) -> None:
     Clock(device, monkeypatch, [1e-5, 2e-5])
     remembered: list[Any] = []
-    monkeypatch.setattr("gsparse.products.prepared.remember", lambda key, times: remembered.append(times))
+    monkeypatch.setattr("gsparse.products.building.remember", lambda key, times: remembered.append(times))
     A, vectors = (
         GpuSparseMatrix(S, device=device, tune="lazy"),
         [random_values(rng, S.shape[1], float) for _ in range(40)],

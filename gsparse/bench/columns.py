@@ -14,9 +14,9 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, RowPattern
 from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.expressions import loads_choices
 from gsparse.kernels.gpu.spmm import panel_of
+from gsparse.kernels.set_up import Survey
 
 __all__ = ["LAYOUTS", "column_peers", "launches", "with_columns"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.gpu import on_stream
+from gsparse.device.gpu_streams import on_stream
 
 __all__ = ["GpuClock", "Sampler", "call_sampler", "cpu_copy_bandwidth", "medians", "peak_bytes", "seconds_of_call"]
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COMPUTE_DTYPES", "HOST_ONLY", "INDEX_DTYPES", "Array", "compute_dtype", "storage_dtype"]
+from gsparse.errors import DtypeError
+
+__all__ = ["COMPUTE_DTYPES", "HOST_ONLY", "INDEX_DTYPES", "Array", "compute_dtype", "result_dtype", "storage_dtype"]
 
 # A NumPy or CuPy array. CuPy ships no type stubs and may be absent, so the two cannot be told apart statically.
 Array = Any
@@ -21,6 +23,31 @@ COMPUTE_DTYPES: tuple[np.dtype[Any], ...] = tuple(
 # Type codes of extended precision, real and complex. No device can compute in it, so such arrays stay on the host.
 HOST_ONLY = "gG"
 INDEX_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, beta: Any = 0) -> np.dtype[Any]:
+    """Return the dtype of a product by the promotion rules of NumPy, with float32 in place of float16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> result_dtype(np.dtype("int8"), np.dtype("float32"))
+    dtype('float32')
+    """
+    # The integers 0 and 1 are left out, because they would promote booleans.
+    scalars = [s for s in (alpha, beta) if not (type(s) is int and s in (0, 1))]
+    try:
+        dtype = np.result_type(matrix, vector, *scalars)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "biufc":
+        raise DtypeError(
+            f"a product needs numbers, got a matrix of {matrix} and a vector of {vector}: use astype(float)"
+        )
+    if dtype.kind in "iu":
+        for scalar in scalars:
+            dtype.type(scalar)  # Raises NumPy's OverflowError if the scalar does not fit.
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 @cache

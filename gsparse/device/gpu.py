@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.base import NO_CONTEXT, NUM_TIMINGS, Device, Wait
+from gsparse.device.base import Device
 from gsparse.device.compilation import compile_kernel
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.gpu_streams import GpuStreams
 from gsparse.device.launching import DriverKernel, bind_call, driver_launch
+from gsparse.device.memory import Wait
 from gsparse.device.staging import Staging
+from gsparse.device.streams import NO_CONTEXT
 from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
 
-__all__ = ["GpuDevice", "gpu_device", "on_stream"]
-
-# Number of products in the CUDA graph that one timing launches.
-_PRODUCTS_PER_GRAPH = 10
+__all__ = ["GpuDevice", "gpu_device"]
 
 
-@contextmanager
-def on_stream(cupy: Any, stream: Any) -> Iterator[None]:
-    """Make a stream the current one within the block, and restore the stream that was current before.
-
-    CuPy's own ``with stream:`` restores the stream of the enclosing ``with`` block, and so forgets a stream that the
-    caller chose with ``stream.use()``. It is used here nevertheless: CuPy itself uses ``with`` blocks (to copy strided
-    arrays to the host), and these must restore `stream`.
-    """
-    caller = cupy.cuda.get_current_stream()
-    try:
-        with stream:
-            yield
-    finally:
-        caller.use()
-
-
-class GpuDevice(Device):  # on GPUs only
+class GpuDevice(GpuStreams, Device):  # on GPUs only
     """One GPU, used through CuPy: CUDA on NVIDIA, HIP on AMD (where each GCD is a GPU).
 
     Parameters
@@ -57,6 +40,7 @@ class GpuDevice(Device):  # on GPUs only
         count = cupy.cuda.runtime.getDeviceCount()
         if not 0 <= index < count:
             raise DeviceError(f"'gpu:{index}' was asked for, CuPy sees {count} GPU(s): use gpu:0 to gpu:{count - 1}")
+        super().__init__(cupy)
         self.index = index
         self.name = f"gpu:{index}"
         self.xp = cupy
@@ -67,9 +51,6 @@ class GpuDevice(Device):  # on GPUs only
         self.description = properties["name"].decode()
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
-        # The default streams have small numbers instead of addresses. The largest number stands for the per-thread
-        # default stream: every thread has its own, and all have this number.
-        self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
         self._out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._kernels: dict[tuple[str, str], Callable[..., None]] = {}
         self._launch = driver_launch(cupy)
@@ -183,78 +164,11 @@ class GpuDevice(Device):  # on GPUs only
     def memory_guard(self) -> AbstractContextManager[Any]:
         return _MemoryGuard(self)
 
-    def synchronize(self) -> None:
-        self.xp.cuda.get_current_stream().synchronize()  # synchronizes
-
     def identity(self) -> str:
         runtime = self.xp.cuda.runtime
         return (
             f"{self.description} {runtime.driverGetVersion()} {runtime.runtimeGetVersion()} CuPy {self.xp.__version__}"
         )
-
-    def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
-        begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
-        begin.record()
-        call()
-        end.record()
-        return lambda: 1e-3 * self.xp.cuda.get_elapsed_time(begin, end) if end.done else None
-
-    def timings_of(self, call: Callable[[], None]) -> list[float]:
-        # The products are launched from a CUDA graph. Launched one by one, every small product would take as long as
-        # its launch.
-        self.synchronize()  # synchronizes
-        stream = self.xp.cuda.Stream(non_blocking=True)
-        with on_stream(self.xp, stream):
-            call()
-            stream.begin_capture()
-            for _ in range(_PRODUCTS_PER_GRAPH):
-                call()
-            graph = stream.end_capture()
-            timings = []
-            for _ in range(NUM_TIMINGS):
-                seconds = self.timed(lambda: graph.launch(stream))
-                stream.synchronize()  # synchronizes
-                timings.append((seconds() or 0.0) / _PRODUCTS_PER_GRAPH)
-        return timings
-
-    def is_capturing(self) -> bool:
-        stream = self.xp.cuda.get_current_stream()
-        return bool(stream.ptr and stream.is_capturing())  # The default stream, 0, never captures.
-
-    def stream_key(self) -> Hashable:
-        stream = self._current_stream()
-        pointer: int = stream.ptr
-        if pointer <= self._per_thread_stream:
-            return (threading.get_ident(), pointer) if pointer == self._per_thread_stream else pointer
-        # A captured launch runs whenever its graph is launched, at the same time as any other work. A new object as the
-        # key says that nothing else runs in order with it.
-        return object() if stream.is_capturing() else pointer
-
-    @contextmanager
-    def outside_capture(self) -> Iterator[None]:
-        stream = self.xp.cuda.Stream(non_blocking=True)
-        with on_stream(self.xp, stream):
-            yield
-            stream.synchronize()  # synchronizes
-
-    @contextmanager
-    def own_stream(self) -> Iterator[None]:
-        caller, stream = self.xp.cuda.get_current_stream(), self.xp.cuda.Stream(non_blocking=True)
-        with on_stream(self.xp, stream):
-            stream.wait_event(caller.record())
-            try:
-                yield
-            finally:
-                caller.wait_event(stream.record())
-
-    def capture(self, call: Callable[[], None]) -> Callable[[], None]:
-        stream = self.xp.cuda.get_current_stream()
-        stream.begin_capture()
-        try:
-            call()
-        finally:
-            graph = stream.end_capture()
-        return lambda: graph.launch(stream)
 
     def read_async(self, array: Array, wait: Wait | None = None) -> Callable[[], npt.NDArray[Any]]:
         memory = self.xp.cuda.alloc_pinned_memory(array.nbytes)

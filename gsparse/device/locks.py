@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import ref
 
-__all__ = ["make_lock"]
+__all__ = ["lock_of_instance", "made_once", "make_lock"]
 
+_Value = TypeVar("_Value")
 _RLock: Any = type(threading.RLock())
 
 
@@ -49,6 +50,42 @@ def make_lock() -> Any:
     lock = _Lock()
     _locks.add(ref(lock, _locks.discard))
     return lock
+
+
+# Is held for the microseconds in which a value of `made_once` is made.
+_making = make_lock()
+
+
+class made_once(Generic[_Value]):  # noqa: N801  (a decorator, like `cached_property`)
+    """A property that is computed at its first use. All threads get the same object, also those that use it first.
+
+    `functools.cached_property` may return different objects to threads that use it first at the same time.
+    """
+
+    def __init__(self, make: Callable[[Any], _Value]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._second_name = name, f"{name}_made_once"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _Value:
+        with _making:
+            # Another thread may have made it since Python looked for it in the instance. The second name tells, because
+            # `instance.__dict__` would make every later access to an attribute of the instance slower.
+            made: _Value | None = getattr(instance, self._second_name, None)
+            if made is None:
+                made = self._make(instance)
+                setattr(instance, self._second_name, made)
+                setattr(instance, self._name, made)  # From now on, Python finds it without calling this method.
+        return made
+
+
+def lock_of_instance() -> made_once[Any]:
+    """Return a lock for each instance of a class, as an attribute of the class.
+
+    The lock is made when it is first needed, because making one takes 1 µs, and most matrices never need one.
+    """
+    return made_once(lambda instance: make_lock())
 
 
 def _locks_of_properties() -> Iterator[Any]:

@@ -209,7 +209,9 @@ def get_num_threads() -> int:
 def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that one product may use, in the whole process.
 
-    Results do not depend on this number, not even in the last bit. `threadpoolctl.threadpool_limits` sets it too.
+    `threadpoolctl.threadpool_limits` sets it too. The results of a kernel do not depend on this number, not even in the
+    last bit. A matrix chooses its format for the number of threads at its first product, and keeps that format, so that
+    its products have the same bits from then on. ``A.release()`` lets it choose again.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ Read the files in this order:
 
 1. `row_stats`: statistics of the row lengths, and `launch`: how a kernel is launched. Both are plain data.
 2. `entries`: how columns and values are encoded.
-3. `costs`: the model that predicts the time of a product.
+3. `costs`: the model that predicts the time of a product, and `measured_costs`: its constants for each format.
 4. `registry`: what a storage format has to provide.
 5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_pattern`.
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.costs import MICROSECOND, KernelModel, num_chunks, num_rounds
+from gsparse.formats.costs import num_chunks, num_rounds
 from gsparse.formats.csr import Csr, LongRows
 from gsparse.formats.entries import Columns, Values
 from gsparse.formats.launch import Launch
+from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
@@ -218,30 +219,5 @@ BLOCKED_ELLPACK = StorageFormat(
     build=_build,
     pieces=("slices", "slice_columns"),
     terms=_terms,
-    costs={
-        "gpu": KernelModel(
-            fixed=2.45 * MICROSECOND,
-            byte=9.61e-14,
-            stream=1.33e-13,
-            step=0.166 * MICROSECOND,
-            chunk=7.23e-10,
-            sorted=5.43e-12,
-            coded=4.38e-13,
-            narrow=3.86e-13,
-            table=2.88e-12,
-            setup=8.0,
-        ),
-        "cpu": KernelModel(
-            fixed=9.13 * MICROSECOND,
-            byte=9.7e-12,
-            stream=7.61e-11,
-            position=2.26e-10,
-            row=4.15e-10,
-            stride=1.19e-11,
-            sorted=3.75e-09,
-            coded=2.91e-10,
-            narrow=1.61e-10,
-            setup=20.0,
-        ),
-    },
+    costs=MEASURED_COSTS["blocked_ellpack"],
 )

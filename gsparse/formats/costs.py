@@ -1,22 +1,6 @@
 """The model of the time of one product: a sum of terms, each of which is a measured constant times a count.
 
-The constants of each format are in the format's own file, one `KernelModel` for each kind of device. They were
-measured as follows.
-
-All formats were timed in all encodings (``python asv_bench/fit_costs.py measure``), and the constants were fitted to
-these times (``fit_costs.py fit``): non-negative least squares of relative errors, in which a format far from the best
-one of its matrix counts little, and then small changes that let the choices lose less time. The additional cost of the
-gathers from x is the same for all formats, and the model has no term for it.
-
-GPU
-    One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 real matrices and 13
-    model problems. The choices are within 5 % of the best storage in 191 of 216 cases, and in 66 of 72 for assembled
-    matrices.
-CPU
-    Two cores of an AMD EPYC (Zen 4) and of an Intel Xeon, each with one and two threads, float64: the assembled
-    matrices, seven real matrices and six model problems. `stream` of row_pattern is set by hand to that of the other
-    formats. The choices are within 5 % of the best storage in 121 of 166 cases; the times of the first machine vary by
-    that much.
+The constants of the built-in formats are in `gsparse.formats.measured_costs`.
 """
 
 from __future__ import annotations

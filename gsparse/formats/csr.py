@@ -10,9 +10,10 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.costs import LOADS_PER_ROUND, MICROSECOND, SCALAR_LENGTH, KernelModel, num_chunks, num_rounds
+from gsparse.formats.costs import LOADS_PER_ROUND, SCALAR_LENGTH, num_chunks, num_rounds
 from gsparse.formats.entries import Columns, Values
 from gsparse.formats.launch import Launch
+from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats, share_above
 
@@ -345,29 +346,7 @@ CSR_SCALAR = StorageFormat(
     build=_build(lambda structure: structure.csr_long_rows(structure.scalar_length)),
     pieces=("csr_columns", "csr_long_rows_by_limit"),
     terms=_scalar_terms,
-    costs={
-        "gpu": KernelModel(
-            fixed=1.81 * MICROSECOND,
-            byte=4.44e-14,
-            stream=1.61e-13,
-            row=5.7e-12,
-            step=0.299 * MICROSECOND,
-            stride=3.42e-14,
-            chunk=1.06e-10,
-            coded=1.12e-13,
-            narrow=5.32e-13,
-            table=1.24e-12,
-        ),
-        "cpu": KernelModel(
-            fixed=5.91 * MICROSECOND,
-            byte=1.33e-11,
-            stream=6.54e-11,
-            position=3.95e-10,
-            row=7.55e-10,
-            coded=1.51e-10,
-            table=1.55e-10,
-        ),
-    },
+    costs=MEASURED_COSTS["csr_scalar"],
 )
 
 CSR_VECTOR = replace(
@@ -376,31 +355,7 @@ CSR_VECTOR = replace(
     schedule="vector",
     build=_build(lambda structure: structure.csr_long_rows(structure.vector_length)),
     terms=_vector_terms,
-    costs={
-        "gpu": KernelModel(
-            fixed=1.85 * MICROSECOND,
-            byte=6.1e-14,
-            stream=1.81e-13,
-            row=5.59e-12,
-            step=0.567 * MICROSECOND,
-            stride=4.51e-14,
-            chunk=1.36e-10,
-            coded=6.51e-13,
-            narrow=2.36e-13,
-            table=6.44e-13,
-        ),
-        "cpu": KernelModel(
-            fixed=6.42 * MICROSECOND,
-            byte=1.13e-11,
-            stream=5.57e-11,
-            position=2.49e-10,
-            row=2.23e-09,
-            stride=5.48e-12,
-            chunk=1.2e-08,
-            coded=1.9e-10,
-            table=4.73e-11,
-        ),
-    },
+    costs=MEASURED_COSTS["csr_vector"],
 )
 
 CSR_ADAPTIVE = replace(
@@ -413,30 +368,7 @@ CSR_ADAPTIVE = replace(
     build=_build(lambda structure: structure.row_blocks),
     pieces=("csr_columns", "row_blocks"),
     terms=_adaptive_terms,
-    costs={
-        "gpu": KernelModel(
-            fixed=3.98 * MICROSECOND,
-            byte=3.84e-14,
-            stream=3.19e-13,
-            position=1.15e-12,
-            row=1.4e-12,
-            stride=1.05e-13,
-            coded=6.67e-13,
-            narrow=6.53e-13,
-            table=3e-12,
-            setup=20.0,
-        ),
-        "cpu": KernelModel(
-            fixed=9.92 * MICROSECOND,
-            byte=1.28e-11,
-            stream=6.02e-11,
-            position=3.62e-10,
-            row=9.03e-10,
-            coded=2.48e-10,
-            table=1.57e-10,
-            setup=2.0,
-        ),
-    },
+    costs=MEASURED_COSTS["csr_adaptive"],
 )
 
 CSR_SPLIT = replace(
@@ -446,29 +378,5 @@ CSR_SPLIT = replace(
     build=_build(lambda structure: structure.tiles),
     pieces=("csr_columns", "tiles"),
     terms=_split_terms,
-    costs={
-        "gpu": KernelModel(
-            fixed=5.87 * MICROSECOND,
-            byte=9.95e-14,
-            stream=2.64e-13,
-            position=2.08e-12,
-            row=8.44e-12,
-            stride=4.71e-14,
-            coded=6.64e-13,
-            narrow=7.25e-13,
-            table=3.34e-12,
-            setup=20.0,
-        ),
-        "cpu": KernelModel(
-            fixed=8.38 * MICROSECOND,
-            byte=1.02e-11,
-            stream=5.87e-11,
-            position=3.26e-10,
-            row=1.41e-09,
-            stride=6.12e-12,
-            coded=2.07e-10,
-            table=4.35e-10,
-            setup=2.0,
-        ),
-    },
+    costs=MEASURED_COSTS["csr_split"],
 )

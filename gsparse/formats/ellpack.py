@@ -10,9 +10,9 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats.blocked_ellpack import SliceStats, fits_slices
-from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Columns, Values
+from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
 
@@ -144,29 +144,5 @@ ELLPACK = StorageFormat(
     describe=_describe,
     build=_build,
     pieces=("ellpack_columns",),
-    costs={
-        "gpu": KernelModel(
-            fixed=1.71 * MICROSECOND,
-            byte=4.96e-14,
-            stream=1.67e-13,
-            row=3.1e-12,
-            step=0.344 * MICROSECOND,
-            coded=2.32e-13,
-            narrow=3.95e-13,
-            table=9.1e-13,
-            setup=6.0,
-        ),
-        "cpu": KernelModel(
-            fixed=6.38 * MICROSECOND,
-            byte=1.7e-11,
-            stream=5.71e-11,
-            position=2.93e-10,
-            row=1.9e-10,
-            stride=7.72e-12,
-            coded=2.98e-10,
-            narrow=1.75e-10,
-            table=2.81e-10,
-            setup=20.0,
-        ),
-    },
+    costs=MEASURED_COSTS["ellpack"],
 )

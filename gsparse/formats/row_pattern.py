@@ -11,9 +11,9 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 from gsparse.formats.blocked_ellpack import Slices
-from gsparse.formats.costs import MICROSECOND, KernelModel
 from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Values
+from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
@@ -237,27 +237,5 @@ ROW_PATTERN = StorageFormat(
     build=_build,
     pieces=("patterns", "natural_slices"),
     only_compressed=True,
-    costs={
-        "gpu": KernelModel(
-            fixed=2 * MICROSECOND,
-            byte=4.15e-14,
-            stream=1.44e-13,
-            position=2.39e-13,
-            row=2.59e-12,
-            step=0.278 * MICROSECOND,
-            coded=6.58e-13,
-            table=3.34e-13,
-            setup=20.0,
-        ),
-        "cpu": KernelModel(
-            fixed=7.93 * MICROSECOND,
-            byte=1.08e-11,
-            stream=6e-11,
-            position=1.82e-10,
-            stride=4.96e-12,
-            coded=7.72e-10,
-            run_entry=1.11e-09,
-            setup=60.0,
-        ),
-    },
+    costs=MEASURED_COSTS["row_pattern"],
 )

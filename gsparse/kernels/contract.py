@@ -11,24 +11,22 @@ Common to all kernels
 - Index arrays are int32 or int64, one dtype for `indptr` and `indices`.
 - A *run* is ``device.lanes`` consecutive positions, and a slice of blocked ELLPACK has ``device.lanes`` rows.
 
-The contracts of larger pieces have files of their own: sparse algebra (`gsparse.kernels.algebra`), relaxation
-(`gsparse.kernels.relaxation`), the set-up of multigrid (`gsparse.kernels.aggregation`), the language of solver steps
-(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
-(`gsparse.kernels.decomposition`).
+The contracts of larger pieces have files of their own: the set-up of storage formats (`gsparse.kernels.set_up`),
+sparse algebra (`gsparse.kernels.algebra`), relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid
+(`gsparse.kernels.aggregation`), the language of solver steps (`gsparse.kernels.steps`), Arnoldi's process for GMRES
+(`gsparse.kernels.basis`) and Krylov decompositions (`gsparse.kernels.decomposition`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Columns, Csr, Levels, LongRows, RowBlocks, RowPattern, Slices, Tiles
+from gsparse.formats import Csr, Levels, RowPattern
 from gsparse.formats.launch import Launch, Panel, PanelLaunch
 from gsparse.kernels.aggregation import AggregationKernels
 from gsparse.kernels.algebra import AlgebraKernels, EntryKernels
@@ -36,6 +34,7 @@ from gsparse.kernels.basis import Arnoldi
 from gsparse.kernels.calls import Call
 from gsparse.kernels.decomposition import Decomposition
 from gsparse.kernels.relaxation import RelaxationKernels
+from gsparse.kernels.set_up import SetUpKernels, Survey
 from gsparse.kernels.steps import Program, Step, StepState
 
 __all__ = [
@@ -47,13 +46,10 @@ __all__ = [
     "Multiply",
     "MultiplyColumns",
     "ProductKernels",
-    "SetUpKernels",
     "SolverKernels",
-    "Survey",
     "TriangularKernels",
 ]
 
-HostArray = npt.NDArray[Any]
 DType = np.dtype[Any]
 ChoosePanelLaunch = Callable[[Panel], PanelLaunch]
 
@@ -126,181 +122,6 @@ class ProductKernels(Protocol):
         be a `RowPattern` whose patterns hold the values. `choose` returns the launch for the layout of an X, and
         `survey` is that of this matrix; the CPU uses neither.
         """
-        ...
-
-
-# ---------------------------------------------------------------------------- set-up
-
-
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """Statistics of a matrix's row pointers and columns; 0 where there is nothing to count.
-
-    Attributes
-    ----------
-    min_length, max_length, num_empty, sum_squares : int
-        Of the rows' lengths: the least, the greatest, how many are 0, the sum of their squares.
-    blocked_stored, split_stored : int
-        Positions of slices in natural order; the same without rows longer than `LONG_LENGTH`.
-    num_long, long_entries : int
-        Rows longer than that, and their entries.
-    first, last, num_falls : int
-        First and last row pointer, and how many row pointers are less than the one before them.
-    min_column, max_column : int
-        Of the entries up to the last row pointer, or of all entries where there are fewer.
-    num_unsorted : int
-        Entries whose column is not greater than that of the entry before them in the same row.
-    run_span : int
-        The largest distance between two columns of one run in CSR order, where it was asked for.
-    counts : object
-        Private data of the backend, which it reads in later set-up steps.
-    """
-
-    min_length: int
-    max_length: int
-    num_empty: int
-    sum_squares: int
-    blocked_stored: int
-    split_stored: int
-    num_long: int
-    long_entries: int
-    first: int
-    last: int
-    num_falls: int
-    min_column: int
-    max_column: int
-    num_unsorted: int
-    run_span: int
-    counts: Any = None
-
-    def describes(self, num_cols: int, room: int) -> bool:
-        """Return whether the arrays are a valid CSR structure.
-
-        Parameters
-        ----------
-        num_cols : int
-            Columns of the matrix.
-        room : int
-            Entries that the arrays can hold.
-        """
-        columns_fit = not self.last or (self.min_column >= 0 and self.max_column < num_cols)
-        return self.first == 0 and not self.num_falls and 0 <= self.last <= room and columns_fit
-
-
-class SetUpKernels(Protocol):
-    """What `gsparse.products` makes storage formats of. Every function returns new arrays, written by kernels."""
-
-    def survey(self, device: Device, indptr: Array, indices: Array, spans: bool) -> Survey:
-        """Return the statistics of row pointers and columns, whatever the arrays hold. Synchronizes.
-
-        `spans` says whether `Survey.run_span` is wanted.
-        """
-        ...
-
-    def long_rows(
-        self, device: Device, indptr: Array, survey: Survey, limit: int, first: int | None = None
-    ) -> tuple[LongRows, int]:
-        """Return the rows longer than `limit`, and the position at which their last run ends.
-
-        Without `first` they stay at their positions in CSR. With it they are to be copied one after the other from
-        position `first` on, each beginning with a whole run. `limit` is one of the backend's constants (with `first`,
-        `LONG_LENGTH`).
-        """
-        ...
-
-    def row_blocks(self, device: Device, indptr: Array, survey: Survey) -> RowBlocks:
-        """Return consecutive rows gathered into blocks of about equal work."""
-        ...
-
-    def tiles(self, device: Device, indptr: Array, survey: Survey) -> Tiles:
-        """Return the merged list of entries and row ends cut into equal tiles."""
-        ...
-
-    def cut_slices(
-        self, device: Device, indptr: Array, survey: Survey, long_length: int, sort: bool
-    ) -> tuple[Array | None, Array, int]:
-        """Return (rows, slice_offsets, number of positions) as in `Slices`.
-
-        Rows longer than `long_length` get no place. `sort` orders the other rows within each `SORTING_SCOPE`
-        consecutive ones by falling length, rows of equal length in order; -1 marks places without a row, at the end.
-        `rows` is None where all rows keep their order. Synchronizes where it sorts.
-        """
-        ...
-
-    def lay_out(self, device: Device, indptr: Array, items: Array, slices: Slices, padding: Any) -> Array:
-        """Return items, one for each entry in CSR order, at the positions of `slices`, and `padding` elsewhere.
-
-        Long rows are included. Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
-        """
-        ...
-
-    def lay_out_ellpack(
-        self, device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any
-    ) -> Array:
-        """Return the same for the column-major positions of `Ellpack`."""
-        ...
-
-    def run_span(self, device: Device, columns: Array, num_cols: int) -> int:
-        """Return the largest distance between the columns of one run, over all runs of positions.
-
-        Padding (negative columns) is not counted. Synchronizes.
-        """
-        ...
-
-    def encode_columns(self, device: Device, columns: Array, dtype: Any) -> Columns:
-        """Return columns as distances of `dtype` from a base for each run; they must fit below the padding code."""
-        ...
-
-    def row_keys(self, device: Device, csr: Csr, values: bool) -> Array:
-        """Return a hash (uint64) of each row's length and offsets, column minus row, and of its values if `values`."""
-        ...
-
-    def distinct_keys(self, device: Device, keys: Array, limit: int) -> tuple[HostArray, npt.NDArray[np.int64]] | None:
-        """Return the distinct keys, rising, and a position of each in `keys`; both on the host.
-
-        `keys` are uint32 or uint64. Returns None where there are more than `limit` distinct keys; `limit` is at most
-        4096. Synchronizes.
-        """
-        ...
-
-    def encode_keys(self, device: Device, keys: Array, table: Array, dtype: Any) -> Array:
-        """Return the position of each key in the sorted `table`, which holds all of them."""
-        ...
-
-    def rows_follow(
-        self, device: Device, csr: Csr, codes: Array, representatives: Array, values: bool
-    ) -> npt.NDArray[np.int32] | None:
-        """Return the lengths of the representative rows if every row is like its own representative, else None.
-
-        Row i is compared with row ``representatives[codes[i]]``: the offsets, and the values if `values` is true.
-        Synchronizes.
-        """
-        ...
-
-    def gather_rows(
-        self, device: Device, csr: Csr, representatives: Array, indptr: Array, num_entries: int, values: bool
-    ) -> tuple[Array, Array | None]:
-        """Return the int32 offsets of the representative rows, row r's at ``indptr[r]``, and their values if asked."""
-        ...
-
-    def survives_halving(self, device: Device, data: Array) -> bool:
-        """Return whether every float64 or complex128 value comes back from half the precision with the same bits.
-
-        That must hold however the values are cast. Synchronizes.
-        """
-        ...
-
-    def is_symmetric(self, device: Device, csr: Csr, hermitian: bool, tolerance: float = 0.0) -> bool:
-        """Return whether a square matrix with rising columns equals its (conjugate) transpose. Synchronizes.
-
-        With a `tolerance` above 0, two values that mirror each other may differ by this fraction of the largest
-        magnitude in either of their rows, and entries that are not stored count as 0. The magnitude of a complex number
-        is the larger of its parts.
-        """
-        ...
-
-    def csr_transpose(self, device: Device, csr: Csr) -> Csr:
-        """Return the transpose. Synchronizes."""
         ...
 
 

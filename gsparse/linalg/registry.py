@@ -38,6 +38,9 @@ class Method:
         Whether a solver, like SciPy's, compares the residual with the norms of A and x instead of the norm of b.
     vectors : tuple of int
         Positions of the distributed vectors in the tuple that a call returns, which for a solver begins with x.
+    start : {"", "v0", "X"}
+        The argument of an eigensolver that ranks can run: a start vector, or a block of them. Other eigensolvers run in
+        the process of the user, also for a distributed matrix.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Method:
     least_squares: bool = False
     relative_to_matrix: bool = False
     vectors: tuple[int, ...] = (0,)
+    start: str = ""
 
 
 # Every registered method by its name, in the order in which `gsparse.linalg` imports them.

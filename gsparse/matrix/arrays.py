@@ -274,13 +274,11 @@ class MatrixArrays:
         """Bring written arrays to the device, check them, and reuse what is still true of the last prepared matrix."""
         indptr, indices, data = (pair.resident() for pair in self)
         lent = self.lent_names
-        # An array on loan may be written before the next product: a conversion would serve one product.
-        options = replace(self.options, expected_products=1) if lent else self.options
-        prepared = self.prepared
+        on_loan, options, prepared = bool(lent), self.options, self.prepared
         if prepared is None or prepared.csr.shape != shape or not _is_of(prepared, indptr, indices):
-            prepared = prepare_matrix(self.device, shape, indptr, indices, data, options)
-        elif prepared.source[2] is not data or prepared.options != options:
-            prepared = prepared.with_data(data, options)
+            prepared = prepare_matrix(self.device, shape, indptr, indices, data, options, on_loan=on_loan)
+        elif prepared.source[2] is not data or (prepared.options, prepared.on_loan) != (options, on_loan):
+            prepared = prepared.with_data(data, options, on_loan=on_loan)
         self.prepared = prepared
         if lent and not self._has_warned:
             self._warn_of_loans(lent)

@@ -35,7 +35,7 @@ from gsparse.sparse.construction import (
     parse_host_source,
 )
 
-__all__ = ["construct", "initialize", "rebuild"]
+__all__ = ["construct", "initialize", "matrix_over", "own", "rebuild"]
 
 # Entries that SciPy prints of a matrix.
 _MAXPRINT = 50
@@ -67,18 +67,25 @@ def construct(
     check_maxprint(maxprint)
     check_shape(shape)
     home = device_of_source(source) if other is None else other.device
-    new.device = get_device(device) if device is not None or home is None else home
-    new.stats = Stats()
-    new._came_from_spmatrix = is_spmatrix(source) or (other is not None and other._came_from_spmatrix)
+    target = get_device(device) if device is not None or home is None else home
+    came_from_spmatrix = is_spmatrix(source) or (other is not None and other._came_from_spmatrix)
     dtype = parse_dtype(dtype)
-    if other is not None and home is new.device and shape in (None, other.shape):
-        initialize(new, other.shape, maxprint)
-        new._arrays = _shared(new, other if dtype is None else source.astype(dtype, copy=False), matrix_options)
-    elif other is None and home is not None and home is new.device:
-        _adopt_device_source(new, matrix_options, source, shape, dtype, copy, maxprint)
+    if other is not None and home is target and shape in (None, other.shape):
+        shared = other if dtype is None else source.astype(dtype, copy=False)
+        arrays = _shared(shared, target, matrix_options, by_columns=new._by_columns)
+        own(new, arrays, other.shape, came_from_spmatrix, maxprint)
+    elif other is None and home is not None and home is target:
+        shape, arrays = _of_device_source(target, matrix_options, source, shape, dtype, copy)
+        own(new, arrays, shape, came_from_spmatrix, maxprint)
+        new._prepared()
     else:
         host = downloaded(source) if other is None and home is not None else source
-        _adopt_host_source(new, matrix_options, host, shape, dtype, copy, maxprint)
+        attributes, arrays = _of_host_source(new._scipy_base, target, matrix_options, host, shape, dtype, copy)
+        vars(new).update(attributes)
+        own(new, arrays, attributes["_shape"], came_from_spmatrix, maxprint)
+        if new.dtype.char not in HOST_ONLY:
+            arrays.make_device_current()
+            new._prepared()
     if new.ndim != 2 and isinstance(new, sp.spmatrix):
         raise ShapeError(f"a sparse matrix has two dimensions, got shape {new.shape}: use A.reshape(1, -1)")
     if matrix_options.symmetric and (new.ndim != 2 or new.shape[0] != new.shape[1]):
@@ -96,53 +103,36 @@ def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixO
     return replace(inherited, **{name: option for name, option in options.items() if option is not None})
 
 
-def _shared(new: MatrixLike, other: MatrixLike, matrix_options: MatrixOptions) -> MatrixArrays:
+def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *, by_columns: bool) -> MatrixArrays:
     """Return arrays that share another matrix's device arrays; the one that is written first gets its own."""
-    if other._by_columns is new._by_columns or other.ndim == 1:
+    if other._by_columns is by_columns or other.ndim == 1:
         arrays = other._arrays.share()
         arrays.set_options(matrix_options)
         return arrays
-    prepared, conjugated = other._prepared(transpose=new._by_columns)
-    return MatrixArrays.of_device(new.device, matrix_options, prepared.csr, conjugated=conjugated)
+    prepared, conjugated = other._prepared(transpose=by_columns)
+    return MatrixArrays.of_device(device, matrix_options, prepared.csr, conjugated=conjugated)
 
 
-def _adopt_device_source(
-    new: MatrixLike,
-    matrix_options: MatrixOptions,
-    source: Any,
-    shape: Any,
-    dtype: Any,
-    copy: bool,
-    maxprint: int | None,
-) -> None:
-    """Take arrays of this device without a copy through the host."""
-    with new.device.active(), new.device.memory_guard():
-        shape, *parts = device_arrays(new.device, source, shape, dtype, copy)
+def _of_device_source(
+    device: Device, matrix_options: MatrixOptions, source: Any, shape: Any, dtype: Any, copy: bool
+) -> tuple[tuple[int, ...], MatrixArrays]:
+    """Take arrays of this device without a copy through the host. Return the shape and the arrays."""
+    with device.active(), device.memory_guard():
+        shape, *parts = device_arrays(device, source, shape, dtype, copy)
     check_dtype(parts[-1].dtype)
-    initialize(new, shape, maxprint)
-    new._arrays = MatrixArrays.of_device(new.device, matrix_options, Csr(cast(tuple[int, int], shape), *parts))
-    new._prepared()
+    return shape, MatrixArrays.of_device(device, matrix_options, Csr(cast(tuple[int, int], shape), *parts))
 
 
-def _adopt_host_source(
-    new: MatrixLike,
-    matrix_options: MatrixOptions,
-    source: Any,
-    shape: Any,
-    dtype: Any,
-    copy: bool,
-    maxprint: int | None,
-) -> None:
-    """Let SciPy parse a source of the host, then bring the arrays to the device and check them there."""
-    attributes, arrays = parse_host_source(new._scipy_base, source, shape, dtype, copy)
+def _of_host_source(
+    scipy_base: Any, device: Device, matrix_options: MatrixOptions, source: Any, shape: Any, dtype: Any, copy: bool
+) -> tuple[dict[str, Any], MatrixArrays]:
+    """Let SciPy parse a source of the host. Return the attributes that it sets, and the arrays.
+
+    Their memory is not on loan once this function has returned, unless the caller of the constructor refers to it.
+    """
+    attributes, arrays = parse_host_source(scipy_base, source, shape, dtype, copy)
     check_dtype(arrays[-1].dtype)
-    vars(new).update(attributes)
-    initialize(new, attributes["_shape"], maxprint)
-    new._arrays = MatrixArrays.of_host(new.device, matrix_options, *arrays)
-    del arrays  # These references would count as loans.
-    if new.dtype.char not in HOST_ONLY:
-        new._arrays.make_device_current()
-        new._prepared()
+    return attributes, MatrixArrays.of_host(device, matrix_options, *arrays)
 
 
 def _check_format(new: MatrixLike, format: str) -> None:
@@ -164,10 +154,17 @@ def _check_format(new: MatrixLike, format: str) -> None:
 def matrix_over(cls: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool = False) -> Any:
     """Return a matrix that owns these arrays; nothing is copied and nothing checked."""
     new = cls.__new__(cls)
-    initialize(new, shape)
+    own(new, arrays, shape, came_from_spmatrix)
+    return new
+
+
+def own(
+    new: Any, arrays: MatrixArrays, shape: tuple[int, ...], came_from_spmatrix: bool, maxprint: int | None = None
+) -> None:
+    """Make a new object a matrix with these arrays. Every matrix is made by this function, and is complete after it."""
+    initialize(new, shape, maxprint)
     new.device, new.stats, new._arrays = arrays.device, Stats(), arrays
     new._came_from_spmatrix = came_from_spmatrix
-    return new
 
 
 def initialize(new: Any, shape: tuple[int, ...], maxprint: int | None = None) -> None:

@@ -4,6 +4,8 @@ A matrix is composed. Its only state beside SciPy's is `self._arrays` (`arrays.p
 to the host, and the prepared matrix. These modules hold its methods:
 
     constructor.py        parses what the matrix is made from
+    array_access.py       the arrays on loan to the host, and those of the device
+    plans.py              the chosen format, and why
     product_methods.py    products
     elementwise.py        tables of operations on the stored values
     ufuncs.py             NumPy's functions
@@ -33,10 +35,9 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats
-from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY, Array
-from gsparse.formats import Stored
-from gsparse.formats.launch import Panel
+from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.matrix import (
+    array_access,
     combinations,
     conversions,
     elementwise,
@@ -44,6 +45,7 @@ from gsparse.matrix import (
     host_operations,
     in_place,
     indexing,
+    plans,
     product_methods,
     reductions,
     shapes,
@@ -52,11 +54,10 @@ from gsparse.matrix import (
     writes,
 )
 from gsparse.matrix.anndata_writer import offer_writers
+from gsparse.matrix.array_access import lent_array
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.constructor import construct, matrix_over, rebuild
-from gsparse.matrix.matrix_like import install
-from gsparse.plan.choice import Plan
-from gsparse.plan.columns import ColumnsPlan
+from gsparse.matrix.matrix_like import as_property, install
 from gsparse.products.prepared import PreparedMatrix
 
 __all__ = ["DeviceMatrix"]
@@ -148,65 +149,22 @@ class DeviceMatrix:
     tobsr = conversions.tobsr
     toarray = conversions.toarray
 
+    plan = as_property(plans.plan)
+    plan_for = plans.plan_for
+    stored = as_property(plans.stored)
+
     distribute = upper_rooms.distribute
     accelerated = upper_rooms.accelerated
 
     # -------------------------------------------------------------------------------------------- arrays on loan
 
-    def _lend(self, name: str) -> np.ndarray[Any, Any]:
-        arrays = self._arrays
-        pair = getattr(arrays, name)
-        if not pair.lent:
-            self.stats.left_device(name)
-        arrays.twin = None
-        return cast("np.ndarray[Any, Any]", pair.lend())
+    data = lent_array("data", "Values as a host array, on loan: see `freeze` and `device_data`. Synchronizes.")
+    indices = lent_array("indices", "Column indices as a host array, on loan. Synchronizes.")
+    indptr = lent_array("indptr", "Row pointers as a host array, on loan. Synchronizes.")
 
-    @property
-    def data(self) -> np.ndarray[Any, Any]:
-        """Values as a host array, on loan: see `freeze` and `device_data`. Synchronizes."""
-        return self._lend("data")
-
-    @data.setter
-    def data(self, value: Any) -> None:
-        self._arrays = self._arrays.with_host_array("data", value)
-
-    @property
-    def indices(self) -> np.ndarray[Any, Any]:
-        """Column indices as a host array, on loan. Synchronizes."""
-        return self._lend("indices")
-
-    @indices.setter
-    def indices(self, value: Any) -> None:
-        self._arrays = self._arrays.with_host_array("indices", value)
-
-    @property
-    def indptr(self) -> np.ndarray[Any, Any]:
-        """Row pointers as a host array, on loan. Synchronizes."""
-        return self._lend("indptr")
-
-    @indptr.setter
-    def indptr(self, value: Any) -> None:
-        self._arrays = self._arrays.with_host_array("indptr", value)
-
-    @property
-    def device_data(self) -> Array:
-        """Values as the device's own array: read it, never write to it (other matrices may share it)."""
-        self._arrays.current(self._stored_shape)
-        pair = self._arrays.data
-        if not pair.conjugated:
-            return pair.resident()
-        with self.device.active(), self.device.memory_guard():
-            return self.device.xp.conjugate(pair.resident())
-
-    @property
-    def device_indices(self) -> Array:
-        """Column indices as the device's own array: read it, never write to it."""
-        return self._arrays.indices.resident()
-
-    @property
-    def device_indptr(self) -> Array:
-        """Row pointers as the device's own array: read it, never write to it."""
-        return self._arrays.indptr.resident()
+    device_data = as_property(array_access.device_data)
+    device_indices = as_property(array_access.device_indices)
+    device_indptr = as_property(array_access.device_indptr)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -264,45 +222,6 @@ class DeviceMatrix:
         twin = host_operations.counted_twin(self, "product")
         matrix = twin.T.conj() if adjoint else twin.T if transpose else twin
         return matrix @ (x if isinstance(x, np.ndarray) else self.device.download(x))
-
-    @property
-    def plan(self) -> Plan:
-        """The format chosen for A @ x with x of A's dtype, why, and the other candidates; prints as a table."""
-        return self._prepared()[0].plan(*self._own_types())
-
-    def plan_for(self, columns: int) -> ColumnsPlan:
-        """Return how ``A @ X`` with a row-major X runs on a GPU, and why. Synchronizes at first.
-
-        Parameters
-        ----------
-        columns : int
-            Of X, which has the matrix's dtype.
-
-        Returns
-        -------
-        ColumnsPlan
-            Prints as text.
-
-        Examples
-        --------
-        >>> import gsparse, scipy.sparse
-        >>> A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(5, format="csr"), device="cpu")
-        >>> A.plan_for(8).launch.columns_per_load
-        2
-        """
-        dtype = self._own_types()[1]
-        pack = next((n for n in (4, 2) if n * dtype.itemsize <= 16 and columns % n == 0), 1)
-        return self._prepared()[0].columns_plan(Panel(columns, pack), *self._own_types())
-
-    @property
-    def stored(self) -> Stored:
-        """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
-        return self._prepared()[0].product(*self._own_types()).stored
-
-    def _own_types(self) -> tuple[np.dtype[Any], np.dtype[Any]]:
-        """Return the dtypes in which a product with a vector of the matrix's dtype reads values and computes."""
-        dtype = self.dtype if self.dtype in COMPUTE_DTYPES else np.dtype(np.int64)
-        return dtype, dtype
 
     # -------------------------------------------------------------------------------------------- views and copies
 

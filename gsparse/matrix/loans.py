@@ -23,9 +23,10 @@ from weakref import getweakrefcount
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.base import Device, alias_of
+from gsparse.device.base import Device
 from gsparse.device.dtypes import HOST_ONLY, Array
-from gsparse.device.locks import make_lock
+from gsparse.device.locks import lock_of_instance
+from gsparse.device.memory import alias_of
 
 __all__ = ["ArrayPair", "held_elsewhere"]
 
@@ -57,6 +58,8 @@ class ArrayPair:
         How often the host copy was lent, or the array replaced by another one.
     """
 
+    _lock = lock_of_instance()
+
     def __init__(
         self,
         device: Device,
@@ -73,7 +76,6 @@ class ArrayPair:
         self.lent = self.was_lent = host is not None
         self._reading: npt.NDArray[Any] | None = None
         self.loans = 0
-        self._lock = make_lock()
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -222,7 +224,7 @@ class ArrayPair:
 
 
 def _memory(alias: npt.NDArray[Any]) -> Any:
-    """Return the host array that an array is an alias of (`gsparse.device.base.alias_of`); None for any other array."""
+    """Return the host array of which an array is an alias (`gsparse.device.memory.alias_of`), or None."""
     return getattr(alias.base, "owner", None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.products.prepared import PreparedMatrix
 
-__all__ = ["MatrixLike", "install", "is_device_matrix", "method"]
+__all__ = ["MatrixLike", "as_property", "install", "is_device_matrix", "method"]
 
 
 class MatrixLike(Protocol):
@@ -81,12 +81,20 @@ def is_device_matrix(value: object) -> TypeGuard[MatrixLike]:
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 
 def method(function: Method) -> Method:
     """Mark a function that becomes a method: its signature shows no type of `self`, as that of a method does."""
     function.__annotations__.pop("self", None)
     return function
+
+
+def as_property(
+    read: Callable[[Any], Value], write: Callable[[Any, Any], None] | None = None, doc: str | None = None
+) -> Value:
+    """Return a property of these functions. Type checkers see an attribute of the type that `read` returns."""
+    return cast(Value, property(read, write, doc=doc))
 
 
 def install(cls: type, methods: dict[str, Callable[..., Any]]) -> None:

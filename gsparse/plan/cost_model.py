@@ -1,6 +1,6 @@
 """The constants of a kind of device that do not depend on the storage format.
 
-The constants of each format are in the format's own file. `gsparse.formats.costs` says how they were measured.
+`gsparse.formats.measured_costs` has the constants of each format, and says how they were measured.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.counters import TOTAL, Stats
 from gsparse.device.dense import DenseInput, parse_dense
-from gsparse.device.dtypes import Array, compute_dtype, storage_dtype
+from gsparse.device.dtypes import Array, compute_dtype, result_dtype, storage_dtype
 from gsparse.device.interchange import as_own_array
-from gsparse.errors import DtypeError
 from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
-from gsparse.products.prepared import ColumnsProduct, PreparedMatrix, Product
+from gsparse.products.building import ColumnsProduct, Product
+from gsparse.products.prepared import PreparedMatrix
 
-__all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "result_dtype", "spmm", "spmv"]
+__all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "spmm", "spmv"]
 
 
 class Multiplicand(Protocol):
@@ -287,31 +287,6 @@ def _launch(
     else:
         alpha, beta = _kernel_scalar(factors[0], types), _kernel_scalar(factors[1], types)
     product.multiply(x, y, alpha, beta, conjugate)
-
-
-def result_dtype(matrix: np.dtype[Any], vector: np.dtype[Any], alpha: Any = 1, beta: Any = 0) -> np.dtype[Any]:
-    """Return the dtype of a product by the promotion rules of NumPy, with float32 in place of float16.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> result_dtype(np.dtype("int8"), np.dtype("float32"))
-    dtype('float32')
-    """
-    # The integers 0 and 1 are left out, because they would promote booleans.
-    scalars = [s for s in (alpha, beta) if not (type(s) is int and s in (0, 1))]
-    try:
-        dtype = np.result_type(matrix, vector, *scalars)
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype.kind not in "biufc":
-        raise DtypeError(
-            f"a product needs numbers, got a matrix of {matrix} and a vector of {vector}: use astype(float)"
-        )
-    if dtype.kind in "iu":
-        for scalar in scalars:
-            dtype.type(scalar)  # Raises NumPy's OverflowError if the scalar does not fit.
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def _parse_vector(x: Any) -> DenseInput:

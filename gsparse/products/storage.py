@@ -20,7 +20,8 @@ from gsparse.formats.registry import COMPRESSED, REGISTRY, AnalysisLevel, Encodi
 from gsparse.formats.row_pattern import Patterns
 from gsparse.kernels.backends import kernels_of
 from gsparse.products.dictionary import find_dictionary
-from gsparse.products.structure import Structure, find_patterns, find_row_dictionary
+from gsparse.products.repeated_rows import find_patterns, find_row_dictionary
+from gsparse.products.structure import Structure
 
 __all__ = ["MAX_VALUES", "Entries", "halve_precision"]
 

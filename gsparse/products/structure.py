@@ -16,24 +16,17 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Columns, Csr, LongRows, RowBlocks, Slices, Tiles, padding_code
-from gsparse.formats.blocked_ellpack import SliceStats
+from gsparse.formats import Columns, Csr, LongRows, RowBlocks, Tiles, padding_code
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import REGISTRY
-from gsparse.formats.row_pattern import MAX_PATTERNS, Patterns, PatternStats
-from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
+from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.contract import Survey
+from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
-from gsparse.products.dictionary import Dictionary, find_dictionary
+from gsparse.products import repeated_rows, sliced_rows
 
-__all__ = ["Structure", "find_patterns", "find_row_dictionary"]
+__all__ = ["Structure"]
 
-# Smallest average number of rows per pattern with which row patterns are a candidate. With fewer, hardly any rows are
-# equal, and comparing all of them would take longer than the rest of the analysis.
-_ROWS_PER_PATTERN = 4
-# If the longest row has more entries than this, rows are not compared.
-_LONGEST_REPEATED = 1024
 # The dtypes of columns that are stored relative to a base, the narrowest first.
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
@@ -115,37 +108,9 @@ class Structure:
 
     # ------------------------------------------------------------- the positions of entries
 
-    @cached_property
-    def slices(self) -> Slices:
-        """The slices of blocked ELLPACK. Synchronizes.
-
-        Rows keep their order if that needs little padding. Otherwise long rows are not stored in slices. If the other
-        rows still need much padding, they are sorted by length.
-        """
-        stats, limit, sort = self.rows, NO_LIMIT, False
-        if stats.blocked_stored > MAX_PADDING * stats.nnz and stats.num_rows <= MAX_INT32:
-            limit = kernels_of(self.device).LONG_LENGTH if stats.num_long else NO_LIMIT
-            sort = stats.wants_sorting
-        return self._cut(limit, sort)
-
-    @cached_property
-    def slice_stats(self) -> SliceStats:
-        """Sizes of the slices. They remain known after the slices have been freed. Synchronizes."""
-        return SliceStats(self.slices.num_positions, self.slices.nbytes, self.slices.rows is None)
-
-    @cached_property
-    def natural_slices(self) -> Slices:
-        """Slices of all rows in their order, however much padding that needs. Synchronizes."""
-        return self.slices if "slices" in self.__dict__ and self.slices.rows is None else self._cut(NO_LIMIT, False)
-
-    def _cut(self, limit: int, sort: bool) -> Slices:
-        device, kernels, indptr = self.device, kernels_of(self.device), self.csr.indptr
-        rows, offsets, places = kernels.cut_slices(device, indptr, self.survey, limit, sort)
-        long_rows, end = None, places
-        if limit != NO_LIMIT:
-            long_rows, end = kernels.long_rows(device, indptr, self.survey, limit, places)
-        scope = kernels.SORTING_SCOPE if sort else 1
-        return Slices(self.csr.num_rows, device.lanes, scope, offsets, rows, long_rows, limit, places, end)
+    slices = cached_property(sliced_rows.slices)
+    slice_stats = cached_property(sliced_rows.slice_stats)
+    natural_slices = cached_property(sliced_rows.natural_slices)
 
     def csr_long_rows(self, limit: int) -> LongRows | None:
         """Return the rows with more than `limit` entries, with their positions in CSR, or None if there are none."""
@@ -193,6 +158,10 @@ class Structure:
             span = kernels_of(self.device).run_span(self.device, columns, self.csr.num_cols)
         return next((dtype for dtype in candidates if span < padding_code(dtype)), plain)
 
+    def narrowed(self, columns: Array) -> Columns:
+        """Return columns at the positions of a padded format in the fewest bytes. Synchronizes."""
+        return self._encode(columns, self._narrowest(columns, _NARROW))
+
     def _encode(self, columns: Array, dtype: np.dtype[Any]) -> Columns:
         if dtype == columns.dtype:
             return Columns(columns)
@@ -208,25 +177,10 @@ class Structure:
         """Columns in CSR's order, encoded."""
         return self._encode(self.csr.indices, self.csr_column_dtype)
 
-    @cached_property
-    def slice_column_dtype(self) -> np.dtype[Any]:
-        """The dtype of `slice_columns`. It remains known after these have been freed. Synchronizes."""
-        dtype: np.dtype[Any] = np.dtype(self.slice_columns.codes.dtype)
-        return dtype
-
-    @cached_property
-    def slice_columns(self) -> Columns:
-        """Columns at the positions of the slices, encoded. Synchronizes."""
-        columns = self.plain_slice_columns()
-        return self._encode(columns, self._narrowest(columns, _NARROW))
-
-    def plain_slice_columns(self) -> Array:
-        """Return the columns at the positions of the slices, not encoded."""
-        return self.lay_out(self.csr.indices, self.slices, padding_code(self.csr.indices.dtype))
-
-    def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array:
-        """Arrange items from CSR's order at the positions of slices, with `padding` at positions without an entry."""
-        return kernels_of(self.device).lay_out(self.device, self.csr.indptr, items, slices, padding)
+    slice_column_dtype = cached_property(sliced_rows.slice_column_dtype)
+    slice_columns = cached_property(sliced_rows.slice_columns)
+    plain_slice_columns = sliced_rows.plain_slice_columns
+    lay_out = sliced_rows.lay_out
 
     @cached_property
     def ellpack_column_dtype(self) -> np.dtype[Any]:
@@ -238,7 +192,7 @@ class Structure:
     def ellpack_columns(self) -> Columns:
         """Columns at the positions of ELLPACK, encoded. Synchronizes."""
         columns = self.plain_ellpack_columns()
-        return self._encode(columns, self._narrowest(columns, _NARROW))
+        return self.narrowed(columns)
 
     def plain_ellpack_columns(self) -> Array:
         """Return the columns at the positions of ELLPACK, not encoded."""
@@ -274,66 +228,7 @@ class Structure:
 
     # ------------------------------------------------------------- rows that repeat
 
-    @cached_property
-    def _row_dictionary(self) -> Dictionary | None:
-        return find_row_dictionary(self.device, self.csr, values=False)
-
-    @cached_property
-    def rows_repeat(self) -> bool:
-        """Whether many rows have the same offsets as another row, judged by hashes. Synchronizes."""
-        if self.rows.max_length > _LONGEST_REPEATED:
-            return False  # One thread would read such a row alone, both for its hash and in each product.
-        rows = self._row_dictionary
-        return rows is not None and _ROWS_PER_PATTERN * rows.size <= self.csr.num_rows
-
-    @cached_property
-    def patterns(self) -> Patterns | None:
-        """The distinct rows by their offsets, or None if there are too many. Synchronizes."""
-        return find_patterns(self.device, self.csr, self._row_dictionary, values=False)
-
-    @cached_property
-    def pattern_stats(self) -> PatternStats | None:
-        """Sizes of `patterns`. They remain known after the patterns have been freed. Synchronizes."""
-        patterns = self.patterns
-        return None if patterns is None else PatternStats(patterns.num_patterns, patterns.nbytes(), patterns.runs)
-
-
-def find_row_dictionary(device: Device, csr: Csr, *, values: bool) -> Dictionary | None:
-    """Return the distinct hashes of rows, or None if there are too many. Synchronizes.
-
-    The hash of a row is made of its offsets (column minus row), and of its values too if `values` is true.
-    """
-    if max(csr.shape) > MAX_INT32:
-        return None
-    return find_dictionary(device, kernels_of(device).row_keys(device, csr, values), MAX_PATTERNS)
-
-
-def find_patterns(device: Device, csr: Csr, hashes: Dictionary | None, *, values: bool) -> Patterns | None:
-    """Return the distinct rows of a matrix, or None if hashes collide or there are too many. Synchronizes.
-
-    Parameters
-    ----------
-    device : Device
-    csr : Csr
-    hashes : Dictionary, optional
-        The result of `find_row_dictionary`.
-    values : bool
-        Whether rows with the same offsets and different values are distinct.
-    """
-    if hashes is None:
-        return None
-    # Different rows can have the same hash. So each row is compared with the representative of its code.
-    representatives = device.upload(hashes.places)
-    lengths = kernels_of(device).rows_follow(device, csr, hashes.codes, representatives, values)
-    if lengths is None:
-        return None
-    indptr = np.zeros(hashes.size + 1, np.int32)
-    np.cumsum(lengths, out=indptr[1:])
-    runs = _runs(hashes.codes, lengths) if kernels_of(device).SHARES_RUNS else (0, 0)
-    return Patterns(hashes.codes, representatives, device.upload(indptr), int(indptr[-1]), runs)
-
-
-def _runs(codes: Any, lengths: Any) -> tuple[int, int]:
-    """Return the number of runs of rows with the same pattern, and the number of entries of their first rows."""
-    run_codes = np.concatenate([codes[:1], codes[1:][codes[1:] != codes[:-1]]])
-    return run_codes.size, int(lengths[run_codes].sum())
+    _row_dictionary = cached_property(repeated_rows.row_dictionary)
+    rows_repeat = cached_property(repeated_rows.rows_repeat)
+    patterns = cached_property(repeated_rows.patterns)
+    pattern_stats = cached_property(repeated_rows.pattern_stats)

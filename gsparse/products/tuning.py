@@ -230,7 +230,7 @@ class LazyTuner:
     """
 
     def __init__(
-        self, device: Device, candidates: dict[str, Callable[..., None]], decide: Callable[[dict[str, Timing]], None]
+        self, device: Device, candidates: dict[str, Callable[..., None]], decide: Callable[[dict[str, Timing]], object]
     ) -> None:
         self._device, self._candidates, self._decide = device, candidates, decide
         # The first product of each candidate warms up, and its time is not used.

@@ -16,6 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.files import read_file
+from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
@@ -28,6 +29,7 @@ __all__ = [
     "device_of_source",
     "downloaded",
     "is_spmatrix",
+    "on_host",
     "parse_dtype",
     "parse_host_source",
     "read_file",
@@ -239,3 +241,9 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
     """Refuse dtypes that SciPy's sparse arrays do not support: objects, strings, half precision."""
     if dtype.kind not in "biufc" or dtype == np.float16:
         raise DtypeError(f"a sparse matrix does not support dtype {dtype}: convert with astype(float)")
+
+
+def on_host(device: Device, csr: Csr) -> sp.csr_array:
+    """Copy a CSR matrix to the host. Synchronizes."""
+    parts = (device.download(part) for part in (csr.data, csr.indices, csr.indptr))
+    return sp.csr_array(tuple(parts), shape=csr.shape)

@@ -26,6 +26,7 @@ from gsparse.linalg import (
     jacobi,
     sor,
 )
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import levels_of
 from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
@@ -552,3 +553,25 @@ def test_a_preconditioner_that_writes_to_its_argument_changes_no_vector_of_the_s
     x, info = solver(GpuSparseMatrix(S, device=device), b, M=M, rtol=1e-8)
     assert info == 0
     assert residual(S, x, b) < 1e-7
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int32, np.float64, np.complex128])
+def test_an_unsorted_matrix_with_duplicates_is_sorted_on_its_device(
+    device: Device, dtype: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, indptr = rng.integers(0, 20, 160).astype(np.int32), np.arange(0, 161, 8, dtype=np.int32)
+    values = rng.integers(1, 2**31, columns.size).astype(dtype)
+    A = GpuSparseMatrix((values, columns, indptr), shape=(20, 20), device=device)
+    want = sp.csr_array((values, columns, indptr), shape=(20, 20))
+    want.sum_duplicates()
+
+    def refuse(self: Any) -> None:
+        raise AssertionError("SciPy sorted the matrix on the host")
+
+    monkeypatch.setattr(sp.csr_array, "sum_duplicates", refuse)
+    with SquareMatrix.of(A, "a test", finite=False) as square:
+        arrays = square.csr.indptr, square.csr.indices, square.csr.data
+        found = [device.download(array) for array in arrays]
+    np.testing.assert_array_equal(found[0], want.indptr)
+    np.testing.assert_array_equal(found[1], want.indices)
+    np.testing.assert_allclose(found[2], want.data, rtol=1e-14)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from gsparse.device.base import Device
+from gsparse.device.cpu import NumpyArrays
 from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.catalogue import instantiations
 from gsparse.kernels.gpu.expressions import leaves_dots
@@ -52,7 +53,7 @@ def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> Emula
     return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)
 
 
-class EmulatedDevice(Device):
+class EmulatedDevice(NumpyArrays, Device):
     """A GPU that is emulated on the CPU.
 
     Parameters
@@ -64,7 +65,6 @@ class EmulatedDevice(Device):
     """
 
     kind = "gpu"
-    xp = np
 
     def __init__(self, lanes: int = 32, seed: int = 0) -> None:
         compiler = os.environ.get("CXX", "g++")
@@ -75,14 +75,8 @@ class EmulatedDevice(Device):
         self.name = f"emulated:{lanes}"
         self.description = f"emulated GPU, {lanes} lanes a warp"
 
-    def owns(self, array: object) -> bool:
-        return isinstance(array, np.ndarray)
-
     def upload(self, host: npt.NDArray[Any]) -> Array:
         return np.array(host, order="C")
-
-    def download(self, array: Array) -> npt.NDArray[Any]:
-        return np.array(array)
 
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         return np.array(array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +16,13 @@ import scipy.sparse.linalg as la
 import gsparse.linalg as gla
 from gsparse import GpuSparseMatrix
 from gsparse.errors import CommunicationError, DeviceError, ShapeError
+from gsparse.linalg.registry import METHODS
 from tests.linalg.problems import convection, laplacian, residual, right_hand_side
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed.client import eigenpairs  # noqa: E402
 from gsparse.distributed.client.cluster import GpuCluster, known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
@@ -237,3 +240,33 @@ def test_a_new_worker_gets_the_first_gpu_that_no_other_has() -> None:
     assert GpuCluster.new_worker_spec(cluster) == {1: {"gpu": 1}}
     with pytest.raises(DeviceError, match="4 workers for 3 GPUs: scale to at most 3"):
         GpuCluster.scale(cluster, 4)
+
+
+# ------------------------------------------------------------------ methods that are registered
+
+
+@pytest.mark.parametrize(("start", "runs_on_workers"), [("v0", True), ("X", True), ("", False)])
+def test_the_registry_says_which_eigensolvers_run_on_workers(
+    start: str, runs_on_workers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    def run(task_group: Any, layout: Any, solve: Any, *arguments: Any) -> None:
+        sent.append(solve)
+        raise CommunicationError("no workers")
+
+    method = METHODS["lobpcg" if start == "X" else "eigsh"]
+    monkeypatch.setitem(METHODS, "another", replace(method, name="another", start=start))
+    monkeypatch.setattr(eigenpairs.solves, "run", run)
+    v0 = np.eye(100, 1) if start == "X" else None
+    bound = method.signature.bind(None, X=v0) if start == "X" else method.signature.bind(None)
+    bound.apply_defaults()
+    options = {name: value for name, value in bound.arguments.items() if name != "A"}
+    layout: Any = SimpleNamespace(shape=(100, 100))
+    arguments: Any = "another", None, layout, lambda M: None, options
+    if runs_on_workers:
+        with pytest.raises(CommunicationError, match="no workers"):
+            eigenpairs.eigenpairs_on_workers(*arguments)
+    else:
+        assert eigenpairs.eigenpairs_on_workers(*arguments) is NotImplemented
+    assert [solve.name for solve in sent] == ["another"] * runs_on_workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,26 +15,58 @@ from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
 from gsparse.linalg.eigen import problem
 from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small
+from gsparse.linalg.registry import METHODS
 
-__all__ = ["krylov_on_workers", "lobpcg_on_workers"]
+__all__ = ["eigenpairs_on_workers"]
 
 _HISTORIES = ("retLambdaHistory", "retResidualNormsHistory")
 
 
-def lobpcg_on_workers(
-    task_group: TaskGroup, layout: VectorLayout, preconditioner: PreconditionerSpec | None, options: dict[str, Any]
+def eigenpairs_on_workers(
+    name: str,
+    task_group: TaskGroup,
+    layout: VectorLayout,
+    specification_of: Callable[[Any], PreconditionerSpec | None],
+    options: dict[str, Any],
 ) -> Any:
-    """Run `lobpcg` on the workers.
+    """Run an eigensolver on the workers.
 
-    Return NotImplemented if the arguments do not allow that. `lobpcg` then runs in this process, and only the products
-    run on the workers.
+    Return NotImplemented if the eigensolver or its arguments do not allow that. It then runs in this process, and only
+    the products run on the workers.
+
+    Parameters
+    ----------
+    name : str
+    task_group : TaskGroup
+    layout : VectorLayout
+    specification_of : callable
+        Returns the specification of a preconditioner of this matrix, and None for anything else.
+    options : dict
+        All arguments but the matrix.
     """
+    match METHODS[name].start:
+        case "X":
+            return _from_block(name, task_group, layout, specification_of, options)
+        case "v0":
+            return _from_vector(name, task_group, layout, options)
+    return NotImplemented
+
+
+def _from_block(
+    name: str,
+    task_group: TaskGroup,
+    layout: VectorLayout,
+    specification_of: Callable[[Any], PreconditionerSpec | None],
+    options: dict[str, Any],
+) -> Any:
+    """Run an eigensolver that begins with a block of vectors, or return NotImplemented."""
     X, B, M, Y = (options.pop(name) for name in "XBMY")
+    preconditioner = specification_of(M)
     if B is not None or (M is not None and preconditioner is None) or not _fits(layout, X, Y):
         return NotImplemented
     is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
-    solve = SolveSpec("lobpcg", options, preconditioner)
+    solve = SolveSpec(name, options, preconditioner)
     tasks = solves.run(task_group, layout, solve, X, {"Y": Y})
     values, vectors, *histories = solves.collect(task_group, layout, tasks, X)
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
@@ -41,12 +74,8 @@ def lobpcg_on_workers(
     return (values, vectors, *requested)
 
 
-def krylov_on_workers(name: str, task_group: TaskGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
-    """Run `eigsh` or `eigs` on the workers.
-
-    Return NotImplemented if the arguments do not allow that. The function then runs in this process, and only the
-    products run on the workers.
-    """
+def _from_vector(name: str, task_group: TaskGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
+    """Run an eigensolver that begins with one vector, or return NotImplemented."""
     n, v0 = layout.shape[0], options.pop("v0")
     is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
     is_device_array = v0 is not None and device_of(v0) is not None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.checkpoints import write_checkpoint
 from gsparse.distributed.client.cluster import chosen_workers, current_client, run_on_workers
-from gsparse.distributed.client.eigenpairs import krylov_on_workers, lobpcg_on_workers
+from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
 from gsparse.distributed.client.operators import DistributedOperator
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
@@ -276,17 +276,8 @@ class DistributedMatrix(DistributedOperator):
         if kind == "preconditioner":
             return DistributedPreconditioner(self, PreconditionerSpec(name, args, kwargs))
         if kind == "eigensolver":
-            return self._find_eigenpairs(name, arguments)
+            return eigenpairs_on_workers(name, self._task_group, self._layout, self._preconditioner_spec, arguments)
         return self._solve(name, *args, **kwargs)
-
-    def _find_eigenpairs(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run an eigensolver on the workers, or return NotImplemented if that is not possible."""
-        if name == "lobpcg":
-            preconditioner = self._preconditioner_spec(arguments["M"])
-            return lobpcg_on_workers(self._task_group, self._layout, preconditioner, arguments)
-        if name in ("eigsh", "eigs"):
-            return krylov_on_workers(name, self._task_group, self._layout, arguments)
-        return NotImplemented
 
     def _preconditioner_spec(self, M: Any) -> PreconditionerSpec | None:
         """Return the specification of a preconditioner of this matrix; None if M is not one."""

@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.handshake import Acceptor, Address, Deadline, connect, prove, shut_down
+from gsparse.distributed.ranks.messages import read, receive_array, send_array
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
-from gsparse.distributed.ranks.sockets import listen, read, receive_array, send_array
+from gsparse.distributed.ranks.sockets import listen
 from gsparse.errors import CommunicationError
 
 __all__ = ["OPERATIONS", "ProductClient", "ProductServer", "local_product"]

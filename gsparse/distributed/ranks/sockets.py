@@ -7,13 +7,11 @@ side proves that it knows the group's secret (`handshake.prove`).
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -33,6 +31,7 @@ from gsparse.distributed.ranks.handshake import (
     read_before,
     shut_down,
 )
+from gsparse.distributed.ranks.messages import TIMEOUT, bytes_of, read, read_into
 from gsparse.errors import CommunicationError, RankLostError
 
 __all__ = ["SocketCommunicator", "listen"]
@@ -41,16 +40,12 @@ Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
 
 _EXCHANGE, _REDUCE, _ABORT = 1, 2, 3
 _HEADER = struct.Struct("<BQQ")  # kind, number of the call, bytes that follow
-_ARRAY = struct.Struct("<8sBQQ")  # dtype, number of dimensions (1 or 2), rows, columns (1 for a vector)
 _HELLO = struct.Struct("<I")  # rank
 # Longest reason of an abort, in bytes.
 _MAX_REASON_BYTES = 4096
 # The system's socket buffers take this many bytes, even if the receiver does not read yet. So a call that sends no more
 # than that in all does not block.
 _BUFFERED_BYTES = 1 << 17
-_TIMEOUT = 60.0
-# Seconds for which a receiver polls a connection before it sleeps until data arrive.
-_POLL_SECONDS = 1e-3
 
 
 def listen(host: str) -> socket.socket:
@@ -131,7 +126,7 @@ class SocketCommunicator(Communicator):
         addresses: Sequence[Address],
         listener: socket.socket,
         secret: bytes,
-        timeout: float = _TIMEOUT,
+        timeout: float = TIMEOUT,
         tls: Contexts = (None, None),
     ) -> None:
         self.rank, self.world_size, self.timeout = rank, len(addresses), timeout
@@ -196,13 +191,13 @@ class SocketCommunicator(Communicator):
 
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
         number = self._next_number()
-        messages = {peer: _bytes(np.ascontiguousarray(a)) for peer, a in sends.items() if a.nbytes}
+        messages = {peer: bytes_of(np.ascontiguousarray(a)) for peer, a in sends.items() if a.nbytes}
         wait_for_sends = self._send_all(_EXCHANGE, number, messages)
 
         def wait() -> None:
             for peer, target in receives.items():
                 if target.nbytes:
-                    self._receive(peer, _EXCHANGE, number, _bytes(target))
+                    self._receive(peer, _EXCHANGE, number, bytes_of(target))
             wait_for_sends()
 
         return wait
@@ -211,13 +206,13 @@ class SocketCommunicator(Communicator):
         # Partial sums go up a binary tree to rank 0, and the total goes down again. In the first half, a rank whose
         # number is a multiple of 2 * step adds what rank + step sends. The order of the additions is always the same.
         assert values.flags.c_contiguous
-        number, received, own = self._next_number(), np.empty_like(values), _bytes(values)
+        number, received, own = self._next_number(), np.empty_like(values), bytes_of(values)
         if not values.nbytes:
             return
         step = 1
         while step < self.world_size and self.rank % (2 * step) == 0:
             if self.rank + step < self.world_size:
-                self._receive(self.rank + step, _REDUCE, number, _bytes(received))
+                self._receive(self.rank + step, _REDUCE, number, bytes_of(received))
                 values += received
             step *= 2
         if self.rank:
@@ -342,60 +337,3 @@ def _set_buffers(connection: socket.socket) -> None:
     """Make the system's buffers large enough for `_BUFFERED_BYTES`, even if the receiver does not read yet."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _BUFFERED_BYTES)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * _BUFFERED_BYTES)
-
-
-def _bytes(values: npt.NDArray[Any]) -> memoryview:
-    return values.reshape(-1).view(np.uint8).data
-
-
-def read(connection: socket.socket, size: int, timeout: float = _TIMEOUT) -> bytes:
-    """Read `size` bytes; raise `ConnectionResetError` if the connection ends before they have arrived."""
-    received = bytearray(size)
-    read_into(connection, memoryview(received), timeout)
-    return bytes(received)
-
-
-def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
-    """Send an array of numbers: a header with its dtype and shape, then its bytes."""
-    values = np.ascontiguousarray(values)
-    rows, columns = (*values.shape, 1)[:2]
-    connection.sendall(_ARRAY.pack(values.dtype.str.encode(), values.ndim, rows, columns))
-    connection.sendall(_bytes(values))
-
-
-def receive_array(connection: socket.socket) -> npt.NDArray[Any]:
-    """Receive the array that `send_array` sends; raise `CommunicationError` if it is not an array of numbers."""
-    kind, ndim, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
-    try:
-        dtype = np.dtype(kind.rstrip(b"\0").decode())
-    except (TypeError, ValueError) as error:
-        raise CommunicationError(f"an array of numbers was expected, got {kind!r}") from error
-    if dtype.kind not in "biufc":
-        raise CommunicationError(f"an array of numbers was expected, got {dtype}")
-    received = np.empty((rows, columns)[:ndim], dtype)
-    read_into(connection, _bytes(received))
-    return received
-
-
-def read_into(connection: socket.socket, target: memoryview, timeout: float = _TIMEOUT) -> None:
-    """Fill a buffer with received bytes; raise `ConnectionResetError` if the connection ends before it is full.
-
-    A non-blocking socket is polled for a while before the thread sleeps until data arrive. The data for which a rank
-    waits in an iteration usually arrive sooner than the system could wake a sleeping thread: between 2 processes on a
-    virtual machine, an all-reduce that slept took 310 µs.
-    """
-    wait_began = 0.0  # 0 while data arrive
-    while target:
-        try:
-            count = connection.recv_into(target)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            now = time.monotonic()
-            wait_began = wait_began or now
-            if now - wait_began < _POLL_SECONDS:
-                os.sched_yield()
-            elif not select.select([connection], [], [], max(0.0, wait_began + timeout - now))[0]:
-                raise TimeoutError from None
-            continue
-        if not count:
-            raise ConnectionResetError("the connection was closed")
-        wait_began, target = 0.0, target[count:]

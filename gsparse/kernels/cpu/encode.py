@@ -1,6 +1,6 @@
 """Set-up of encodings: columns as distances from a base, values as positions in a table.
 
-The contract is in `gsparse.kernels.contract`. A part of a loop owns consecutive runs, blocks of runs, blocks of keys,
+The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive runs, blocks of runs, blocks of keys,
 or keys, the same number for each part.
 """
 

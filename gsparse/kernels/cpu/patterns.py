@@ -1,6 +1,6 @@
 """Set-up of row patterns: a hash of each row, and whether each row equals the representative of its pattern.
 
-The contract is in `gsparse.kernels.contract`. A part that hashes owns consecutive rows, about the same number of
+The contract is in `gsparse.kernels.set_up`. A part that hashes owns consecutive rows, about the same number of
 entries plus rows for each part (`first_row`). A part that compares owns consecutive blocks of rows, the same number for
 each part.
 """

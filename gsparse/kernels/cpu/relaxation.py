@@ -16,7 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.coloring import color_rows
-from gsparse.kernels.cpu.compiling import compiled
+from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 
 __all__ = ["bind_projections", "bind_sweep", "color_rows"]
@@ -78,6 +78,26 @@ def _run(loop: Callable[..., None], groups: list[tuple[int, int, int]], args: An
             run_parts(loop, cost, first, last, *args)
 
 
+@inlined
+def _share(part: int, num_parts: int, first: int, last: int) -> tuple[int, int]:
+    """Return the first block of a part, and the block after its last one."""
+    return first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+
+
+@inlined
+def _visited(step: int, begin: int, end: int, backward: bool) -> int:
+    """Return the block that a part visits in a step."""
+    return end - 1 - step if backward else begin + step
+
+
+@inlined
+def _minus_row(total: Any, place: Any, indptr: Array, indices: Array, data: Array, x: Array) -> Any:
+    """Subtract the product of a row and x from a value."""
+    for k in range(indptr[place], indptr[place + np.uint64(1)]):
+        total -= data[np.uint64(k)] * x[np.uint64(indices[np.uint64(k)])]
+    return total
+
+
 @compiled
 def _sweep_rows(
     part: int,
@@ -93,14 +113,11 @@ def _sweep_rows(
     x: Array,
     backward: bool,
 ) -> None:
-    begin, end = first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+    begin, end = _share(part, num_parts, first, last)
     for step in range(end - begin):
-        place = np.uint64(end - 1 - step if backward else begin + step)
+        place = np.uint64(_visited(step, begin, end, backward))
         row = np.uint64(order[place])
-        total = b[row]
-        for k in range(indptr[place], indptr[place + np.uint64(1)]):
-            total -= data[np.uint64(k)] * x[np.uint64(indices[np.uint64(k)])]
-        x[row] += weights[place] * total
+        x[row] += weights[place] * _minus_row(b[row], place, indptr, indices, data, x)
 
 
 @compiled
@@ -121,16 +138,13 @@ def _sweep_blocks(
 ) -> None:
     """Compute the residuals of a block's rows, all of them with the old x, and then add their products with W."""
     size = inverses.shape[1]
-    begin, end = first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+    begin, end = _share(part, num_parts, first, last)
     for step in range(end - begin):
-        block = end - 1 - step if backward else begin + step
+        block = _visited(step, begin, end, backward)
         place, row = np.uint64(block * size), np.uint64(np.int64(order[block]) * size)
         count = np.uint64(min(size, x.size - np.int64(row)))  # The last block may have fewer rows.
         for i in range(count):
-            total = b[row + i]
-            for k in range(indptr[place + i], indptr[place + i + np.uint64(1)]):
-                total -= data[np.uint64(k)] * x[np.uint64(indices[np.uint64(k)])]
-            residuals[place + i] = total
+            residuals[place + i] = _minus_row(b[row + i], place + i, indptr, indices, data, x)
         for i in range(count):
             for j in range(count):
                 x[row + i] += inverses[np.uint64(block), i, j] * residuals[place + j]
@@ -152,14 +166,12 @@ def _project_rows(
     backward: bool,
     of_residual: bool,
 ) -> None:
-    begin, end = first + part * (last - first) // num_parts, first + (part + 1) * (last - first) // num_parts
+    begin, end = _share(part, num_parts, first, last)
     for step in range(end - begin):
-        place = np.uint64(end - 1 - step if backward else begin + step)
+        place = np.uint64(_visited(step, begin, end, backward))
         row = np.uint64(order[place])
-        total = weights[place] * 0 if of_residual else other[row]
-        for k in range(indptr[place], indptr[place + np.uint64(1)]):
-            total -= data[np.uint64(k)] * v[np.uint64(indices[np.uint64(k)])]
-        total *= weights[place]
+        right = weights[place] * 0 if of_residual else other[row]
+        total = _minus_row(right, place, indptr, indices, data, v) * weights[place]
         for k in range(indptr[place], indptr[place + np.uint64(1)]):
             v[np.uint64(indices[np.uint64(k)])] += total * np.conj(data[np.uint64(k)])
         if of_residual:

@@ -1,6 +1,6 @@
 """Set-up of padded formats: the order of rows, the bounds of slices, and items laid out in slices.
 
-The contract is in `gsparse.kernels.contract`. A part of a loop owns consecutive sorting scopes, slices, long rows or
+The contract is in `gsparse.kernels.set_up`. A part of a loop owns consecutive sorting scopes, slices, long rows or
 rows of ELLPACK, the same number for each part; only slices that are filled are divided by their positions.
 """
 
@@ -16,10 +16,10 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Slices
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.kernels.contract import Survey
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.rows import first_row
+from gsparse.kernels.set_up import Survey
 
 __all__ = ["SORTING_SCOPE", "bits", "cut_slices", "lay_out", "lay_out_ellpack"]
 

@@ -15,9 +15,10 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, RowPattern
-from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns, Survey
+from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row, write
+from gsparse.kernels.set_up import Survey
 
 __all__ = ["csr_spmm"]
 

@@ -1,6 +1,6 @@
 """Statistics of a structure, and the division of the work of CSR products.
 
-The contract is in `gsparse.kernels.contract`. The loops measure blocks of `_BLOCK_ROWS` rows. A part owns consecutive
+The contract is in `gsparse.kernels.set_up`. The loops measure blocks of `_BLOCK_ROWS` rows. A part owns consecutive
 blocks, the same number for each part, and writes one row of measurements for each of its blocks.
 """
 
@@ -14,11 +14,11 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import LongRows, RowBlocks, Tiles
-from gsparse.kernels.contract import Survey
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK
+from gsparse.kernels.set_up import Survey
 
 __all__ = ["LONG_LENGTH", "long_rows", "row_blocks", "survey", "tiles"]
 

@@ -1,4 +1,4 @@
-"""Encodings in fewer bytes (contract: `gsparse.kernels.contract`; kernels: `src/setup_entries.cu`)."""
+"""Encodings in fewer bytes (contract: `gsparse.kernels.set_up`; kernels: `src/setup_entries.cu`)."""
 
 from __future__ import annotations
 

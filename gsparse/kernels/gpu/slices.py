@@ -1,4 +1,4 @@
-"""Positions of entries in padded formats, and copying items there (contract: `gsparse.kernels.contract`)."""
+"""Positions of entries in padded formats, and copying items there (contract: `gsparse.kernels.set_up`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Slices
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import records
 from gsparse.kernels.gpu.survey import SORTING_SCOPE, SOURCE, THREADS, Counts
+from gsparse.kernels.set_up import Survey
 
 __all__ = ["cut_slices", "lay_out", "lay_out_ellpack"]
 

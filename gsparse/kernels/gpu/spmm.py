@@ -12,11 +12,12 @@ from gsparse.device.dtypes import Array
 from gsparse.device.launching import Slot
 from gsparse.formats import Csr, RowPattern
 from gsparse.formats.launch import FEW_PLACES, NO_LIMIT, Panel, PanelLaunch
-from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns, Survey
+from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.gpu.expressions import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.survey import long_rows
+from gsparse.kernels.set_up import Survey
 
 __all__ = ["csr_spmm", "panel_of"]
 

@@ -111,13 +111,13 @@ what the ranks have exchanged and calls the function of `after`.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from itertools import count
 
 import numpy as np
 
+from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
@@ -125,11 +125,6 @@ __all__ = ["finished_sums", "is_split", "pending_read", "step_names", "step_sour
 
 # Elements that a thread has in flight.
 _ELEMENTS = 2
-
-_OPERATORS: dict[type[ast.AST], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
-    ast.Eq: "==", ast.NotEq: "!=", ast.And: "&&", ast.Or: "||",
-}  # fmt: skip
 
 
 @cache
@@ -161,44 +156,6 @@ def step_names(program: Program, dtype: np.dtype[np.generic]) -> list[str]:
     """Return the name expressions of all kernels of a program for vectors of a dtype."""
     kinds = ((step, kind) for step in program.steps for kind in (*_kinds(step), *["_after"][: is_split(step)]))
     return [expression(f"{program.name}_{step.name}{kind}", dtype) for step, kind in kinds]
-
-
-class _Writer:
-    """Writes Python expressions as C++.
-
-    Parameters
-    ----------
-    type_name : str
-        The type of constants: T for elements, C for cells and sums.
-    names : mapping
-        The C++ name of each Python name.
-    """
-
-    def __init__(self, type_name: str, names: Mapping[str, str]) -> None:
-        self.type_name, self.names = type_name, names
-
-    def __call__(self, node: ast.expr) -> str:  # noqa: PLR0911  (one case for each kind of node)
-        match node:
-            case ast.Name():
-                return self.names[node.id]
-            case ast.Constant():
-                return f"Make<{self.type_name}>::from({float(node.value)!r})"  # type: ignore[arg-type]
-            case ast.BinOp():
-                return f"({self(node.left)} {_OPERATORS[type(node.op)]} {self(node.right)})"
-            case ast.UnaryOp():
-                return f"({'!' if isinstance(node.op, ast.Not) else '-'}{self(node.operand)})"
-            case ast.Compare():
-                sides = [f"gs_real({self(side)})" for side in (node.left, *node.comparators)]
-                return f"({sides[0]} {_OPERATORS[type(node.ops[0])]} {sides[1]})"
-            case ast.BoolOp():
-                return "(" + f" {_OPERATORS[type(node.op)]} ".join(map(self, node.values)) + ")"
-            case ast.IfExp():
-                return f"({self(node.test)} ? {self(node.body)} : {self(node.orelse)})"
-            case ast.Call(func=ast.Name(id="real")):
-                return f"Make<{self.type_name}>::from(gs_real({self(node.args[0])}))"
-            case ast.Call(func=ast.Name(id=function)):
-                return f"gs_{function}({self(node.args[0])})"
-        raise SyntaxError(ast.dump(node))
 
 
 _CELLS = "C *cells, int num_cells, double *history, int capacity"
@@ -349,7 +306,7 @@ def _load_cells(program: Program, names: Iterable[str]) -> str:
 
 def _scalars(assignments: tuple[Assignment, ...], names: dict[str, str], known: set[str]) -> str:
     """Write assignments to scalars, with a declaration at the first one of each name that is not `known`."""
-    write, lines = _Writer("C", names), []
+    write, lines = ExpressionWriter("C", names), []
     for assignment in assignments:
         if not assignment.target:
             argument = assignment.value.args[0]  # type: ignore[attr-defined]
@@ -402,7 +359,7 @@ def _element(
 ) -> str:
     """Write what is done to one element: `each` in the type T of the vectors, then `sums` in the type C."""
     names = {**{n: f"t_{n}" for n in scalars}, **{v: f"l_{v}" for v in (*vectors, *step.targets("each"))}}
-    write, known = _Writer("T", names), set(reads)
+    write, known = ExpressionWriter("T", names), set(reads)
     text = "".join(f"      T l_{v} = e_{v}[u];\n" for v in reads)
     for a in step.sections["each"]:
         text += f"      {'' if a.target in known else 'T '}l_{a.target} = {write(a.value)};\n"
@@ -412,7 +369,7 @@ def _element(
     for number, n in zip(count(), used, strict=False):
         wide[n] = f"w_{number}" if n in known else scalars[n]
         text += f"      const C w_{number} = Widen<C>::from(l_{n});\n" if n in known else ""
-    write = _Writer("C", wide)
+    write = ExpressionWriter("C", wide)
     return text + "".join(
         f"      sum[{i}] = sum[{i}] + {write(a.value)};\n" for i, a in enumerate(step.sections["sums"])
     )

@@ -1,4 +1,4 @@
-"""Statistics of a matrix's structure, and schedules of CSR products (contract: `gsparse.kernels.contract`).
+"""Statistics of a matrix's structure, and schedules of CSR products (contract: `gsparse.kernels.set_up`).
 
 The survey counts, in each of at most `_MAX_PARTS` equal parts of the rows, what later kernels will find there. From
 these counts the host knows how much to allocate, and each block of a later kernel where its output begins (parts.cuh).
@@ -16,10 +16,10 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows, RowBlocks, Tiles
 from gsparse.formats.launch import Launch
-from gsparse.kernels.contract import Survey
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.spmv import BLOCK_WORK, CHUNK_SIZE, TILE_WORK
+from gsparse.kernels.set_up import Survey
 
 __all__ = [
     "LONG_LENGTH",

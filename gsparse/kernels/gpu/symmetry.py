@@ -1,4 +1,4 @@
-"""Symmetry (contract: `gsparse.kernels.contract`)."""
+"""Symmetry (contract: `gsparse.kernels.set_up`)."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from gsparse.linalg.automatic.preconditioners import make_preconditioner
 from gsparse.linalg.automatic.problem import Problem
 from gsparse.linalg.automatic.properties import MatrixProperties
 from gsparse.linalg.norms import norm
-from gsparse.linalg.preconditioners.square_matrix import on_host
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
+from gsparse.sparse.construction import on_host
 
 __all__ = ["try_method"]
 

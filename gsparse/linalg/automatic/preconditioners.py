@@ -14,9 +14,10 @@ from gsparse.errors import FactorizationError
 from gsparse.linalg.automatic.properties import MatrixProperties
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.diagonal import DiagonalPreconditioner, ProductPreconditioner
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix, on_host
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
 from gsparse.linalg.registry import find_method
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.sparse.construction import on_host
 
 __all__ = ["make_preconditioner"]
 

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_solver
 from gsparse.linalg.eigen.dense import as_dense, dense_pairs, rows_of, wide
-from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
+from gsparse.linalg.eigen.inner_solve import InnerSolver
 from gsparse.linalg.eigen.krylov_schur import KrylovSchur
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Wanted
@@ -20,11 +21,8 @@ from gsparse.linalg.eigen.problem import (
     Problem,
     check_arguments,
     check_dense_fallback,
-    is_small,
     make_problem,
     no_convergence,
-    seed_of,
-    start_vector,
 )
 from gsparse.linalg.eigen.selection import GENERAL, general_order
 from gsparse.linalg.eigen.transforms import Solve, Transform
@@ -53,7 +51,7 @@ class _Options:
     tol: float
 
 
-@register("eigensolver", vectors=(1,))
+@register("eigensolver", vectors=(1,), start="v0")
 def eigs(
     A: Any,
     k: int = 6,
@@ -156,18 +154,9 @@ def eigs(
     if k >= problem.n - 1:
         check_dense_fallback(problem, A, M, k, "N - 1", "eig")
         return _eig(problem, return_eigenvectors)
-    size = problem.ncv(k, ncv, k + 2)
-    is_dense = is_small(problem.n, k, ncv, maxiter) and problem.A.ranks is None
-    maxiter = 10 * problem.n if maxiter is None else int(maxiter)
-    wanted = Wanted(k, which, options.tol, size, maxiter, multiplicities, seed_of(rng))
-    with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
-        if is_dense:
-            result = _solve_dense(problem, options, wanted)
-        else:
-            result = _solve(problem, options, wanted, start_vector(problem, v0))
-    if full_output:
-        return result
-    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+    call = Call.of(problem, k, which, ncv, k + 2, maxiter, options.tol, multiplicities, rng)
+    output = {"return_eigenvectors": return_eigenvectors, "full_output": full_output}
+    return call.run(_solve_dense, _solve, options, v0, **output)
 
 
 def _options(problem: Problem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> _Options:
@@ -205,8 +194,7 @@ def _transformed(values: Host, options: _Options) -> Host:
 
 def _eig(problem: Problem, return_eigenvectors: bool) -> Any:
     """Return all eigenpairs of a dense matrix, from `scipy.linalg.eig`."""
-    A = as_dense(problem.A, problem.device, problem.dtype)
-    M = None if problem.M is None else as_dense(problem.M, problem.device, problem.dtype)
+    A, M = dense_arrays(problem, problem.dtype)
     return scipy.linalg.eig(A, b=M, right=return_eigenvectors)
 
 
@@ -256,17 +244,10 @@ def _transform(problem: Problem, options: _Options) -> tuple[Transform, InnerSol
     if options.sigma is None:
         if problem.M is None:
             return Transform(product, problem.A.is_resident), None
-        if options.Minv is not None:
-            solver = given_solver(options.Minv, device, dtype, "Minv")
-        else:
-            solver = make_solver(problem.M, device, dtype, options.tol, hermitian=True, name="M")
+        solver = mass_solver(problem, options.Minv, options.tol)
         return Solve(product, False, solve=solver, kind="mass"), solver
     wide_dtype = np.dtype(np.result_type(dtype, np.complex64)) if options.part else dtype
-    if options.OPinv is not None:
-        solver = given_solver(options.OPinv, device, wide_dtype, "OPinv")
-    else:
-        K = shifted(problem.A, options.sigma, problem.M, device, wide_dtype)
-        solver = make_solver(K, device, wide_dtype, options.tol, hermitian=False, name="A - sigma * M")
+    solver = shifted_solver(problem, options.sigma, options.OPinv, options.tol, wide_dtype, hermitian=False)
     solve: Apply = _part_of(solver, wide_dtype, options.part) if options.part else solver
     return Solve(product, False, solve=solve, kind="normal", sigma=options.sigma, mass=mass), solver
 

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import scipy.linalg
 
 from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.call import Call, dense_arrays, mass_solver, shifted_solver
 from gsparse.linalg.eigen.dense import as_dense, hermitian_pairs, rows_of, wide
 from gsparse.linalg.eigen.eigs import eigs
 from gsparse.linalg.eigen.filters import FilterRule
-from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
+from gsparse.linalg.eigen.inner_solve import InnerSolver
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError, Wanted
 from gsparse.linalg.eigen.problem import (
@@ -21,11 +22,8 @@ from gsparse.linalg.eigen.problem import (
     Problem,
     check_arguments,
     check_dense_fallback,
-    is_small,
     make_problem,
     no_convergence,
-    seed_of,
-    start_vector,
 )
 from gsparse.linalg.eigen.rayleigh_quotients import hermitian_quotients, products, residual_norms
 from gsparse.linalg.eigen.selection import GENERAL, HERMITIAN, hermitian_order
@@ -52,7 +50,7 @@ class _Options:
     tol: float
 
 
-@register("eigensolver", vectors=(1,))
+@register("eigensolver", vectors=(1,), start="v0")
 def eigsh(
     A: Any,
     k: int = 6,
@@ -168,18 +166,9 @@ def eigsh(
     if k >= problem.n:
         check_dense_fallback(problem, A, M, k, "N", "eigh")
         return _eigh(problem, return_eigenvectors)
-    size = problem.ncv(k, ncv, k + 1)
-    is_dense = is_small(problem.n, k, ncv, maxiter) and problem.A.ranks is None
-    maxiter = 10 * problem.n if maxiter is None else int(maxiter)
-    wanted = Wanted(k, which, options.tol, size, maxiter, multiplicities, seed_of(rng))
-    with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
-        if is_dense:
-            result = _solve_dense(problem, options, wanted)
-        else:
-            result = _solve(problem, options, wanted, start_vector(problem, v0))
-    if full_output:
-        return result
-    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+    call = Call.of(problem, k, which, ncv, k + 1, maxiter, options.tol, multiplicities, rng)
+    output = {"return_eigenvectors": return_eigenvectors, "full_output": full_output}
+    return call.run(_solve_dense, _solve, options, v0, **output)
 
 
 def _check_transform(options: _Options) -> None:
@@ -194,8 +183,7 @@ def _check_transform(options: _Options) -> None:
 
 def _eigh(problem: Problem, return_eigenvectors: bool) -> Any:
     """Return all eigenpairs of a dense matrix, from `scipy.linalg.eigh`."""
-    A = as_dense(problem.A, problem.device, problem.dtype)
-    M = None if problem.M is None else as_dense(problem.M, problem.device, problem.dtype)
+    A, M = dense_arrays(problem, problem.dtype)
     return scipy.linalg.eigh(A, b=M, eigvals_only=not return_eigenvectors)
 
 
@@ -318,22 +306,13 @@ def _transform(problem: Problem, options: _Options) -> tuple[Transform, Any, Inn
     device, dtype = problem.device, problem.dtype
     product = problem.A.bind(device, dtype)
     mass = None if problem.M is None else problem.M.bind(device, dtype)
-    settings: dict[str, Any] = {"tol": options.tol, "hermitian": True}
     if options.sigma is None:
         if problem.M is None:
             return Transform(product, problem.A.is_resident), None, None
-        solver = (
-            given_solver(options.Minv, device, dtype, "Minv")
-            if options.Minv is not None
-            else make_solver(problem.M, device, dtype, name="M", **settings)
-        )
+        solver = mass_solver(problem, options.Minv, options.tol)
         return Solve(product, False, solve=solver, kind="mass"), mass, solver
     sigma = float(np.real(options.sigma))
-    if options.OPinv is not None:
-        solver = given_solver(options.OPinv, device, dtype, "OPinv")
-    else:
-        K = shifted(problem.A, sigma, problem.M, device, dtype)
-        solver = make_solver(K, device, dtype, name="A - sigma * M", **settings)
+    solver = shifted_solver(problem, sigma, options.OPinv, options.tol, dtype, hermitian=True)
     inner_product = product if options.mode == "buckling" else mass
     return Solve(product, False, solve=solver, kind=options.mode, sigma=sigma), inner_product, solver
 

@@ -55,7 +55,7 @@ def default_tolerance(rows: int, dtype: np.dtype[Any]) -> float:
     return float(np.sqrt(np.finfo(dtype).eps) * rows)
 
 
-@register("eigensolver", vectors=(1,))
+@register("eigensolver", vectors=(1,), start="X")
 def lobpcg(
     A: Any,
     X: Array,

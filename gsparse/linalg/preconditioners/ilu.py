@@ -13,7 +13,7 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, select
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
 from gsparse.linalg.preconditioners.triangular import SOLVES, Solve, UnitTriangularMatrix, levels_of
 from gsparse.linalg.registry import register
 
@@ -121,8 +121,10 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
         broken = first_where(device, ~(xp.isfinite(pivots) & (pivots != 0)))
         if broken is not None:
             raise FactorizationError(f"ilu0: zero pivot in row {broken}: try ilu0(A, shift=0.01), or reorder the rows")
-        below = select(device, factors, factors.indices < rows, factors.data)
-        above = select(device, factors, factors.indices > rows, factors.data / pivots[rows])
+        below = kernels_of(device).keep_entries(device, factors, factors.indices < rows)
+        above = kernels_of(device).keep_entries(
+            device, factors.with_data(factors.data / pivots[rows]), factors.indices > rows
+        )
         lower, upper = (
             UnitTriangularMatrix(matrix, part, kind, sweeps, upper=part is above) for part in (below, above)
         )
@@ -192,7 +194,7 @@ def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float
                 f"ic0: the pivot in row {broken} is not positive: try ic0(A, shift=0.01); for an indefinite A use "
                 "ilu0(A) with gmres"
             )
-        below = select(device, factors, factors.indices < rows, factors.data)
+        below = kernels_of(device).keep_entries(device, factors, factors.indices < rows)
         triangle = UnitTriangularMatrix(matrix, below, kind, sweeps, upper=False)
         return FactoredPreconditioner(
             device, (triangle, False), (1 / pivots.real).astype(matrix.dtype), (triangle, True), "ic0"
@@ -219,7 +221,7 @@ def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
     csr, rows, diagonal = _shift_diagonal(matrix, shift)
     levels: Levels | None = None
     if kernels_of(device).NEEDS_LEVELS:
-        levels = levels_of(device, select(device, csr, csr.indices < rows, csr.data), upper=False)
+        levels = levels_of(device, kernels_of(device).keep_entries(device, csr, csr.indices < rows), upper=False)
     kernels_of(device).factorize_ilu0(device, csr, diagonal, levels)
     return csr, rows, csr.data[diagonal]
 

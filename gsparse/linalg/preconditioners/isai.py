@@ -11,17 +11,16 @@ import scipy.sparse as sp
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.base import Preconditioner
 from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import (
     SquareMatrix,
     first_where,
-    on_host,
-    rows_of,
-    select,
     solve_batch,
 )
 from gsparse.linalg.registry import register
+from gsparse.sparse.construction import on_host
 
 __all__ = ["isai"]
 
@@ -119,11 +118,12 @@ def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:
     )
     if int(np.diff(weights.indptr).max(initial=0)) <= _MAX_LENGTH:
         return pattern
-    rows = rows_of(device, pattern)
+    rows = kernels_of(device).row_numbers(device, pattern.indptr, pattern.nnz)
     order = xp.lexsort(xp.stack([-pattern.data, rows.astype(np.float64)]))
     place = xp.empty(pattern.nnz, np.int64)
     place[order] = xp.arange(pattern.nnz)
-    return select(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH, pattern.data)
+    kept: Csr = kernels_of(device).keep_entries(device, pattern, place - pattern.indptr[rows] < _MAX_LENGTH)
+    return kept
 
 
 def _inverse(matrix: SquareMatrix, pattern: Csr, *, spd: bool) -> Csr:

@@ -20,8 +20,9 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
+from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["SquareMatrix", "as_matrix", "first_where", "on_host", "rows_of", "select", "solve_batch"]
+__all__ = ["SquareMatrix", "as_matrix", "first_where", "solve_batch"]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
 _MAX_ERROR = 1e-2
@@ -92,7 +93,7 @@ class SquareMatrix:
     @cached_property
     def rows(self) -> Array:
         """The row of each entry."""
-        return rows_of(self.device, self.csr)
+        return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)
 
     @cached_property
     def keys(self) -> Array:
@@ -149,7 +150,7 @@ class SquareMatrix:
         return self._is_hermitian_within(float(np.sqrt(np.finfo(self.dtype).eps)))
 
     def equals_adjoint(self, tolerance: float = 0.0) -> bool:
-        """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.contract`. Synchronizes."""
+        """Compare with the conjugate transpose, see `is_symmetric` of `gsparse.kernels.set_up`. Synchronizes."""
         is_complex = self.dtype.kind == "c"
         return bool(kernels_of(self.device).is_symmetric(self.device, self.csr, is_complex, tolerance))
 
@@ -191,35 +192,16 @@ def as_matrix(A: Any, name: str) -> DeviceMatrix:
 
 
 def _canonical_csr(matrix: DeviceMatrix) -> Csr:
-    """Return the floating-point entries of a matrix, with sorted columns and without duplicates."""
-    operand, conjugated = matrix._prepared()
-    if not operand.is_canonical:
-        host = on_host(matrix.device, operand.csr)
-        host.sum_duplicates()
-        operand = GpuSparseMatrix(host, device=matrix.device)._prepared()[0]
-    csr = operand.csr
+    """Return the floating-point entries of a matrix, with sorted columns and without duplicates. Synchronizes."""
+    device, (prepared, conjugated) = matrix.device, matrix._prepared()
+    csr = prepared.csr
+    if not prepared.is_canonical:
+        # Sums of integers and booleans are computed in int64, and then cast to the dtype of the matrix, as in SciPy.
+        csr = canonical(device, computed(csr, csr.dtype))
+        csr = csr.with_data(csr.data.astype(matrix.dtype, copy=False))
     if csr.dtype.kind not in "fc":
         csr = csr.with_data(csr.data.astype(np.float64))
-    return csr.with_data(matrix.device.xp.conj(csr.data)) if conjugated else csr
-
-
-def on_host(device: Device, csr: Csr) -> sp.csr_array:
-    """Copy a CSR matrix to the host. Synchronizes."""
-    parts = (device.download(part) for part in (csr.data, csr.indices, csr.indptr))
-    return sp.csr_array(tuple(parts), shape=csr.shape)
-
-
-def rows_of(device: Device, csr: Csr) -> Array:
-    """Return the row of each entry."""
-    return kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
-
-
-def select(device: Device, csr: Csr, mask: Array, data: Array) -> Csr:
-    """Return a matrix with the entries for which `mask` is true, and with their values from `data`."""
-    xp, index = device.xp, csr.indptr.dtype
-    num_before = xp.zeros(csr.nnz + 1, index)  # selected entries before each entry
-    num_before[1:] = xp.cumsum(mask, dtype=index)
-    return Csr(csr.shape, num_before[csr.indptr], csr.indices[mask], data[mask])
+    return csr.with_data(device.xp.conj(csr.data)) if conjugated else csr
 
 
 def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:

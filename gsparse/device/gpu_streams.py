@@ -1,0 +1,114 @@
+"""The streams of a GPU, through CuPy: waiting, timing by events, and CUDA graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gsparse.device.streams import NUM_TIMINGS, Streams
+
+__all__ = ["GpuStreams", "on_stream"]
+
+# Number of products in the CUDA graph that one timing launches.
+_PRODUCTS_PER_GRAPH = 10
+
+
+@contextmanager
+def on_stream(cupy: Any, stream: Any) -> Iterator[None]:
+    """Make a stream the current one within the block, and restore the stream that was current before.
+
+    CuPy's own ``with stream:`` restores the stream of the enclosing ``with`` block, and so forgets a stream that the
+    caller chose with ``stream.use()``. It is used here nevertheless: CuPy itself uses ``with`` blocks (to copy strided
+    arrays to the host), and these must restore `stream`.
+    """
+    caller = cupy.cuda.get_current_stream()
+    try:
+        with stream:
+            yield
+    finally:
+        caller.use()
+
+
+class GpuStreams(Streams):  # on GPUs only
+    """The streams of one GPU.
+
+    Parameters
+    ----------
+    cupy : module
+    """
+
+    xp: Any
+
+    def __init__(self, cupy: Any) -> None:
+        # The default streams have small numbers instead of addresses. The largest number stands for the per-thread
+        # default stream: every thread has its own, and all have this number.
+        self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
+
+    def synchronize(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()  # synchronizes
+
+    def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
+        begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
+        begin.record()
+        call()
+        end.record()
+        return lambda: 1e-3 * self.xp.cuda.get_elapsed_time(begin, end) if end.done else None
+
+    def timings_of(self, call: Callable[[], None]) -> list[float]:
+        # The products are launched from a CUDA graph. Launched one by one, every small product would take as long as
+        # its launch.
+        self.synchronize()  # synchronizes
+        stream = self.xp.cuda.Stream(non_blocking=True)
+        with on_stream(self.xp, stream):
+            call()
+            stream.begin_capture()
+            for _ in range(_PRODUCTS_PER_GRAPH):
+                call()
+            graph = stream.end_capture()
+            timings = []
+            for _ in range(NUM_TIMINGS):
+                seconds = self.timed(lambda: graph.launch(stream))
+                stream.synchronize()  # synchronizes
+                timings.append((seconds() or 0.0) / _PRODUCTS_PER_GRAPH)
+        return timings
+
+    def is_capturing(self) -> bool:
+        stream = self.xp.cuda.get_current_stream()
+        return bool(stream.ptr and stream.is_capturing())  # The default stream, 0, never captures.
+
+    def stream_key(self) -> Hashable:
+        stream = self._current_stream()
+        pointer: int = stream.ptr
+        if pointer <= self._per_thread_stream:
+            return (threading.get_ident(), pointer) if pointer == self._per_thread_stream else pointer
+        # A captured launch runs whenever its graph is launched, at the same time as any other work. A new object as the
+        # key says that nothing else runs in order with it.
+        return object() if stream.is_capturing() else pointer
+
+    @contextmanager
+    def outside_capture(self) -> Iterator[None]:
+        stream = self.xp.cuda.Stream(non_blocking=True)
+        with on_stream(self.xp, stream):
+            yield
+            stream.synchronize()  # synchronizes
+
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        caller, stream = self.xp.cuda.get_current_stream(), self.xp.cuda.Stream(non_blocking=True)
+        with on_stream(self.xp, stream):
+            stream.wait_event(caller.record())
+            try:
+                yield
+            finally:
+                caller.wait_event(stream.record())
+
+    def capture(self, call: Callable[[], None]) -> Callable[[], None]:
+        stream = self.xp.cuda.get_current_stream()
+        stream.begin_capture()
+        try:
+            call()
+        finally:
+            graph = stream.end_capture()
+        return lambda: graph.launch(stream)

@@ -1,0 +1,66 @@
+"""The work that a device has been given: its streams, waiting, timing and graphs of launches."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from abc import ABC
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+__all__ = ["NO_CONTEXT", "NUM_TIMINGS", "Streams"]
+
+# Number of timings that `Streams.timings_of` returns.
+NUM_TIMINGS = 5
+
+# A context manager that does nothing.
+NO_CONTEXT = nullcontext()
+
+
+class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
+    """The streams of a device. These methods are right for the host, whose work is done when a call returns."""
+
+    def synchronize(self) -> None:
+        """Wait for the work on the caller's current stream. On the host there is nothing to wait for."""
+        return
+
+    def timed(self, call: Callable[[], None]) -> Callable[[], float | None]:
+        """Make a call, and return a function that returns the seconds it took, or None while they are not known."""
+        begin = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - begin
+        return lambda: seconds
+
+    def timings_of(self, call: Callable[[], None]) -> list[float]:
+        """Return several timings of how long one call keeps the device busy, in seconds. Synchronizes."""
+        call()
+        return [self.timed(call)() or 0.0 for _ in range(NUM_TIMINGS)]
+
+    def seconds_of(self, call: Callable[[], None]) -> float:
+        """Return the time for which one call keeps the device busy, as the median of several. Synchronizes."""
+        return statistics.median(self.timings_of(call))
+
+    def is_capturing(self) -> bool:
+        """Return whether the current stream captures launches in a CUDA graph instead of running them."""
+        return False
+
+    def stream_key(self) -> Hashable:
+        """Return a key of the current stream. Work under the same key runs in the order in which it was launched."""
+        return threading.get_ident()
+
+    def outside_capture(self) -> AbstractContextManager[Any]:
+        """Run the work of the block at once, even while the caller's stream captures a graph. Synchronizes."""
+        return NO_CONTEXT
+
+    def own_stream(self) -> AbstractContextManager[Any]:
+        """Queue the work of the block on a new stream, after earlier and before later work of the caller's stream."""
+        return NO_CONTEXT
+
+    def capture(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that repeats the launches of `call`; on a GPU, it launches a CUDA graph of them.
+
+        Use it within `own_stream`. `call` must neither wait nor allocate.
+        """
+        return call

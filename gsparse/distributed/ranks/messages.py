@@ -1,0 +1,82 @@
+"""Bytes and arrays of numbers that are sent and received over the connections between processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import struct
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.errors import CommunicationError
+
+__all__ = ["TIMEOUT", "bytes_of", "read", "read_into", "receive_array", "send_array"]
+
+# Longest time, in seconds, that a receiver waits for more data, unless it is told another one.
+TIMEOUT = 60.0
+# Seconds for which a receiver polls a connection before it sleeps until data arrive.
+_POLL_SECONDS = 1e-3
+_ARRAY = struct.Struct("<8sBQQ")  # dtype, number of dimensions (1 or 2), rows, columns (1 for a vector)
+
+
+def bytes_of(values: npt.NDArray[Any]) -> memoryview:
+    """Return the memory of a contiguous array as a buffer of bytes."""
+    return values.reshape(-1).view(np.uint8).data
+
+
+def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> bytes:
+    """Read `size` bytes; raise `ConnectionResetError` if the connection ends before they have arrived."""
+    received = bytearray(size)
+    read_into(connection, memoryview(received), timeout)
+    return bytes(received)
+
+
+def send_array(connection: socket.socket, values: npt.NDArray[Any]) -> None:
+    """Send an array of numbers: a header with its dtype and shape, then its bytes."""
+    values = np.ascontiguousarray(values)
+    rows, columns = (*values.shape, 1)[:2]
+    connection.sendall(_ARRAY.pack(values.dtype.str.encode(), values.ndim, rows, columns))
+    connection.sendall(bytes_of(values))
+
+
+def receive_array(connection: socket.socket) -> npt.NDArray[Any]:
+    """Receive the array that `send_array` sends; raise `CommunicationError` if it is not an array of numbers."""
+    kind, ndim, rows, columns = _ARRAY.unpack(read(connection, _ARRAY.size))
+    try:
+        dtype = np.dtype(kind.rstrip(b"\0").decode())
+    except (TypeError, ValueError) as error:
+        raise CommunicationError(f"an array of numbers was expected, got {kind!r}") from error
+    if dtype.kind not in "biufc":
+        raise CommunicationError(f"an array of numbers was expected, got {dtype}")
+    received = np.empty((rows, columns)[:ndim], dtype)
+    read_into(connection, bytes_of(received))
+    return received
+
+
+def read_into(connection: socket.socket, target: memoryview, timeout: float = TIMEOUT) -> None:
+    """Fill a buffer with received bytes; raise `ConnectionResetError` if the connection ends before it is full.
+
+    A non-blocking socket is polled for a while before the thread sleeps until data arrive. The data for which a rank
+    waits in an iteration usually arrive sooner than the system could wake a sleeping thread: between 2 processes on a
+    virtual machine, an all-reduce that slept took 310 µs.
+    """
+    wait_began = 0.0  # 0 while data arrive
+    while target:
+        try:
+            count = connection.recv_into(target)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            now = time.monotonic()
+            wait_began = wait_began or now
+            if now - wait_began < _POLL_SECONDS:
+                os.sched_yield()
+            elif not select.select([connection], [], [], max(0.0, wait_began + timeout - now))[0]:
+                raise TimeoutError from None
+            continue
+        if not count:
+            raise ConnectionResetError("the connection was closed")
+        wait_began, target = 0.0, target[count:]

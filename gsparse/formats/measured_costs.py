@@ -1,0 +1,198 @@
+"""The measured constants of every built-in format: one `KernelModel` for each format and kind of device.
+
+All formats were timed in all encodings (``python asv_bench/fit_costs.py measure``), and the constants were fitted to
+these times (``fit_costs.py fit``): non-negative least squares of relative errors, in which a format far from the best
+one of its matrix counts little, and then small changes that let the choices lose less time. The additional cost of the
+gathers from x is the same for all formats, and the model has no term for it.
+
+GPU
+    One NVIDIA H200, float64 and float32: 36 assembled matrices (``gsparse bench --assembled``), 59 real matrices and 13
+    model problems. The choices are within 5 % of the best storage in 191 of 216 cases, and in 66 of 72 for assembled
+    matrices.
+CPU
+    Two cores of an AMD EPYC (Zen 4) and of an Intel Xeon, each with one and two threads, float64: the assembled
+    matrices, seven real matrices and six model problems. `stream` of row_pattern is set by hand to that of the other
+    formats. The choices are within 5 % of the best storage in 121 of 166 cases; the times of the first machine vary by
+    that much.
+"""
+
+from __future__ import annotations
+
+from gsparse.formats.costs import MICROSECOND, KernelModel
+
+__all__ = ["MEASURED_COSTS"]
+
+# By the name of the format, and by the kind of device.
+MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
+    "csr_scalar": {
+        "gpu": KernelModel(
+            fixed=1.81 * MICROSECOND,
+            byte=4.44e-14,
+            stream=1.61e-13,
+            row=5.7e-12,
+            step=0.299 * MICROSECOND,
+            stride=3.42e-14,
+            chunk=1.06e-10,
+            coded=1.12e-13,
+            narrow=5.32e-13,
+            table=1.24e-12,
+        ),
+        "cpu": KernelModel(
+            fixed=5.91 * MICROSECOND,
+            byte=1.33e-11,
+            stream=6.54e-11,
+            position=3.95e-10,
+            row=7.55e-10,
+            coded=1.51e-10,
+            table=1.55e-10,
+        ),
+    },
+    "csr_vector": {
+        "gpu": KernelModel(
+            fixed=1.85 * MICROSECOND,
+            byte=6.1e-14,
+            stream=1.81e-13,
+            row=5.59e-12,
+            step=0.567 * MICROSECOND,
+            stride=4.51e-14,
+            chunk=1.36e-10,
+            coded=6.51e-13,
+            narrow=2.36e-13,
+            table=6.44e-13,
+        ),
+        "cpu": KernelModel(
+            fixed=6.42 * MICROSECOND,
+            byte=1.13e-11,
+            stream=5.57e-11,
+            position=2.49e-10,
+            row=2.23e-09,
+            stride=5.48e-12,
+            chunk=1.2e-08,
+            coded=1.9e-10,
+            table=4.73e-11,
+        ),
+    },
+    "csr_adaptive": {
+        "gpu": KernelModel(
+            fixed=3.98 * MICROSECOND,
+            byte=3.84e-14,
+            stream=3.19e-13,
+            position=1.15e-12,
+            row=1.4e-12,
+            stride=1.05e-13,
+            coded=6.67e-13,
+            narrow=6.53e-13,
+            table=3e-12,
+            setup=20.0,
+        ),
+        "cpu": KernelModel(
+            fixed=9.92 * MICROSECOND,
+            byte=1.28e-11,
+            stream=6.02e-11,
+            position=3.62e-10,
+            row=9.03e-10,
+            coded=2.48e-10,
+            table=1.57e-10,
+            setup=2.0,
+        ),
+    },
+    "csr_split": {
+        "gpu": KernelModel(
+            fixed=5.87 * MICROSECOND,
+            byte=9.95e-14,
+            stream=2.64e-13,
+            position=2.08e-12,
+            row=8.44e-12,
+            stride=4.71e-14,
+            coded=6.64e-13,
+            narrow=7.25e-13,
+            table=3.34e-12,
+            setup=20.0,
+        ),
+        "cpu": KernelModel(
+            fixed=8.38 * MICROSECOND,
+            byte=1.02e-11,
+            stream=5.87e-11,
+            position=3.26e-10,
+            row=1.41e-09,
+            stride=6.12e-12,
+            coded=2.07e-10,
+            table=4.35e-10,
+            setup=2.0,
+        ),
+    },
+    "ellpack": {
+        "gpu": KernelModel(
+            fixed=1.71 * MICROSECOND,
+            byte=4.96e-14,
+            stream=1.67e-13,
+            row=3.1e-12,
+            step=0.344 * MICROSECOND,
+            coded=2.32e-13,
+            narrow=3.95e-13,
+            table=9.1e-13,
+            setup=6.0,
+        ),
+        "cpu": KernelModel(
+            fixed=6.38 * MICROSECOND,
+            byte=1.7e-11,
+            stream=5.71e-11,
+            position=2.93e-10,
+            row=1.9e-10,
+            stride=7.72e-12,
+            coded=2.98e-10,
+            narrow=1.75e-10,
+            table=2.81e-10,
+            setup=20.0,
+        ),
+    },
+    "blocked_ellpack": {
+        "gpu": KernelModel(
+            fixed=2.45 * MICROSECOND,
+            byte=9.61e-14,
+            stream=1.33e-13,
+            step=0.166 * MICROSECOND,
+            chunk=7.23e-10,
+            sorted=5.43e-12,
+            coded=4.38e-13,
+            narrow=3.86e-13,
+            table=2.88e-12,
+            setup=8.0,
+        ),
+        "cpu": KernelModel(
+            fixed=9.13 * MICROSECOND,
+            byte=9.7e-12,
+            stream=7.61e-11,
+            position=2.26e-10,
+            row=4.15e-10,
+            stride=1.19e-11,
+            sorted=3.75e-09,
+            coded=2.91e-10,
+            narrow=1.61e-10,
+            setup=20.0,
+        ),
+    },
+    "row_pattern": {
+        "gpu": KernelModel(
+            fixed=2 * MICROSECOND,
+            byte=4.15e-14,
+            stream=1.44e-13,
+            position=2.39e-13,
+            row=2.59e-12,
+            step=0.278 * MICROSECOND,
+            coded=6.58e-13,
+            table=3.34e-13,
+            setup=20.0,
+        ),
+        "cpu": KernelModel(
+            fixed=7.93 * MICROSECOND,
+            byte=1.08e-11,
+            stream=6e-11,
+            position=1.82e-10,
+            stride=4.96e-12,
+            coded=7.72e-10,
+            run_entry=1.11e-09,
+            setup=60.0,
+        ),
+    },
+}

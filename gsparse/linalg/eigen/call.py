@@ -1,0 +1,111 @@
+"""What `eigs` and `eigsh` have in common: their arguments, the solves within, and what the caller gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.dtypes import Array
+from gsparse.linalg.eigen.dense import as_dense
+from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
+from gsparse.linalg.eigen.lanczos import Wanted
+from gsparse.linalg.eigen.problem import EigenResult, Problem, is_small, seed_of, start_vector
+
+__all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of an eigensolver.
+
+    Attributes
+    ----------
+    problem : Problem
+    wanted : Wanted
+    is_dense : bool
+        Whether the problem is small, and is solved by LAPACK on the host.
+    """
+
+    problem: Problem
+    wanted: Wanted
+    is_dense: bool
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        k: int,
+        which: str,
+        ncv: int | None,
+        smallest_ncv: int,
+        maxiter: int | None,
+        tol: float,
+        multiplicities: bool,
+        rng: Any,
+    ) -> Call:
+        """Return a call with the arguments of the function; `smallest_ncv` is the least number of basis vectors."""
+        size = problem.ncv(k, ncv, smallest_ncv)
+        is_dense = is_small(problem.n, k, ncv, maxiter) and problem.A.ranks is None
+        maxiter = 10 * problem.n if maxiter is None else int(maxiter)
+        return cls(problem, Wanted(k, which, tol, size, maxiter, multiplicities, seed_of(rng)), is_dense)
+
+    def run(
+        self,
+        solve_dense: Callable[[Problem, Any, Wanted], EigenResult],
+        solve: Callable[[Problem, Any, Wanted, Array | None], EigenResult],
+        options: Any,
+        v0: Any,
+        *,
+        return_eigenvectors: bool,
+        full_output: bool,
+    ) -> Any:
+        """Find the pairs, and return what the caller has asked for. Synchronizes.
+
+        Parameters
+        ----------
+        solve_dense : callable
+            ``solve_dense(problem, options, wanted)`` solves a small problem on the host.
+        solve : callable
+            ``solve(problem, options, wanted, v0)`` solves any other problem on the device.
+        options : object
+            The options of the transform, which both of these functions take.
+        v0, return_eigenvectors, full_output
+            The arguments of the eigensolver.
+        """
+        problem = self.problem
+        with problem.device.active(), problem.device.memory_guard(), problem.device.own_stream():
+            if self.is_dense:
+                result = solve_dense(problem, options, self.wanted)
+            else:
+                result = solve(problem, options, self.wanted, start_vector(problem, v0))
+        if full_output:
+            return result
+        return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+
+
+def dense_arrays(problem: Problem, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Return A and M (None for the identity) as dense arrays on the host. Synchronizes."""
+    A = as_dense(problem.A, problem.device, dtype)
+    return A, None if problem.M is None else as_dense(problem.M, problem.device, dtype)
+
+
+def mass_solver(problem: Problem, Minv: Any, tol: float) -> InnerSolver:
+    """Return the solver with M, which is not the identity: the caller's, or one that is chosen by the matrix."""
+    assert problem.M is not None
+    if Minv is not None:
+        return given_solver(Minv, problem.device, problem.dtype, "Minv")
+    return make_solver(problem.M, problem.device, problem.dtype, tol, hermitian=True, name="M")
+
+
+def shifted_solver(
+    problem: Problem, sigma: complex, OPinv: Any, tol: float, dtype: np.dtype[Any], *, hermitian: bool
+) -> InnerSolver:
+    """Return the solver with A - sigma·M for vectors of a dtype: the caller's, or one that is chosen by the matrix."""
+    if OPinv is not None:
+        return given_solver(OPinv, problem.device, dtype, "OPinv")
+    K = shifted(problem.A, sigma, problem.M, problem.device, dtype)
+    return make_solver(K, problem.device, dtype, tol, hermitian=hermitian, name="A - sigma * M")

@@ -1,0 +1,55 @@
+"""The three arrays of a matrix, as users see them: on loan to the host, and on the device."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.matrix.matrix_like import MatrixLike, as_property
+
+__all__ = ["device_data", "device_indices", "device_indptr", "lent_array"]
+
+
+def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
+    """Return a property that lends a host array of the matrix, and replaces the array if somebody assigns another one.
+
+    Parameters
+    ----------
+    name : {"data", "indices", "indptr"}
+    doc : str
+    """
+
+    def lend(matrix: MatrixLike) -> np.ndarray[Any, Any]:
+        arrays = matrix._arrays
+        pair = getattr(arrays, name)
+        if not pair.lent:
+            matrix.stats.left_device(name)
+        arrays.twin = None
+        return cast("np.ndarray[Any, Any]", pair.lend())
+
+    def replace(matrix: MatrixLike, value: Any) -> None:
+        matrix._arrays = matrix._arrays.with_host_array(name, value)
+
+    return as_property(lend, replace, doc)
+
+
+def device_data(self: MatrixLike) -> Array:
+    """Values as the device's own array: read it, never write to it (other matrices may share it)."""
+    self._arrays.current(self._stored_shape)
+    pair = self._arrays.data
+    if not pair.conjugated:
+        return pair.resident()
+    with self.device.active(), self.device.memory_guard():
+        return self.device.xp.conjugate(pair.resident())
+
+
+def device_indices(self: MatrixLike) -> Array:
+    """Column indices as the device's own array: read it, never write to it."""
+    return self._arrays.indices.resident()
+
+
+def device_indptr(self: MatrixLike) -> Array:
+    """Row pointers as the device's own array: read it, never write to it."""
+    return self._arrays.indptr.resident()

@@ -1,0 +1,66 @@
+"""The plans, encoded entries and products of one matrix, by the dtypes of a product, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.locks import make_lock
+from gsparse.plan.choice import Plan
+from gsparse.products.building import ColumnsProduct, Product
+from gsparse.products.storage import Entries
+
+__all__ = ["FormatCache", "Types"]
+
+_Result = TypeVar("_Result")
+# The dtype in which a product reads the values, and the dtype in which it computes.
+Types = tuple[np.dtype[Any], np.dtype[Any]]
+
+
+@dataclass(eq=False)
+class FormatCache:
+    """What was made of a matrix for products. Each item is complete when it is stored.
+
+    Attributes
+    ----------
+    device : Device
+    lock : reentrant lock
+        Is held by the thread that makes an item.
+    plans, entries, products, columns : dict
+        Items by dtypes. `entries` are only kept until their product is built.
+    """
+
+    device: Device
+    lock: Any = field(default_factory=make_lock)
+    plans: dict[Types, Plan] = field(default_factory=dict)
+    entries: dict[Types, Entries] = field(default_factory=dict)
+    products: dict[Types, Product] = field(default_factory=dict)
+    columns: dict[Types, ColumnsProduct] = field(default_factory=dict)
+
+    def find_or_make(self, items: dict[Types, _Result], types: Types, make: Callable[[], _Result]) -> _Result:
+        """Return the item for these dtypes out of one of the dictionaries. If there is none, only one thread makes it.
+
+        The device is the current one while `make` runs.
+        """
+        item = items.get(types)
+        if item is None:
+            with self.lock, self.device.active():
+                item = items.get(types)
+                if item is None:
+                    item = items[types] = make()
+        return item
+
+    def forget_plans(self) -> None:
+        """Drop what has not become a product yet."""
+        self.plans.clear()
+        self.entries.clear()
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self.forget_plans()
+        self.products.clear()
+        self.columns.clear()

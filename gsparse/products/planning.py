@@ -1,0 +1,135 @@
+"""The plan of a matrix: which formats are candidates, how each would store the matrix, and the reason for the choice.
+
+A planner changes nothing. The same planner makes the same plan from the same entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gsparse.formats.registry import PLAIN, Encoding, Storage, choices, find_format, names_of
+from gsparse.kernels.backends import kernels_of
+from gsparse.plan.choice import Plan, make_plan
+from gsparse.plan.cost_model import MACHINE_MODELS
+from gsparse.products.options import MatrixOptions
+from gsparse.products.storage import Entries
+from gsparse.products.structure import Structure
+
+__all__ = ["MIN_ANALYSIS_PRODUCTS", "Planner"]
+
+# Number of expected products from which on analyzing the matrix, or timing candidates, can pay.
+MIN_ANALYSIS_PRODUCTS = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Everything that the choice of a format depends on, except the values.
+
+    Attributes
+    ----------
+    structure : Structure
+    options : MatrixOptions
+        The options of the user.
+    format : str
+        The requested format, or "auto" if it cannot store the matrix.
+    is_new_result : bool
+        Whether the matrix is the result of an operation and has not been multiplied often.
+    on_loan : bool
+        Whether somebody may write to an array of the matrix before the next product.
+    has_memory : bool
+        Whether memory has sufficed so far. If not, only formats that read CSR's own arrays are candidates.
+    """
+
+    structure: Structure
+    options: MatrixOptions
+    format: str
+    is_new_result: bool
+    on_loan: bool
+    has_memory: bool
+
+    @property
+    def request(self) -> str:
+        """The format for the next products. The first products of a result use one that needs no set-up."""
+        first = kernels_of(self.structure.device).FIRST_FORMAT if self.is_new_result else "auto"
+        return self.format if first == "auto" else first
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether the rows have to be examined in order to choose the format."""
+        return not self.is_new_result or self.request == "auto"
+
+    @property
+    def expected_products(self) -> int:
+        """Number of products that a conversion of the format would serve."""
+        return 1 if self.is_new_result or self.on_loan else self.options.expected_products
+
+    @property
+    def leaves_choice(self) -> bool:
+        """Whether the request allows several formats."""
+        return len(choices(self.format)) > 1
+
+    @property
+    def is_to_be_timed(self) -> bool:
+        """Whether candidates are timed, unless their times are stored."""
+        return bool(self.options.tune) and self.leaves_choice and self.expected_products >= MIN_ANALYSIS_PRODUCTS
+
+    @property
+    def is_worth_analyzing(self) -> bool:
+        """Whether the matrix is analyzed in order to store it in fewer bytes."""
+        work = self.expected_products * self.structure.csr.nnz
+        is_enough = work >= MACHINE_MODELS[self.structure.device.kind].min_analysis_work
+        return self.has_memory and self.expected_products >= MIN_ANALYSIS_PRODUCTS and is_enough
+
+    @property
+    def encoding(self) -> Encoding:
+        """Which parts of the matrix may be stored in fewer bytes."""
+        return self.options.encoding if not self.leaves_choice or self.is_worth_analyzing else PLAIN
+
+    def plan(self, entries: Entries, compute: np.dtype[Any]) -> Plan:
+        """Choose the format for products that compute in this dtype. Synchronizes."""
+        device, options, request = self.structure.device, self.options, self.request
+        plan = make_plan(
+            self.structure.rows,
+            self._storages([format.name for format in choices(request)], entries),
+            device=device.name,
+            lanes=device.lanes,
+            model=MACHINE_MODELS[device.kind],
+            value_bytes=compute.itemsize,
+            threads=device.num_threads,
+            format=request,
+            threads_per_block=options.threads_per_block,
+            expected_products=self.expected_products,
+        )
+        return replace(plan, reason=self._explained(plan.reason))
+
+    def _explained(self, reason: str) -> str:
+        """Add to the reason of a plan what restricted the choice, and what will change it later."""
+        if not self.has_memory:
+            reason = f"{reason}; memory did not suffice for other formats"
+        if self.is_new_result:
+            first = reason if self.request == "auto" else "it needs no set-up"
+            reason = (
+                f"{first}; the matrix is the result of an operation, so formats that need a set-up are considered "
+                f"after {MIN_ANALYSIS_PRODUCTS} products, or when a solver begins"
+            )
+        if self.is_to_be_timed:
+            when = "in the first products" if self.options.tune == "lazy" else "at the first product"
+            reason = f"{reason}; will be timed {when} (unless its times are stored)"
+        return reason
+
+    def _storages(self, allowed: list[str], entries: Entries) -> dict[str, tuple[Storage, ...]]:
+        """Describe how each candidate for a plan would store the matrix. Synchronizes."""
+        if not self.leaves_choice:
+            return entries.storages(allowed)
+        if not self.options.compress:
+            allowed = [name for name in allowed if not find_format(name).only_compressed]
+        storages = entries.storages(allowed if self.is_worth_analyzing else ())
+        in_place = names_of(reads_csr=True)
+        return {
+            name: storage
+            for name, storage in storages.items()
+            if name in allowed and (self.has_memory or name in in_place)
+        }

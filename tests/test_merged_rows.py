@@ -86,7 +86,7 @@ def test_blocks_with_more_entries_than_shared_memory_holds_add_them_in_the_resul
     device: Device, dtype: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     A, B = (whole_numbers(S, rng, dtype) for S in PAIRS["two lanes"](rng))
-    monkeypatch.setattr(merged_rows, "_SHARED_BYTES", 1 << 11)
+    monkeypatch.setattr(merged_rows, "SHARED_BYTES", 1 << 11)
     assert_same(product(device, *(measured(device, S) for S in (A, B))), A @ B)
 
 

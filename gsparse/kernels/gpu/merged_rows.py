@@ -22,6 +22,7 @@ from gsparse.kernels.gpu.launch import launch_threads
 
 __all__ = [
     "MOST_SLOTS",
+    "SHARED_BYTES",
     "MergePlan",
     "Slots",
     "empty_places",
@@ -38,7 +39,7 @@ _THREADS = 128  # GS_PRODUCT_THREADS
 # The most entries of a row of the result (GS_MOST_SLOTS).
 MOST_SLOTS = 256
 # Bytes of shared memory that a launch may ask for.
-_SHARED_BYTES = 48 << 10
+SHARED_BYTES = 48 << 10
 # (rows of B that a lane has, lanes of a row) for rows of A with up to 8, 16, 32 and 128 entries. Measured on an H200
 # with the prototype of this method: 1, 2, 8 and 16 lanes for rows of 7, 9, 27 and 81 entries.
 _MERGES = ((8, 1), (8, 2), (4, 8), (8, 16))
@@ -143,9 +144,9 @@ def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan
         return None
     add_lanes = max((lanes for lanes in _ADD_LANES if lanes * b.num_rows <= b.nnz), default=_ADD_LANES[0])
     plan = MergePlan(*shape, add_lanes, most)
-    while plan.threads // plan.lanes * plan.pitch > _SHARED_BYTES and plan.threads > warp:
+    while plan.threads // plan.lanes * plan.pitch > SHARED_BYTES and plan.threads > warp:
         plan = replace(plan, threads=plan.threads // 2)
-    return plan if plan.threads // plan.lanes * plan.pitch <= _SHARED_BYTES else None
+    return plan if plan.threads // plan.lanes * plan.pitch <= SHARED_BYTES else None
 
 
 def merge(
@@ -207,7 +208,7 @@ def _add(
     each = c.dtype.itemsize + (index.itemsize if structure else 0)
     # A multiple of 32 keeps the columns behind the sums aligned.
     of_block = -(-(plan.add_threads // plan.add_lanes) * slots.longest // 32) * 32
-    capacity = min(of_block, _SHARED_BYTES // each // 32 * 32)
+    capacity = min(of_block, SHARED_BYTES // each // 32 * 32)
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
     sizes = (np.int64(rows[0]), np.int64(count), np.int32(plan.pitch), np.int32(capacity))
     name = expression("spgemm_add_merged", c.dtype, index, plan.add_lanes, int(structure))

@@ -263,14 +263,27 @@ class EntryKernels(Protocol):
     the matrix. Except where the text says otherwise, values may be of any dtype.
     """
 
-    def find_entries(self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-        """Return the position of the entry at each row and column (int64): -1 if there is none, -2 if several."""
+    def find_entries(
+        self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool
+    ) -> tuple[Array, int, bool]:
+        """Return the position of the entry at each row and column (int64): -1 if there is none, -2 if several.
+
+        Also return how many of these places have none, and whether one has several. There is at least one place.
+        Synchronizes.
+        """
         ...
 
     def sample_entries(self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
         """Return the sum of the entries at each row and column, in an order that depends on their row alone.
 
         Values are of a compute dtype unless rows are sorted.
+        """
+        ...
+
+    def sample_entry(self, device: Device, csr: Csr, row: int, column: int) -> Any:
+        """Return the entry at a row and a column of a sorted matrix as a NumPy scalar; 0 if there is none.
+
+        Synchronizes.
         """
         ...
 

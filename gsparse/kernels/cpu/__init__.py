@@ -19,6 +19,7 @@ from gsparse.kernels.cpu.edits import (
     missing_entries,
     put_values,
     sample_entries,
+    sample_entry,
     take_elements,
 )
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
@@ -137,6 +138,7 @@ __all__ = [
     "rows_follow",
     "run_span",
     "sample_entries",
+    "sample_entry",
     "scale_columns",
     "scale_rows",
     "scatter_add",

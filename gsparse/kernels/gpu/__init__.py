@@ -11,6 +11,7 @@ from gsparse.kernels.gpu.edits import (
     missing_entries,
     put_values,
     sample_entries,
+    sample_entry,
     take_elements,
 )
 from gsparse.kernels.gpu.encode import (
@@ -155,6 +156,7 @@ __all__ = [
     "rows_follow",
     "run_span",
     "sample_entries",
+    "sample_entry",
     "scale_columns",
     "scale_rows",
     "scatter_add",

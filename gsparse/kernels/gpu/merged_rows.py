@@ -99,7 +99,7 @@ class Slots:
     ----------
     plan : MergePlan
     longest : int
-        The number of entries of the longest row of the product.
+        The number of entries of the longest row of the product, or more.
     places : array of uint32 or None
         The slots of all rows, ``plan.pitch`` bytes each; None if they are found again for each product.
     """

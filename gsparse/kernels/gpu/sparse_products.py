@@ -33,7 +33,7 @@ from gsparse.kernels.gpu.row_classes import (
     num_products,
     sizes_and_longest,
 )
-from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows
+from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
 __all__ = ["instantiations", "spgemm", "spgemm_known", "spgemm_values"]
 
@@ -145,16 +145,19 @@ def _product_of_merged_rows(
     sizes, flag = device.empty(a.num_rows, a.indices.dtype), device.empty(1, np.uint32)
     places = merged_rows.empty_places(device, plan, a.num_rows) if plan.has_few_products else None
     merged_rows.merge(device, a, b, plan, (0, a.num_rows), sizes=sizes, places=places, flag=flag)
-    offsets, nnz, longest = sizes_and_longest(device, sizes)  # synchronizes
-    if longest > MOST_SLOTS:
-        return None, sizes
-    indptr = point_to_rows(device, sizes, offsets, np.int64 if nnz > MAX_INT32 else sizes.dtype)
+    if plan.has_few_products and a.nnz < _WORTH_A_LOOK:  # Another launch would take longer than it saves.
+        longest, (indptr, nnz) = None, row_pointers(device, sizes)  # synchronizes
+    else:
+        offsets, nnz, longest = sizes_and_longest(device, sizes)  # synchronizes
+        if longest > MOST_SLOTS:
+            return None, sizes
+        indptr = point_to_rows(device, sizes, offsets, np.int64 if nnz > MAX_INT32 else sizes.dtype)
     limit = slots_limit(nnz * (indptr.dtype.itemsize + a.dtype.itemsize), keeps_slots)
     if places is None and keeps_slots and plan.pitch * a.num_rows <= limit:
         places = merged_rows.places_of(device, a, b, plan, (0, a.num_rows))
     elif plan.pitch * a.num_rows > limit:
         places = None
-    slots = Slots(plan, longest, places)
+    slots = Slots(plan, plan.most if longest is None else longest, places)
     a, b, c = _allocated(device, a, b, indptr, nnz, longest)
     merged_rows.fill(device, a, b, c, slots, _zero_flag(device, flag))
     return (c, slots), sizes

@@ -67,6 +67,24 @@ def test_pairs_of_matrices(device: Device, name: str, operation: str, rng: np.ra
     assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
 
 
+@pytest.mark.parametrize("small", [0, 10**6])
+@pytest.mark.parametrize("operation", ["minus", "lt"])
+def test_matrices_with_as_many_entries_are_combined_value_by_value_or_merged(
+    device: Device, operation: str, small: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.kernels.gpu.sparse_pairs._SMALL", small)
+    lengths = rng.integers(0, 12, 700)
+    A, other_columns, other_rows = (
+        whole_numbers(with_lengths(order, 300, rng), rng) for order in (lengths, lengths, lengths[::-1])
+    )
+    same = whole_numbers(A, rng)
+    for B in (same, other_columns, other_rows):
+        assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
+    A.data[:], same.data[:] = 3, 5
+    a = on(device, A)
+    assert combine(device, operation, a, on(device, same)).indices is a.indices
+
+
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_a_matrix_minus_itself_is_empty(device: Device, name: str, rng: np.random.Generator):
     A = made(name, rng)

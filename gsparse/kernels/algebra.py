@@ -76,18 +76,9 @@ class AlgebraKernels(Protocol):
     def combine_rows(self, device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
         """Return the entries of ``operation(A, B)`` that are not 0; values are bool for comparisons.
 
-        `operation` is one of `UNION`, or "times". A and B are sorted and have one shape; so has the result.
+        `operation` is one of `UNION`, or "times". A and B are sorted and have one shape; so has the result. If A and B
+        have the same structure and no value of the result is 0, the result shares the row pointers and columns of A.
         Synchronizes.
-        """
-        ...
-
-    def combine_alike(
-        self, device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False
-    ) -> tuple[Array, int] | None:
-        """Return ``operation(A, B)`` for each entry of two matrices of one structure, and how many values are not 0.
-
-        Returns None if an entry of one matrix is missing in the other. Both have equally many. The other arguments are
-        those of `combine_rows`. Synchronizes.
         """
         ...
 

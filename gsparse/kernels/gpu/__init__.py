@@ -38,7 +38,7 @@ from gsparse.kernels.gpu.reductions import extreme_columns, extreme_entries, ext
 from gsparse.kernels.gpu.relaxation import bind_projections, bind_sweep, color_rows
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.sort import csr_transpose, order_by_row, stable_order
-from gsparse.kernels.gpu.sparse_pairs import combine_alike, combine_rows
+from gsparse.kernels.gpu.sparse_pairs import combine_rows
 from gsparse.kernels.gpu.sparse_products import spgemm, spgemm_known, spgemm_values
 from gsparse.kernels.gpu.sparse_rows import (
     diagonal_entries,
@@ -107,7 +107,6 @@ __all__ = [
     "block_weights",
     "blocked_ellpack",
     "color_rows",
-    "combine_alike",
     "combine_rows",
     "csr_adaptive",
     "csr_scalar",

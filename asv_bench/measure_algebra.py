@@ -295,7 +295,8 @@ def phases(device: Device) -> Iterator[Row]:
     F = GpuSparseMatrix(poisson(100, 27), device=device)
     for what, operands in ({**cases, "A @ A, 27-point 100³": (F, F)}).items():
         factors = [csr_of(M) for M in operands]
-        for name, own in chain(product_phases.phases(device, *factors), product_phases.alternatives(device, *factors)):
+        parts = (product_phases.phases(device, *factors), product_phases.alternatives(device, *factors))
+        for name, own in chain(product_phases.transposes(device, factors[1]), *parts):
             print(f"{what:24} {name:50} {own:10.3f} ms", flush=True)
             yield {"what": f"{what}: {name}", "ours": own, "theirs": math.nan, "ratio": math.nan}
 

@@ -9,6 +9,8 @@ A product whose rows are merged (`gsparse.kernels.gpu.merged_rows`) has these ph
     row pointers     the sum and the maximum of these numbers, and the row pointers
     fill             columns and values
     fill values      the values alone, where the slots have been kept (numeric reuse)
+
+Transposes are timed in both ways, too: by counting the columns, and by sorting (`gsparse.kernels.gpu.sort`).
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.formats import Csr
-from gsparse.kernels.gpu import merged_rows, row_classes, sparse_products
+from gsparse.kernels.gpu import merged_rows, row_classes, sort, sparse_products
 from gsparse.kernels.gpu.merged_rows import MergePlan, Slots
 from gsparse.kernels.gpu.sparse_rows import point_to_rows
 
-__all__ = ["alternatives", "phases"]
+__all__ = ["alternatives", "phases", "transposes"]
 
 TURNS = 7
 # Ways of launching that are tried: (lists, lanes) of a merge, lanes that add, threads of a block.
@@ -126,3 +128,13 @@ def alternatives(device: Device, a: Csr, b: Csr) -> Timings:
             if not bool((want.data == data).all()):
                 raise AssertionError(f"fill, {name}: other values")
             yield f"fill values, {name}", busy(device, lambda plan=plan: made.fill(plan, structure=False))
+
+
+def transposes(device: Device, csr: Csr) -> Timings:
+    """Time the two ways to a transpose."""
+    few = sort._FEW_ENTRIES
+    try:
+        for name, sort._FEW_ENTRIES in (("columns counted", 0), ("sorted", csr.nnz + 1)):
+            yield f"transpose, {name}", busy(device, lambda: sort.csr_transpose(device, csr))
+    finally:
+        sort._FEW_ENTRIES = few

@@ -12,7 +12,8 @@ from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.arithmetic import combine, product
 from gsparse.sparse.selection import select_rows, triangle
-from tests.support import host, on_device
+from tests.proof.emulated_device import EmulatedDevice
+from tests.support import INDEX_DTYPES, from_lengths, host, on_device, with_types
 from tests.test_sparse_algebra import SCIPY, assert_same, on, whole_numbers
 
 
@@ -140,6 +141,39 @@ def test_triangles(device: Device, name: str, offset: int, rng: np.random.Genera
     A.data[A.data == 0] = 5.0  # SciPy leaves zeros out
     assert_same(triangle(device, on(device, A), offset, upper=True), sp.triu(A, offset))
     assert_same(triangle(device, on(device, A), offset, upper=False), sp.tril(A, offset))
+
+
+@pytest.mark.parametrize("short_column", [3, 64])
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [np.bool_, np.float64, np.complex128])
+@pytest.mark.few(3)
+def test_a_transpose_keeps_the_order_of_the_rows_with_and_without_a_sort(
+    device: Device, dtype: Any, index: Any, short_column: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.kernels.gpu.sort._FEW_ENTRIES", 1)
+    monkeypatch.setattr("gsparse.kernels.gpu.sort._SHORT_COLUMN", short_column)
+    S = with_types(from_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)  # unsorted, with duplicates
+    order = np.argsort(S.indices, kind="stable")
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    for _ in range(2):
+        transposed = kernels_of(device).csr_transpose(device, on(device, S))
+        assert transposed.shape == S.shape[::-1]
+        np.testing.assert_array_equal(host(transposed.indptr), np.searchsorted(S.indices[order], np.arange(701)))
+        np.testing.assert_array_equal(host(transposed.indices), rows[order])
+        np.testing.assert_array_equal(host(transposed.data), S.data[order])
+        assert transposed.indptr.dtype == transposed.indices.dtype == index
+
+
+def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.kernels.gpu.sort._FEW_ENTRIES", 1)
+    S = from_lengths(np.full(200, 5), 40, rng)
+    order = np.argsort(S.indices, kind="stable")
+    for seed in range(4):  # Each runs the threads of a block in another order.
+        device = EmulatedDevice(32, seed)
+        transposed = kernels_of(device).csr_transpose(device, on(device, S))
+        np.testing.assert_array_equal(transposed.data, S.data[order])
 
 
 @pytest.mark.parametrize("name", STRUCTURES)

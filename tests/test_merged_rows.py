@@ -14,6 +14,7 @@ from gsparse.formats import Csr
 from gsparse.kernels.gpu import merged_rows, sparse_products
 from gsparse.kernels.gpu.merged_rows import MergePlan, plan_merge
 from gsparse.sparse.arithmetic import CsrProduct, product
+from tests.proof.emulated_device import EmulatedDevice
 from tests.support import INDEX_DTYPES, from_lengths, host, on_device, with_types
 from tests.test_algebra_tiles import with_lengths
 from tests.test_sparse_algebra import assert_same, whole_numbers
@@ -109,6 +110,18 @@ def test_the_longest_row_of_a_merged_product_is_known_where_it_costs_little(
         monkeypatch.setattr(sparse_products, "_WORTH_A_LOOK", 1)
         made = CsrProduct(device, *(measured(device, S) for S in (A, B))).result
         assert made.longest == np.diff(host(made.indptr)).max()
+
+
+@pytest.mark.parametrize("pair", ["two lanes", "eight lanes"])
+def test_the_order_in_which_threads_run_changes_no_bits(pair: str, rng: np.random.Generator) -> None:
+    A, B = PAIRS[pair](rng)
+    results = []
+    for seed in range(4):
+        device = EmulatedDevice(32, seed)
+        results.append(CsrProduct(device, *(measured(device, S) for S in (A, B))).result)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result.indices, results[0].indices)
+        np.testing.assert_array_equal(result.data, results[0].data)
 
 
 def shape_of(num_rows: int, nnz: int, num_cols: int = 10**6, index: Any = np.int32) -> Csr:

@@ -50,6 +50,17 @@ def test_merged_rows_are_the_product_that_scipy_makes(device: Device, pair: str,
     assert_same(product(device, a, b), A @ B)
 
 
+@pytest.mark.parametrize("lengths", [(0, 0), (3, 0), (0, 3)])
+def test_a_product_without_entries_is_merged(
+    device: Device, lengths: tuple[int, int], rng: np.random.Generator
+) -> None:
+    A, B = (from_lengths(np.full(40, length), 40, rng) for length in lengths)
+    B.sum_duplicates()
+    a, b = (measured(device, S) for S in (A, B))
+    assert_same(product(device, a, b), A @ B)
+    assert CsrProduct(device, a, b).update(a, b).nnz == 0
+
+
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", COMPUTE_DTYPES, ids=str)
 @pytest.mark.few(2)

@@ -7,6 +7,7 @@ CPU is SciPy. Calls are made one after the other until the device is idle again.
     operations   each operation on a 7-point matrix, of 10⁶ rows and of 10³ rows
     edits        single entries, writes to a copy, and a dense block of the same matrices
     products     A @ A on stencils, and the products of smoothed aggregation
+    phases       each phase of products whose rows are merged, and the same kernels launched in other ways (GPU)
     matrices     A @ A on the square real matrices
 """
 
@@ -22,10 +23,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import product_phases
 import scipy.sparse as sp
 
 import gsparse.sparse
@@ -34,6 +37,7 @@ from gsparse.bench.problems import stencil
 from gsparse.bench.summary import geometric_mean
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
+from gsparse.formats import Csr
 from gsparse.sparse.arithmetic import CsrProduct
 
 # Turns, of which the median counts, and the seconds that the calls of a turn take at least.
@@ -46,8 +50,8 @@ MEAN_GOAL, LEAST_GOAL = {"gpu": 2.0, "cpu": 1.5}, {"gpu": 1.0, "cpu": 1.0}
 Row = dict[str, Any]
 
 
-def poisson(n: int) -> sp.csr_array:
-    data, indices, indptr, shape = stencil(n, 7)
+def poisson(n: int, points: int = 7) -> sp.csr_array:
+    data, indices, indptr, shape = stencil(n, points)
     return sp.csr_array((data, indices, indptr), shape=shape)
 
 
@@ -269,6 +273,32 @@ def products(device: Device) -> Iterator[Row]:
         R, peer_R = GpuSparseMatrix(smoothed.T.tocsr(), device=device), peer_smoothed.T.tocsr()
         yield multiply(device, f"Pᵀ @ (A @ P), {n}³", (R, coarse), (peer_R, peer_coarse))
         yield reuse(device, f"A @ A with other values over all of it, {n}³", A)
+    if device.kind == "gpu":
+        S = poisson(100, 27)
+        A, P = GpuSparseMatrix(S, device=device), peer_of(device, S)
+        yield multiply(device, "A @ A, 27-point 100³", (A, A), (P, P))
+        yield reuse(device, "A @ A with other values over all of it, 27-point", A)
+
+
+def phases(device: Device) -> Iterator[Row]:
+    """Time the phases of products, and of the most important ones also other launches. There is no peer."""
+    if device.kind != "gpu":
+        return
+
+    def csr_of(A: GpuSparseMatrix) -> Csr:
+        return A._prepared(transpose=False)[0].csr
+
+    A = GpuSparseMatrix(poisson(200), device=device)
+    T = GpuSparseMatrix(aggregates(200), device=device)
+    P = T - (A @ T) * (0.66 / 6)
+    cases = {"A @ A, 7-point 200³": (A, A), "A @ P, smoothed, 200³": (A, P), "Pᵀ @ (A @ P), 200³": (P.T.tocsr(), A @ P)}
+    F = GpuSparseMatrix(poisson(100, 27), device=device)
+    for what, operands in ({**cases, "A @ A, 27-point 100³": (F, F)}).items():
+        factors = [csr_of(M) for M in operands]
+        parts = (product_phases.phases(device, *factors), product_phases.alternatives(device, *factors))
+        for name, own in chain(product_phases.transposes(device, factors[1]), *parts):
+            print(f"{what:24} {name:50} {own:10.3f} ms", flush=True)
+            yield {"what": f"{what}: {name}", "ours": own, "theirs": math.nan, "ratio": math.nan}
 
 
 def matrices(device: Device) -> Iterator[Row]:
@@ -286,7 +316,7 @@ def matrices(device: Device) -> Iterator[Row]:
         yield multiply(device, f"A @ A, {path.stem}", (A, A), (P, P))
 
 
-SECTIONS = {"operations": operations, "edits": edits, "products": products, "matrices": matrices}
+SECTIONS = {"operations": operations, "edits": edits, "products": products, "phases": phases, "matrices": matrices}
 
 
 def main() -> None:
@@ -299,7 +329,7 @@ def main() -> None:
     for name in options.sections:
         with device.active():
             rows[name] = list(SECTIONS[name](device))
-        if rows[name]:
+        if any(math.isfinite(row["ratio"]) for row in rows[name]):
             conclude(device, name, rows[name])
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1))

@@ -12,7 +12,8 @@ from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.arithmetic import combine, product
 from gsparse.sparse.selection import select_rows, triangle
-from tests.support import host, on_device
+from tests.proof.emulated_device import EmulatedDevice
+from tests.support import INDEX_DTYPES, from_lengths, host, on_device, with_types
 from tests.test_sparse_algebra import SCIPY, assert_same, on, whole_numbers
 
 
@@ -65,6 +66,24 @@ def test_pairs_of_matrices(device: Device, name: str, operation: str, rng: np.ra
     A = made(name, rng)
     B = partner(A, rng)
     assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
+
+
+@pytest.mark.parametrize("small", [0, 10**6])
+@pytest.mark.parametrize("operation", ["minus", "lt"])
+def test_matrices_with_as_many_entries_are_combined_value_by_value_or_merged(
+    device: Device, operation: str, small: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.kernels.gpu.sparse_pairs._SMALL", small)
+    lengths = rng.integers(0, 12, 700)
+    A, other_columns, other_rows = (
+        whole_numbers(with_lengths(order, 300, rng), rng) for order in (lengths, lengths, lengths[::-1])
+    )
+    same = whole_numbers(A, rng)
+    for B in (same, other_columns, other_rows):
+        assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
+    A.data[:], same.data[:] = 3, 5
+    a = on(device, A)
+    assert combine(device, operation, a, on(device, same)).indices is a.indices
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -122,6 +141,39 @@ def test_triangles(device: Device, name: str, offset: int, rng: np.random.Genera
     A.data[A.data == 0] = 5.0  # SciPy leaves zeros out
     assert_same(triangle(device, on(device, A), offset, upper=True), sp.triu(A, offset))
     assert_same(triangle(device, on(device, A), offset, upper=False), sp.tril(A, offset))
+
+
+@pytest.mark.parametrize("short_column", [3, 64])
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [np.bool_, np.float64, np.complex128])
+@pytest.mark.few(3)
+def test_a_transpose_keeps_the_order_of_the_rows_with_and_without_a_sort(
+    device: Device, dtype: Any, index: Any, short_column: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.kernels.gpu.sort._FEW_ENTRIES", 1)
+    monkeypatch.setattr("gsparse.kernels.gpu.sort._SHORT_COLUMN", short_column)
+    S = with_types(from_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)  # unsorted, with duplicates
+    order = np.argsort(S.indices, kind="stable")
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    for _ in range(2):
+        transposed = kernels_of(device).csr_transpose(device, on(device, S))
+        assert transposed.shape == S.shape[::-1]
+        np.testing.assert_array_equal(host(transposed.indptr), np.searchsorted(S.indices[order], np.arange(701)))
+        np.testing.assert_array_equal(host(transposed.indices), rows[order])
+        np.testing.assert_array_equal(host(transposed.data), S.data[order])
+        assert transposed.indptr.dtype == transposed.indices.dtype == index
+
+
+def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gsparse.kernels.gpu.sort._FEW_ENTRIES", 1)
+    S = from_lengths(np.full(200, 5), 40, rng)
+    order = np.argsort(S.indices, kind="stable")
+    for seed in range(4):  # Each runs the threads of a block in another order.
+        device = EmulatedDevice(32, seed)
+        transposed = kernels_of(device).csr_transpose(device, on(device, S))
+        np.testing.assert_array_equal(transposed.data, S.data[order])
 
 
 @pytest.mark.parametrize("name", STRUCTURES)

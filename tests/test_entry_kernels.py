@@ -57,12 +57,12 @@ def test_entries_are_found_and_repeated_ones_reported(
     S = made(structure, rng, is_sorted, index=index)
     rows, columns = samples(S, rng)
     with device.active():
-        found = host(
-            kernels_of(device).find_entries(
-                device, on(device, S), on_device(device, rows), on_device(device, columns), is_sorted
-            )
+        positions, num_missing, has_several = kernels_of(device).find_entries(
+            device, on(device, S), on_device(device, rows), on_device(device, columns), is_sorted
         )
-    coo = S.tocoo()
+    coo, found = S.tocoo(), host(positions)
+    assert num_missing == (found == -1).sum()
+    assert has_several == (found == -2).any()
     for row, column, position in zip(rows, columns, found, strict=True):
         there = np.flatnonzero((coo.row == row) & (coo.col == column))
         assert position == (-1 if not there.size else there[0] if there.size == 1 else -2)
@@ -87,6 +87,22 @@ def test_the_entries_at_a_place_are_added_up(
     assert sums.dtype == dtype
     np.testing.assert_array_equal(sums, S.toarray()[rows, columns])
     assert sums.tobytes() == again.tobytes()
+
+
+@pytest.mark.few(12)
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", VALUES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_single_entry_is_a_scalar_of_its_dtype(
+    device: Device, structure: str, dtype: str, index: Any, rng: np.random.Generator
+) -> None:
+    S = made(structure, rng, True, dtype, index)
+    csr, dense = on(device, S), S.toarray()
+    with device.active():
+        for row, column in zip(*samples(S, rng, 8), strict=True):
+            value = kernels_of(device).sample_entry(device, csr, int(row), int(column))
+            assert (value, value.dtype) == (dense[row, column], S.dtype)
+            assert np.isscalar(value)
 
 
 @pytest.mark.few(12)
@@ -190,7 +206,9 @@ def test_a_sample_in_a_row_that_is_longer_than_a_block(device: Device) -> None:
     with device.active():
         arguments = (device, on(device, S), on_device(device, rows), on_device(device, columns), False)
         np.testing.assert_array_equal(host(kernels_of(device).sample_entries(*arguments)), S.toarray()[1])
-        assert (host(kernels_of(device).find_entries(*arguments)) == -2).all()
+        positions, num_missing, has_several = kernels_of(device).find_entries(*arguments)
+        assert (host(positions) == -2).all()
+        assert (num_missing, has_several) == (0, True)
 
 
 @pytest.mark.few(12)

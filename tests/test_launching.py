@@ -366,6 +366,16 @@ def test_all_launches_of_a_device_go_to_the_driver(monkeypatch: Any, cupy: Any, 
     assert compiled == [("a.cu", "f<int>")]
 
 
+def test_a_launch_gets_the_shared_memory_that_it_asks_for(
+    monkeypatch: Any, cupy: Any, driver: Any, compiled: Any
+) -> None:
+    device = stand_in_device(monkeypatch, cupy)
+    driver.sizes = [8]
+    launch_threads(device, "a.cu", "f<int>", 64, 64, (StandInArray(9),), 1024)
+    launch_blocks(device, "a.cu", "f<int>", 1, 64, (StandInArray(9),))
+    assert [launch[1] for launch in driver.launches] == [1024, 0]
+
+
 def test_empty_grids_are_not_launched(monkeypatch: Any, cupy: Any, driver: Any, compiled: Any) -> None:
     device = stand_in_device(monkeypatch, cupy)
     launch_threads(device, "a.cu", "f<int>", 0, 256, ())
@@ -384,7 +394,7 @@ def test_a_cupy_without_the_drivers_function_launches_itself(monkeypatch: Any, d
     device.bind_kernel("a.cu", "f<int>", (2, 3), (32,), (x, np.int32(1)))()
     product = device.bind_product("a.cu", "f<int>", (5,), (32,), (Slot.Y, Slot.ALPHA, Slot.X, Slot.READ_Y), np.float32)
     product(x, y, np.float32(3), np.float32(2), False)
-    assert [args for _, _, args, _ in cupy.calls] == [
+    assert [call[2] for call in cupy.calls] == [
         (x, np.int32(1)), (x, np.int32(1)), (y, np.float32(3), x, np.int32(1)),
     ]  # fmt: skip
 

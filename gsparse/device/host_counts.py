@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,19 @@ class HostCounts(threading.local):
         self._synchronize = synchronize
         self._values, self.array = allocate(_SIZE, np.dtype(np.int64))
         self.flag = self.array[-1:]
+        self._arrays_of: dict[np.dtype[Any], Array] = {}
+
+    def array_of(self, dtype: np.dtype[Any]) -> Array:
+        """Return the memory of the integers as an array of another dtype, to which a kernel writes one value."""
+        array = self._arrays_of.get(dtype)
+        if array is None:
+            array = self._arrays_of[dtype] = self.array.view(dtype)
+        return array
+
+    def read_value(self, dtype: np.dtype[Any]) -> Any:
+        """Return the value that a kernel wrote, after all work on the caller's current stream. Synchronizes."""
+        self._synchronize()  # synchronizes
+        return self._values[:2].view(dtype)[0]
 
     def read(self, count: int = 1) -> list[int]:
         """Return the first `count` integers after all work on the caller's current stream. Synchronizes."""

@@ -76,18 +76,9 @@ class AlgebraKernels(Protocol):
     def combine_rows(self, device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
         """Return the entries of ``operation(A, B)`` that are not 0; values are bool for comparisons.
 
-        `operation` is one of `UNION`, or "times". A and B are sorted and have one shape; so has the result.
+        `operation` is one of `UNION`, or "times". A and B are sorted and have one shape; so has the result. If A and B
+        have the same structure and no value of the result is 0, the result shares the row pointers and columns of A.
         Synchronizes.
-        """
-        ...
-
-    def combine_alike(
-        self, device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False
-    ) -> tuple[Array, int] | None:
-        """Return ``operation(A, B)`` for each entry of two matrices of one structure, and how many values are not 0.
-
-        Returns None if an entry of one matrix is missing in the other. Both have equally many. The other arguments are
-        those of `combine_rows`. Synchronizes.
         """
         ...
 
@@ -263,14 +254,27 @@ class EntryKernels(Protocol):
     the matrix. Except where the text says otherwise, values may be of any dtype.
     """
 
-    def find_entries(self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-        """Return the position of the entry at each row and column (int64): -1 if there is none, -2 if several."""
+    def find_entries(
+        self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool
+    ) -> tuple[Array, int, bool]:
+        """Return the position of the entry at each row and column (int64): -1 if there is none, -2 if several.
+
+        Also return how many of these places have none, and whether one has several. There is at least one place.
+        Synchronizes.
+        """
         ...
 
     def sample_entries(self, device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
         """Return the sum of the entries at each row and column, in an order that depends on their row alone.
 
         Values are of a compute dtype unless rows are sorted.
+        """
+        ...
+
+    def sample_entry(self, device: Device, csr: Csr, row: int, column: int) -> Any:
+        """Return the entry at a row and a column of a sorted matrix as a NumPy scalar; 0 if there is none.
+
+        Synchronizes.
         """
         ...
 

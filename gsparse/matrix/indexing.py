@@ -60,7 +60,14 @@ def _are_separate(rows: Axis, columns: Axis) -> bool:
 
 def _entry(matrix: MatrixLike, row: int, column: int, index: Index) -> Any:
     """Return the entry of a row and a column as a scalar."""
-    value = matrix.device.download_vector(_samples(matrix, np.array([row]), np.array([column])))[0]  # synchronizes
+    device, prepared = matrix.device, matrix._arrays.current(matrix._stored_shape)
+    if prepared.is_canonical:
+        row_of_arrays, column_of_arrays = (column, row) if matrix._by_columns else (row, column)
+        with device.active(), device.memory_guard():
+            value = kernels_of(device).sample_entry(device, prepared.csr, row_of_arrays, column_of_arrays)
+        value = np.conjugate(value) if matrix._arrays.data.conjugated else value
+    else:
+        value = device.download_vector(_samples(matrix, np.array([row]), np.array([column])))[0]  # synchronizes
     if not index.shape:
         return value
     if matrix.ndim == 1:

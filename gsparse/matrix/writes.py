@@ -48,11 +48,14 @@ class Places:
         On the device.
     distinct : bool
         Whether no place is known to be there twice.
+    ordered : bool
+        Whether both rows and columns are known to rise.
     """
 
     rows: Array
     columns: Array
     distinct: bool
+    ordered: bool = False
 
     def of(self, matrix: MatrixLike) -> tuple[Array, Array]:
         """Return the rows and the columns of the arrays of a matrix, which may be those of its transpose."""
@@ -159,53 +162,54 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _write(matrix: MatrixLike, places: Places, values: Array) -> None:
     """Write values, one for each place or one for all, to places where the matrix has entries and to others."""
     device = matrix.device
-    csr, positions, is_sorted, has_new = _find(matrix, places)
-    new = device.xp.flatnonzero(positions < 0) if has_new else positions[:0]  # synchronizes
-    if new.size < positions.size:
+    csr, positions, is_sorted, num_new = _find(matrix, places)
+    if num_new < positions.size:
         data = with_values_at(device, csr, positions, values, distinct=places.distinct)
         matrix._arrays.replace_values(data, matrix._stored_shape)
         csr = csr.with_data(data)
-    if not new.size:
+    if not num_new:
         return
     warnings.warn(
         f"Changing the sparsity structure of a {type(matrix).__name__} is expensive. lil and dok are more efficient.",
         sp.SparseEfficiencyWarning,
         stacklevel=frames_to_the_caller(),
     )
-    _insert(matrix, csr, places, new, values, is_sorted=is_sorted)
+    _insert(matrix, csr, places, positions, num_new, values, is_sorted=is_sorted)
 
 
-def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, bool]:
+def _find(matrix: MatrixLike, places: Places) -> tuple[Csr, Array, bool, int]:
     """Find the entry at each place. If one of the places has several, they are added up first, as in SciPy.
 
     Returns
     -------
-    csr, positions, is_canonical, has_new
-        The entries of the matrix, the position of the one at each place, whether the matrix is canonical, and whether
-        there are places without entries, whose positions are negative.
+    csr, positions, is_canonical, num_new
+        The entries of the matrix, the position of the one at each place, whether the matrix is canonical, and the
+        number of places without entries, whose positions are negative.
     """
     device, kernels = matrix.device, kernels_of(matrix.device)
     i, j = places.of(matrix)
     csr, is_canonical = entries_of(matrix), matrix._arrays.current(matrix._stored_shape).is_canonical
-    positions = kernels.find_entries(device, csr, i, j, is_canonical)
-    lowest = int(positions.min())  # synchronizes
-    if lowest == -2:
+    positions, num_new, has_several = kernels.find_entries(device, csr, i, j, is_canonical)  # synchronizes
+    if has_several:
         matrix._arrays.declared.clear()
         sum_duplicates(matrix)
         csr, is_canonical = entries_of(matrix), True
-        positions = kernels.find_entries(device, csr, i, j, is_canonical)
-        lowest = int(positions.min())  # synchronizes
-    return csr, positions, is_canonical, lowest < 0
+        positions, num_new, _ = kernels.find_entries(device, csr, i, j, is_canonical)  # synchronizes
+    return csr, positions, is_canonical, num_new
 
 
-def _insert(matrix: MatrixLike, csr: Csr, places: Places, new: Array, values: Array, *, is_sorted: bool) -> None:
-    """Replace the arrays of a matrix by new ones, which also have entries at the places that `new` numbers."""
+def _insert(
+    matrix: MatrixLike, csr: Csr, places: Places, positions: Array, num_new: int, values: Array, *, is_sorted: bool
+) -> None:
+    """Replace the arrays of a matrix by new ones, with entries also at places whose positions are negative."""
     i, j = places.of(matrix)
-    if new.size < i.size:
+    if num_new < i.size:
+        new = matrix.device.xp.flatnonzero(positions < 0)  # synchronizes
         i, j, values = i[new], j[new], values[new] if values.size > 1 else values
     # Rows with repeated entries are not canonical, but may be sorted nevertheless.
     is_sorted = is_sorted or matrix.has_sorted_indices
-    csr = with_new_entries(matrix.device, csr, i, j, values, distinct=places.distinct, is_sorted=is_sorted)
+    is_new = {"distinct": places.distinct, "ordered": places.ordered}
+    csr = with_new_entries(matrix.device, csr, i, j, values, is_sorted=is_sorted, **is_new)
     matrix._arrays = matrix_of(matrix, csr, matrix.shape, type(matrix))._arrays
 
 
@@ -322,19 +326,20 @@ def _write_diagonal(matrix: MatrixLike, values: Array, k: int, count: int, *, is
     As in SciPy, a diagonal of which much is new is written to arrays of this matrix alone, and the matrix gets the
     dtype that NumPy gives its values and the new ones together. A single value (`is_cast`) is cast to the dtype it has.
     """
-    device, numbers = matrix.device, matrix.device.xp.arange(count, dtype=np.int64)
-    places = Places(numbers + max(-k, 0), numbers + max(k, 0), distinct=True)
-    csr, positions, is_sorted, has_new = _find(matrix, places)
-    new = device.xp.flatnonzero(positions < 0) if has_new else positions[:0]  # synchronizes
-    is_in_place = not new.size or new.size < _FEW_NEW_ENTRIES * csr.nnz
+    device, arange = matrix.device, matrix.device.xp.arange
+    rows = arange(max(-k, 0), max(-k, 0) + count, dtype=np.int64)
+    columns = arange(max(k, 0), max(k, 0) + count, dtype=np.int64) if k else rows
+    places = Places(rows, columns, distinct=True, ordered=True)
+    csr, positions, is_sorted, num_new = _find(matrix, places)
+    is_in_place = not num_new or num_new < _FEW_NEW_ENTRIES * csr.nnz
     dtype = matrix.dtype if is_cast or is_in_place else np.result_type(matrix.dtype, values.dtype)
     values, csr = values.astype(dtype, copy=False), csr.with_data(csr.data.astype(dtype, copy=False))
-    if new.size < count:
+    if num_new < count:
         csr = csr.with_data(with_values_at(device, csr, positions, values, distinct=True))
         if is_in_place:
             matrix._arrays.replace_values(csr.data, matrix._stored_shape)
-    if new.size:
-        _insert(matrix, csr, places, new, values, is_sorted=is_sorted)
+    if num_new:
+        _insert(matrix, csr, places, positions, num_new, values, is_sorted=is_sorted)
 
 
 METHODS: dict[str, Callable[..., Any]] = {"__setitem__": _set_item, "setdiag": _set_diagonal}

@@ -127,14 +127,7 @@ def combine(device: Device, operation: str, a: Csr, b: Csr) -> Csr:
     """
     common = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
     a, b = in_common(canonical(device, computed(a, common)), canonical(device, computed(b, common)))
-    kernels, unsigned = kernels_of(device), common == np.uint64
-    alike = kernels.combine_alike(device, operation, a, b, unsigned) if a.nnz == b.nnz > 0 else None
-    if alike is None:
-        c = kernels.combine_rows(device, operation, a, b, unsigned)
-    else:
-        values, num_kept = alike
-        c = Csr(a.shape, a.indptr, a.indices, values, True, a.longest)
-        c = c if num_kept == c.nnz else replace(kernels.drop_zeros(device, c), is_canonical=True)
+    c = kernels_of(device).combine_rows(device, operation, a, b, common == np.uint64)
     return _without_zeros(device, c, np.dtype(np.bool_) if operation in COMPARISONS else common)
 
 

@@ -41,7 +41,15 @@ def with_values_at(device: Device, csr: Csr, positions: Array, values: Array, *,
 
 
 def with_new_entries(
-    device: Device, csr: Csr, rows: Array, columns: Array, values: Array, *, distinct: bool, is_sorted: bool
+    device: Device,
+    csr: Csr,
+    rows: Array,
+    columns: Array,
+    values: Array,
+    *,
+    distinct: bool,
+    ordered: bool,
+    is_sorted: bool,
 ) -> Csr:
     """Return a matrix with further entries, at places where it has none. Synchronizes if places are not distinct.
 
@@ -57,16 +65,18 @@ def with_new_entries(
         Of the dtype of the matrix: one for each place, or one for all of them.
     distinct : bool
         Whether no place is there twice. Otherwise the last value of each place counts.
+    ordered : bool
+        Whether rows are known to rise, each of them with a single place.
     is_sorted : bool
         Whether columns rise within each row of the matrix; they then do in the result. Otherwise each row begins with
         its new entries, as in SciPy.
     """
     xp = device.xp
-    if rows.size > 1:
+    if rows.size > 1 and not ordered:
         order = _order_of_places(device, csr, rows, columns, distinct=distinct, by_columns=is_sorted)
         rows, columns = rows[order], columns[order]
-        values = values[order] if values.size > 1 else xp.broadcast_to(values, rows.shape)
-    values = xp.ascontiguousarray(values)
+        values = values[order] if values.size > 1 else values
+    values = xp.ascontiguousarray(values if values.size > 1 else xp.broadcast_to(values, rows.shape))
     inserted = kernels_of(device).insert_entries(device, csr, rows, columns, values, is_sorted)
     return replace(inserted, is_canonical=csr.is_canonical and is_sorted)
 

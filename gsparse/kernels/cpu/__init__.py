@@ -19,6 +19,7 @@ from gsparse.kernels.cpu.edits import (
     missing_entries,
     put_values,
     sample_entries,
+    sample_entry,
     take_elements,
 )
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
@@ -34,7 +35,7 @@ from gsparse.kernels.cpu.prolongation import (
 )
 from gsparse.kernels.cpu.reductions import extreme_columns, extreme_entries, extreme_positions, sum_entries
 from gsparse.kernels.cpu.relaxation import bind_projections, bind_sweep, color_rows
-from gsparse.kernels.cpu.row_pairs import combine_alike, combine_rows
+from gsparse.kernels.cpu.row_pairs import combine_rows
 from gsparse.kernels.cpu.slices import SORTING_SCOPE, cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.cpu.sparse_products import spgemm, spgemm_known, spgemm_values
 from gsparse.kernels.cpu.sparse_rows import (
@@ -88,7 +89,6 @@ __all__ = [
     "block_weights",
     "blocked_ellpack",
     "color_rows",
-    "combine_alike",
     "combine_rows",
     "csr_adaptive",
     "csr_scalar",
@@ -137,6 +137,7 @@ __all__ = [
     "rows_follow",
     "run_span",
     "sample_entries",
+    "sample_entry",
     "scale_columns",
     "scale_rows",
     "scatter_add",

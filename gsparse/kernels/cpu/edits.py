@@ -26,6 +26,7 @@ __all__ = [
     "missing_entries",
     "put_values",
     "sample_entries",
+    "sample_entry",
     "take_elements",
 ]
 
@@ -44,12 +45,12 @@ def _search_cost(csr: Csr, count: int, is_sorted: bool) -> int:
     return count * (8 if is_sorted else 1 + csr.nnz // max(csr.num_rows, 1))
 
 
-def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
+def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> tuple[Array, int, bool]:
     """Search sorted rows by bisection, and read all other rows."""
     positions = np.empty(rows.size, np.int64)
     cost = _search_cost(csr, rows.size, is_sorted)
     run_parts(_find_entries, cost, (rows, columns), is_sorted, csr.indptr, csr.indices, positions)
-    return positions
+    return positions, int(np.count_nonzero(positions == -1)), not is_sorted and bool((positions == -2).any())
 
 
 def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
@@ -62,6 +63,13 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
     else:
         run_parts(_sample_entries, cost, (rows, columns), csr.indptr, csr.indices, csr.data, values)
     return values
+
+
+def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
+    """Let NumPy search the row."""
+    begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])
+    k = begin + int(np.searchsorted(csr.indices[begin:end], column))
+    return csr.data[k] if k < end and csr.indices[k] == column else csr.dtype.type(0)
 
 
 def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:

@@ -7,6 +7,7 @@ matrices had no column in common. The entries of all shares are then moved toget
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS
 from gsparse.kernels.cpu.compiling import compiled, inlined, specialized
 from gsparse.kernels.cpu.jit import OPTIONS
+from gsparse.kernels.cpu.sparse_rows import drop_zeros
 
-__all__ = ["combine_alike", "combine_rows"]
+__all__ = ["combine_rows"]
 
 # The arrays of a matrix, as the loops take them: indptr, indices, data.
 Rows = tuple[Array, Array, Array]
@@ -111,6 +113,16 @@ _THREADS_THAT_MOVE = 2
 
 
 def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
+    """Combine value by value if the structures are the same, and merge the rows if not."""
+    alike = _combine_alike(operation, a, b, unsigned) if a.nnz == b.nnz > 0 else None
+    if alike is None:
+        return _merged(operation, a, b, unsigned)
+    values, num_kept = alike
+    c = Csr(a.shape, a.indptr, a.indices, values, True, a.longest)
+    return c if num_kept == c.nnz else replace(drop_zeros(device, c), is_canonical=True)
+
+
+def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
     """Merge the rows into arrays that are long enough in any case, then move the entries together."""
     a_rows, b_rows, most, num_threads = _rows(a, unsigned), _rows(b, unsigned), a.nnz + b.nnz, get_num_threads()
     offsets, cost = np.add(a.indptr, b.indptr, dtype=np.int64), most + a.num_rows
@@ -141,8 +153,8 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
     )
 
 
-def combine_alike(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> tuple[Array, int] | None:
-    """Compare the structures, then combine value by value."""
+def _combine_alike(operation: str, a: Csr, b: Csr, unsigned: bool) -> tuple[Array, int] | None:
+    """Return the combined values and how many are not 0; None if the structures differ."""
     for one, other in ((a.indptr, b.indptr), (a.indices, b.indices)):
         if one is not other and not np.array_equal(one, other):
             return None

@@ -11,6 +11,7 @@ from gsparse.kernels.gpu.edits import (
     missing_entries,
     put_values,
     sample_entries,
+    sample_entry,
     take_elements,
 )
 from gsparse.kernels.gpu.encode import (
@@ -37,7 +38,7 @@ from gsparse.kernels.gpu.reductions import extreme_columns, extreme_entries, ext
 from gsparse.kernels.gpu.relaxation import bind_projections, bind_sweep, color_rows
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.sort import csr_transpose, order_by_row, stable_order
-from gsparse.kernels.gpu.sparse_pairs import combine_alike, combine_rows
+from gsparse.kernels.gpu.sparse_pairs import combine_rows
 from gsparse.kernels.gpu.sparse_products import spgemm, spgemm_known, spgemm_values
 from gsparse.kernels.gpu.sparse_rows import (
     diagonal_entries,
@@ -106,7 +107,6 @@ __all__ = [
     "block_weights",
     "blocked_ellpack",
     "color_rows",
-    "combine_alike",
     "combine_rows",
     "csr_adaptive",
     "csr_scalar",
@@ -155,6 +155,7 @@ __all__ = [
     "rows_follow",
     "run_span",
     "sample_entries",
+    "sample_entry",
     "scale_columns",
     "scale_rows",
     "scatter_add",

@@ -16,6 +16,7 @@ from gsparse.kernels.gpu import (
     decomposition,
     edits,
     indices,
+    merged_rows,
     prolongation,
     reductions,
     relaxation,
@@ -38,7 +39,18 @@ _WORDS = (np.dtype(np.int32), np.dtype(np.int64))
 
 def instantiations(lanes: int) -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel for a warp of `lanes` lanes."""
-    algebra = (row_classes, sparse_products, wide_rows, sparse_rows, sparse_pairs, sort, indices, reductions, edits)
+    algebra = (
+        row_classes,
+        sparse_products,
+        merged_rows,
+        wide_rows,
+        sparse_rows,
+        sparse_pairs,
+        sort,
+        indices,
+        reductions,
+        edits,
+    )
     solvers = (connections, aggregation, prolongation, decomposition)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]
     set_up = [*_set_up(), *_triangular(), *relaxation.instantiations(lanes), *_basis(), *_halo()]

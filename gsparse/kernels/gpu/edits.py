@@ -14,8 +14,9 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.sparse_rows import row_numbers
+from gsparse.kernels.gpu.tallies import TILE_THREADS, tally
 
 __all__ = [
     "add_entries",
@@ -25,11 +26,14 @@ __all__ = [
     "missing_entries",
     "put_values",
     "sample_entries",
+    "sample_entry",
     "take_elements",
 ]
 
 _SOURCE = "sparse_edits.cu"
 _THREADS = 256
+# What a place with several entries adds to the count of places without one (GS_SEVERAL).
+_SEVERAL = 2**40
 # What is moved without being computed with: one dtype for each size.
 _ITEMS = {size: np.dtype(d) for size, d in ((1, np.uint8), (2, np.uint16), (4, np.int32), (8, np.int64), (16, complex))}
 
@@ -43,7 +47,7 @@ def instantiations() -> list[tuple[str, str]]:
         numbers = {*COMPUTE_DTYPES, *(item for size, item in _ITEMS.items() if size < 8)}
         adding = ("add_entries", "add_rows")
         names += [expression(name, dtype, index) for name in adding for dtype in sorted(numbers, key=str)]
-        moving = ("sample_sorted", "insert_entries", "take_elements")
+        moving = ("sample_sorted", "sample_entry", "insert_entries", "take_elements")
         names += [expression(name, item, index) for name in moving for item in _ITEMS.values()]
     return [(_SOURCE, name) for name in names]
 
@@ -57,12 +61,18 @@ def _launch(device: Device, name: str, types: tuple[Any, ...], threads: int, arg
     launch_threads(device, _SOURCE, expression(name, *types), threads, _THREADS, args)
 
 
-def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
-    """Search with a thread for each sample, or with a warp if rows are not sorted."""
+def find_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> tuple[Array, int, bool]:
+    """Search with a thread for each sample, or with a warp if rows are not sorted. Synchronizes."""
     count, positions = int(rows.size), device.empty(rows.size, np.int64)
-    args = (np.int64(count), rows, columns, np.int32(is_sorted), csr.indptr, csr.indices, positions)
-    _launch(device, "find_entries", (csr.indptr.dtype,), count * (1 if is_sorted else device.lanes), args)
-    return positions
+    if not count:
+        return positions, 0, False
+    threads = count * (1 if is_sorted else device.lanes)
+    counts = tally(device, -(-threads // TILE_THREADS))
+    args = (np.int64(count), rows, columns, np.int32(is_sorted), csr.indptr, csr.indices, positions, *counts)
+    launch_threads(device, _SOURCE, expression("find_entries", csr.indptr.dtype), threads, TILE_THREADS, args)
+    (total,) = device.counts.read()  # synchronizes
+    num_several, num_missing = divmod(total, _SEVERAL)
+    return positions, num_missing, num_several > 0
 
 
 def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sorted: bool) -> Array:
@@ -75,6 +85,15 @@ def sample_entries(device: Device, csr: Csr, rows: Array, columns: Array, is_sor
     else:
         _launch(device, "sample_entries", (csr.dtype, index), count * device.lanes, (*source, csr.data, values))
     return values
+
+
+def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
+    """Let a thread search, which writes the value to memory of the host. Synchronizes."""
+    items = _as_items(csr.data)
+    place = (np.int64(row), np.int64(column))
+    args = (*place, csr.indptr, csr.indices, items, device.counts.array_of(items.dtype))
+    launch_blocks(device, _SOURCE, expression("sample_entry", items.dtype, csr.indptr.dtype), 1, 1, args)
+    return device.counts.read_value(csr.dtype)  # synchronizes
 
 
 def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:

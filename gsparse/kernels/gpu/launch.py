@@ -15,20 +15,25 @@ MAX_GRID = 2**31 - 1
 
 
 def launch_threads(
-    device: Device, source: str, expression: str, threads: int, threads_per_block: int, args: Any
+    device: Device, source: str, expression: str, threads: int, threads_per_block: int, args: Any, shared_bytes: int = 0
 ) -> None:
     """Launch a one-dimensional grid of at least `threads` threads on the caller's current stream.
+
+    `shared_bytes` is the size of the array of shared memory that the kernel leaves to the launch (GS_DYN_SHARED).
 
     Raises
     ------
     ShapeError
         See `check_grid`.
     """
-    launch_blocks(device, source, expression, -(-threads // threads_per_block), threads_per_block, args)
+    blocks = -(-threads // threads_per_block)
+    launch_blocks(device, source, expression, blocks, threads_per_block, args, shared_bytes)
 
 
-def launch_blocks(device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: Any) -> None:
-    """Launch a one-dimensional grid of `blocks` blocks on the caller's current stream.
+def launch_blocks(
+    device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: Any, shared_bytes: int = 0
+) -> None:
+    """Launch a one-dimensional grid of `blocks` blocks on the caller's current stream; see `launch_threads`.
 
     Raises
     ------
@@ -38,7 +43,7 @@ def launch_blocks(device: Device, source: str, expression: str, blocks: int, thr
     if blocks == 0:
         return
     check_grid(expression, blocks)
-    device.kernel(source, expression)((blocks, 1, 1), (threads_per_block, 1, 1), args)
+    device.kernel(source, expression)((blocks, 1, 1), (threads_per_block, 1, 1), args, shared_bytes)
 
 
 def bind_product(

@@ -1,5 +1,7 @@
 """Rows of a product of two sparse matrices in classes, each of which has a kernel (kernels: `src/row_classes.cu`).
 
+Products whose rows are all short, or about equally long, need no classes (`merged_rows.py`).
+
 class    0            1 to 3                        4 to 6                            7
 rows     no products  at most 16, 32, 64 products   a table in shared memory holds    wide: no table holds them
 """
@@ -16,6 +18,7 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.sparse_rows import sum_tiles
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "instantiations",
     "longest_rows",
     "num_products",
+    "sizes_and_longest",
 ]
 
 _SOURCE = "row_classes.cu"
@@ -94,7 +98,7 @@ def instantiations() -> list[tuple[str, str]]:
     for index in INDEX_DTYPES:
         names += [expression("spgemm_products", index, lanes) for lanes in _PRODUCT_LANES]
         names += [expression("classify_rows", index, *limits) for limits in (*COUNT_LIMITS, *FILL_LIMITS)]
-        names += [expression(name, index) for name in ("group_rows", "longest_row")]
+        names += [expression("group_rows", index), *(expression("longest_row", index, sizes) for sizes in (0, 1))]
     return [(_SOURCE, name) for name in names]
 
 
@@ -103,11 +107,27 @@ def longest_rows(device: Device, a: Csr, b: Csr) -> tuple[int, int]:
     for place, csr in enumerate((a,) if b is a else (a, b)):
         if not csr.num_rows:
             return 0, 0
-        name, blocks = expression("longest_row", csr.indptr.dtype), num_tiles(csr.num_rows)
-        args: Any = (np.int64(csr.num_rows), csr.indptr, *tally(device, blocks, place))
-        launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+        _find_longest(device, csr.indptr, csr.num_rows, 0, place)
     longest = device.counts.read(2)  # synchronizes
     return longest[0], longest[0 if b is a else 1]
+
+
+def sizes_and_longest(device: Device, sizes: Array) -> tuple[Array, int, int]:
+    """Return the sum of the sizes before each tile of rows, the sum of all, and the greatest size. Synchronizes.
+
+    There is at least one row.
+    """
+    offsets = sum_tiles(device, sizes)
+    _find_longest(device, sizes, int(sizes.size), 1, 1)
+    total, longest = device.counts.read(2)  # synchronizes
+    return offsets, total, longest
+
+
+def _find_longest(device: Device, values: Array, num_rows: int, sizes: int, place: int) -> None:
+    """Leave the length of the longest row in an element of ``device.counts``."""
+    name, blocks = expression("longest_row", values.dtype, sizes), num_tiles(num_rows)
+    args: Any = (np.int64(num_rows), values, *tally(device, blocks, place))
+    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
 
 
 def num_products(device: Device, a: Csr, b: Csr) -> Array:

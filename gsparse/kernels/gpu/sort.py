@@ -13,7 +13,8 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
-from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, prefix_sums, row_numbers
+from gsparse.kernels.gpu.row_classes import sizes_and_longest
+from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, point_to_rows, prefix_sums, row_numbers
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
 __all__ = ["csr_transpose", "instantiations", "order_by_row", "stable_order"]
@@ -24,13 +25,20 @@ _THREADS = 256
 _DIGIT_BITS, _DIGITS = 8, 256
 # Tiles up to which one block adds up the counts of all tiles, which saves two launches.
 _FEW_TILES = 32
+# Entries from which on a transpose counts its columns: for fewer, to wait for the counts takes longer than to sort.
+_FEW_ENTRIES = 100_000
+# The longest column whose entries each read all of its numbers. This is an estimate: to sort reads and writes every
+# entry in three or four rounds, which is about as much.
+_SHORT_COLUMN = 64
 
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
     names = []
     for index in INDEX_DTYPES:
-        names += [expression("count_digits", index), expression("find_bounds", index)]
+        kernels = ("count_digits", "find_bounds", "count_columns", "place_numbers")
+        names += [expression(name, index) for name in kernels]
+        names += [expression("settle_entries", item, index) for item in ITEMS]
         names += [expression("place_digits", index, number) for number in INDEX_DTYPES]
         names += [expression("place_entries", item, index, number) for item, number in product(ITEMS, INDEX_DTYPES)]
     return [(_SOURCE, name) for name in names]
@@ -80,14 +88,44 @@ def _bounds(device: Device, keys: Array, bound: int) -> Array:
 
 
 def csr_transpose(device: Device, csr: Csr) -> Csr:
-    """Sort the entries by column, in which entries of one column keep the order of their rows."""
-    index, nnz = csr.indptr.dtype, csr.nnz
-    order, columns = _sorted(device, csr.indices, csr.num_cols)
-    indptr, rows = _bounds(device, columns, csr.num_cols), row_numbers(device, csr.indptr, nnz)
-    transposed = Csr(csr.shape[::-1], indptr, device.empty(nnz, index), device.empty(nnz, csr.dtype))
+    """Sort the entries by column, in which entries of one column keep the order of their rows.
+
+    Columns are counted first if there are more than a few entries, and need no sort if they are short. Then it
+    synchronizes.
+    """
+    if not _FEW_ENTRIES <= csr.nnz <= MAX_INT32:
+        order, columns = _sorted(device, csr.indices, csr.num_cols)
+        return _transpose_in_order(device, csr, _bounds(device, columns, csr.num_cols), order)
+    counts, ranks = device.xp.zeros(csr.num_cols, np.int32), device.empty(csr.nnz, np.int32)
+    _launch_entries(device, csr, expression("count_columns", csr.indices.dtype), (csr.indices, counts, ranks))
+    offsets, _, longest = sizes_and_longest(device, counts)  # synchronizes
+    indptr = point_to_rows(device, counts, offsets, csr.indptr.dtype)
+    if longest > _SHORT_COLUMN:
+        del ranks
+        return _transpose_in_order(device, csr, indptr, stable_order(device, csr.indices, csr.num_cols))
+    numbers = device.empty(csr.nnz, np.int32)
+    args = (csr.indices, ranks, indptr, numbers)
+    _launch_entries(device, csr, expression("place_numbers", csr.indices.dtype), args)
+    return _transposed(device, csr, indptr, "settle_entries", (), (csr.indices, indptr, numbers))
+
+
+def _transpose_in_order(device: Device, csr: Csr, indptr: Array, order: Array) -> Csr:
+    """Return the transpose, whose entry p is entry ``order[p]`` of the matrix."""
+    return _transposed(device, csr, indptr, "place_entries", (order.dtype,), (order,))
+
+
+def _transposed(
+    device: Device, csr: Csr, indptr: Array, kernel: str, types: tuple[Any, ...], places: tuple[Array, ...]
+) -> Csr:
+    """Bring the entries to their places in the transpose, whose row pointers are known."""
+    index, rows = csr.indptr.dtype, row_numbers(device, csr.indptr, csr.nnz)
+    transposed = Csr(csr.shape[::-1], indptr, device.empty(csr.nnz, index), device.empty(csr.nnz, csr.dtype))
     data, new_data = as_items(csr.data), as_items(transposed.data)
-    name = expression("place_entries", data.dtype, index, order.dtype)
-    launch_threads(
-        device, _SOURCE, name, nnz, _THREADS, (np.int64(nnz), order, rows, data, transposed.indices, new_data)
-    )
+    name = expression(kernel, data.dtype, index, *types)
+    _launch_entries(device, csr, name, (*places, rows, data, transposed.indices, new_data))
     return transposed
+
+
+def _launch_entries(device: Device, csr: Csr, name: str, args: tuple[Array, ...]) -> None:
+    """Launch a kernel with a thread for each entry."""
+    launch_threads(device, _SOURCE, name, csr.nnz, _THREADS, (np.int64(csr.nnz), *args))

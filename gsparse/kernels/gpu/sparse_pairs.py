@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -13,42 +15,84 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.sparse_rows import drop_zeros
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = ["combine_alike", "combine_rows", "instantiations"]
+__all__ = ["combine_rows", "instantiations"]
 
 _SOURCE = "sparse_pairs.cu"
 _TILES = (2048, 1024)  # Pair::tile, for values and columns of up to 12 bytes and of more
 _BOOLEAN = np.dtype(np.uint8)
+# Entries up to which a merge is begun before it is known whether it is needed: to wait once more would take longer.
+_SMALL = 50_000
+# What a block that finds a difference between two structures adds to the count of values (GS_DIFFERS).
+_DIFFERS = 2**40
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """A merge of which the first pass has been queued.
+
+    Attributes
+    ----------
+    types : tuple of dtype
+        Of values, indices and results.
+    blocks : int
+    args : tuple
+        The arguments that both passes take.
+    offsets : array of int64, shape (blocks,)
+        The number of entries before each block.
+    """
+
+    types: tuple[Any, Any, Any]
+    blocks: int
+    args: tuple[Any, ...]
+    offsets: Array
 
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    pairs = product(COMPUTE_DTYPES, INDEX_DTYPES, ("count_pairs", "combine_pairs"))
+    pairs = product(COMPUTE_DTYPES, INDEX_DTYPES, ("count_pairs", "combine_pairs", "combine_alike"))
     names = [expression(name, dtype, index, out) for dtype, index, name in pairs for out in (dtype, _BOOLEAN)]
-    names += [expression("combine_values", dtype, out) for dtype in COMPUTE_DTYPES for out in (dtype, _BOOLEAN)]
-    names += [expression(name, index) for name in ("find_places", "count_differences") for index in INDEX_DTYPES]
+    names += [expression("find_places", index) for index in INDEX_DTYPES]
     return [(_SOURCE, name) for name in names]
 
 
-def combine_alike(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> tuple[Array, int] | None:
-    """Count differences of the structures and combine the values in any case, to wait only once. Synchronizes."""
-    size = a.nnz
-    pairs = [(a.indptr, b.indptr), (a.indices, b.indices)]
-    pairs = [(one, other) for one, other in pairs if one is not other]
-    for place, (one, other) in enumerate(pairs):
-        count, blocks = int(one.size), num_tiles(int(one.size))
-        args = (np.int64(count), one, other, *tally(device, blocks, 1 + place))
-        launch_blocks(device, _SOURCE, expression("count_differences", one.dtype), blocks, TILE_THREADS, args)
+def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
+    """Combine value by value if the structures are the same, and merge the rows if not. Synchronizes.
+
+    Both are begun before the host waits, if the matrices are small.
+    """
+    merge = None
+    if a.nnz == b.nnz > 0:
+        values = _begin_values(device, operation, a, b, unsigned)
+        if a.nnz <= _SMALL and not (a.indptr is b.indptr and a.indices is b.indices):
+            merge = _begin_merge(device, operation, a, b, unsigned)
+        nnz, counted = device.counts.read(2)  # synchronizes
+        num_different, num_kept = divmod(counted, _DIFFERS)
+        if not num_different:
+            values = values.view(np.bool_) if operation in COMPARISONS else values
+            c = Csr(a.shape, a.indptr, a.indices, values, True, a.longest)
+            return c if num_kept == c.nnz else replace(drop_zeros(device, c), is_canonical=True)
+    if merge is None:
+        merge = _begin_merge(device, operation, a, b, unsigned)
+        nnz = device.counts.read()[0] if merge.blocks else 0  # synchronizes
+    return _merged(device, operation, a, merge, nnz)
+
+
+def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> Array:
+    """Queue the comparison of two structures and the combination of the values, as if they were the same."""
+    size, num_pointers = a.nnz, a.num_rows + 1
     out = _BOOLEAN if operation in COMPARISONS else a.dtype
-    results, blocks = device.empty(size, out), num_tiles(size)
-    values = (_number(operation), _flip(unsigned), np.int64(size), a.data, b.data, results)
-    name = expression("combine_values", a.dtype, out)
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, (*values, *tally(device, blocks)))
-    num_kept, *differences = device.counts.read(1 + len(pairs))  # synchronizes
-    if any(differences):
-        return None
-    return (results.view(np.bool_) if operation in COMPARISONS else results), num_kept
+    pairs = [
+        (None, None) if one is other else (one, other) for one, other in ((a.indptr, b.indptr), (a.indices, b.indices))
+    ]
+    results, blocks = device.empty(size, out), num_tiles(max(size, num_pointers))
+    values = (_number(operation), _flip(unsigned), np.int64(size), np.int64(num_pointers))
+    args = (*values, *pairs[0], *pairs[1], a.data, b.data, results, *tally(device, blocks, 1))
+    name = expression("combine_alike", a.dtype, a.indices.dtype, out)
+    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
+    return results
 
 
 def _number(operation: str) -> np.int32:
@@ -60,12 +104,12 @@ def _flip(unsigned: bool) -> np.int64:
     return np.int64(-(2**63)) if unsigned else np.int64(0)
 
 
-def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
-    """Merge the rows to count the entries of the result, then merge them again to write these. Synchronizes."""
+def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> _Merge:
+    """Queue the count of the entries of the result."""
     if a.nnz + b.nnz > MAX_INT32:
         a, b = a.with_index_dtype(np.int64), b.with_index_dtype(np.int64)
     index, out = a.indices.dtype, _BOOLEAN if operation in COMPARISONS else a.dtype
-    positions, nnz = a.nnz + b.nnz + a.num_rows, 0
+    positions = a.nnz + b.nnz + a.num_rows
     tile = _TILES[a.dtype.itemsize + index.itemsize > 12]
     blocks = num_tiles(positions, tile)
     sizes = (np.int64(a.num_rows), np.int64(positions))
@@ -80,9 +124,15 @@ def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool 
         launch_threads(device, _SOURCE, expression("find_places", index), threads, TILE_THREADS, places_args)
         name = expression("count_pairs", a.dtype, index, out)
         launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, (*args, *counts))
-        (nnz,) = device.counts.read()  # synchronizes
-    indptr = device.empty(a.num_rows + 1, index) if blocks else device.xp.zeros(1, index)
+    return _Merge((a.dtype, index, out), blocks, args, counts[0])
+
+
+def _merged(device: Device, operation: str, a: Csr, merge: _Merge, nnz: int) -> Csr:
+    """Merge the rows again to write the `nnz` entries."""
+    _, index, out = merge.types
+    indptr = device.empty(a.num_rows + 1, index) if merge.blocks else device.xp.zeros(1, index)
     c = Csr(a.shape, indptr, device.empty(nnz, index), device.empty(nnz, out), is_canonical=True)
-    name = expression("combine_pairs", a.dtype, index, out)
-    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, (*args, counts[0], indptr, c.indices, c.data))
+    name = expression("combine_pairs", *merge.types)
+    args = (*merge.args, merge.offsets, indptr, c.indices, c.data)
+    launch_blocks(device, _SOURCE, name, merge.blocks, TILE_THREADS, args)
     return c.with_data(c.data.view(np.bool_)) if operation in COMPARISONS else c

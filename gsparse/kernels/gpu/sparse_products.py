@@ -1,12 +1,12 @@
 """Products of two sparse matrices (contract: `gsparse.kernels.algebra`; kernels: `src/sparse_products.cu`).
 
-The rows of the result are put into classes (`row_classes.py`), each of which is computed by a kernel of its own: first
-to count the entries of each row, then to fill them in.
+Rows that are short or about equally long are merged (`merged_rows.py`, which decides). Otherwise the rows of the result
+are put into classes (`row_classes.py`), each of which is computed by a kernel of its own. In both cases the entries of
+each row are counted first, then filled in.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -17,9 +17,10 @@ from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import KnownProduct
-from gsparse.kernels.gpu import wide_rows
+from gsparse.kernels.gpu import merged_rows, wide_rows
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.merged_rows import MOST_SLOTS, MergePlan, Slots, plan_merge, slots_limit
 from gsparse.kernels.gpu.row_classes import (
     COUNT_LIMITS,
     FILL_LIMITS,
@@ -30,6 +31,7 @@ from gsparse.kernels.gpu.row_classes import (
     classify,
     longest_rows,
     num_products,
+    sizes_and_longest,
 )
 from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
@@ -47,60 +49,33 @@ _NARROW_COLUMNS = 2**26 - 1
 _ONE_CLASS_ROWS = 20_000
 # Columns up to which a wide row has at most two windows of columns (wide_rows.py).
 _FEW_COLUMNS = 65_536
-# More products than any row has that is sorted.
+# More products than any row has.
 _MANY = 2**63
-# Entries of A from which on it pays to find out whether all rows are short if nobody knows: then they need no classes.
+# Entries of A from which on it pays to find the longest rows if nobody knows them: merged rows need no classes.
 _WORTH_A_LOOK = 100_000
-# The order of the products of short rows is kept while they are filled if it takes up to this part of the memory of the
-# result. Otherwise the products are sorted again.
-_SPARE_PART = 0.25
 # The tables of other rows: the lanes that share one, and its slots.
 _COUNT_TABLES = ((32, 512), (32, 1024), (128, 4096))
 _FILL_TABLES = ((8, 64), (32, 256), (128, 1024))
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The sorted order of the products of all rows, which have few (`spgemm_count_sorted`).
-
-    Attributes
-    ----------
-    registers : int
-        2, 4 or 8: a row has up to eight times as many products.
-    numbers : array of uint8, shape (num_rows * registers * 8,)
-        The numbers of the products of each row in the order of their columns.
-    firsts : array of uint64, shape (num_rows,)
-        A bit for each of them, set for the first product of each column.
-    """
-
-    registers: int
-    numbers: Array
-    firsts: Array
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.numbers.nbytes + self.firsts.nbytes)
-
-
 def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     """Count the entries of each row, fill the rows, and drop zeros. Synchronizes."""
-    c, classes, _ = _product(device, a, b, False)
-    has_wide_rows = any(group.number == WIDE for group in classes.classes)  # Their zeros set no flag.
+    c, _, has_wide_rows = _product(device, a, b, False)  # The zeros of wide rows set no flag.
     is_clean = not c.nnz or not (has_wide_rows or device.counts.read_flag())  # synchronizes
     return c if is_clean else drop_zeros(device, c)
 
 
 def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
-    """Keep the order of the products where all rows have few. Synchronizes."""
-    c, _, order = _product(device, a, b, True)
-    return KnownProduct(c, order)
+    """Keep the slots of the products where rows are merged. Synchronizes."""
+    c, slots, _ = _product(device, a, b, True)
+    return KnownProduct(c, slots)
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
-    """Fill the rows as the first product did, but for the columns. Synchronizes where the order is not known."""
+    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are in classes."""
     c = known.result.with_data(device.empty(known.result.nnz, a.dtype))
     if known.order is not None:
-        _fill_in_order(device, a, b, c, known.order, None)
+        merged_rows.fill(device, a, b, c, known.order, (None, None))
         return c.data
     limits = FILL_LIMITS[b.num_cols <= _FEW_COLUMNS]
     classes = classify(device, c.indptr[1:] - c.indptr[:-1], num_products(device, a, b), limits)
@@ -108,75 +83,84 @@ def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
     return c.data
 
 
-def _product(device: Device, a: Csr, b: Csr, keeps_order: bool) -> tuple[Csr, Classes, _Order | None]:
-    """Return A·B with an entry wherever a product contributes. Synchronizes."""
+def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | None, bool]:
+    """Return A·B with an entry wherever a product contributes, and whether it has wide rows. Synchronizes.
+
+    Also return what is known about the structure if rows are merged. It includes the slots only if `keeps_slots`.
+    """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
     if longest is None and a.nnz >= _WORTH_A_LOOK:
         longest = longest_rows(device, a, b)  # synchronizes
-    most = _MANY if longest is None else longest[0] * longest[1]
-    registers = next((r for r in _REGISTERS if most <= r * _SORT_LANES), None)
-    if registers is not None and a.num_rows:
-        return _product_of_short_rows(device, a, b, registers, keeps_order)
-    index, is_narrow = a.indices.dtype, b.num_cols <= _FEW_COLUMNS
-    table = next((n for n, limit in enumerate(COUNT_LIMITS[0]) if most <= limit), None)
-    if table is not None and a.num_rows <= _ONE_CLASS_ROWS:
-        products = None
-        counted = Classes((RowClass(FIRST_TABLE + table, None, a.num_rows),), 0, a.indptr[:0], a.indptr[:0])
+    plan = None if longest is None else plan_merge(a, b, longest, device.lanes)
+    sizes = None
+    if plan is not None:
+        merged, sizes = _product_of_merged_rows(device, a, b, plan, keeps_slots)
+        if merged is not None:
+            return *merged, False
+    c, classes = _product_in_classes(device, a, b, _MANY if longest is None else longest[0] * longest[1], sizes)
+    return c, None, any(group.number == WIDE for group in classes.classes)
+
+
+def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> tuple[Csr, Classes]:
+    """Return A·B and the classes of its rows. Synchronizes.
+
+    `most` is the greatest number of products of a row. `sizes`, the number of entries of each row, is None if nobody
+    has counted them.
+    """
+    index, is_narrow, products = a.indices.dtype, b.num_cols <= _FEW_COLUMNS, None
+    if sizes is None:
+        table = next((n for n, limit in enumerate(COUNT_LIMITS[0]) if most <= limit), None)
+        if table is not None and a.num_rows <= _ONE_CLASS_ROWS:
+            counted = Classes((RowClass(FIRST_TABLE + table, None, a.num_rows),), 0, a.indptr[:0], a.indptr[:0])
+        else:
+            products = num_products(device, a, b)
+            counted = classify(device, products, products, COUNT_LIMITS[is_narrow])  # synchronizes
+        sizes = _row_sizes(device, a, b, counted)
     else:
         products = num_products(device, a, b)
-        counted = classify(device, products, products, COUNT_LIMITS[is_narrow])  # synchronizes
-    sizes = _row_sizes(device, a, b, counted)
     classes = classify(device, sizes, products, FILL_LIMITS[is_narrow])  # synchronizes
     indptr = point_to_rows(device, sizes, classes.offsets, np.int64 if classes.total > MAX_INT32 else index)
     a, b, c = _allocated(device, a, b, indptr, classes.total)
     _fill(device, a, b, c, classes, True)
-    return c, classes, None
+    return c, classes
 
 
-def _allocated(device: Device, a: Csr, b: Csr, indptr: Array, nnz: int) -> tuple[Csr, Csr, Csr]:
+def _allocated(
+    device: Device, a: Csr, b: Csr, indptr: Array, nnz: int, longest: int | None = None
+) -> tuple[Csr, Csr, Csr]:
     """Return the factors with the index dtype of the product, and the product without columns and values."""
     index = indptr.dtype
     indices, data = device.empty(nnz, index), device.empty(nnz, a.dtype)
-    c = Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True)
+    c = Csr((a.num_rows, b.num_cols), indptr, indices, data, is_canonical=True, longest=longest)
     return a.with_index_dtype(index), b.with_index_dtype(index), c
 
 
-def _product_of_short_rows(
-    device: Device, a: Csr, b: Csr, registers: int, keeps_order: bool
-) -> tuple[Csr, Classes, _Order | None]:
-    """Sort the products of each row once. Their order is kept until the rows are filled, if there is memory for it."""
-    index, num_rows, flag = a.indices.dtype, a.num_rows, device.empty(1, np.uint32)
-    order, sizes = _sorted_products(device, a, b, registers, flag)
-    indptr, nnz = row_pointers(device, sizes)  # synchronizes
-    classes = Classes((RowClass(_REGISTERS.index(registers) + 1, None, num_rows),), nnz, indptr[:0], flag)
-    is_kept = keeps_order or order.nbytes <= _SPARE_PART * nnz * (index.itemsize + a.dtype.itemsize)
-    kept_order = order if is_kept else None
-    del order
-    a, b, c = _allocated(device, a, b, indptr, nnz)
-    if kept_order is None:
-        _fill(device, a, b, c, classes, True)
+def _product_of_merged_rows(
+    device: Device, a: Csr, b: Csr, plan: MergePlan, keeps_slots: bool
+) -> tuple[tuple[Csr, Slots] | None, Array]:
+    """Return A·B with what is known about its structure, and the number of entries of each row. Synchronizes.
+
+    The first is None if a row of the product has more entries than slots can number.
+    """
+    sizes, flag = device.empty(a.num_rows, a.indices.dtype), device.empty(1, np.uint32)
+    places = merged_rows.empty_places(device, plan, a.num_rows) if plan.has_few_products else None
+    merged_rows.merge(device, a, b, plan, (0, a.num_rows), sizes=sizes, places=places, flag=flag)
+    if plan.has_few_products and a.nnz < _WORTH_A_LOOK:  # Another launch would take longer than it saves.
+        longest, (indptr, nnz) = None, row_pointers(device, sizes)  # synchronizes
     else:
-        _fill_in_order(device, a, b, c, kept_order, flag)
-    return c, classes, kept_order
-
-
-def _sorted_products(device: Device, a: Csr, b: Csr, registers: int, flag: Array) -> tuple[_Order, Array]:
-    """Return the order of the products of each row, and its number of entries. The flag becomes 0."""
-    index, num_rows = a.indices.dtype, a.num_rows
-    numbers, firsts = device.empty(num_rows * registers * _SORT_LANES, np.uint8), device.empty(num_rows, np.uint64)
-    sizes = device.empty(num_rows, index)
-    structure = (a.indptr, a.indices, b.indptr, b.indices, sizes, numbers, firsts, flag)
-    name = expression("spgemm_count_sorted", index, _key_dtype(b.num_cols, index), registers)
-    launch_threads(device, _SOURCE, name, num_rows * _SORT_LANES, _THREADS, (np.int64(num_rows), None, *structure))
-    return _Order(registers, numbers, firsts), sizes
-
-
-def _fill_in_order(device: Device, a: Csr, b: Csr, c: Csr, order: _Order, flag: Array | None) -> None:
-    """Write the values of the product to `c`, and its columns if there is a flag, which is set if a value is 0."""
-    arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
-    name = expression("spgemm_fill_ordered", a.dtype, c.indices.dtype, order.registers, int(flag is not None))
-    args: Any = (np.int64(c.num_rows), order.numbers, order.firsts, *arrays, *_zero_flag(device, flag))
-    launch_threads(device, _SOURCE, name, c.num_rows * _SORT_LANES, _THREADS, args)
+        offsets, nnz, longest = sizes_and_longest(device, sizes)  # synchronizes
+        if longest > MOST_SLOTS:
+            return None, sizes
+        indptr = point_to_rows(device, sizes, offsets, np.int64 if nnz > MAX_INT32 else sizes.dtype)
+    limit = slots_limit(nnz * (indptr.dtype.itemsize + a.dtype.itemsize), keeps_slots)
+    if places is None and keeps_slots and plan.pitch * a.num_rows <= limit:
+        places = merged_rows.places_of(device, a, b, plan, (0, a.num_rows))
+    elif plan.pitch * a.num_rows > limit:
+        places = None
+    slots = Slots(plan, plan.most if longest is None else longest, places)
+    a, b, c = _allocated(device, a, b, indptr, nnz, longest)
+    merged_rows.fill(device, a, b, c, slots, _zero_flag(device, flag))
+    return (c, slots), sizes
 
 
 def instantiations() -> list[tuple[str, str]]:
@@ -189,7 +173,6 @@ def instantiations() -> list[tuple[str, str]]:
         for dtype, structure in product(COMPUTE_DTYPES, (0, 1)):
             names += [expression("spgemm_fill", dtype, index, *table, structure) for table in _FILL_TABLES]
             names += [expression("spgemm_fill_sorted", dtype, index, *sort, structure) for sort in sorts]
-            names += [expression("spgemm_fill_ordered", dtype, index, r, structure) for r in _REGISTERS]
     return [(_SOURCE, name) for name in names]
 
 
@@ -215,8 +198,7 @@ def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
         else:
             lanes, slots = _COUNT_TABLES[c.number - FIRST_TABLE]
             name = expression("spgemm_count", index, lanes, slots)
-        args = (np.int64(c.count), c.rows, *structure, *((None, None, None) if c.number < FIRST_TABLE else ()))
-        launch_threads(device, _SOURCE, name, c.count * lanes, _THREADS, args)
+        launch_threads(device, _SOURCE, name, c.count * lanes, _THREADS, (np.int64(c.count), c.rows, *structure))
     return sizes
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "scale_rows",
     "slice_rows",
     "sum_runs",
+    "sum_tiles",
     "take_rows",
     "triangle",
 ]
@@ -187,18 +188,18 @@ def row_pointers(device: Device, values: Array, taken: Array | None = None) -> t
     num_rows = int(values.size if taken is None else taken.size)
     if not num_rows:
         return device.xp.zeros(1, values.dtype), 0
-    offsets = _sum_tiles(device, values, taken)
+    offsets = sum_tiles(device, values, taken)
     (nnz,) = device.counts.read()  # synchronizes
     return point_to_rows(device, values, offsets, values.dtype if nnz <= MAX_INT32 else np.int64, taken), nnz
 
 
 def prefix_sums(device: Device, values: Array) -> Array:
     """Return the sum of the values before each one (int64), and the sum of all of them as the last element."""
-    offsets = _sum_tiles(device, values, None) if values.size else values
+    offsets = sum_tiles(device, values) if values.size else values
     return point_to_rows(device, values, offsets, np.int64)
 
 
-def _sum_tiles(device: Device, values: Array, taken: Array | None) -> Array:
+def sum_tiles(device: Device, values: Array, taken: Array | None = None) -> Array:
     """Return the sum of the sizes before each tile of rows, and leave the sum of all to ``device.counts``."""
     num_rows = int(values.size if taken is None else taken.size)
     counts = tally(device, num_tiles(num_rows))

@@ -31,6 +31,10 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) has warps of 64 lanes");
 // the same number for blocks of 256 threads.
 #define GS_KERNEL_FOR(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define GS_SHARED(T, name, count) __shared__ T name[count]
+// Shared memory of the size that the launch asks for. A kernel has one such array.
+#define GS_DYN_SHARED(T, name)                                                                                         \
+  extern __shared__ __attribute__((aligned(16))) unsigned char gs_dynamic_shared[];                                    \
+  T *const name = reinterpret_cast<T *>(gs_dynamic_shared)
 #if defined(GS_HIP)
 // The maskless forms are valid on every ROCm; the *_sync forms want a 64-bit mask from ROCm 7 on.
 template <class T> __device__ __forceinline__ T gs_shfl_down(T v, int d, int w) { return __shfl_down(v, d, w); }
@@ -79,6 +83,15 @@ template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
 }
 #else
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) { return *static_cast<const volatile T *>(p); }
+#endif
+
+// Store what nobody reads again in this launch: it leaves the caches first.
+#if defined(GS_EMU)
+template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { *p = v; }
+#elif defined(GS_HIP)
+template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { __builtin_nontemporal_store(v, p); }
+#else
+template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { __stcs(p, v); }
 #endif
 
 // Count one more arrival and return the number of earlier ones. The last to arrive may then read what the others wrote

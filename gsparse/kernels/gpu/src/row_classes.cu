@@ -25,9 +25,9 @@ GS_KERNEL_OF(GS_COUNT_THREADS) spgemm_products(long long num_rows, const Index *
   if (row < num_rows && lane == 0) products[row] = Index(sum < 0x7fffffff ? sum : 0x7fffffff);
 }
 
-// The length of the longest row.
-template <class Index>
-GS_KERNEL_OF(GS_TILE_THREADS) longest_row(long long num_rows, const Index *__restrict__ indptr,
+// The length of the longest row. `values` are the row pointers, or the lengths themselves if SIZES is 1.
+template <class Index, int SIZES>
+GS_KERNEL_OF(GS_TILE_THREADS) longest_row(long long num_rows, const Index *__restrict__ values,
                                           long long *__restrict__ of_blocks, unsigned *__restrict__ arrivals,
                                           long long *__restrict__ longest) {
   GS_SHARED(long long, greatest, GS_TILE_WARPS);
@@ -35,7 +35,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) longest_row(long long num_rows, const Index *__res
 #pragma unroll
   for (int i = 0; i < GS_TILE_ITEMS; ++i) {
     const long long row = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    if (row < num_rows) most = Maximum::of(most, static_cast<long long>(indptr[row + 1] - indptr[row]));
+    if (row < num_rows) most = Maximum::of(most, static_cast<long long>(SIZES ? values[row] : values[row + 1] - values[row]));
   }
   gs_scan<Maximum>(most, greatest, &all);
   gs_leave_maximum(all, Tally{of_blocks, arrivals, longest});

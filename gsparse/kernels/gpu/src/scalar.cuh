@@ -77,6 +77,21 @@ template <class R> __device__ __forceinline__ Complex<R> gs_fresh(const Complex<
   return {gs_fresh(&p->re), gs_fresh(&p->im)};
 }
 
+// ---- stores of what nobody reads again in this launch (port.cuh)
+#if !defined(GS_EMU) && !defined(GS_HIP)
+__device__ __forceinline__ void gs_store_once(Complex<float> *p, Complex<float> v) {
+  __stcs(reinterpret_cast<float2 *>(p), make_float2(v.re, v.im));
+}
+__device__ __forceinline__ void gs_store_once(Complex<double> *p, Complex<double> v) {
+  __stcs(reinterpret_cast<double2 *>(p), make_double2(v.re, v.im));
+}
+#elif defined(GS_HIP)
+template <class R> __device__ __forceinline__ void gs_store_once(Complex<R> *p, Complex<R> v) {
+  gs_store_once(&p->re, v.re);
+  gs_store_once(&p->im, v.im);
+}
+#endif
+
 // ---- sums over groups of `width` consecutive lanes, in a fixed order (a tree); valid in the first lane of each group
 template <class R> __device__ __forceinline__ R gs_group_sum(R v, int width) {
   for (int d = width / 2; d > 0; d >>= 1) v = gs_add(v, gs_shfl_down(v, d, width));

@@ -113,6 +113,50 @@ GS_KERNEL find_bounds(long long size, long long bound, const Key *__restrict__ k
   if (v <= bound) bounds[v] = Key(gs_lower_bound(keys, 0ll, size, v));
 }
 
+// ---------------------------------------------------------------------------- the transpose without a sort
+//
+// A matrix of more than a few entries is transposed in four steps. Only the ranks depend on which thread comes first, and
+// the last step puts that right, so the result is always the same:
+//
+//     entries of a column   12 40 77     numbers in the order of the rows
+//     ranks                  2  0  1     in the order in which threads counted them
+//     numbers               40 77 12     placed by rank, behind those of the columns before
+//     settled               12 40 77     placed by how many numbers of the column are smaller
+//
+// Each thread of the last step reads all numbers of its column, so columns have to be short.
+
+// ranks[k] = how many entries of the same column were counted before entry k. `counts` is 0 before.
+template <class Index>
+GS_KERNEL count_columns(long long nnz, const Index *__restrict__ indices, int *__restrict__ counts,
+                        int *__restrict__ ranks) {
+  const long long k = gs_thread();
+  if (k < nnz) ranks[k] = atomicAdd(counts + indices[k], 1);
+}
+
+// The numbers of the entries of each column, by rank; `starts` are the row pointers of the transpose.
+template <class Index>
+GS_KERNEL place_numbers(long long nnz, const Index *__restrict__ indices, const int *__restrict__ ranks,
+                        const Index *__restrict__ starts, int *__restrict__ numbers) {
+  const long long k = gs_thread();
+  if (k < nnz) numbers[starts[indices[k]] + ranks[k]] = int(k);
+}
+
+// The columns and values of the transpose. Thread p has the entry whose number is numbers[p].
+template <class Item, class Index>
+GS_KERNEL settle_entries(long long nnz, const Index *__restrict__ indices, const Index *__restrict__ starts,
+                         const int *__restrict__ numbers, const Index *__restrict__ rows,
+                         const Item *__restrict__ data, Index *__restrict__ new_indices, Item *__restrict__ new_data) {
+  const long long p = gs_thread();
+  if (p >= nnz) return;
+  const int k = numbers[p];
+  const Index column = indices[k], begin = starts[column], end = starts[column + 1];
+  Index place = begin;
+#pragma unroll 4
+  for (Index q = begin; q < end; ++q) place += numbers[q] < k;
+  new_indices[place] = rows[k];
+  new_data[place] = data[k];
+}
+
 // The columns and values of the transpose: those of entry order[p] of the matrix, whose row is rows[order[p]].
 template <class Item, class Index, class Number>
 GS_KERNEL place_entries(long long nnz, const Number *__restrict__ order, const Index *__restrict__ rows,

@@ -10,6 +10,7 @@
 //      places        2 and 4            result        1 4 5 6 | 0 3 9
 #include "scalar.cuh"
 #include "search.cuh"
+#include "tiles.cuh"
 
 // The number of elements of a sorted array that are at most `value`.
 __device__ __forceinline__ long long gs_count_up_to(const long long *__restrict__ sorted, long long size, long long value) {
@@ -27,32 +28,54 @@ __device__ __forceinline__ long long gs_group_minimum(long long v) {
 
 // ---------------------------------------------------------------------------- samples
 
-// The position of the entry at each sample; -1 if there is none, -2 if there are several.
+// What a sample with several entries adds to the count of samples without one.
+const long long GS_SEVERAL = 1ll << 40;
+
+// The position of a sample in a sorted row; -1 if there is none.
 template <class Index>
-GS_KERNEL find_entries(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
-                       int is_sorted, const Index *__restrict__ indptr, const Index *__restrict__ indices,
-                       long long *__restrict__ positions) {
+__device__ __forceinline__ long long gs_find_sorted(const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                                                    long long row, long long column) {
+  const Index end = indptr[row + 1], k = gs_lower_bound(indices, indptr[row], end, column);
+  return k < end && indices[k] == column ? static_cast<long long>(k) : -1;
+}
+
+// The position of the entry at each sample; -1 if there is none, -2 if there are several. *total becomes how many have
+// none, and GS_SEVERAL more for each that has several.
+template <class Index>
+GS_KERNEL_OF(GS_TILE_THREADS) find_entries(long long count, const long long *__restrict__ rows,
+                                           const long long *__restrict__ columns, int is_sorted,
+                                           const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                                           long long *__restrict__ positions, long long *__restrict__ offsets,
+                                           unsigned *__restrict__ arrivals, long long *__restrict__ total) {
+  GS_SHARED(long long, sums, GS_TILE_WARPS);
+  long long remarkable = 0, all;
   if (is_sorted) {
     const long long sample = gs_thread();
-    if (sample >= count) return;
-    const long long column = columns[sample];
-    const Index end = indptr[rows[sample] + 1], k = gs_lower_bound(indices, indptr[rows[sample]], end, column);
-    positions[sample] = k < end && indices[k] == column ? static_cast<long long>(k) : -1;
-    return;
+    if (sample < count) {
+      const long long position = gs_find_sorted(indptr, indices, rows[sample], columns[sample]);
+      positions[sample] = position;
+      remarkable = position < 0;
+    }
+  } else {
+    const long long sample = gs_thread() / GS_WARP, lane = threadIdx.x % GS_WARP, none = ~(1ll << 63);
+    long long first = none, found = 0;
+    if (sample < count) {
+      const long long column = columns[sample], end = indptr[rows[sample] + 1];
+      for (long long k = indptr[rows[sample]] + lane; k < end; k += GS_WARP)
+        if (indices[k] == column) {
+          if (!found) first = k;
+          ++found;
+        }
+    }
+    first = gs_group_minimum(first);
+    found = gs_group_sum<GS_WARP>(found);
+    if (sample < count && lane == 0) {
+      positions[sample] = found == 1 ? first : found ? -2 : -1;
+      remarkable = found > 1 ? GS_SEVERAL : found == 0;
+    }
   }
-  const long long sample = gs_thread() / GS_WARP, lane = threadIdx.x % GS_WARP, none = ~(1ll << 63);
-  long long first = none, found = 0;
-  if (sample < count) {
-    const long long column = columns[sample], end = indptr[rows[sample] + 1];
-    for (long long k = indptr[rows[sample]] + lane; k < end; k += GS_WARP)
-      if (indices[k] == column) {
-        if (!found) first = k;
-        ++found;
-      }
-  }
-  first = gs_group_minimum(first);
-  found = gs_group_sum<GS_WARP>(found);
-  if (sample < count && lane == 0) positions[sample] = found == 1 ? first : found ? -2 : -1;
+  gs_scan<Sum>(remarkable, sums, &all);
+  gs_leave_count(all, Tally{offsets, arrivals, total});
 }
 
 // The entry at each sample; all bits are 0 if there is none.
@@ -62,9 +85,16 @@ GS_KERNEL sample_sorted(long long count, const long long *__restrict__ rows, con
                         const Item *__restrict__ data, Item *__restrict__ values) {
   const long long sample = gs_thread();
   if (sample >= count) return;
-  const long long column = columns[sample];
-  const Index end = indptr[rows[sample] + 1], k = gs_lower_bound(indices, indptr[rows[sample]], end, column);
-  values[sample] = k < end && indices[k] == column ? data[k] : Scalar<Item>::zero();
+  const long long position = gs_find_sorted(indptr, indices, rows[sample], columns[sample]);
+  values[sample] = position < 0 ? Scalar<Item>::zero() : data[position];
+}
+
+// The same for a single sample. A block of one thread.
+template <class Item, class Index>
+GS_KERNEL sample_entry(long long row, long long column, const Index *__restrict__ indptr,
+                       const Index *__restrict__ indices, const Item *__restrict__ data, Item *__restrict__ value) {
+  const long long position = gs_find_sorted(indptr, indices, row, column);
+  *value = position < 0 ? Scalar<Item>::zero() : data[position];
 }
 
 // The sum of the entries at each sample, in an order that depends on their places in the row alone.

@@ -244,38 +244,36 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, l
 
 // ---------------------------------------------------------------------------- matrices of one structure
 
-// *total becomes how many of `count` integers differ.
-template <class Index>
-GS_KERNEL_OF(GS_TILE_THREADS) count_differences(long long count, const Index *__restrict__ a,
-                                                const Index *__restrict__ b, long long *__restrict__ offsets,
-                                                unsigned *__restrict__ arrivals, long long *__restrict__ total) {
-  GS_SHARED(int, sums, GS_TILE_WARPS);
-  int differences = 0, all;
-#pragma unroll
-  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
-    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    if (k < count) differences += a[k] != b[k];
-  }
-  gs_scan<Sum>(differences, sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
-}
+// What a block that finds a difference between the structures adds to the count of results.
+const long long GS_DIFFERS = 1ll << 40;
 
-// results[k] = the combination of a[k] and b[k]. *total becomes how many results are not 0.
-template <class T, class Out>
-GS_KERNEL_OF(GS_TILE_THREADS) combine_values(int operation, long long flip, long long count, const T *__restrict__ a,
-                                             const T *__restrict__ b, Out *__restrict__ results,
-                                             long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
-                                             long long *__restrict__ total) {
-  GS_SHARED(int, sums, GS_TILE_WARPS);
-  int kept = 0, all;
+// results[k] = the combination of a[k] and b[k], for `count` values. *total becomes how many results are not 0, and
+// GS_DIFFERS more for each block that finds different row pointers or columns. Row pointers or columns that are the same
+// arrays are null.
+template <class T, class Index, class Out>
+GS_KERNEL_OF(GS_TILE_THREADS) combine_alike(int operation, long long flip, long long count, long long num_pointers,
+                                            const Index *__restrict__ a_indptr, const Index *__restrict__ b_indptr,
+                                            const Index *__restrict__ a_indices, const Index *__restrict__ b_indices,
+                                            const T *__restrict__ a, const T *__restrict__ b, Out *__restrict__ results,
+                                            long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                            long long *__restrict__ total) {
+  GS_SHARED(long long, sums, GS_TILE_WARPS);
+  // A thread counts in the lower part of a word what it keeps, and above that whether it found a difference.
+  const int SHIFT = 32;
+  long long counted = 0, all;
+  bool differs = false;
 #pragma unroll
   for (int i = 0; i < GS_TILE_ITEMS; ++i) {
     const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    if (a_indptr && k < num_pointers) differs |= a_indptr[k] != b_indptr[k];
     if (k >= count) continue;
+    if (a_indices) differs |= a_indices[k] != b_indices[k];
     const Out result = gs_combined(operation, flip, a[k], b[k], static_cast<Out *>(nullptr));
     results[k] = result;
-    kept += !gs_equal(result, Scalar<Out>::zero());
+    counted += !gs_equal(result, Scalar<Out>::zero());
   }
-  gs_scan<Sum>(kept, sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+  if (differs) counted |= 1ll << SHIFT;
+  gs_scan<Sum>(counted, sums, &all);
+  const long long kept = all & ((1ll << SHIFT) - 1);
+  gs_leave_count(all >> SHIFT ? kept + GS_DIFFERS : kept, Tally{offsets, arrivals, total});
 }

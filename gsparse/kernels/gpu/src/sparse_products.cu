@@ -1,8 +1,8 @@
 // sparse_products.cu - the product of two sparse matrices, C = A·B, row by row (Gustavson 1978): row i of C is the sum of
 // the rows k of B, each times a_ik, over the entries (i, k) of A's row i in the order in which they are stored.
 //
-// Rows of C differ in their numbers of products and of entries. row_classes.cu puts each row into a class, and each class
-// has a kernel:
+// Rows that are short or about equally long are merged (sparse_products_merged.cu). Others differ in their numbers of
+// products and of entries. row_classes.cu puts each row into a class, and each class has a kernel:
 //
 //   sorted rows   up to 64 products: eight lanes sort them by column in their registers and add those of each column.
 //   tables        a group of lanes has a table with open addressing in shared memory (Nagasaka, Nukada, Matsuoka 2017):
@@ -28,9 +28,9 @@
 enum { GS_SORT_LANES = 8, GS_NUMBER_BITS = 6 };
 
 // Calls visit(r, t, k, place) for each product of a row: product t, the r-th one of this lane, is entry k of A times entry
-// `place` of B. Returns the number of products. `ends` and `shifts` are for eight entries of A at a time.
+// `place` of B. `ends` and `shifts` are for eight entries of A at a time.
 template <int REGISTERS, class Index, class Visit>
-__device__ __forceinline__ int gs_gather_products(long long row, Structures<Index> s, int *ends, Index *shifts, Visit visit) {
+__device__ __forceinline__ void gs_gather_products(long long row, Structures<Index> s, int *ends, Index *shifts, Visit visit) {
   const int lane = threadIdx.x % GS_SORT_LANES;
   const long long begin = row < 0 ? 0 : s.a_indptr[row], length = row < 0 ? 0 : s.a_indptr[row + 1] - begin;
   int gathered = 0;
@@ -57,7 +57,6 @@ __device__ __forceinline__ int gs_gather_products(long long row, Structures<Inde
     gathered = total;
     gs_syncwarp();
   }
-  return gathered;
 }
 
 // Fills in the keys of a row, and calls visit(t, k, place) for each product. Registers without a product get the greatest
@@ -118,18 +117,14 @@ template <class Key, int REGISTERS> __device__ __forceinline__ void gs_mark_firs
   }
 }
 
-// The number of entries of each row. If `numbers` is not null, also the sorted order of row i's products: the number of
-// the product at place p is numbers[i * MOST + p], where MOST = REGISTERS * 8, and bit p of firsts[i] tells whether it is
-// the first one of its column. `has_zeros`, if not null, is set to 0 for the kernel that follows.
+// The number of entries of each row.
 template <class Index, class Key, int REGISTERS>
 GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const Index *__restrict__ rows,
                                                          const Index *__restrict__ a_indptr,
                                                          const Index *__restrict__ a_indices,
                                                          const Index *__restrict__ b_indptr,
                                                          const Index *__restrict__ b_indices,
-                                                         Index *__restrict__ sizes, unsigned char *__restrict__ numbers,
-                                                         unsigned long long *__restrict__ firsts,
-                                                         unsigned *__restrict__ has_zeros) {
+                                                         Index *__restrict__ sizes) {
   GS_SHARED(int, ends, GS_PRODUCT_THREADS);
   GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);
   const int group = threadIdx.x / GS_SORT_LANES * GS_SORT_LANES;
@@ -140,18 +135,11 @@ GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_count_sorted(long long count, const 
   gs_sort_keys<Key, REGISTERS>(keys);
   bool is_first[REGISTERS];
   gs_mark_firsts<Key, REGISTERS>(keys, is_first);
-  const int lane = threadIdx.x % GS_SORT_LANES, shift = threadIdx.x % GS_WARP - lane;
-  unsigned long long marks = 0;
+  int entries = 0;
 #pragma unroll
-  for (int r = 0; r < REGISTERS; ++r) marks |= ((gs_ballot(is_first[r]) >> shift) & 0xffull) << r * GS_SORT_LANES;
-  if (has_zeros && blockIdx.x == 0 && threadIdx.x == 0) *has_zeros = 0;
-  if (row < 0) return;
-  if (lane == 0) sizes[row] = Index(gs_num_bits(marks));
-  if (!numbers) return;
-  if (lane == 0) firsts[row] = marks;
-#pragma unroll
-  for (int r = 0; r < REGISTERS; ++r)
-    numbers[(row * REGISTERS + r) * GS_SORT_LANES + lane] = gs_product_number(keys[r]);
+  for (int r = 0; r < REGISTERS; ++r) entries += is_first[r];
+  entries = gs_inclusive_sum<GS_SORT_LANES>(entries, static_cast<int *>(nullptr));
+  if (row >= 0 && threadIdx.x % GS_SORT_LANES == GS_SORT_LANES - 1) sizes[row] = Index(entries);
 }
 
 // Columns and sums of short rows of C; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0, only the sums are written.
@@ -208,54 +196,6 @@ GS_KERNEL_OF(GS_PRODUCT_THREADS) spgemm_fill_sorted(long long count, const Index
 #pragma unroll 1  // (unrolled, int64 would not fit in the registers)
     for (int place = firsts[e]; place < end; ++place) sum = gs_add(sum, products[numbers[place]]);
     c_data[begin + e] = sum;
-    num_zeros += gs_equal(sum, Scalar<T>::zero());
-  }
-  if (STRUCTURE && num_zeros) ZeroFlag{has_zeros, host_flag}.raise();
-}
-
-// Columns and sums of rows of C whose products spgemm_count_sorted has sorted. If STRUCTURE is 0, only the sums are
-// written.
-template <class T, class Index, int REGISTERS, int STRUCTURE>
-GS_KERNEL_FOR(GS_PRODUCT_THREADS, 8) spgemm_fill_ordered(long long num_rows, const unsigned char *__restrict__ numbers,
-                                                     const unsigned long long *__restrict__ firsts,
-                                                     const Index *__restrict__ a_indptr,
-                                                     const Index *__restrict__ a_indices, const T *__restrict__ a_data,
-                                                     const Index *__restrict__ b_indptr,
-                                                     const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                                     const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
-                                                     T *__restrict__ c_data, unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag) {
-  const int MOST = REGISTERS * GS_SORT_LANES, NUM_GROUPS = GS_PRODUCT_THREADS / GS_SORT_LANES;
-  GS_SHARED(int, ends, GS_PRODUCT_THREADS);
-  GS_SHARED(Index, shifts, GS_PRODUCT_THREADS);
-  GS_SHARED(T, all_products, NUM_GROUPS *(MOST + 1));  // (+ 1: the groups of a warp use different banks)
-  GS_SHARED(Index, all_columns, STRUCTURE ? NUM_GROUPS *(MOST + 1) : 1);
-  const int group = threadIdx.x / GS_SORT_LANES, lane = threadIdx.x % GS_SORT_LANES;
-  T *const products = all_products + group * (MOST + 1);
-  Index *const columns = all_columns + (STRUCTURE ? group * (MOST + 1) : 0);
-  const long long row = gs_row(gs_thread() / GS_SORT_LANES, num_rows, static_cast<const Index *>(nullptr));
-  const int total = gs_gather_products<REGISTERS>(
-      row, Structures<Index>{a_indptr, a_indices, b_indptr, b_indices}, ends + group * GS_SORT_LANES,
-      shifts + group * GS_SORT_LANES, [&](int, int t, long long k, Index place) {
-        products[t] = gs_fma(a_data[k], b_data[place], Scalar<T>::zero());
-        if (STRUCTURE) columns[t] = b_indices[place];
-      });
-  const unsigned long long marks = row < 0 ? 0 : firsts[row];
-  const unsigned char *const numbers_of_row = numbers + (row < 0 ? 0 : row * MOST);
-  const long long begin = row < 0 ? 0 : static_cast<long long>(c_indptr[row]);
-  int num_zeros = 0;
-#pragma unroll
-  for (int r = 0; r < REGISTERS; ++r) {
-    int place = r * GS_SORT_LANES + lane;
-    if (!(marks >> place & 1)) continue;
-    const unsigned long long later = place == 63 ? 0 : marks >> (place + 1);
-    const int end = later ? place + 1 + gs_num_bits((later & (0 - later)) - 1) : total;
-    const int number = numbers_of_row[place];
-    const long long entry = begin + gs_num_bits(marks & ((1ull << place) - 1));
-    if (STRUCTURE) c_indices[entry] = columns[number];
-    T sum = gs_add(Scalar<T>::zero(), products[number]);
-#pragma unroll 1
-    while (++place < end) sum = gs_add(sum, products[numbers_of_row[place]]);
-    c_data[entry] = sum;
     num_zeros += gs_equal(sum, Scalar<T>::zero());
   }
   if (STRUCTURE && num_zeros) ZeroFlag{has_zeros, host_flag}.raise();

@@ -1,0 +1,216 @@
+"""Products of two sparse matrices whose rows are merged in registers (kernels: `src/sparse_products_merged.cu`).
+
+The slot of a product, a byte, is the place of its column within the row of the result. Slots depend on the structures
+alone. Where all rows have few products, their slots are found while the entries are counted. Otherwise slots would take
+too much memory, so the entries are counted first. Then the rows are merged again and filled, a part of them at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_threads
+
+__all__ = [
+    "MOST_SLOTS",
+    "SHARED_BYTES",
+    "MergePlan",
+    "Slots",
+    "empty_places",
+    "fill",
+    "instantiations",
+    "merge",
+    "places_of",
+    "plan_merge",
+    "slots_limit",
+]
+
+_SOURCE = "sparse_products_merged.cu"
+_THREADS = 128  # GS_PRODUCT_THREADS
+# The most entries of a row of the result (GS_MOST_SLOTS).
+MOST_SLOTS = 256
+# Bytes of shared memory that a launch may ask for.
+SHARED_BYTES = 48 << 10
+# (rows of B that a lane has, lanes of a row) for rows of A with up to 8, 16, 32 and 128 entries. Measured on an H200
+# with the prototype of this method: 1, 2, 8 and 16 lanes for rows of 7, 9, 27 and 81 entries.
+_MERGES = ((8, 1), (8, 2), (4, 8), (8, 16))
+# Lanes that add the products of a row of B to one row of the result: the greatest number here that is at most the mean
+# length of B's rows. This was counted, not measured: where rows have seven entries, a load of values reads 14 lines of
+# a cache if each of 32 threads has a row, and 4 lines if groups of four lanes have one.
+_ADD_LANES = (1, 4, 16)
+# Rows of up to this many products are merged however much the rows differ in length.
+_FEW_PRODUCTS = 64
+# Longer rows are merged if the longest row of each matrix has at most _EVEN times as many entries as its mean row, and
+# no row of the result has more products than _MOST_PRODUCTS. Otherwise most lanes would wait for the longest rows.
+_EVEN, _MOST_PRODUCTS = 4, 8192
+# The part of the memory of the result that slots may take while it is made, and what they may take in any case; and the
+# part that they may take if they are kept to make the product again.
+_SPARE_PART, _SPARE_BYTES, _KEPT_PART = 0.25, 1 << 20, 1.0
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """How the rows of a product are merged.
+
+    Attributes
+    ----------
+    lists, lanes : int
+        The rows of B that a lane has, and the lanes of a row, in `spgemm_merge`.
+    add_lanes : int
+        The lanes of a row in `spgemm_add_merged`.
+    most : int
+        The most products of a row.
+    threads, add_threads : int
+        Threads of a block of each of the two kernels.
+    """
+
+    lists: int
+    lanes: int
+    add_lanes: int
+    most: int
+    threads: int = _THREADS
+    add_threads: int = _THREADS
+
+    @property
+    def pitch(self) -> int:
+        """Bytes for the slots of a row: an odd number of words, so that rows begin in different banks."""
+        return 4 * (-(-self.most // 4) | 1)
+
+    @property
+    def has_few_products(self) -> bool:
+        """Whether slots take so little memory that they are found while the entries are counted."""
+        return self.most <= _FEW_PRODUCTS
+
+
+@dataclass(frozen=True)
+class Slots:
+    """What is known about the structure of a product, apart from its row pointers and columns.
+
+    Attributes
+    ----------
+    plan : MergePlan
+    longest : int
+        The number of entries of the longest row of the product, or more.
+    places : array of uint32 or None
+        The slots of all rows, ``plan.pitch`` bytes each; None if they are found again for each product.
+    """
+
+    plan: MergePlan
+    longest: int
+    places: Array | None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.places is None else int(self.places.nbytes)
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of every kernel."""
+    names = []
+    for index in INDEX_DTYPES:
+        names += [expression("spgemm_merge", index, *merge, slots) for merge, slots in product(_MERGES, (0, 1))]
+        adds = product(COMPUTE_DTYPES, _ADD_LANES, (0, 1))
+        names += [expression("spgemm_add_merged", dtype, index, lanes, structure) for dtype, lanes, structure in adds]
+    return [(_SOURCE, name) for name in names]
+
+
+def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan | None:
+    """Return how to merge the rows of A·B; None if another method suits it better.
+
+    This is the only place that chooses between merging and the classes of `row_classes`.
+
+    Parameters
+    ----------
+    a, b : Csr
+    longest : (int, int)
+        The lengths of their longest rows.
+    warp : int
+        Lanes of a warp.
+    """
+    shape, most = next((m for m in _MERGES if longest[0] <= m[0] * m[1]), None), longest[0] * longest[1]
+    if shape is None or not a.num_rows or (b.num_cols > MAX_INT32 and a.indices.dtype == np.int32):
+        return None
+    is_even = all(of * csr.num_rows <= _EVEN * csr.nnz for of, csr in zip(longest, (a, b), strict=True))
+    if most > _FEW_PRODUCTS and not (is_even and most <= _MOST_PRODUCTS):
+        return None
+    add_lanes = max((lanes for lanes in _ADD_LANES if lanes * b.num_rows <= b.nnz), default=_ADD_LANES[0])
+    plan = MergePlan(*shape, add_lanes, most)
+    while plan.threads // plan.lanes * plan.pitch > SHARED_BYTES and plan.threads > warp:
+        plan = replace(plan, threads=plan.threads // 2)
+    return plan if plan.threads // plan.lanes * plan.pitch <= SHARED_BYTES else None
+
+
+def merge(
+    device: Device, a: Csr, b: Csr, plan: MergePlan, rows: tuple[int, int], *, sizes: Array | None = None,
+    places: Array | None = None, flag: Array | None = None,
+) -> None:  # fmt: skip
+    """Write the number of entries of rows ``rows[0]`` to ``rows[1] - 1`` of the product, and their slots.
+
+    Parameters
+    ----------
+    sizes : array, shape (num_rows,), optional
+    places : array of uint32, optional
+        The slots of these rows.
+    flag : array of uint32, shape (1,), optional
+        Becomes 0.
+    """
+    count, index, has_slots = rows[1] - rows[0], a.indices.dtype, places is not None
+    structure = (a.indptr, a.indices, b.indptr, b.indices)
+    args: Any = (np.int64(rows[0]), np.int64(count), np.int32(plan.pitch), *structure, sizes, places, flag)
+    name = expression("spgemm_merge", index, plan.lists, plan.lanes, int(has_slots))
+    shared = plan.threads // plan.lanes * plan.pitch if has_slots else 0
+    launch_threads(device, _SOURCE, name, count * plan.lanes, plan.threads, args, shared)
+
+
+def places_of(device: Device, a: Csr, b: Csr, plan: MergePlan, rows: tuple[int, int]) -> Array:
+    """Return the slots of rows ``rows[0]`` to ``rows[1] - 1``."""
+    places = empty_places(device, plan, rows[1] - rows[0])
+    merge(device, a, b, plan, rows, places=places)
+    return places
+
+
+def empty_places(device: Device, plan: MergePlan, num_rows: int) -> Array:
+    """Allocate memory for the slots of so many rows."""
+    return device.empty(num_rows * plan.pitch // 4, np.uint32)
+
+
+def slots_limit(nbytes: float, keeps_slots: bool) -> float:
+    """Return how many bytes slots may take if the columns and values of the product take `nbytes`."""
+    return max((_KEPT_PART if keeps_slots else _SPARE_PART) * nbytes, _SPARE_BYTES)
+
+
+def fill(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, flags: tuple[Array | None, Array | None]) -> None:
+    """Write the values of the product to `c`, and its columns if there are flags, which are set if a value is 0."""
+    if slots.places is not None:
+        _add(device, a, b, c, slots, slots.places, (0, a.num_rows), flags)
+        return
+    plan = slots.plan
+    parts = int(-(-a.num_rows * plan.pitch // slots_limit(c.indices.nbytes + c.data.nbytes, False)))
+    bounds = [a.num_rows * part // parts for part in range(parts + 1)]
+    for rows in pairwise(bounds):
+        _add(device, a, b, c, slots, places_of(device, a, b, plan, rows), rows, flags)
+
+
+def _add(
+    device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, places: Array, rows: tuple[int, int], flags: tuple[Any, Any]
+) -> None:
+    """Fill rows ``rows[0]`` to ``rows[1] - 1``, whose slots are `places`."""
+    plan, structure, index, count = slots.plan, flags[0] is not None, c.indices.dtype, rows[1] - rows[0]
+    each = c.dtype.itemsize + (index.itemsize if structure else 0)
+    # A multiple of 32 keeps the columns behind the sums aligned.
+    of_block = -(-(plan.add_threads // plan.add_lanes) * slots.longest // 32) * 32
+    capacity = min(of_block, SHARED_BYTES // each // 32 * 32)
+    arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, c.indptr, c.indices, c.data)
+    sizes = (np.int64(rows[0]), np.int64(count), np.int32(plan.pitch), np.int32(capacity))
+    name = expression("spgemm_add_merged", c.dtype, index, plan.add_lanes, int(structure))
+    args: Any = (*sizes, places.view(np.uint8), *arrays, *flags)
+    launch_threads(device, _SOURCE, name, count * plan.add_lanes, plan.add_threads, args, capacity * each)

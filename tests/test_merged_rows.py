@@ -42,7 +42,14 @@ def _even(num_rows: int, length: int, num_cols: int, rng: np.random.Generator) -
     return with_lengths(lengths, num_cols, rng)
 
 
+@pytest.fixture
+def merges_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge the rows of products that have too few of them to gain from it."""
+    monkeypatch.setattr(merged_rows, "_ENOUGH_ROWS", 0)
+
+
 @pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.usefixtures("merges_few_rows")
 def test_merged_rows_are_the_product_that_scipy_makes(device: Device, pair: str, rng: np.random.Generator) -> None:
     A, B = (whole_numbers(S, rng) for S in PAIRS[pair](rng))
     a, b = (measured(device, S) for S in (A, B))
@@ -64,6 +71,7 @@ def test_a_product_without_entries_is_merged(
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", COMPUTE_DTYPES, ids=str)
 @pytest.mark.few(2)
+@pytest.mark.usefixtures("merges_few_rows")
 def test_merged_rows_have_the_same_bits_as_rows_in_tables(
     device: Device, dtype: Any, index: Any, rng: np.random.Generator
 ) -> None:
@@ -78,6 +86,7 @@ def test_merged_rows_have_the_same_bits_as_rows_in_tables(
 
 
 @pytest.mark.parametrize("pair", ["a lane", "eight lanes"])
+@pytest.mark.usefixtures("merges_few_rows")
 def test_slots_that_memory_does_not_hold_are_found_again_for_a_part_of_the_rows_at_a_time(
     device: Device, pair: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +103,7 @@ def test_slots_that_memory_does_not_hold_are_found_again_for_a_part_of_the_rows_
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+@pytest.mark.usefixtures("merges_few_rows")
 def test_blocks_with_more_entries_than_shared_memory_holds_add_them_in_the_result(
     device: Device, dtype: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +112,7 @@ def test_blocks_with_more_entries_than_shared_memory_holds_add_them_in_the_resul
     assert_same(product(device, *(measured(device, S) for S in (A, B))), A @ B)
 
 
+@pytest.mark.usefixtures("merges_few_rows")
 def test_rows_of_a_product_that_slots_cannot_number_are_counted_once(
     device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +135,7 @@ def test_the_longest_row_of_a_merged_product_is_known_where_it_costs_little(
 
 
 @pytest.mark.parametrize("pair", ["two lanes", "eight lanes"])
+@pytest.mark.usefixtures("merges_few_rows")
 def test_the_order_in_which_threads_run_changes_no_bits(pair: str, rng: np.random.Generator) -> None:
     A, B = PAIRS[pair](rng)
     results = []
@@ -149,6 +161,10 @@ def shape_of(num_rows: int, nnz: int, num_cols: int = 10**6, index: Any = np.int
         ((10**6, 10**6), (27 * 10**6, 27 * 10**6), (27, 27), (4, 8, 16, 729)),
         ((37_000, 10**6), (3 * 10**6, 6 * 10**6), (81, 12), (8, 16, 4, 972)),  # Pᵀ·(A·P)
         ((10**6, 10**6), (10**6, 10**6), (60, 1), (8, 16, 1, 60)),  # few products, uneven rows
+        ((9_000, 9_000), (27 * 9_000, 27 * 9_000), (27, 27), (4, 8, 16, 729)),
+        ((8_999, 8_999), (27 * 8_999, 27 * 8_999), (27, 27), None),  # too few rows
+        ((72_000, 72_000), (10 * 72_000, 10 * 72_000), (30, 10), None),  # too few rows for their unevenness
+        ((500_000, 500_000), (10 * 500_000, 10 * 500_000), (40, 10), (8, 16, 4, 400)),
         ((10**6, 10**6), (10**6, 10**6), (60, 2), None),  # uneven rows of A
         ((10**6, 10**6), (7 * 10**6, 10**6), (7, 10), None),  # uneven rows of B
         ((10**6, 10**6), (10**8, 10**8), (100, 100), None),  # too many products
@@ -169,6 +185,6 @@ def test_rows_whose_greatest_column_marks_the_end_of_a_row_are_not_merged() -> N
 
 
 def test_blocks_have_fewer_threads_where_the_slots_of_their_rows_would_not_fit() -> None:
-    a, b = shape_of(1000, 100_000), shape_of(1000, 80_000)
+    a, b = shape_of(100_000, 10_000_000), shape_of(100_000, 8_000_000)
     assert plan_merge(a, b, (100, 80), 32) == MergePlan(8, 16, 16, 8000, 64)
     assert plan_merge(a, b, (100, 80), 64) == MergePlan(8, 16, 16, 8000, 64)

@@ -8,9 +8,9 @@ import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
@@ -92,9 +92,15 @@ def _check_versions() -> Iterator[CheckResult]:
     yield CheckResult("CPU threads", f"{get_num_threads()} of {available_cpus()} (GSPARSE_NUM_THREADS sets them)")
 
 
+@cache
+def _packages_by_module() -> Mapping[str, list[str]]:
+    """Look at all installed packages, which takes half a second."""
+    return packages_distributions()
+
+
 def _version(module: str) -> str:
     """Return the version of the package that provides a module."""
-    packages = packages_distributions().get(module, [])
+    packages = _packages_by_module().get(module, [])
     return ", ".join(version(name) if name == module else f"{name} {version(name)}" for name in packages)
 
 

@@ -202,6 +202,7 @@ def test_a_hierarchy_of_one_level_is_its_inverse(real_device: Device) -> None:
     )
 
 
+@pytest.mark.few(1)
 def test_repeated_cycles_are_bitwise_equal(device: Device) -> None:
     ml = hierarchy(S, REPLACED_SMOOTHERS["gauss_seidel"])
     first, second = (host(amg(ml, device=device) @ B) for _ in range(2))

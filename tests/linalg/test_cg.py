@@ -165,7 +165,7 @@ def test_cg_names_the_argument_that_holds_nan_or_inf(real_device: Device, name: 
 
 
 @pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres", "fgmres", "lsqr", "lsmr"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_result_of_a_solve_with_nan_can_be_printed(real_device: Device, name: str, capsys: Any) -> None:
     """Check one right-hand side with a NaN, and two of which only one has a NaN, with a progress bar."""
     b = B.copy()

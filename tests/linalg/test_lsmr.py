@@ -50,6 +50,7 @@ def test_least_squares_returns_the_same_as_scipy(
 
 @methods
 @pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.few(1)
 def test_the_full_output_holds_the_values_that_scipy_returns(
     real_device: Device, mine: Any, theirs: Any, columns: int | None
 ) -> None:

@@ -110,7 +110,7 @@ def test_iterations_of_larger_problems_are_at_most_a_third_more_than_with_pyamg(
 
 
 @pytest.mark.parametrize("points", [5, 7, 9, 27])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_iterations_hardly_grow_with_the_grid(real_device: Device, points: int) -> None:
     counts = []
     for n in (32, 64, 128) if points in (5, 9) else (12, 18, 27):

@@ -62,19 +62,17 @@ def profile(operation: Callable[[], Any], synchronize: Callable[[], None]) -> No
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operations", nargs="*", default=["setup"], metavar="OPERATION")
     parser.add_argument("--points", type=int, default=200, help="points in each direction (default: %(default)s)")
     options = parser.parse_args()
-    A = GpuSparseMatrix(poisson(options.points, 7), device=get_device("gpu"))
-    known = operations(A)
+    device = get_device("gpu")
+    known = operations(GpuSparseMatrix(poisson(options.points, 7), device=device))
     for name in options.operations:
         if name not in known:
             parser.error(f"no operation {name}; there are {', '.join(known)}")
         print(f"--- {name}, 7-point {options.points}³")
-        profile(known[name], get_device("gpu").synchronize)
+        profile(known[name], device.synchronize)
 
 
 if __name__ == "__main__":

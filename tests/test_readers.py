@@ -350,6 +350,18 @@ def test_exponents_of_fortran_are_read(tmp_path: Path, layout: str) -> None:
         assert read().toarray().tolist() == [[0, 10 - 0.2j], [10 + 0.2j, 0]]
 
 
+def assert_refused_with_little_memory(path: Path, shape: tuple[int, int], message: str, most: int) -> None:
+    """Assert that each way of reading refuses the file with this message, and takes less than `most` bytes."""
+    for read in read_both_ways(path, shape):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FileFormatError, match=message):
+                read()
+            assert tracemalloc.get_traced_memory()[1] < most
+        finally:
+            tracemalloc.stop()
+
+
 @pytest.mark.parametrize("ending", [".mtx.gz", ".mtx.bz2"])
 def test_a_header_of_comments_takes_neither_memory_nor_time(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"A{ending}"
@@ -358,14 +370,8 @@ def test_a_header_of_comments_takes_neither_memory_nor_time(tmp_path: Path, endi
         for _ in range(40):
             file.write((b"%" * 99 + b"\n") * 10_000)
         file.write(b"2 2 1\n1 1 1.0\n")
-    for read in read_both_ways(path, (2, 2)):
-        tracemalloc.start()
-        try:
-            with pytest.raises(FileFormatError, match="its header is longer than 1,048,576 bytes: take comments out"):
-                read()
-            assert tracemalloc.get_traced_memory()[1] < 16 << 20
-        finally:
-            tracemalloc.stop()
+    message = "its header is longer than 1,048,576 bytes: take comments out"
+    assert_refused_with_little_memory(path, (2, 2), message, 16 << 20)
 
 
 def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
@@ -374,14 +380,7 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
         file.write(MTX.format("array real general", "2 1\n").encode())
         for _ in range(40):
             file.write(b"1" * (1 << 20))
-    for read in read_both_ways(path, (2, 1)):
-        tracemalloc.start()
-        try:
-            with pytest.raises(FileFormatError, match="it has a line of more than 65,536 bytes"):
-                read()
-            assert tracemalloc.get_traced_memory()[1] < 32 << 20
-        finally:
-            tracemalloc.stop()
+    assert_refused_with_little_memory(path, (2, 1), "it has a line of more than 65,536 bytes", 32 << 20)
 
 
 TRAPS: dict[str, tuple[str, str]] = {

@@ -17,7 +17,7 @@ from gsparse.errors import CommunicationError
 
 __all__ = ["TIMEOUT", "bytes_of", "read", "read_into", "receive_array", "send_array"]
 
-# Longest time, in seconds, that a receiver waits for more data, unless it is told another one.
+# The seconds for which a receiver waits for more data by default.
 TIMEOUT = 60.0
 # Seconds for which a receiver polls a connection before it sleeps until data arrive.
 _POLL_SECONDS = 1e-3

@@ -44,8 +44,8 @@ SHARED_BYTES = 48 << 10
 # with the prototype of this method: 1, 2, 8 and 16 lanes for rows of 7, 9, 27 and 81 entries.
 _MERGES = ((8, 1), (8, 2), (4, 8), (8, 16))
 # Lanes that add the products of a row of B to one row of the result: the greatest number here that is at most the mean
-# length of B's rows. This was counted, not measured: where rows have seven entries, a load of values reads 14 lines of
-# a cache if each of 32 threads has a row, and 4 lines if groups of four lanes have one.
+# length of B's rows. 7-point 200**3, columns and values, on an H200: 1, 2, 4, 8 and 16 lanes take 2.5, 2.0, 1.6, 2.2
+# and 3.9 ms.
 _ADD_LANES = (1, 4, 16)
 # Rows of up to this many products are merged however much the rows differ in length.
 _FEW_PRODUCTS = 64
@@ -154,6 +154,7 @@ def plan_merge(a: Csr, b: Csr, longest: tuple[int, int], warp: int) -> MergePlan
 
 
 def _has_many_even_rows(a: Csr, b: Csr, longest: tuple[int, int]) -> bool:
+    """Return whether rows are about equally long, and many enough for that."""
     ratio = max(of * csr.num_rows / csr.nnz for of, csr in zip(longest, (a, b), strict=True))
     return ratio <= _EVEN and a.num_rows >= min(_ENOUGH_ROWS * ratio**2, _MANY_ROWS)
 
@@ -188,7 +189,7 @@ def places_of(device: Device, a: Csr, b: Csr, plan: MergePlan, rows: tuple[int, 
 
 
 def empty_places(device: Device, plan: MergePlan, num_rows: int) -> Array:
-    """Allocate memory for the slots of so many rows."""
+    """Allocate an array for the slots of `num_rows` rows."""
     return device.empty(num_rows * plan.pitch // 4, np.uint32)
 
 

@@ -27,8 +27,10 @@ _DIGIT_BITS, _DIGITS = 8, 256
 _FEW_TILES = 32
 # Entries from which on a transpose counts its columns: for fewer, to wait for the counts takes longer than to sort.
 _FEW_ENTRIES = 100_000
-# The longest column whose entries each read all of its numbers. This is an estimate: to sort reads and writes every
-# entry in three or four rounds, which is about as much.
+# The longest column whose entries each read all of its numbers; the entries of a matrix with longer columns are sorted.
+# Counting first, and sorting at once, on an H200, ms: 7-point 200**3 1.7 and 5.3, 27-point 100**3 1.1 and 2.3. The
+# smoothed prolongator P of 200**3 has columns of 81 entries, and A·P longer ones. To count these is in vain: 1.9
+# instead of 1.6, and 4.1 instead of 3.3.
 _SHORT_COLUMN = 64
 
 

@@ -74,8 +74,8 @@ __device__ __forceinline__ void gs_visit_items(const int *list, unsigned begin, 
     visit(i < end ? gs_fresh(list + i) : 0, i < end);
 }
 
-// Note that `node` is the next one of one more of its neighbours or of itself, if it is a node. List it if that makes it a
-// root. All lanes of the warp take part.
+// `node`, unless it is negative, has become the next one of itself or of one more neighbour: count that, and list the
+// node if it is now a root. All lanes of the warp take part.
 template <class Index> __device__ __forceinline__ void gs_become_next(Nodes<Index> n, int node) {
   const bool is_root = node >= 0 && atomicAdd(n.missing + node, -1) == 1;
   gs_append(is_root, node, n.roots, n.counters + GS_ROOTS);
@@ -132,7 +132,7 @@ template <class Index, int WIDTH> __device__ __forceinline__ void gs_reach_out(N
 }
 
 // The undecided node that comes first among a node and its neighbours, or GS_NONE. In natural order, nodes up to `after`
-// are decided. Entries are read several at a time, because their labels come from far away.
+// are decided. Entries are read several at a time, because to wait for their labels takes long.
 template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undecided(Nodes<Index> n, int node, int after) {
   const Index end = n.indptr[node + 1];
   Index begin = n.indptr[node];
@@ -191,8 +191,8 @@ __device__ __forceinline__ Nodes<Index> gs_nodes(long long num_nodes, const Inde
 
 // -------------------------------------------------------------- kernels: `lists` are next, missing and three lists
 
-// The next node of each node, and how many would have to have it as their next one. Nodes without neighbours become
-// isolated. Counters are 0.
+// The next node of each node, and, as its `missing`, the number of its neighbours in the graph and itself. Nodes without
+// neighbours become isolated. Counters are 0.
 template <class Index, int WIDTH, int HASHED>
 GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
                                        int *lists, unsigned *counters, unsigned most) {

@@ -338,8 +338,8 @@ __device__ __forceinline__ void gs_order_table(int size, const Key *keys, Key *c
   Group::sync();
 }
 
-// Columns and sums of the rows of C that a table holds; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0, the columns
-// are in C, and only the sums are written.
+// Columns and sums of the rows of C that a table holds; the flags (ZeroFlag) become 1 if a sum is 0. If STRUCTURE is 0,
+// the columns are in C, and only the sums are written.
 template <class T, class Index, int GROUP, int SLOTS, int STRUCTURE>
 GS_KERNEL_FOR(GS_PRODUCT_THREADS, 6) spgemm_fill(long long count, const Index *__restrict__ rows,
                                                  const Index *__restrict__ a_indptr,
@@ -348,7 +348,7 @@ GS_KERNEL_FOR(GS_PRODUCT_THREADS, 6) spgemm_fill(long long count, const Index *_
                                                  const Index *__restrict__ b_indices, const T *__restrict__ b_data,
                                                  const Index *__restrict__ c_indptr, Index *__restrict__ c_indices,
                                                  T *__restrict__ c_data, unsigned *__restrict__ has_zeros,
-                                                    long long *__restrict__ host_flag) {
+                                                 long long *__restrict__ host_flag) {
   typedef typename TableKey<Index>::type Key;
   typedef typename Numbers<Index, GROUP>::type Number;
   typedef Lanes<GROUP> Group;

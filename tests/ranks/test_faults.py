@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from tests.linalg.problems import laplacian, residual, right_hand_side
 from tests.ranks.test_cluster import count_residents
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
-import dask  # noqa: E402
+import dask.array  # noqa: E402
 
-from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
@@ -177,42 +178,117 @@ def test_a_stopped_worker_is_an_error_within_the_timeout(client: Any) -> None:
         check(client, A)
 
 
-@pytest.mark.parametrize("is_only_worker", [False, True])
-def test_a_worker_stopped_while_its_rows_are_sent_is_an_error_that_names_it(
-    client: Any, monkeypatch: pytest.MonkeyPatch, is_only_worker: bool
-) -> None:
-    addresses = sorted(pids(client))[: 1 if is_only_worker else 3]
-    stopped, pid, open_ports = addresses[-1], pids(client)[addresses[-1]], TaskGroup._open_ports
-
-    def stop_afterwards(task_group: TaskGroup) -> Any:
-        ports = open_ports(task_group)
-        os.kill(pid, signal.SIGSTOP)
-        return ports
-
-    monkeypatch.setattr(TaskGroup, "_open_ports", stop_afterwards)
+def error_within_deadline(function: Callable[[], object]) -> BaseException:
+    """Return the error of a call, which must end within `ERROR_DEADLINE`."""
     errors: list[BaseException] = []
 
-    def make() -> None:
+    def call() -> None:
         try:
-            distribute(S, client=client, workers=addresses, timeout=TIMEOUT).close()
+            function()
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=make, daemon=True)
+    thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    try:
-        thread.join(ERROR_DEADLINE)
-        hangs = thread.is_alive()
-    finally:
-        os.kill(pid, signal.SIGCONT)
     thread.join(ERROR_DEADLINE)
-    assert not hangs
-    assert isinstance(errors[0], CommunicationError), repr(errors)
-    assert stopped in str(errors[0])
-    assert not any(address in str(errors[0]) for address in addresses[:-1])
+    assert not thread.is_alive(), "the call hangs"
+    return errors[0]
+
+
+def _dask_rows(shape: tuple[int, int]) -> Any:
+    """Return ones in chunks of rows that the workers make, as a dask array."""
+    return dask.array.ones(shape, chunks=(shape[0] // 3, shape[1]))
+
+
+@pytest.mark.parametrize("stopped_count", [1, 3])
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        pytest.param(lambda **x: distribute(S, **x), "_open_ports", id="while its rows are sent"),
+        pytest.param(lambda **x: distribute(S, **x), "_connect", id="while its rank is opened"),
+        pytest.param(
+            lambda **x: from_dask_array(_dask_rows((90, 90)), **x), "_open_ports", id="while its rows are made"
+        ),
+    ],
+)
+def test_a_stopped_worker_is_an_error_that_names_it(
+    client: Any, monkeypatch: pytest.MonkeyPatch, make: Callable[..., DistributedMatrix], step: str, stopped_count: int
+) -> None:
+    addresses = sorted(pids(client))
+    stopped, running = addresses[3 - stopped_count :], addresses[: 3 - stopped_count]
+    processes, take_step = [pids(client)[address] for address in stopped], getattr(TaskGroup, step)
+
+    def stop_afterwards(*args: Any) -> Any:
+        result = take_step(*args)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        return result
+
+    monkeypatch.setattr(TaskGroup, step, stop_afterwards)
+    try:
+        error = error_within_deadline(lambda: make(client=client, workers=addresses, timeout=TIMEOUT).close())
+    finally:
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+    assert isinstance(error, CommunicationError), repr(error)
+    assert any(address in str(error) for address in stopped)
+    assert not any(address in str(error) for address in running)
     monkeypatch.undo()
     with distribute(S, client=client) as A:
         check(client, A)
+
+
+def test_a_stopped_scheduler_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": f"{TIMEOUT:g}s"}),
+        scheduler_process(tmp_path) as scheduler,
+    ):
+        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+        with distributed.Client(address) as client, worker_process(address):
+            client.wait_for_workers(1, timeout=ERROR_DEADLINE)
+            with distribute(S, client=client, timeout=TIMEOUT) as A:
+                check(client, A)
+                solve = start_solve(client, A)
+                scheduler.send_signal(signal.SIGSTOP)
+                try:
+                    errors = [
+                        solve.wait(),
+                        error_within_deadline(lambda: gla.cg(A, B)),
+                        error_within_deadline(lambda: distribute(S, client=client, timeout=TIMEOUT)),
+                    ]
+                finally:
+                    scheduler.send_signal(signal.SIGCONT)
+                for error in errors:
+                    assert isinstance(error, CommunicationError), repr(error)
+                    assert f"the scheduler at {address} has been silent" in str(error)
+                wait_until(lambda: not any(client.run(is_solving).values()))
+                check(client, A)
+
+
+@contextmanager
+def scheduler_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a scheduler in a process of its own, which writes its address into ``scheduler.json``."""
+    file = folder / "scheduler.json"
+    options = ["--port", "0", "--host", "127.0.0.1", "--no-dashboard", "--no-jupyter", "--scheduler-file", str(file)]
+    with running(["-m", "distributed.cli.dask_scheduler", *options]) as process:
+        wait_until(file.exists)
+        yield process
+
+
+def worker_process(scheduler: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a worker in a process of its own."""
+    return running(["-m", "distributed.cli.dask_worker", scheduler, "--no-dashboard", "--nthreads", "2"])
+
+
+@contextmanager
+def running(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Python with these arguments while the block runs."""
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(ERROR_DEADLINE)
 
 
 def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import math
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from numbers import Integral
 from typing import Any, TypeVar
 
+import dask
 import distributed
 from distributed.system import MEMORY_LIMIT
 
@@ -22,6 +25,7 @@ from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 __all__ = [
     "GpuCluster",
     "LocalGpuCluster",
+    "SignsOfLife",
     "check_running",
     "chosen_workers",
     "current_client",
@@ -29,6 +33,7 @@ __all__ = [
     "known_workers",
     "naming_lost_workers",
     "run_on_workers",
+    "scheduler_time_limit",
     "wait_while_answering",
 ]
 
@@ -40,6 +45,8 @@ _HOST = "127.0.0.1"
 _CLOSE_TIMEOUT = 20.0
 # Seconds between two checks that workers are alive, while a call of dask waits for them.
 _CHECK_INTERVAL = 0.5
+# The key of dask's configuration with the time limit for answers of the scheduler.
+_TIMEOUT_KEY = "distributed.comm.timeouts.connect"
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
@@ -267,6 +274,42 @@ def wait_while_answering(
     return result
 
 
+class SignsOfLife:
+    """Ask workers for signs of life while the caller waits for something else.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    timeout : float
+        Seconds within which each worker must answer.
+    """
+
+    def __init__(self, client: distributed.Client, timeout: float) -> None:
+        self._client, self._timeout = client, timeout
+        self._question: concurrent.futures.Future[dict[str, Any]] | None = None
+        self._next_question = time.monotonic() + _CHECK_INTERVAL
+
+    def __enter__(self) -> SignsOfLife:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._question is not None:
+            self._question.cancel()
+
+    def check(self, workers: Sequence[str]) -> None:
+        """Raise an error if a worker has not answered in time. Otherwise, ask these workers if it is time to do so.
+
+        This method does not wait for answers. It ignores workers that are gone, for which dask has other errors.
+        """
+        if self._question is not None and self._question.done():
+            question, self._question = self._question, None
+            self._next_question = time.monotonic() + _CHECK_INTERVAL
+            question.result()
+        if self._question is None and time.monotonic() > self._next_question:
+            asking = _answers(self._client, workers, self._timeout, os.getpid, on_error="ignore")
+            self._question = asyncio.run_coroutine_threadsafe(asking, self._client.loop.asyncio_loop)
+
+
 async def _answers(
     client: distributed.Client,
     workers: Sequence[str],
@@ -282,7 +325,7 @@ async def _answers(
     except TimeoutError as error:
         silent = [address for address, call in zip(workers, calls, strict=True) if call.cancelled()]
         raise CommunicationError(
-            f"worker {' and '.join(silent)} did not answer within {timeout:g} s: see whether it has been stopped or is "
+            f"worker {' and '.join(silent)} has been silent for {timeout:g} s: see whether it has been stopped or is "
             "overloaded, or pass a longer timeout"
         ) from error
     return {address: answer for part in answers for address, answer in part.items()}
@@ -303,13 +346,27 @@ def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> I
         raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
 
 
+def scheduler_time_limit() -> float:
+    """Return the time, in seconds, that dask's configuration allows the scheduler for an answer."""
+    limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
+    return limit
+
+
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
     """Return the workers that the scheduler knows, by address; raise an error if the scheduler does not answer.
 
     `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
     """
     check_running(client)
-    workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    limit = scheduler_time_limit()
+    try:
+        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=limit)
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"the scheduler at {client.scheduler.address} has been silent for {limit:g} s, which dask's setting "
+            f"{_TIMEOUT_KEY} allows: see whether it has been stopped or is overloaded"
+        ) from error
+    workers: dict[str, dict[str, Any]] = identity["workers"]
     return workers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from contextvars import ContextVar
 import dask
 import distributed
 
-from gsparse.distributed.client.cluster import has_scheduler
+from gsparse.distributed.client.cluster import has_scheduler, scheduler_time_limit
 from gsparse.errors import CommunicationError
 
 __all__ = ["reserved"]
@@ -60,9 +61,17 @@ def reserved(client: distributed.Client, workers: Iterable[str], timeout: float)
         yield
     finally:
         _reserved_here.reset(token)
-        for lock in acquired if has_scheduler(client) else ():
-            with suppress(Exception):
-                lock.release()
+        if has_scheduler(client):
+            # A scheduler that has been stopped does not answer. If it continues, it receives these requests.
+            thread = threading.Thread(target=_release, args=(acquired,), daemon=True)
+            thread.start()
+            thread.join(scheduler_time_limit())
+
+
+def _release(locks: Iterable[distributed.Lock]) -> None:
+    for lock in locks:
+        with suppress(Exception):
+            lock.release()
 
 
 def _acquire(lock: distributed.Lock, client: distributed.Client, address: str, timeout: float) -> None:

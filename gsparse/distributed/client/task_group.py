@@ -17,6 +17,7 @@ import distributed
 
 from gsparse.device.locks import make_lock
 from gsparse.distributed.client.cluster import (
+    SignsOfLife,
     check_running,
     has_scheduler,
     known_workers,
@@ -157,13 +158,15 @@ class TaskGroup:
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
         is_waiting = bool(futures)
-        while is_waiting:
-            with suppress(TimeoutError, CancelledError):
-                distributed.wait(futures, timeout=_CHECK_INTERVAL)
-                is_waiting = False
-            lost = self.first_lost_worker()
-            if lost is not None:
-                raise lost
+        with SignsOfLife(self.client, self.timeout) as signs:
+            while is_waiting:
+                with suppress(TimeoutError, CancelledError):
+                    distributed.wait(futures, timeout=_CHECK_INTERVAL)
+                    is_waiting = False
+                lost = self.first_lost_worker()
+                if lost is not None:
+                    raise lost
+                signs.check(self.workers)
         for future in futures:
             if future.status != "finished":
                 future.result()
@@ -173,6 +176,7 @@ class TaskGroup:
     def exclusive(self) -> Iterator[None]:
         """Reserve the workers for this group while the block runs (`reservation.reserved`)."""
         self.check_open()
+        known_workers(self.client)  # Dask waits without a limit for the locks of a scheduler that has been stopped.
         with self._lock, self.client.as_current(), reserved(self.client, self.workers, 10 * self.timeout):
             yield
 
@@ -201,7 +205,8 @@ class TaskGroup:
             Seconds after which a rank that has not finished counts as silent.
         """
         try:
-            self._watch(tasks, on_poll, time_limit)
+            with SignsOfLife(self.client, self.timeout) as signs:
+                self._watch(tasks, signs, on_poll, time_limit)
             results = self.gather(tasks) if gather else []
             if gather and not keep:
                 self.release_futures(tasks)
@@ -227,8 +232,14 @@ class TaskGroup:
         while tasks:
             tasks.pop().release()
 
-    def _watch(self, tasks: list[distributed.Future], on_poll: Callable[[], None] | None, time_limit: float) -> None:
-        """Wait until all tasks have finished, and raise an error if a rank fails or its worker is lost.
+    def _watch(
+        self,
+        tasks: list[distributed.Future],
+        signs: SignsOfLife,
+        on_poll: Callable[[], None] | None,
+        time_limit: float,
+    ) -> None:
+        """Wait until all tasks have finished, and raise an error if a rank fails, or if its worker is silent or lost.
 
         Before the error is raised, the tasks of the other ranks may end too, within `_GRACE_PERIOD`.
         """
@@ -249,7 +260,9 @@ class TaskGroup:
                     raise self._first_error(tasks)
             if now >= next_check and lost is None:
                 next_check = now + _CHECK_INTERVAL
-                lost = self.first_lost_worker(rank for rank in self.ranks if states[rank] == "pending")
+                pending = [rank for rank in self.ranks if states[rank] == "pending"]
+                lost = self.first_lost_worker(pending)
+                signs.check([self.workers[rank] for rank in pending])
             if now > deadline:
                 rank = states.index("pending")
                 raise CommunicationError(

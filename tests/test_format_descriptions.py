@@ -129,6 +129,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     ),
     "too many patterns": ("row_pattern", FULL, {"pattern_stats": None}, None),
     "patterns": ("row_pattern", SHARED, {}, FOUR_PATTERNS),
+    "patterns, plain": ("row_pattern", FULL, {"compress": False}, Storage("4 rows", "float64", 96, 777, (3, 9))),
     "patterns that share values": (
         "row_pattern",
         SHARED,

@@ -26,7 +26,8 @@ from gsparse.formats import (
 from gsparse.formats.blocked_ellpack import fits_slices
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import NO_LIMIT, THREADS_PER_BLOCK, Launch, Panel, PanelLaunch
-from gsparse.formats.registry import REGISTRY, Storage
+from gsparse.formats.registry import COMPRESSED, REGISTRY, Encoding, Storage
+from gsparse.formats.registry import PLAIN as UNCOMPRESSED
 from gsparse.formats.row_pattern import Patterns
 from gsparse.formats.row_stats import RowStats
 
@@ -258,9 +259,16 @@ def test_values_describe_their_encoding_and_their_size_elsewhere() -> None:
     assert EQUAL.rearranged(lambda codes: codes[:3]) is EQUAL
 
 
-@pytest.mark.parametrize(
-    ("offset", "size"), [(-3, 0), (-2, 1), (-1, 2), (0, 3), (1, 3), (2, 3), (3, 2), (4, 1), (5, 0), (-7, 0), (9, 0)]
-)
-def test_a_diagonal_has_the_elements_that_numpy_finds(offset: int, size: int) -> None:
-    csr = Csr((3, 5), INDPTR, INDICES, DATA)
-    assert csr.diagonal_size(offset) == size == np.diagonal(np.empty((3, 5)), offset).size
+@pytest.mark.parametrize("shape", [(3, 5), (6, 3), (4, 4), (0, 3)])
+@pytest.mark.parametrize("offset", range(-7, 8))
+def test_a_diagonal_has_the_elements_that_numpy_finds(shape: tuple[int, int], offset: int) -> None:
+    expected = np.diagonal(np.empty(shape), offset).size if min(shape) else 0
+    assert Csr(shape, INDPTR, INDICES, DATA).diagonal_size(offset) == expected
+
+
+def test_an_encoding_lists_those_that_compress_nothing_else() -> None:
+    assert COMPRESSED.within() == (COMPRESSED, Encoding(True, False), Encoding(False, True), UNCOMPRESSED)
+    assert Encoding(True, False).within() == (Encoding(True, False), UNCOMPRESSED)
+    assert Encoding(False, True).within() == (Encoding(False, True), UNCOMPRESSED)
+    assert UNCOMPRESSED.within() == (UNCOMPRESSED,)
+    assert (UNCOMPRESSED.columns, UNCOMPRESSED.values) == (False, False)

@@ -42,7 +42,12 @@ RAGGED = replace(RAGGED, long_entries=100_000)
 
 
 def predicted(
-    format: str, stats: RowStats, storage: Storage | Sequence[Storage] | None = None, **terms: float
+    format: str,
+    stats: RowStats,
+    storage: Storage | Sequence[Storage] | None = None,
+    *,
+    threads: int = 1,
+    **terms: float,
 ) -> Candidate:
     """Predict the time of a product if only these terms take time. Out of several storages, the best one counts."""
     costs = {"test": KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
@@ -50,6 +55,7 @@ def predicted(
     storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
     encoded = (storage,) if isinstance(storage, Storage) else storage
     options: dict[str, Any] = {"device": "gpu:0", "lanes": 32, "model": model, "value_bytes": 8, "format": format}
+    options["threads"] = threads
     with patch.dict(REGISTRY, {format: replace(find_format(format), costs=costs)}):
         return make_plan(stats, {format: encoded}, **options).chosen
 
@@ -73,6 +79,13 @@ def test_terms_add_up_and_set_up_time_is_counted_in_products(format: str) -> Non
     prediction = predicted(format, SHORT, fixed=3.0, row=2.0, setup=20.0)
     assert prediction.seconds == 3 + 2 * 10_000_000
     assert prediction.setup_seconds == 20 * prediction.seconds
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("term", ["fixed", "byte", "position", "row"])
+def test_the_threads_of_a_cpu_share_what_each_row_and_entry_takes(format: str, term: str) -> None:
+    alone, shared = (predicted(format, SHORT, threads=threads, **{term: 1.0}).seconds for threads in (1, 4))
+    assert shared == (alone / 4 if term in ("position", "row") else alone)
 
 
 @EVERY_FORMAT
@@ -117,6 +130,7 @@ def test_values_are_looked_up_only_where_reading_fewer_bytes_saves_more(format: 
 def test_a_large_table_costs_more_up_to_a_limit(format: str, table_bytes: int, part: float) -> None:
     storage = Storage("int32", "uint16 of 999", 44_000_000, 10**8, has_codes=True, table_bytes=table_bytes)
     assert count("table", format, SHORT, storage) == part * 44_000_000
+    assert count("table", format, SHORT, Storage("int32", "float64", 44_000_000, 10**8)) == 0
 
 
 @EVERY_FORMAT

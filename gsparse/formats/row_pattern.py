@@ -121,7 +121,7 @@ class Patterns:
         """Return the bytes of the codes, row pointers and offsets, and of values of `itemsize` bytes each."""
         return int(self.codes.nbytes) + 4 * (self.num_patterns + 1) + self.table_bytes(itemsize)
 
-    def table_bytes(self, itemsize: int = 0) -> int:
+    def table_bytes(self, itemsize: int) -> int:
         """Return the bytes of the offsets, and of values of this size, of all patterns."""
         return self.num_entries * (4 + itemsize)
 

@@ -19,7 +19,17 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 
-__all__ = ["COMPARISONS", "EXTREMES", "OPERATIONS", "TERMS", "UNION", "AlgebraKernels", "EntryKernels", "KnownProduct"]
+__all__ = [
+    "COMPARISONS",
+    "EXTREMES",
+    "OPERATIONS",
+    "TERMS",
+    "TESTS",
+    "UNION",
+    "AlgebraKernels",
+    "EntryKernels",
+    "KnownProduct",
+]
 
 # Operations on two values, with the numbers that kernels know them by.
 OPERATIONS = {
@@ -34,6 +44,9 @@ UNION = frozenset(("plus", "minus", "maximum", "minimum", "ne", "lt", "gt"))
 TERMS = {name: number for number, name in enumerate(("value", "absolute", "square", "nonzero"))}
 # What extremes are looked for. NaN wins "maximum" and "minimum", and loses "fmax" and "fmin", as in NumPy.
 EXTREMES = {name: number for number, name in enumerate(("maximum", "minimum", "fmax", "fmin"))}
+# Tests of a value, with the bits that kernels know them by. "not positive" looks at the real part; NaN does not pass
+# "zero" and passes the last two.
+TESTS = {name: 1 << bit for bit, name in enumerate(("zero", "nonzero", "not finite", "not positive"))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +247,17 @@ class AlgebraKernels(Protocol):
 
         The arguments are those of `extreme_entries`. May synchronize.
         """
+        ...
+
+    def first_where(self, device: Device, values: Array, *tests: str) -> int | None:
+        """Return the first position whose value passes one of these `TESTS`, or None. Synchronizes.
+
+        `values` may also be booleans. An array of more dimensions is read row by row.
+        """
+        ...
+
+    def count_where(self, device: Device, values: Array, *tests: str) -> int:
+        """Return how many values pass one of these tests; see `first_where`. Synchronizes."""
         ...
 
     def extreme_columns(

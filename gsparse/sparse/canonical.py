@@ -37,7 +37,7 @@ def canonical(device: Device, csr: Csr) -> Csr:
         return replace(csr, is_canonical=True)
     xp, csr = device.xp, sorted_rows(device, csr)
     is_first = first_of_each_place(device, csr)
-    if bool(is_first.all()):  # synchronizes
+    if kernels.first_where(device, is_first, "zero") is None:  # synchronizes
         return replace(csr, is_canonical=True)
     sums = kernels.sum_runs(device, csr.data, xp.flatnonzero(is_first).astype(csr.indices.dtype))  # synchronizes
     return replace(kernels.keep_entries(device, csr, is_first), data=sums, is_canonical=True)

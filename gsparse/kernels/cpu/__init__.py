@@ -33,7 +33,14 @@ from gsparse.kernels.cpu.prolongation import (
     prolongator_pattern,
     prolongator_values,
 )
-from gsparse.kernels.cpu.reductions import extreme_columns, extreme_entries, extreme_positions, sum_entries
+from gsparse.kernels.cpu.reductions import (
+    count_where,
+    extreme_columns,
+    extreme_entries,
+    extreme_positions,
+    first_where,
+    sum_entries,
+)
 from gsparse.kernels.cpu.relaxation import bind_projections, bind_sweep, color_rows
 from gsparse.kernels.cpu.row_pairs import combine_rows
 from gsparse.kernels.cpu.slices import SORTING_SCOPE, cut_slices, lay_out, lay_out_ellpack
@@ -90,6 +97,7 @@ __all__ = [
     "blocked_ellpack",
     "color_rows",
     "combine_rows",
+    "count_where",
     "csr_adaptive",
     "csr_scalar",
     "csr_split",
@@ -110,6 +118,7 @@ __all__ = [
     "extreme_positions",
     "factorize_ilu0",
     "find_entries",
+    "first_where",
     "gather",
     "gather_rows",
     "independent_set",

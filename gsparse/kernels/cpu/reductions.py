@@ -6,7 +6,9 @@ for long arrays, and of its `sum` for a single run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import Context, copy_context
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,23 @@ from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.cpu.compiling import compiled
 
-__all__ = ["extreme_columns", "extreme_entries", "extreme_positions", "sum_columns", "sum_entries"]
+__all__ = [
+    "count_where",
+    "extreme_columns",
+    "extreme_entries",
+    "extreme_positions",
+    "first_where",
+    "sum_columns",
+    "sum_entries",
+]
+
+# The tests of `gsparse.kernels.algebra.TESTS`.
+_TESTS: dict[str, Callable[[Array], Array]] = {
+    "zero": lambda values: values == 0,
+    "nonzero": lambda values: values != 0,
+    "not finite": lambda values: ~np.isfinite(values),
+    "not positive": lambda values: ~(values.real > 0),
+}
 
 # Column sums of fewer entries are added up in one block, in the order of the rows; others in up to `_MOST_BLOCKS`.
 _SPLIT_ENTRIES, _MOST_BLOCKS = 2**18, 16
@@ -33,6 +51,22 @@ def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, l
     if terms == "nonzero" and values.all():
         return np.diff(bounds).astype(np.int64)
     return _reduced(np.add, bounds, values, np.sum(values[:0]).dtype)
+
+
+def first_where(device: Device, values: Array, *tests: str) -> int | None:
+    """Test all values."""
+    mask = _passing(values, tests)
+    place = int(mask.argmax()) if mask.size else 0
+    return place if mask.size and mask[place] else None
+
+
+def count_where(device: Device, values: Array, *tests: str) -> int:
+    """Test all values."""
+    return int(np.count_nonzero(_passing(values, tests)))
+
+
+def _passing(values: Array, tests: tuple[str, ...]) -> Array:
+    return reduce(np.logical_or, (_TESTS[test](values) for test in tests)).ravel()
 
 
 def sum_columns(csr: Csr, values: Array) -> Array:

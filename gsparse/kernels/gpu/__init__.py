@@ -34,7 +34,14 @@ from gsparse.kernels.gpu.prolongation import (
     prolongator_pattern,
     prolongator_values,
 )
-from gsparse.kernels.gpu.reductions import extreme_columns, extreme_entries, extreme_positions, sum_entries
+from gsparse.kernels.gpu.reductions import (
+    count_where,
+    extreme_columns,
+    extreme_entries,
+    extreme_positions,
+    first_where,
+    sum_entries,
+)
 from gsparse.kernels.gpu.relaxation import bind_projections, bind_sweep, color_rows
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
 from gsparse.kernels.gpu.sort import csr_transpose, order_by_row, stable_order
@@ -108,6 +115,7 @@ __all__ = [
     "blocked_ellpack",
     "color_rows",
     "combine_rows",
+    "count_where",
     "csr_adaptive",
     "csr_scalar",
     "csr_split",
@@ -128,6 +136,7 @@ __all__ = [
     "extreme_positions",
     "factorize_ilu0",
     "find_entries",
+    "first_where",
     "gather",
     "gather_rows",
     "independent_set",

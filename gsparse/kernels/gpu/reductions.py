@@ -17,13 +17,21 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
-from gsparse.kernels.algebra import EXTREMES, TERMS
+from gsparse.kernels.algebra import EXTREMES, TERMS, TESTS
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = ["extreme_columns", "extreme_entries", "extreme_positions", "instantiations", "sum_entries"]
+__all__ = [
+    "count_where",
+    "extreme_columns",
+    "extreme_entries",
+    "extreme_positions",
+    "first_where",
+    "instantiations",
+    "sum_entries",
+]
 
 _SOURCE = "reductions.cu"
 _THREADS = 256
@@ -31,6 +39,8 @@ _THREADS = 256
 _VALUES_PER_LANE = 128
 # Blocks that add up all values: several for each multiprocessor of a large GPU.
 _MOST_BLOCKS = 1024
+# The dtype of the bytes of a boolean array.
+_MASK = np.dtype(np.uint8)
 _INT64, _FLOAT64, _COMPLEX128 = (np.dtype(name) for name in ("int64", "float64", "complex128"))
 
 
@@ -45,6 +55,7 @@ def instantiations() -> list[tuple[str, str]]:
                 names += [expression("sum_values", dtype, out) for out in sorted(sums, key=str)]
             extremes = ("extreme_entries", "extreme_positions", "extreme_columns")
             names += [expression(name, dtype, index) for name in extremes]
+    names += [expression(name, dtype) for name in ("first_where", "count_where") for dtype in (*COMPUTE_DTYPES, _MASK)]
     return [(_SOURCE, name) for name in names]
 
 
@@ -74,6 +85,27 @@ def _sum_of_all(device: Device, data: Array, terms: str) -> Array:
     args: Any = (np.int32(TERMS[terms]), np.int64(size), data, device.empty(blocks, dtype), arrivals, total)
     launch_blocks(device, _SOURCE, expression("sum_values", data.dtype, dtype), blocks, TILE_THREADS, args)
     return total
+
+
+def first_where(device: Device, values: Array, *tests: str) -> int | None:
+    """Find the values that pass the tests in each block; the last block takes the first one. Synchronizes."""
+    size = int(values.size)
+    rest = _tally_tests(device, "first_where", values, tests) if size else 0  # synchronizes
+    return size - rest if rest else None
+
+
+def count_where(device: Device, values: Array, *tests: str) -> int:
+    """Count the values that pass the tests in each block; the last block adds up the counts. Synchronizes."""
+    return _tally_tests(device, "count_where", values, tests) if values.size else 0  # synchronizes
+
+
+def _tally_tests(device: Device, name: str, values: Array, tests: tuple[str, ...]) -> int:
+    values = device.xp.ascontiguousarray(values)
+    values = values.view(_MASK) if values.dtype == bool else values
+    blocks, bits = num_tiles(int(values.size)), sum(TESTS[test] for test in tests)
+    args: Any = (np.int32(bits), np.int64(values.size), values, *tally(device, blocks))
+    launch_blocks(device, _SOURCE, expression(name, values.dtype), blocks, TILE_THREADS, args)
+    return device.counts.read()[0]  # synchronizes
 
 
 def extreme_entries(

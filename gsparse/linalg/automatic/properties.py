@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 __all__ = ["MatrixProperties", "examine"]
@@ -88,13 +90,13 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
     magnitude = xp.abs(diagonal)
     others = sums - magnitude
     is_dominant = magnitude >= others - _ROUNDING * eps * sums
-    counts = xp.stack([
-        (diagonal.real > 0).sum(), (magnitude == 0).sum(), is_dominant.sum(), (others <= _STRONG * magnitude).sum(),
-        (sums == 0).sum(), (xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums).sum(),
-        ((csr.data.real < 0) | (csr.data == 0)).sum(),
-    ])  # fmt: skip
-    on_host = matrix.device.download(counts)  # synchronizes
-    positive, zero, dominant, strong, empty, zero_sums, negative = on_host.tolist()
+    count_where = partial(kernels_of(matrix.device).count_where, matrix.device)  # synchronizes
+    dominant = count_where(is_dominant, "nonzero")
+    strong = count_where(others <= _STRONG * magnitude, "nonzero")
+    zero_sums = count_where(xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums, "nonzero")
+    negative = count_where((csr.data.real < 0) | (csr.data == 0), "nonzero")
+    positive = size - count_where(diagonal, "not positive")
+    zero, empty = count_where(diagonal, "zero"), count_where(sums, "zero")
     is_positive, off_diagonal = positive == size and not bool(zero), csr.nnz - (size - zero)
     return MatrixProperties(
         size,
@@ -127,11 +129,12 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
     if matrix.size % size or matrix.size == size or csr.nnz < size * matrix.size:
         return False
     lengths = xp.diff(csr.indptr).reshape(-1, size)
-    if bool((lengths != lengths[:, :1]).any()) or bool((lengths % size != 0).any()):  # synchronizes
+    first_where = partial(kernels_of(matrix.device).first_where, matrix.device)
+    if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "nonzero") is not None:  # synchronizes
         return False
     # The place of the entry with the same number in the first row of the group.
     first_rows = matrix.rows // size * size
     places = xp.arange(csr.nnz) - csr.indptr[matrix.rows] + csr.indptr[first_rows]
     same_columns = csr.indices == csr.indices[places]
     in_groups = csr.indices % size == (xp.arange(csr.nnz) - csr.indptr[matrix.rows]) % size
-    return bool((same_columns & in_groups).all())  # synchronizes
+    return first_where(same_columns & in_groups, "zero") is None  # synchronizes

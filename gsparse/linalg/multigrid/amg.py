@@ -17,7 +17,7 @@ from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_ca
 from gsparse.linalg.multigrid.options import AggregationOptions, parse_options
 from gsparse.linalg.multigrid.pyamg_hierarchy import convert_hierarchy
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
-from gsparse.linalg.multigrid.smoothers import SMOOTHERS, has_positive_diagonal, parallel_smoother
+from gsparse.linalg.multigrid.smoothers import SMOOTHERS, parallel_smoother
 from gsparse.linalg.preconditioners.relaxation import (
     Relaxation,
     Smoother,
@@ -225,7 +225,7 @@ def _automatic_smoothers(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoothe
 
 def _system_smoothers(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
     """Return smoothers for several unknowns per node, whose matrices have a wider spectrum."""
-    if not (hermitian and has_positive_diagonal(matrix)):
+    if not (hermitian and matrix.has_positive_diagonal()):
         return _automatic_smoothers(matrix, hermitian)
     inverse = matrix.inverse_diagonal("amg")
     high = largest_eigenvalue(matrix, inverse)

@@ -233,8 +233,9 @@ class Coarsening:
         """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""
         xp, k = self._device.xp, candidates.shape[1]
         numbers = xp.arange(coarse.num_rows)
-        is_empty = candidates[numbers, numbers % k] == 0
-        if not bool(is_empty.any()):  # synchronizes
+        own_values = candidates[numbers, numbers % k]
+        if kernels_of(self._device).first_where(self._device, own_values, "zero") is None:  # synchronizes
             return coarse
+        is_empty = own_values == 0
         rows = kernels_of(self._device).row_numbers(self._device, coarse.indptr, coarse.nnz)
         return coarse.with_data(xp.where((rows == coarse.indices) & is_empty[rows], 1, coarse.data))

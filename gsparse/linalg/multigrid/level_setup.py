@@ -20,12 +20,12 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.errors import CoarseningWarning, FactorizationError
 from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
 from gsparse.linalg.multigrid.coarsest import dense_inverse
 from gsparse.linalg.multigrid.cycle import Level, inner_dtype
 from gsparse.linalg.multigrid.options import AggregationOptions
 from gsparse.linalg.multigrid.phases import Phases
-from gsparse.linalg.multigrid.smoothers import has_positive_diagonal
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, gershgorin_bound, spectral_radius
@@ -55,10 +55,9 @@ class LevelMatrix(SquareMatrix):
     @cached_property
     def diagonal(self) -> Array:
         diagonal = super().diagonal
-        is_zero = diagonal == 0
-        if not bool(is_zero.any()):  # synchronizes
+        if kernels_of(self.device).first_where(self.device, diagonal, "zero") is None:  # synchronizes
             return diagonal
-        is_empty = is_zero & (super().row_sums() == 0)
+        is_empty = (diagonal == 0) & (super().row_sums() == 0)
         return self.device.xp.where(is_empty, 1, diagonal).astype(self.dtype, copy=False)
 
     @cached_property
@@ -160,7 +159,7 @@ class LevelSetup:
 
     def _spectral_radius(self, matrix: LevelMatrix) -> float:
         """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
-        if self._is_hermitian and (estimated_eigenvalue in matrix.shared or has_positive_diagonal(matrix)):
+        if self._is_hermitian and (estimated_eigenvalue in matrix.shared or matrix.has_positive_diagonal()):
             return estimated_eigenvalue(matrix, matrix.reciprocals)
         return spectral_radius(matrix, matrix.reciprocals)
 

@@ -11,6 +11,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
+from gsparse.kernels.backends import kernels_of
 
 __all__ = ["default_candidates", "parse_candidates", "rigid_body_modes"]
 
@@ -94,6 +95,6 @@ def parse_candidates(device: Device, B: Any, size: int, dtype: np.dtype[Any], na
         raise TypeError(f"{name} must be of real numbers for a matrix of {dtype}, got {array.dtype}: use {name}.real")
     array = array if device.owns(array) else device.upload(np.ascontiguousarray(array))
     array = device.xp.ascontiguousarray(array.astype(dtype, copy=False))
-    if not bool(device.xp.isfinite(array).all()):  # synchronizes
+    if kernels_of(device).first_where(device, array, "not finite") is not None:  # synchronizes
         raise ValueError(f"{name} must be finite, it has NaN or infinite values")
     return array

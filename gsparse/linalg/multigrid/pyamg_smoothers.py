@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.multigrid.smoothers import chebyshev, has_positive_diagonal, parallel_smoother
+from gsparse.linalg.multigrid.smoothers import chebyshev, parallel_smoother
 from gsparse.linalg.preconditioners.block_relaxation import block_relaxation
 from gsparse.linalg.preconditioners.gauss_seidel import directions_of, make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
@@ -60,7 +60,7 @@ def _gauss_seidel(matrix: SquareMatrix, options: Options, hermitian: bool) -> Sm
     if options.get("blocksize", 1) > 1:
         inverses = matrix.device.upload(np.asarray(options["Dinv"], matrix.dtype))
         return make_gauss_seidel(matrix, directions, inverses=inverses)
-    if hermitian and kernels_of(matrix.device).NEEDS_LEVELS and has_positive_diagonal(matrix):
+    if hermitian and kernels_of(matrix.device).NEEDS_LEVELS and matrix.has_positive_diagonal():
         return replace(chebyshev(matrix, max(2, len(directions))), replaces="gauss_seidel")
     return make_gauss_seidel(matrix, directions, omega=_real(options.get("omega", 1.0)))
 

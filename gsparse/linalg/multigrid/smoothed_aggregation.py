@@ -7,6 +7,7 @@ from typing import Any
 
 from gsparse.device.dtypes import Array
 from gsparse.errors import DeviceError, DtypeError, StructureError
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
 from gsparse.linalg.multigrid.level_setup import LevelSetup
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -123,7 +124,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         if csr.dtype != known.dtype:
             raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or amg(A)")
         is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
-            one is two or bool((one == two).all())  # synchronizes
+            one is two or kernels_of(self.device).first_where(self.device, one == two, "zero") is None  # synchronizes
             for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))
         )
         if not is_same:

@@ -10,7 +10,7 @@ from gsparse.linalg.preconditioners.diagonal import inverse_blocks
 from gsparse.linalg.preconditioners.gauss_seidel import Direction, make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas, largest_eigenvalue
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 __all__ = ["SMOOTHERS", "parallel_smoother"]
 
@@ -98,15 +98,10 @@ SMOOTHERS: dict[str, Callable[..., Smoother]] = {
 }
 
 
-def has_positive_diagonal(matrix: SquareMatrix) -> bool:
-    """Return whether all elements of the diagonal are positive. Synchronizes."""
-    return first_where(matrix.device, ~(matrix.diagonal.real > 0)) is None
-
-
 def parallel_smoother(matrix: SquareMatrix, sweeps: int, *, hermitian: bool) -> Smoother:
     """Return a smoother that suits the matrix, with the work of `sweeps` symmetric sweeps of Gauss-Seidel's method.
 
     This is a Chebyshev polynomial if the matrix is Hermitian with a positive diagonal, otherwise Gauss-Seidel's method.
     """
-    is_positive = hermitian and has_positive_diagonal(matrix)
+    is_positive = hermitian and matrix.has_positive_diagonal()
     return chebyshev(matrix, 2 * sweeps) if is_positive else gauss_seidel(matrix, 2 * sweeps)

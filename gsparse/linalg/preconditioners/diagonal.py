@@ -11,10 +11,11 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where, solve_batch
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, solve_batch
 from gsparse.linalg.registry import register
 
 __all__ = [
@@ -175,7 +176,7 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
     blocks[rows // size, rows % size, columns % size] = csr.data[inside]
     identity = xp.broadcast_to(xp.eye(size, dtype=matrix.dtype), blocks.shape)
     inverses, is_good = solve_batch(xp, blocks, identity)
-    singular = first_where(matrix.device, ~is_good)
+    singular = kernels_of(matrix.device).first_where(matrix.device, is_good, "zero")
     if singular is not None:
         raise FactorizationError(
             f"{name}: the block of rows {singular * size} to {min((singular + 1) * size, matrix.size) - 1} is "

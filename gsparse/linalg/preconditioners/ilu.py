@@ -13,7 +13,7 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import SOLVES, Solve, UnitTriangularMatrix, levels_of
 from gsparse.linalg.registry import register
 
@@ -116,9 +116,9 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
     method = _parse_options(solve, sweeps, shift)
     with SquareMatrix.of(A, "ilu0") as matrix:
         kind = method or _default_solve(matrix.device)
-        device, xp = matrix.device, matrix.device.xp
+        device = matrix.device
         factors, rows, pivots = _factorize(matrix, shift)
-        broken = first_where(device, ~(xp.isfinite(pivots) & (pivots != 0)))
+        broken = kernels_of(device).first_where(device, pivots, "zero", "not finite")
         if broken is not None:
             raise FactorizationError(f"ilu0: zero pivot in row {broken}: try ilu0(A, shift=0.01), or reorder the rows")
         below = kernels_of(device).keep_entries(device, factors, factors.indices < rows)
@@ -186,9 +186,9 @@ def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float
                 "bicgstab; where A is one triangle of a symmetric matrix, add the other one first"
             )
         kind = method or _default_solve(matrix.device)
-        device, xp = matrix.device, matrix.device.xp
+        device = matrix.device
         factors, rows, pivots = _factorize(matrix, shift)
-        broken = first_where(device, ~(xp.isfinite(pivots) & (pivots.real > 0)))
+        broken = kernels_of(device).first_where(device, pivots, "not positive", "not finite")
         if broken is not None:
             raise FactorizationError(
                 f"ic0: the pivot in row {broken} is not positive: try ic0(A, shift=0.01); for an indefinite A use "

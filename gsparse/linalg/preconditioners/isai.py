@@ -16,7 +16,6 @@ from gsparse.linalg.preconditioners.base import Preconditioner
 from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import (
     SquareMatrix,
-    first_where,
     solve_batch,
 )
 from gsparse.linalg.registry import register
@@ -88,7 +87,7 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
         raise ValueError(f"kind must be 'auto', 'general' or 'spd', got {kind!r}")
     with SquareMatrix.of(A, "isai") as matrix:
         if kind == "auto":
-            is_positive = first_where(matrix.device, ~(matrix.diagonal.real > 0)) is None
+            is_positive = matrix.has_positive_diagonal()
             kind = "spd" if is_positive and matrix.is_hermitian() else "general"
         pattern = _pattern(matrix, power, lower=kind == "spd")
         W = matrix.operator_of(_inverse(matrix, pattern, spd=kind == "spd"))
@@ -176,7 +175,7 @@ def _systems(matrix: SquareMatrix, columns: Array, inside: Array, *, transpose: 
 
 
 def _raise_if_singular(matrix: SquareMatrix, rows: Array, is_good: Array, spd: bool) -> None:
-    first_bad = first_where(matrix.device, ~is_good)
+    first_bad = kernels_of(matrix.device).first_where(matrix.device, is_good, "zero")
     if first_bad is None:
         return
     row = int(rows[first_bad])  # synchronizes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gsparse.errors import FactorizationError
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.base import Preconditioner
 from gsparse.linalg.preconditioners.relaxation import (
     Relaxation,
@@ -12,7 +13,7 @@ from gsparse.linalg.preconditioners.relaxation import (
     chebyshev_omegas,
     largest_eigenvalue,
 )
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
 __all__ = ["chebyshev_polynomial"]
@@ -74,7 +75,7 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
         raise ValueError(f"bounds must be 0 < smallest <= largest, got {bounds}")
     with SquareMatrix.of(A, "chebyshev_polynomial", keep=True) as matrix:
         inverse = matrix.inverse_diagonal("chebyshev_polynomial")
-        row = first_where(matrix.device, ~(inverse.real > 0))
+        row = kernels_of(matrix.device).first_where(matrix.device, inverse, "not positive")
         if row is not None:
             raise FactorizationError(
                 f"chebyshev_polynomial needs a positive diagonal, row {row} has {complex(matrix.diagonal[row]):.3g}: "

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, first_where
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 __all__ = [
     "BoundSmoother",
@@ -134,7 +135,9 @@ class Relaxation(Smoother):
 
         Synchronizes.
         """
-        if not inverse_diagonal.size or first_where(device, inverse_diagonal != inverse_diagonal[0]) is not None:
+        if not inverse_diagonal.size:
+            return Relaxation(omegas, inverse_diagonal, name)
+        if kernels_of(device).first_where(device, inverse_diagonal != inverse_diagonal[0], "nonzero") is not None:
             return Relaxation(omegas, inverse_diagonal, name)
         factor = complex(inverse_diagonal[0])  # synchronizes
         if factor.imag:

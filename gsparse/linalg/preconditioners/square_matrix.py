@@ -22,7 +22,7 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["SquareMatrix", "as_matrix", "first_where", "solve_batch"]
+__all__ = ["SquareMatrix", "as_matrix", "solve_batch"]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
 _MAX_ERROR = 1e-2
@@ -113,7 +113,7 @@ class SquareMatrix:
         FactorizationError
             If an element is 0.
         """
-        row = first_where(self.device, self.diagonal == 0)
+        row = kernels_of(self.device).first_where(self.device, self.diagonal, "zero")
         if row is not None:
             raise FactorizationError(
                 f"{name} divides by the diagonal, which is 0 in row {row}: reorder the rows, or use isai(A)"
@@ -130,10 +130,14 @@ class SquareMatrix:
 
     def check_finite(self, name: str) -> None:
         """Raise an error if a value is NaN or infinite. Synchronizes."""
-        entry = first_where(self.device, ~self.device.xp.isfinite(self.csr.data))
+        entry = kernels_of(self.device).first_where(self.device, self.csr.data, "not finite")
         if entry is not None:
             row, value = int(self.rows[entry]), self.csr.data[entry].item()  # synchronizes
             raise FactorizationError(f"{name} needs finite values, row {row} of the matrix holds {value}: replace it")
+
+    def has_positive_diagonal(self) -> bool:
+        """Return whether all elements of the diagonal are positive. Synchronizes."""
+        return kernels_of(self.device).first_where(self.device, self.diagonal, "not positive") is None
 
     def is_hermitian(self) -> bool:
         """Tell whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding.
@@ -217,10 +221,3 @@ def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:
     with np.errstate(invalid="ignore", over="ignore"):
         errors = xp.abs(xp.matmul(systems, solutions) - right).max(axis=(1, 2))
     return solutions, errors < _MAX_ERROR
-
-
-def first_where(device: Device, mask: Array) -> int | None:
-    """Return the first position at which a mask is true, or None. Synchronizes."""
-    if not mask.size or not bool(mask.any()):  # synchronizes
-        return None
-    return int(device.xp.argmax(mask))  # synchronizes

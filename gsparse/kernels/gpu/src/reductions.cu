@@ -1,4 +1,5 @@
-// reductions.cu - one value from each run of consecutive values: sums, extremes, and where the extremes are.
+// reductions.cu - one value from each run of consecutive values: sums, extremes, and where the extremes are. Also which
+// values pass a test: the first one, and how many.
 //
 // Runs are rows of a matrix, or pieces of long rows. A group of `width` consecutive lanes has a run: lane i reads values
 // i, i + width, i + 2 width, ..., so neighbouring lanes read neighbouring values. The lanes then combine what they have
@@ -90,6 +91,59 @@ GS_KERNEL_OF(GS_TILE_THREADS) sum_values(int terms, long long size, const T *__r
     *total = sum;
     *arrivals = 0;
   }
+}
+
+// ---------------------------------------------------------------------------- tests of values
+
+// Tests (gsparse.kernels.algebra.TESTS). A value passes several tests together if it passes one of them.
+enum { GS_ZERO = 1, GS_NOT_ZERO = 2, GS_NOT_FINITE = 4, GS_NOT_POSITIVE = 8 };
+
+__device__ __forceinline__ bool gs_is_finite(double a) { return a - a == 0; }
+__device__ __forceinline__ bool gs_passes(double re, double im, int tests) {
+  const bool is_zero = re == 0 && im == 0, is_nan = re != re || im != im;
+  return (tests & GS_ZERO && is_zero) || (tests & GS_NOT_ZERO && !is_zero) ||
+         (tests & GS_NOT_FINITE && (is_nan || !gs_is_finite(re) || !gs_is_finite(im))) ||
+         (tests & GS_NOT_POSITIVE && !(re > 0));
+}
+__device__ __forceinline__ bool gs_passes(long long value, int tests) { return gs_passes(double(value), 0.0, tests); }
+__device__ __forceinline__ bool gs_passes(unsigned char value, int tests) { return gs_passes(double(value), 0.0, tests); }
+template <class R> __device__ __forceinline__ bool gs_passes(R value, int tests) {
+  return gs_passes(Widen<double>::from(value), 0.0, tests);
+}
+template <class R> __device__ __forceinline__ bool gs_passes(Complex<R> value, int tests) {
+  return gs_passes(Widen<double>::from(value.re), Widen<double>::from(value.im), tests);
+}
+
+// *total becomes the number of values from the first one that passes the tests to the end: 0 if none passes them.
+template <class T>
+GS_KERNEL_OF(GS_TILE_THREADS) first_where(int tests, long long size, const T *__restrict__ data,
+                                          long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                          long long *__restrict__ total) {
+  GS_SHARED(long long, shared, GS_TILE_WARPS);
+  long long rest = 0, most;
+#pragma unroll
+  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
+    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    if (k < size && rest == 0 && gs_passes(data[k], tests)) rest = size - k;
+  }
+  gs_scan<Maximum>(rest, shared, &most);
+  gs_leave_maximum(most, Tally{offsets, arrivals, total});
+}
+
+// *total becomes the number of values that pass the tests.
+template <class T>
+GS_KERNEL_OF(GS_TILE_THREADS) count_where(int tests, long long size, const T *__restrict__ data,
+                                          long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                          long long *__restrict__ total) {
+  GS_SHARED(int, sums, GS_TILE_WARPS);
+  int passing = 0, all;
+#pragma unroll
+  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
+    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    passing += k < size && gs_passes(data[k], tests);
+  }
+  gs_scan<Sum>(passing, sums, &all);
+  gs_leave_count(all, Tally{offsets, arrivals, total});
 }
 
 // ---------------------------------------------------------------------------- extremes

@@ -29,6 +29,7 @@ __all__ = [
     "AlgebraKernels",
     "EntryKernels",
     "KnownProduct",
+    "ReductionKernels",
 ]
 
 # Operations on two values, with the numbers that kernels know them by.
@@ -200,6 +201,10 @@ class AlgebraKernels(Protocol):
         `out` is a contiguous array of the result's size and dtype, to which it is written.
         """
         ...
+
+
+class ReductionKernels(Protocol):
+    """One value from each run of consecutive values, for instance from each row, and tests of all values."""
 
     def sum_entries(self, device: Device, bounds: Array | None, data: Array, terms: str, longest: int) -> Array:
         """Return the sum of the terms of each run of consecutive values; 0 for an empty run.

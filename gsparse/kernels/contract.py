@@ -29,7 +29,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels, RowPattern
 from gsparse.formats.launch import Launch, Panel, PanelLaunch
 from gsparse.kernels.aggregation import AggregationKernels
-from gsparse.kernels.algebra import AlgebraKernels, EntryKernels
+from gsparse.kernels.algebra import AlgebraKernels, EntryKernels, ReductionKernels
 from gsparse.kernels.basis import Arnoldi
 from gsparse.kernels.calls import Call
 from gsparse.kernels.decomposition import Decomposition
@@ -287,6 +287,7 @@ class Constants(Protocol):
 class Kernels(
     ProductKernels,
     AlgebraKernels,
+    ReductionKernels,
     EntryKernels,
     SetUpKernels,
     TriangularKernels,

@@ -97,9 +97,9 @@ class MatrixArrays:
         return cls(device, options, indptr, indices, ArrayPair(device, on_device=csr.data, conjugated=conjugated))
 
     @classmethod
-    def of_result(cls, device: Device, options: MatrixOptions, csr: Csr) -> Self:
+    def of_result(cls, device: Device, options: MatrixOptions, csr: Csr, *, conjugated: bool = False) -> Self:
         """Adopt the device arrays of an operation's result; they are examined when they are first multiplied."""
-        arrays = cls.of_device(device, options, csr)
+        arrays = cls.of_device(device, options, csr, conjugated=conjugated)
         arrays.prepared = PreparedMatrix.of_result(device, csr, options)
         return arrays
 

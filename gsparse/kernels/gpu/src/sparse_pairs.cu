@@ -96,7 +96,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, lon
 template <class T, class Index, class Out> struct Merged {
   Index columns[Pair<T, Index>::items];
   Out values[Pair<T, Index>::items];
-  unsigned has_entry, ends_row;  // a bit for each position
+  unsigned has_entry, has_both, ends_row;  // a bit for each position
   int first_row;                 // of the thread, less that of the tile
 };
 
@@ -146,7 +146,7 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
     if (begins <= position) row = middle;
     else high = middle - 1;
   }
-  merged->has_entry = merged->ends_row = 0;
+  merged->has_entry = merged->has_both = merged->ends_row = 0;
   merged->first_row = row;
   if (position >= count) return first.row;
   int a_next = a_begins[row] < 0 ? 0 : a_begins[row], b_next = b_begins[row] < 0 ? 0 : b_begins[row];
@@ -178,6 +178,7 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
     const T a_value = from_a ? values[a_next] : Scalar<T>::zero();
     const T b_value = has_both || !from_a ? b_values[b_next] : Scalar<T>::zero();
     const Out result = gs_combined(operation, flip, a_value, b_value, static_cast<Out *>(nullptr));
+    if (has_both) merged->has_both |= 1u << i;
     merged->columns[i] = from_a ? a_columns[a_next] : b_columns[b_next];
     merged->values[i] = result;
     if (!is_done && !gs_equal(result, Scalar<Out>::zero())) merged->has_entry |= 1u << i;
@@ -187,12 +188,17 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
   return first.row;
 }
 
+// The lower bits of a count, which hold the number of entries of the result. `both`, what a place adds to the count where
+// both matrices have an entry, is 0 or the next higher bit.
+const long long GS_RESULTS = (1ll << 40) - 1;
+
 template <class T, class Index, class Out>
 GS_KERNEL_FOR(GS_TILE_THREADS, 5) count_pairs(int operation, long long flip, long long num_rows, long long size,
                                           const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
                                           const T *__restrict__ a_data, const Index *__restrict__ b_indptr,
                                           const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                          const long long *__restrict__ places, long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                          const long long *__restrict__ places, long long both,
+                                          long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
                                           long long *__restrict__ total) {
   const int TILE = Pair<T, Index>::tile;
   GS_SHARED(Index, columns, TILE + 2);
@@ -201,9 +207,9 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) count_pairs(int operation, long long flip, lon
   Merged<T, Index, Out> merged;
   gs_merge_tile(operation, flip, num_rows, size, Rows<T, Index>{a_indptr, a_indices, a_data},
                 Rows<T, Index>{b_indptr, b_indices, b_data}, places, columns, values, &merged);
-  int all;
-  gs_scan<Sum>(gs_num_bits(merged.has_entry), sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+  int all;  // the number of entries of the result in the lower half, and the number of places that both have above
+  gs_scan<Sum>(gs_num_bits(merged.has_entry) | gs_num_bits(merged.has_both) << 16, sums, &all);
+  gs_leave_count((all & 0xffff) + (all >> 16) * both, Tally{offsets, arrivals, total});
 }
 
 // Columns and values of the result go through shared memory, so that neighbouring threads write neighbouring entries.
@@ -224,7 +230,7 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, l
                     Rows<T, Index>{b_indptr, b_indices, b_data}, places, columns, values, &merged);
   int all;
   int place = gs_scan<Sum>(gs_num_bits(merged.has_entry), sums, &all);  // (waits until `columns` and `values` were read)
-  const long long first = offsets[blockIdx.x];
+  const long long first = offsets[blockIdx.x] & GS_RESULTS;
   long long row = first_row + merged.first_row;
   Out *const results = reinterpret_cast<Out *>(values);
 #pragma unroll

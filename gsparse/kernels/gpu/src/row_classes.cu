@@ -1,6 +1,5 @@
-// row_classes.cu - the rows of a product of two sparse matrices in classes, each of which has a kernel in
-// sparse_products.cu or sparse_products_wide.cu: how many products make up each row, its class, and lists of the rows of
-// each class.
+// row_classes.cu - the rows of a product of two sparse matrices in classes, each of which has a kernel of its own
+// (products.cuh): how many products make up each row, its class, and lists of the rows of each class.
 #include "tiles.cuh"
 
 // Classes of rows: rows without products, rows whose products are sorted in registers (at most 16, 32 and 64 products),

@@ -308,7 +308,7 @@ class PreparedMatrix:
         if self._transposed is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
-                    self._transposed = self._transpose()
+                    self._transposed, self._transposed_csr = _transpose(self, self._transposed_csr), None
         return self._transposed
 
     def transposed_csr(self) -> tuple[Csr, bool]:
@@ -325,19 +325,20 @@ class PreparedMatrix:
         prepared, conjugated = self.transposed()
         return prepared.csr, conjugated
 
-    def _transpose(self) -> tuple[PreparedMatrix, bool]:
-        symmetry = self.options.symmetric
-        if symmetry is None and self.csr.shape[0] == self.csr.shape[1] and self.is_canonical:
-            is_symmetric = partial(kernels_of(self.device).is_symmetric, self.device, self.csr)
-            symmetry = is_symmetric(False) or (self.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
-        csr, self._transposed_csr = self._transposed_csr, None
-        if symmetry:
-            return self, symmetry == "hermitian"
-        if csr is None:
-            csr = kernels_of(self.device).csr_transpose(self.device, self.csr)
-        source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(self.device, csr)
-        flags = self.on_loan, self.is_new_result
-        return PreparedMatrix(self.device, csr, self.options, structure, source, *flags), False
+
+def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix, bool]:
+    """Return what `PreparedMatrix.transposed` returns; `csr` is the transpose if it has been made. Synchronizes."""
+    device, symmetry = matrix.device, matrix.options.symmetric
+    if symmetry is None and matrix.csr.shape[0] == matrix.csr.shape[1] and matrix.is_canonical:
+        is_symmetric = partial(kernels_of(device).is_symmetric, device, matrix.csr)
+        symmetry = is_symmetric(False) or (matrix.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
+    if symmetry:
+        return matrix, symmetry == "hermitian"
+    if csr is None:
+        csr = kernels_of(device).csr_transpose(device, matrix.csr)
+    source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(device, csr)
+    flags = matrix.on_loan, matrix.is_new_result
+    return PreparedMatrix(device, csr, matrix.options, structure, source, *flags), False
 
 
 def prepare_matrix(

@@ -15,12 +15,13 @@ from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_to
 from gsparse.kernels.gpu.connections import NODE_TYPES, WIDTHS, lanes_of
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
 __all__ = ["expand_pattern", "instantiations", "orthonormal_candidates", "prolongator_pattern", "prolongator_values"]
 
 _SOURCE = "prolongation.cu"
-_THREADS = 128  # GS_PROLONG_THREADS
+_THREADS = constant(_SOURCE, "GS_PROLONG_THREADS")
 # Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
 _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 32), (4, 10)
 # Mean number of rows of an aggregate up to which the smaller number of lanes shares one.

@@ -11,6 +11,7 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import prefix_sums
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
@@ -18,8 +19,8 @@ __all__ = ["find_bounds", "instantiations", "order_by_row", "sorted_keys", "stab
 
 _SOURCE = "sort.cu"
 _THREADS = 256
-# Bits of a digit, and digits (GS_DIGIT_BITS, GS_DIGITS).
-_DIGIT_BITS, _DIGITS = 8, 256
+# Bits of a digit, and digits.
+_DIGIT_BITS, _DIGITS = constant(_SOURCE, "GS_DIGIT_BITS"), constant(_SOURCE, "GS_DIGITS")
 # Tiles up to which one block adds up the counts of all tiles, which saves two launches.
 _FEW_TILES = 32
 

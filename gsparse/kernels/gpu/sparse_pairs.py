@@ -15,21 +15,24 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
-from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
+from gsparse.kernels.gpu.tallies import TILE, TILE_THREADS, num_tiles, tally
 
 __all__ = ["combine_rows", "instantiations"]
 
 _SOURCE = "sparse_pairs.cu"
-_TILES = (2048, 1024)  # Pair::tile, for values and columns of up to 12 bytes and of more
+# Positions of a tile, for values and columns of up to _NARROW_BYTES bytes and of more.
+_NARROW_BYTES = constant(_SOURCE, "GS_NARROW_BYTES")
+_TILES = TILE, TILE // 2
 _BOOLEAN = np.dtype(np.uint8)
 # Entries up to which matrices are merged at once, which also tells whether they have the same structure: to compare
 # their structures first would need another wait.
 _SMALL = 50_000
-# What a block that finds a difference between two structures adds to the count of values (GS_DIFFERS).
-_DIFFERS = 2**40
-# What a place with an entry in both matrices adds to the count of entries of the result (GS_RESULTS + 1).
-_BOTH = 2**40
+# What a block that finds a difference between two structures adds to the count of values.
+_DIFFERS = constant(_SOURCE, "GS_DIFFERS")
+# What a place with an entry in both matrices adds to the count of entries of the result.
+_BOTH = constant(_SOURCE, "GS_RESULTS") + 1
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool,
         a, b = a.with_index_dtype(np.int64), b.with_index_dtype(np.int64)
     index, out = a.indices.dtype, _BOOLEAN if operation in COMPARISONS else a.dtype
     positions = a.nnz + b.nnz + a.num_rows
-    tile = _TILES[a.dtype.itemsize + index.itemsize > 12]
+    tile = _TILES[a.dtype.itemsize + index.itemsize > _NARROW_BYTES]
     blocks = num_tiles(positions, tile)
     sizes = (np.int64(a.num_rows), np.int64(positions))
     places = device.empty((blocks + 1, 3), np.int64)

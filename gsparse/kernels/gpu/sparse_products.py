@@ -33,17 +33,18 @@ from gsparse.kernels.gpu.row_classes import (
     num_products,
     sizes_and_longest,
 )
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
 __all__ = ["instantiations", "spgemm", "spgemm_known", "spgemm_values"]
 
 _SORTED, _TABLES = "sparse_products_sorted.cu", "sparse_products_tables.cu"
-_THREADS = 128  # GS_PRODUCT_THREADS
+_THREADS = constant("products.cuh", "GS_PRODUCT_THREADS")
 
 # Rows of up to 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
-_SORT_LANES, _REGISTERS = 8, (2, 4, 8)
+_SORT_LANES, _REGISTERS = constant(_SORTED, "GS_SORT_LANES"), (2, 4, 8)
 # Sorted keys have 32 bits if there are at most this many columns, else 64: six bits are for the number of the product.
-_NARROW_COLUMNS = 2**26 - 1
+_NARROW_COLUMNS = (1 << 32 - constant(_SORTED, "GS_NUMBER_BITS")) - 1
 # Rows up to which all of them are counted with the smallest table that holds any of them. To find out their classes
 # would take longer.
 _ONE_CLASS_ROWS = 20_000

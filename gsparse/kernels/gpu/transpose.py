@@ -14,6 +14,7 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.sort import find_bounds, sorted_keys, stable_order
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import ITEMS, as_items, point_to_rows, row_numbers, sum_tiles
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
@@ -21,9 +22,10 @@ __all__ = ["csr_transpose", "instantiations"]
 
 _SOURCE = "transpose.cu"
 _THREADS = 256
-# The most entries, and the most columns, of a matrix that one block transposes (GS_SMALL), the threads of the block
-# (GS_SMALL_THREADS), and the most bits of a digit (GS_SMALL_BITS).
-_SMALL, _SMALL_THREADS, _SMALL_BITS = 8192, 512, 6
+# The most entries, and the most columns, of a matrix that one block transposes, the threads of the block, and the most
+# bits of a digit.
+_SMALL, _SMALL_THREADS = constant(_SOURCE, "GS_SMALL"), constant(_SOURCE, "GS_SMALL_THREADS")
+_SMALL_BITS = constant(_SOURCE, "GS_SMALL_BITS")
 # Entries from which on columns are counted: for fewer, to wait for the counts takes longer than to sort.
 _FEW_ENTRIES = 100_000
 # The most numbers of its column that an entry reads on average, where columns are counted; the entries of a matrix with

@@ -17,9 +17,10 @@
 #include "search.cuh"
 #include "tiles.cuh"
 
-// Positions of a thread, for values and columns of up to 12 bytes and of more, and positions of a tile.
+// Positions of a thread, and of a tile: half as many if a value and a column have more than GS_NARROW_BYTES bytes.
+enum { GS_NARROW_BYTES = 12 };
 template <class T, class Index> struct Pair {
-  enum { items = sizeof(T) + sizeof(Index) > 12 ? 4 : 8, tile = items * GS_TILE_THREADS };
+  enum { items = sizeof(T) + sizeof(Index) > GS_NARROW_BYTES ? GS_TILE_ITEMS / 2 : GS_TILE_ITEMS, tile = items * GS_TILE_THREADS };
 };
 
 // Operations on two values, by number (gsparse.kernels.algebra.OPERATIONS). They compare as order.cuh does.

@@ -14,15 +14,17 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-from gsparse.device.compilation import kernel_source
+from gsparse.device.compilation import SOURCE_FOLDER
 
 __all__ = ["constant", "defined_constants"]
 
 _COMMENT = re.compile(r"//[^\n]*")
+# What is looked for begins with plain characters, for which regular expressions search fast.
+_HEADER = re.compile(r'#include "(\w+\.cuh)"')
 # The body of an enumeration without a name, a constant of a 64-bit integer, and a macro of a number.
-_ENUMERATION = re.compile(r"\benum\s*\{([^}]*)\}")
-_CONSTANT = re.compile(r"^const long long (GS_\w+) = ([^;]+);", re.MULTILINE)
-_MACRO = re.compile(r"^#define (GS_\w+) (\d+)$", re.MULTILINE)
+_ENUMERATION = re.compile(r"enum \{([^}]*)\}")
+_CONSTANT = re.compile(r"\nconst long long (GS_\w+) = ([^;]+);")
+_MACRO = re.compile(r"\n#define (GS_\w+) (\d+)(?=\n)")
 _LONG_SUFFIX = re.compile(r"(?<=\d)ll\b")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -57,11 +59,15 @@ def defined_constants(source: str) -> dict[str, str]:
 
     The constants of templates, which depend on a type, have names that do not begin with GS_, and are left out.
     """
-    text = _COMMENT.sub("", kernel_source(source))
-    found = {**dict(_CONSTANT.findall(text)), **dict(_MACRO.findall(text))}
+    text = (SOURCE_FOLDER / source).read_text()
+    found: dict[str, str] = {}
+    for header in _HEADER.findall(text):
+        found.update(defined_constants(header))
+    found.update(_CONSTANT.findall(text))
+    found.update(_MACRO.findall(text))
     for body in _ENUMERATION.findall(text):
         before = "-1"
-        for enumerator in filter(None, map(str.strip, body.split(","))):
+        for enumerator in filter(None, map(str.strip, _COMMENT.sub("", body).split(","))):
             name, _, expression = map(str.strip, enumerator.partition("="))
             before = expression or f"{before} + 1"
             found[name] = before

@@ -62,9 +62,13 @@ def partner(S: sp.csr_array, rng: np.random.Generator) -> sp.csr_array:
     return both
 
 
+@pytest.mark.parametrize("small", [0, 10**6])
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("operation", ["plus", "times", "lt"])
-def test_pairs_of_matrices(device: Device, name: str, operation: str, rng: np.random.Generator):
+def test_pairs_of_matrices(
+    device: Device, name: str, operation: str, small: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("gsparse.kernels.gpu.sparse_pairs._SMALL", small)
     A = made(name, rng)
     B = partner(A, rng)
     assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))

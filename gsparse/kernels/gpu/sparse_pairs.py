@@ -123,14 +123,17 @@ def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool,
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, places)
     args = (_number(operation), _flip(unsigned), *sizes, *arrays)
     counts = tally(device, blocks)
-    if blocks:
+    if not blocks:
+        return _Merge((a.dtype, index, out), blocks, args, counts[0])
+    is_small = positions <= 2 * _SMALL
+    if not is_small:  # Otherwise the blocks that count find the places of their tiles.
         structure = (a.indptr, a.indices, b.indptr, b.indices, places)
         threads = (blocks + 1) * device.lanes
         places_args = (np.int32(tile), *sizes, *structure)
         launch_threads(device, _SOURCE, expression("find_places", index), threads, TILE_THREADS, places_args)
-        name = expression("count_pairs", a.dtype, index, out)
-        both = np.int64(_BOTH if counts_both else 0)
-        launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, (*args, both, *counts))
+    name, both = expression("count_pairs", a.dtype, index, out), np.int64(_BOTH if counts_both else 0)
+    count_args = (*args, np.int32(is_small), both, *counts)
+    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, count_args)
     return _Merge((a.dtype, index, out), blocks, args, counts[0])
 
 

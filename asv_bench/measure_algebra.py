@@ -156,7 +156,8 @@ class Operands:
 
     def transposed(self) -> Any:
         if self.is_ours:
-            self.B.release()  # or the transpose that was made before would be used again
+            # A matrix that has been examined, but not transposed: B itself would use the transpose of the turn before.
+            return self.B.with_data(self.B.device_data).T.tocsr()
         return self.B.T.tocsr()
 
     def assembled(self) -> Any:

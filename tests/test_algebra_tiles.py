@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
+from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.arithmetic import combine, product
 from gsparse.sparse.selection import select_rows, triangle
@@ -60,9 +62,13 @@ def partner(S: sp.csr_array, rng: np.random.Generator) -> sp.csr_array:
     return both
 
 
+@pytest.mark.parametrize("small", [0, 10**6])
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("operation", ["plus", "times", "lt"])
-def test_pairs_of_matrices(device: Device, name: str, operation: str, rng: np.random.Generator):
+def test_pairs_of_matrices(
+    device: Device, name: str, operation: str, small: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("gsparse.kernels.gpu.sparse_pairs._SMALL", small)
     A = made(name, rng)
     B = partner(A, rng)
     assert_same(combine(device, operation, on(device, A), on(device, B)), SCIPY[operation](A, B))
@@ -143,37 +149,108 @@ def test_triangles(device: Device, name: str, offset: int, rng: np.random.Genera
     assert_same(triangle(device, on(device, A), offset, upper=False), sp.tril(A, offset))
 
 
-@pytest.mark.parametrize("short_column", [3, 64])
-@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
-@pytest.mark.parametrize("dtype", [np.bool_, np.float64, np.complex128])
-@pytest.mark.few(3)
-def test_a_transpose_keeps_the_order_of_the_rows_with_and_without_a_sort(
-    device: Device, dtype: Any, index: Any, short_column: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gsparse.kernels.gpu.sort._FEW_ENTRIES", 1)
-    monkeypatch.setattr("gsparse.kernels.gpu.sort._SHORT_COLUMN", short_column)
-    S = with_types(from_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)  # unsorted, with duplicates
+# The limits of `gsparse.kernels.gpu.transpose` that choose each way to a transpose, and which one that is.
+TRANSPOSES = {
+    "in one block": {},
+    "counted": {"_SMALL": 0, "_FEW_ENTRIES": 1},
+    "counted, then sorted": {"_SMALL": 0, "_FEW_ENTRIES": 1, "_MOST_NUMBERS": 6},
+    "sorted": {"_SMALL": 0},
+}
+
+
+def choose_transpose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    for name, limit in TRANSPOSES[way].items():
+        monkeypatch.setattr(f"gsparse.kernels.gpu.transpose.{name}", limit)
+
+
+def numbered(S: sp.csr_array) -> sp.csr_array:
+    """Return a matrix whose values are the numbers of its entries."""
+    return sp.csr_array((np.arange(S.nnz, dtype=float), S.indices, S.indptr), shape=S.shape)
+
+
+def assert_transposed(S: sp.csr_array, transposed: Csr) -> None:
+    """Compare with the entries in the order of their columns; those of one column keep the order of their rows."""
     order = np.argsort(S.indices, kind="stable")
     rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    assert transposed.shape == S.shape[::-1]
+    bounds = np.searchsorted(S.indices[order], np.arange(S.shape[1] + 1))
+    np.testing.assert_array_equal(host(transposed.indptr), bounds)
+    np.testing.assert_array_equal(host(transposed.indices), rows[order])
+    np.testing.assert_array_equal(host(transposed.data), S.data[order])
+    assert transposed.indptr.dtype == transposed.indices.dtype == S.indices.dtype
+
+
+@pytest.mark.parametrize("way", TRANSPOSES)
+@pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [np.bool_, np.float64, np.complex128])
+@pytest.mark.few(4)
+def test_a_transpose_keeps_the_order_of_the_rows_in_every_way(
+    device: Device, dtype: Any, index: Any, way: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_transpose(monkeypatch, way)
+    S = with_types(from_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)  # unsorted, with duplicates
+    canonical = with_types(with_lengths(rng.integers(0, 9, 900), 700, rng), dtype, index, rng)
     for _ in range(2):
         transposed = kernels_of(device).csr_transpose(device, on(device, S))
-        assert transposed.shape == S.shape[::-1]
-        np.testing.assert_array_equal(host(transposed.indptr), np.searchsorted(S.indices[order], np.arange(701)))
-        np.testing.assert_array_equal(host(transposed.indices), rows[order])
-        np.testing.assert_array_equal(host(transposed.data), S.data[order])
-        assert transposed.indptr.dtype == transposed.indices.dtype == index
+        assert_transposed(S, transposed)
+        assert not transposed.is_canonical
+        known = replace(on(device, canonical), is_canonical=True)
+        transposed = kernels_of(device).csr_transpose(device, known)
+        assert_transposed(canonical, transposed)
+        assert transposed.is_canonical
 
 
-def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
+# Sizes at the limits of one block, a single column or row, and matrices without entries.
+SMALL_SHAPES = {
+    "as many entries and columns as one block takes": (np.full(4096, 2), 8192),
+    "one entry more": (np.append(np.full(4096, 2), 1), 8192),
+    "one column more": (np.full(4096, 2), 8193),
+    "one column": (np.full(300, 1), 1),
+    "one row": (np.array([8000]), 8000),
+    "two columns, of which one is empty": (np.full(33, 1), 2),
+    "few entries in many columns": (np.array([0, 3, 0, 0, 2]), 5000),
+    "no entries": (np.zeros(40, int), 30),
+    "no rows": (np.zeros(0, int), 30),
+    "no columns": (np.zeros(40, int), 0),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_SHAPES)
+def test_a_transpose_of_each_small_shape(device: Device, name: str, rng: np.random.Generator) -> None:
+    lengths, num_cols = SMALL_SHAPES[name]
+    S = numbered(with_lengths(lengths, num_cols, rng)) if lengths.size else sp.csr_array((0, num_cols))
+    assert_transposed(S, kernels_of(device).csr_transpose(device, on(device, S)))
+
+
+def test_long_columns_are_not_counted_if_the_mean_column_is_long(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gsparse.kernels.gpu.sort._FEW_ENTRIES", 1)
-    S = from_lengths(np.full(200, 5), 40, rng)
-    order = np.argsort(S.indices, kind="stable")
+    choose_transpose(monkeypatch, "counted, then sorted")
+    device, asked = EmulatedDevice(32), list[str]()
+    kernel = EmulatedDevice.kernel
+
+    def recording(self: EmulatedDevice, source: str, expression: str) -> Any:
+        asked.append(expression.partition("<")[0])
+        return kernel(self, source, expression)
+
+    monkeypatch.setattr(EmulatedDevice, "kernel", recording)
+    for num_cols, counts, settles in ((50, False, False), (200, True, False), (1000, True, True)):
+        asked.clear()
+        S = numbered(with_lengths(np.full(200, 5), num_cols, rng))
+        assert_transposed(S, kernels_of(device).csr_transpose(device, on(device, S)))
+        assert ("count_columns" in asked, "settle_entries" in asked) == (counts, settles)
+
+
+@pytest.mark.parametrize("is_canonical", [False, True])
+def test_a_transpose_does_not_depend_on_the_thread_that_counts_first(
+    is_canonical: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_transpose(monkeypatch, "counted")
+    S = numbered((with_lengths if is_canonical else from_lengths)(np.full(200, 5), 40, rng))
     for seed in range(4):  # Each runs the threads of a block in another order.
         device = EmulatedDevice(32, seed)
-        transposed = kernels_of(device).csr_transpose(device, on(device, S))
-        np.testing.assert_array_equal(transposed.data, S.data[order])
+        csr = replace(on(device, S), is_canonical=is_canonical)
+        assert_transposed(S, kernels_of(device).csr_transpose(device, csr))
 
 
 @pytest.mark.parametrize("name", STRUCTURES)

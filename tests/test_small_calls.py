@@ -76,7 +76,12 @@ def other_columns(S: sp.csr_array) -> sp.csr_array:
 OPERATIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], dict[str, int]]] = {
     "A[5, 5]": (lambda A, B, v: A[5, 5], {"launches": 1, "waits": 1}),
     "A @ B": (lambda A, B, v: A @ B, {"launches": 4, "allocations": 7, "waits": 2}),
-    "A + B": (lambda A, B, v: A + B, {"launches": 4, "allocations": 7, "waits": 1}),
+    "A + B": (lambda A, B, v: A + B, {"launches": 2, "allocations": 5, "waits": 1}),
+    "B.T.tocsr()": (
+        lambda A, B, v: B.with_data(B.device_data).T.tocsr(),
+        {"launches": 1, "allocations": 3, "copies": 1},
+    ),
+    "A.multiply(v)": (lambda A, B, v: A.multiply(v), {"launches": 1, "allocations": 1, "copies": 1}),
     "A + A": (lambda A, B, v: A + A, {"launches": 1, "allocations": 2, "waits": 1}),
     # (the copies are those of NumPy's vectors, which are on the device where they are CuPy's)
     "A.setdiag(v)": (

@@ -272,6 +272,35 @@ def test_a_matrix_that_differs_from_its_transpose_is_copied(
         check_views(A, S, rng)
 
 
+@pytest.mark.parametrize("kind", ["symmetric", "other"])
+def test_a_conversion_makes_the_transpose_once_and_asks_for_no_symmetry(
+    device: Device, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S = square(rng, float, "symmetric")
+    S = unsymmetric("one ulp", S, rng) if kind == "other" else S
+    A, asked, kernels = GpuSparseMatrix(S, device=device), list[str](), kernels_of(device)
+    for name in ("is_symmetric", "csr_transpose"):
+        kernel = getattr(kernels, name)
+        monkeypatch.setattr(
+            kernels, name, lambda *args, kernel=kernel, name=name, **options: (
+                asked.append(name) or kernel(*args, **options)
+            )
+        )  # fmt: skip
+    for _ in range(2):
+        transposed = A.T.tocsr()
+        np.testing.assert_array_equal(transposed.toarray(), S.T.toarray())
+        np.testing.assert_array_equal(A.tocsc().toarray(), S.toarray())
+    assert asked == ["csr_transpose"]
+    x = random_values(rng, S.shape[0], float)
+    assert_product(A.T @ x, S.T.tocsr(), x)
+    assert_product(transposed @ x, S.T.tocsr(), x)
+    assert asked == ["csr_transpose", "is_symmetric"]
+    assert is_its_own_transpose(A) == (kind == "symmetric")
+    A.release()
+    A.T.tocsr()
+    assert asked == ["csr_transpose", "is_symmetric", "csr_transpose"]
+
+
 def test_a_matrix_that_is_not_square_is_copied(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(np.full(30, 3), 40, rng)
     assert not is_its_own_transpose(GpuSparseMatrix(S, device=device))

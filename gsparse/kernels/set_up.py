@@ -188,5 +188,8 @@ class SetUpKernels(Protocol):
         ...
 
     def csr_transpose(self, device: Device, csr: Csr) -> Csr:
-        """Return the transpose. Synchronizes."""
+        """Return the transpose, in which entries of one column keep the order of their rows. May synchronize.
+
+        It is known to be in canonical form if the matrix is.
+        """
         ...

@@ -97,9 +97,9 @@ class MatrixArrays:
         return cls(device, options, indptr, indices, ArrayPair(device, on_device=csr.data, conjugated=conjugated))
 
     @classmethod
-    def of_result(cls, device: Device, options: MatrixOptions, csr: Csr) -> Self:
+    def of_result(cls, device: Device, options: MatrixOptions, csr: Csr, *, conjugated: bool = False) -> Self:
         """Adopt the device arrays of an operation's result; they are examined when they are first multiplied."""
-        arrays = cls.of_device(device, options, csr)
+        arrays = cls.of_device(device, options, csr, conjugated=conjugated)
         arrays.prepared = PreparedMatrix.of_result(device, csr, options)
         return arrays
 
@@ -216,12 +216,12 @@ class MatrixArrays:
     @property
     def is_on_loan(self) -> bool:
         """Whether somebody holds one of the host arrays, and may write to it."""
-        return any(pair.on_loan for pair in self)
+        return self.indptr.on_loan or self.indices.on_loan or self.data.on_loan
 
     @property
     def is_frozen(self) -> bool:
         """Whether any of the arrays is only handed out read-only."""
-        return any(pair.frozen for pair in self)
+        return self.indptr.frozen or self.indices.frozen or self.data.frozen
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,6 @@ from typing import Any, cast
 import scipy.sparse as sp
 
 from gsparse.device.base import Device
-from gsparse.device.counters import Stats
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.device.select import get_device
 from gsparse.errors import DeviceError, FormatError, ShapeError
@@ -163,7 +162,7 @@ def own(
 ) -> None:
     """Make a new object a matrix with these arrays. Every matrix is made by this function, and is complete after it."""
     initialize(new, shape, maxprint)
-    new.device, new.stats, new._arrays = arrays.device, Stats(), arrays
+    new.device, new._arrays = arrays.device, arrays
     new._came_from_spmatrix = came_from_spmatrix
 
 

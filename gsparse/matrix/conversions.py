@@ -84,14 +84,14 @@ def _to_format(matrix: MatrixLike, format: str, copy: bool) -> Any:
         return matrix.copy() if copy else matrix
     if matrix.dtype.char in HOST_ONLY:
         return run_on_host(matrix, f"to{format}", copy=True)
-    # What the other format's products read: the transpose of the arrays, made on the device.
-    prepared, conjugated = matrix._prepared(transpose=not matrix._by_columns)
-    csr = prepared.csr
-    if matrix._arrays.options.symmetric and not csr.is_canonical:
+    options, device = matrix._arrays.options, matrix.device
+    csr, flip = matrix._arrays.current(matrix._stored_shape).transposed_csr()
+    if options.symmetric and not csr.is_canonical:
         # The transpose of a symmetric matrix is the matrix itself, whose rows may be in any order.
-        with matrix.device.active(), matrix.device.memory_guard():
-            csr = sorted_rows(matrix.device, csr)
-    arrays = MatrixArrays.of_device(matrix.device, matrix._arrays.options, csr, conjugated=conjugated)
+        with device.active(), device.memory_guard():
+            csr = sorted_rows(device, csr)
+    conjugated = matrix._arrays.data.conjugated != flip
+    arrays = MatrixArrays.of_result(device, options, csr, conjugated=conjugated)
     converted = matrix._with_arrays(arrays, matrix.shape, matrix._transposed_class)
     converted.maxprint = matrix.maxprint
     return converted

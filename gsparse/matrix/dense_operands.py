@@ -42,9 +42,9 @@ __all__ = [
 
 def is_scalar(value: Any) -> bool:
     """Tell whether a value is a scalar to SciPy, or an array of the device without dimensions."""
-    if np.isscalar(value):
-        return True
-    return (isinstance(value, np.ndarray) or is_on_device(value)) and value.ndim == 0
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0
+    return bool(np.isscalar(value) or (is_on_device(value) and value.ndim == 0))
 
 
 def is_on_device(value: Any) -> bool:
@@ -65,9 +65,26 @@ def check_home(matrix: MatrixLike, other: Any) -> None:
         raise DeviceError(f"the matrix lives on {matrix.device.name}, the array on {home.name}: bring one to the other")
 
 
+def _array_of(matrix: MatrixLike, other: Any) -> Any:
+    """Return an operand as an array of the matrix's device or of NumPy; None for an object of another kind.
+
+    Raises
+    ------
+    DeviceError
+        If it lives on a GPU where the matrix does not.
+    """
+    if isinstance(other, np.ndarray):
+        return np.asarray(other)
+    if device_of(other) is not None:
+        check_home(matrix, other)
+        return other
+    return None if is_zero_dimensional_object(other) else np.asarray(other)
+
+
 def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
     """Tell whether the device computes with the values of a matrix and of a dense array."""
-    return not any(part.dtype.char in HOST_ONLY or part.dtype.kind not in "biufc" for part in (matrix, other))
+    own, others = matrix.dtype, other.dtype
+    return not (own.char in HOST_ONLY or others.char in HOST_ONLY) and own.kind in "biufc" and others.kind in "biufc"
 
 
 # ------------------------------------------------------------------------------------- products and quotients
@@ -81,20 +98,18 @@ def multiply_dense(matrix: MatrixLike, other: Any) -> Any:
     ValueError
         If the shapes do not match.
     """
-    check_home(matrix, other)
-    if not is_on_device(other) and is_zero_dimensional_object(other):
+    factors = _array_of(matrix, other)
+    if factors is None:
         return NotImplemented
-    factors = other if is_on_device(other) else np.asarray(other)
     product = _scaled(matrix, factors)
     return run_on_host(matrix, "multiply", other) if product is None else product
 
 
 def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
     """Divide by what is neither a scalar nor sparse: multiply by the reciprocals, as SciPy does."""
-    check_home(matrix, other)
-    if not is_on_device(other) and is_zero_dimensional_object(other):
+    divisors = _array_of(matrix, other)
+    if divisors is None:
         return NotImplemented
-    divisors = other if is_on_device(other) else np.asarray(other)
     quotient = None
     if _is_computed_here(matrix, divisors):
         with matrix.device.active():
@@ -106,14 +121,14 @@ def divide_by_dense(matrix: MatrixLike, other: Any) -> Any:
 
 def _scaled(matrix: MatrixLike, factors: Array) -> Any:
     """Return the products of the entries and the factors that belong to them; None for what SciPy has to compute."""
-    if not _is_computed_here(matrix, factors) or compute_dtype(np.result_type(matrix.dtype, factors.dtype)) is None:
+    own, others = matrix.dtype, factors.dtype
+    if not _is_computed_here(matrix, factors):
+        return None
+    if compute_dtype(own if own == others else np.result_type(own, others)) is None:
         return None  # half or extended precision
     if factors.ndim > 2 or (matrix.shape in ((1,), (1, 1)) and factors.size != 1):
         return _dense_product(matrix, factors)
-    old_shape, shape = (1, *matrix.shape)[-2:], (1, *factors.shape)[-2:]
-    if not all(1 in pair or pair[0] == pair[1] for pair in zip(old_shape, shape, strict=True)):
-        raise shape_mismatch(matrix.shape, factors.shape, broadcasts=True)
-    new_shape = np.broadcast_shapes(matrix.shape, factors.shape)
+    new_shape, shape = _broadcast_shape(matrix.shape, factors.shape), (1, *factors.shape)[-2:]
     device, prepared = matrix.device, matrix._arrays.current(matrix._stored_shape)
     if isinstance(factors, np.ndarray):
         factors = device.upload(factors)
@@ -126,6 +141,23 @@ def _scaled(matrix: MatrixLike, factors: Array) -> Any:
     if new_shape != matrix.shape or matrix._arrays.indices.resident().size != csr.nnz:
         return matrix_of(matrix, csr.with_data(values), new_shape, type(matrix))
     return with_values(matrix, values, (True,) if factors.size == 1 else ())
+
+
+def _broadcast_shape(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the common shape of a matrix and of factors, which is most often that of the matrix.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match.
+    """
+    rows, columns = (1, 1, *other)[-2:]
+    if len(shape) == 2 and rows in (1, shape[0]) and columns in (1, shape[1]):
+        return shape
+    try:
+        return np.broadcast_shapes(shape, other)
+    except ValueError:
+        raise shape_mismatch(shape, other, broadcasts=True) from None
 
 
 def _dense_product(matrix: MatrixLike, factors: Array) -> Any:

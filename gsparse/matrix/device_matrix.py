@@ -36,6 +36,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.counters import Stats
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.locks import made_once
 from gsparse.matrix import (
     array_access,
     combinations,
@@ -86,7 +87,8 @@ class DeviceMatrix:
     sum: Any
 
     device: Device
-    stats: Stats
+    # Made when it is first asked for: the results of most operations never count anything.
+    stats = made_once(lambda self: Stats())
     _arrays: MatrixArrays
     _came_from_spmatrix: bool
 
@@ -199,8 +201,10 @@ class DeviceMatrix:
     @property
     def _stored_shape(self) -> tuple[int, int]:
         """The shape of the CSR arrays: one row for a vector, the transposed shape for a class that reads by columns."""
-        shape = self.shape if self.ndim == 2 else (1, *self.shape)
-        return cast(tuple[int, int], shape[::-1] if self._by_columns else shape)
+        # Every operation asks for it, so this function makes no calls.
+        shape: Any = self._shape
+        stored: tuple[int, int] = (1, *shape) if len(shape) == 1 else shape[::-1] if self._by_columns else shape
+        return stored
 
     def _reduced_shape(self, axis: int) -> tuple[int, ...]:
         """Return the shape of the result of a reduction along an axis."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.dtypes import HOST_ONLY
+from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.errors import StructureError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
@@ -218,15 +218,22 @@ def _multiply_in_place(self: MatrixLike, other: Any) -> Any:
     check_home(self, other)
     factor: Any = other[()] if isinstance(other, np.ndarray) else other
     factor = factor.get()[()] if is_on_device(factor) else factor  # synchronizes
-    probe = np.ones(1, self.dtype)
-    with np.errstate(all="ignore"):
-        probe *= factor  # NumPy's errors
+    if not (isinstance(factor, float) and self.dtype.kind in "fc"):
+        probe = np.ones(1, self.dtype)
+        with np.errstate(all="ignore"):
+            probe *= factor  # NumPy's errors
     check_not_frozen(self)
     device, csr = self.device, entries_of(self)
     with device.active(), device.memory_guard():
-        values = device.map_values(lambda part: (part * factor).astype(part.dtype, copy=False), csr.data)
+        values = device.map_values(lambda part: _scaled_in_own_dtype(part, factor), csr.data)
     self._arrays.replace_values(values, self._stored_shape, keeps_declarations=bool(np.isrealobj(factor)))
     return self
+
+
+def _scaled_in_own_dtype(values: Array, factor: Any) -> Array:
+    """Return the products of values and a factor, in the dtype of the values."""
+    products = values * factor
+    return products if products.dtype == values.dtype else products.astype(values.dtype)
 
 
 def _divide_in_place(self: MatrixLike, other: Any) -> Any:

@@ -89,6 +89,8 @@ class ArrayPair:
     @property
     def on_loan(self) -> bool:
         """Whether anybody refers to the host copy now."""
+        if not self.lent:
+            return False
         with self._lock:
             return self.lent and not self.frozen and held_elsewhere(self._host, self._own_references())
 

@@ -90,6 +90,8 @@ class PreparedMatrix:
     plain_product: Product | None = field(default=None, repr=False)
     plain_columns: ColumnsProduct | None = field(default=None, repr=False)
     _transposed: tuple[PreparedMatrix, bool] | None = field(default=None, repr=False)
+    # The transposed arrays, if they were made before anybody needed to know whether the matrix is symmetric.
+    _transposed_csr: Csr | None = field(default=None, repr=False)
     # Whether memory has sufficed so far. If not, only formats that read CSR's own arrays are candidates.
     _has_memory: bool = field(default=True, repr=False)
 
@@ -291,7 +293,7 @@ class PreparedMatrix:
         """Free everything that was built from the CSR arrays. It is made again when it is next needed."""
         with self._formats.lock:
             self._forget()
-            self._transposed = None
+            self._transposed = self._transposed_csr = None
             self.structure.drop_pieces_except(())
             self._has_memory = True
 
@@ -306,20 +308,37 @@ class PreparedMatrix:
         if self._transposed is None:
             with self._formats.lock, self.device.active(), self.device.memory_guard():
                 if self._transposed is None:
-                    self._transposed = self._transpose()
+                    self._transposed, self._transposed_csr = _transpose(self, self._transposed_csr), None
         return self._transposed
 
-    def _transpose(self) -> tuple[PreparedMatrix, bool]:
-        symmetry = self.options.symmetric
-        if symmetry is None and self.csr.shape[0] == self.csr.shape[1] and self.is_canonical:
-            is_symmetric = partial(kernels_of(self.device).is_symmetric, self.device, self.csr)
-            symmetry = is_symmetric(False) or (self.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
-        if symmetry:
-            return self, symmetry == "hermitian"
-        csr = kernels_of(self.device).csr_transpose(self.device, self.csr)
-        source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(self.device, csr)
-        flags = self.on_loan, self.is_new_result
-        return PreparedMatrix(self.device, csr, self.options, structure, source, *flags), False
+    def transposed_csr(self) -> tuple[Csr, bool]:
+        """Return the transposed arrays, and whether their values are still to be conjugated, for a conversion.
+
+        It does not find out whether the matrix is symmetric, which only products benefit from. The arrays are kept.
+        """
+        if self._transposed is None and self.options.symmetric is None:
+            with self._formats.lock, self.device.active(), self.device.memory_guard():
+                if self._transposed is None:
+                    if self._transposed_csr is None:
+                        self._transposed_csr = kernels_of(self.device).csr_transpose(self.device, self.csr)
+                    return self._transposed_csr, False
+        prepared, conjugated = self.transposed()
+        return prepared.csr, conjugated
+
+
+def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix, bool]:
+    """Return what `PreparedMatrix.transposed` returns; `csr` is the transpose if it has been made. Synchronizes."""
+    device, symmetry = matrix.device, matrix.options.symmetric
+    if symmetry is None and matrix.csr.shape[0] == matrix.csr.shape[1] and matrix.is_canonical:
+        is_symmetric = partial(kernels_of(device).is_symmetric, device, matrix.csr)
+        symmetry = is_symmetric(False) or (matrix.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
+    if symmetry:
+        return matrix, symmetry == "hermitian"
+    if csr is None:
+        csr = kernels_of(device).csr_transpose(device, matrix.csr)
+    source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(device, csr)
+    flags = matrix.on_loan, matrix.is_new_result
+    return PreparedMatrix(device, csr, matrix.options, structure, source, *flags), False
 
 
 def prepare_matrix(

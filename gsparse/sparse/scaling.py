@@ -32,7 +32,8 @@ def scaled_values(device: Device, csr: Csr, factors: Array) -> Array:
     """
     if factors.size == 1:
         return csr.data * factors.reshape(())
-    kernels, dtype = kernels_of(device), np.result_type(csr.dtype, factors.dtype)
+    kernels = kernels_of(device)
+    dtype = csr.dtype if csr.dtype == factors.dtype else np.result_type(csr.dtype, factors.dtype)
     if 1 not in factors.shape:
         return csr.data * kernels.take_elements(device, csr, factors)
     values = computed(csr, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -366,6 +367,27 @@ def test_prolongators_are_smoothed_with_the_filtered_matrix(
         AF = filtered(S, block_size, theta)[0].toarray()
         expected = T - 0.6 * (AF @ T) / np.diag(AF)[:, None]
         np.testing.assert_allclose(P.toarray(), expected, atol=200 * float(np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("longest", [1, 8, 9, 32, 33, 128, 150])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_every_node_reaches_the_aggregates_of_its_row_whatever_the_longest_row(
+    device: Device, longest: int, is_known: bool
+) -> None:
+    rng, size = np.random.default_rng(longest), 200
+    lengths = np.append(rng.integers(0, longest + 1, size - 1), longest)
+    columns = [np.sort(rng.choice(size, length, replace=False)) for length in lengths]
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    S = sp.csr_array((np.ones(indptr[-1]), np.concatenate(columns).astype(np.int32), indptr), shape=(size, size))
+    aggregates = rng.integers(-1, 12, size).astype(np.int32)
+    with device.active():
+        nodes = replace(upload(device, S), longest=longest if is_known else None)
+        on_device, scales = device.upload(aggregates), device.upload(np.ones(size))
+        pattern = kernels_of(device).prolongator_pattern(device, nodes, on_device, 12, scales, 0.0)
+    found = np.split(device.download(pattern.indices), device.download(pattern.indptr)[1:-1])
+    for node, reached in enumerate(found):
+        expected = np.unique(np.append(aggregates[columns[node]], aggregates[node]))
+        np.testing.assert_array_equal(reached, expected[expected >= 0])
 
 
 def test_a_node_that_reaches_many_aggregates_is_not_smoothed(device: Device) -> None:

@@ -42,7 +42,7 @@ def emulated_module(source: str, lanes: int, sanitizer: str = SANITIZER, only: s
 
 
 # The head of a kernel in a generated source (gsparse.kernels.gpu.steps).
-_GENERATED = re.compile(r"GS_KERNEL_OF\(256\) (?P<name>\w+)\(")
+_GENERATED = re.compile(r"GS_KERNEL_OF\(\w+\) (?P<name>\w+)\(")
 
 
 @cache

@@ -42,7 +42,7 @@ def csr_transpose(device: Device, csr: Csr) -> Csr:
     items = np.dtype(ITEMS[csr.dtype.itemsize])
     rows, transposed = (csr.indptr, csr.indices, csr.data.view(items)), (columns, data.view(items))
     run_parts(_place_entries, csr.nnz + num_rows, counts, rows, transposed)
-    return Csr((num_cols, num_rows), indptr, columns, data)
+    return Csr((num_cols, num_rows), indptr, columns, data, csr.is_canonical)
 
 
 def stable_order(device: Device, keys: Array, bound: int, numbers: Array | None = None) -> Array:

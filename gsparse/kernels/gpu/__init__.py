@@ -44,7 +44,7 @@ from gsparse.kernels.gpu.reductions import (
 )
 from gsparse.kernels.gpu.relaxation import bind_projections, bind_sweep, color_rows
 from gsparse.kernels.gpu.slices import cut_slices, lay_out, lay_out_ellpack
-from gsparse.kernels.gpu.sort import csr_transpose, order_by_row, stable_order
+from gsparse.kernels.gpu.sort import order_by_row, stable_order
 from gsparse.kernels.gpu.sparse_pairs import combine_rows
 from gsparse.kernels.gpu.sparse_products import spgemm, spgemm_known, spgemm_values
 from gsparse.kernels.gpu.sparse_rows import (
@@ -86,6 +86,7 @@ from gsparse.kernels.gpu.survey import (
     tiles,
 )
 from gsparse.kernels.gpu.symmetry import is_symmetric
+from gsparse.kernels.gpu.transpose import csr_transpose
 from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
 
 __all__ = [

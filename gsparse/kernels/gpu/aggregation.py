@@ -14,14 +14,17 @@ from gsparse.kernels.aggregation import MOST_SUMMED
 from gsparse.kernels.gpu.connections import WIDTHS, lanes_of
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import prefix_sums
 
 __all__ = ["independent_set", "instantiations", "join_aggregates"]
 
 _SOURCE = "independent_set.cu"
-_THREADS, _SMALL_THREADS = 256, 512  # GS_SET_THREADS, GS_SMALL_THREADS
-_COUNTERS, _GENERATION, _ROOTS = 9, 0, 1  # GS_COUNTERS, GS_GENERATION, GS_ROOTS
-_NUM_UNDECIDED, _NUM_OUTSIDE = 7, 8  # GS_NUM_UNDECIDED, GS_NUM_OUTSIDE
+_THREADS, _SMALL_THREADS = constant(_SOURCE, "GS_SET_THREADS"), constant(_SOURCE, "GS_SMALL_THREADS")
+# The number of counters, and the places of those that the host reads or writes.
+_COUNTERS, _GENERATION, _ROOTS, _NUM_UNDECIDED, _NUM_OUTSIDE = (
+    constant(_SOURCE, f"GS_{name}") for name in ("COUNTERS", "GENERATION", "ROOTS", "NUM_UNDECIDED", "NUM_OUTSIDE")
+)
 # Nodes up to which one block makes all generations: its barriers take less time than launches.
 _SMALL = 20_000
 # Generations that are launched one by one before the counters are read, and then those of a CUDA graph, which is worth

@@ -37,11 +37,13 @@ class Arnoldi(basis.Arnoldi):
         self._of_u, self._of_w = device.empty(num_partials, wide), device.empty(num_partials, wide)
         # The arguments of kernels that SmallProblems (arnoldi.cuh) lists, in its order.
         self._sums = device.xp.zeros((2, self.columns * 2 * (m + 1)), wide)
-        memory = device.empty(self.columns * (5 * (m + 1) + 3 + (m + 1) ** 2 + m * m), wide)
+        # The parts of SmallProblem: p for even and odd j, norms, y, the right-hand side, scales, one number, Q and R.
+        problem_size = 2 * (m + 1) + 2 + (m + 1) + (m + 1) + (m + 1) + 1 + (m + 1) ** 2 + m * m
+        memory = (device.empty(self.columns * problem_size, wide), np.int64(problem_size))
         coefficients = device.empty(self.columns * m, self.w.dtype)
         cells = (state.cells, np.int32(len(state.program.cells)), state.history, np.int32(state.capacity))
         self._small_problems = (
-            np.int32(m), np.int32(self.flexible), np.float64(self.epsilon), self._sums, memory, coefficients, *cells,
+            np.int32(m), np.int32(self.flexible), np.float64(self.epsilon), self._sums, *memory, coefficients, *cells,
             *map(np.int32, self.places),
         )  # fmt: skip
 

@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from gsparse.kernels.gpu.source_constants import constant
+
 __all__ = ["THREADS", "BasisLaunch"]
 
-# GS_BASIS_THREADS, GS_TEAM_VECTORS and GS_BASIS_BLOCKS (basis.cuh). A multiprocessor has registers for `_BLOCKS` blocks
-# of a pass; a launch has no more, so that all run at once.
-THREADS, _TEAM_VECTORS, _BLOCKS = 256, 8, 2
-# GS_BASIS_TEAMS: the largest number of teams that share the lanes of a warp. Vectors that they cannot hold are read
-# again.
-_TEAMS = 8
+_SOURCE = "basis.cuh"
+# Threads of a block, and vectors that a team holds.
+THREADS, _TEAM_VECTORS = constant(_SOURCE, "GS_BASIS_THREADS"), constant(_SOURCE, "GS_TEAM_VECTORS")
+# A multiprocessor has registers for `_BLOCKS` blocks of a pass; a launch has no more, so that all run at once.
+_BLOCKS = constant(_SOURCE, "GS_BASIS_BLOCKS")
+# The largest number of teams that share the lanes of a warp. Vectors that they cannot hold are read again.
+_TEAMS = constant(_SOURCE, "GS_BASIS_TEAMS")
+# Bytes of each vector that a thread has in flight, unless the vectors are complex128.
+_BYTES_IN_FLIGHT = constant(_SOURCE, "GS_BYTES_IN_FLIGHT")
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class BasisLaunch:
         return teams
 
     def _tiles(self, teams: int) -> int:
-        in_flight = 1 if self.computed.name == "complex128" else 16 // self.stored.itemsize  # InFlight, basis.cuh
+        in_flight = 1 if self.computed.name == "complex128" else _BYTES_IN_FLIGHT // self.stored.itemsize
         return int(-(-self.size // (THREADS // teams * in_flight)))
 
     def blocks(self, j: int) -> int:

@@ -26,6 +26,7 @@ from gsparse.kernels.gpu import (
     sparse_products,
     sparse_rows,
     spmv,
+    transpose,
     wide_rows,
 )
 from gsparse.kernels.gpu.expressions import NARROW, expression, loads_choices, packs, plain_types
@@ -47,6 +48,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         sparse_rows,
         sparse_pairs,
         sort,
+        transpose,
         indices,
         reductions,
         edits,

@@ -13,6 +13,7 @@ from gsparse.formats import Csr
 from gsparse.kernels.aggregation import MEASURES, Examination
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 _SOURCE = "connections.cu"
-_THREADS = 256  # GS_CONNECTION_THREADS
+_THREADS = constant(_SOURCE, "GS_CONNECTION_THREADS")
 # Lanes that share a row, and the mean length up to which the smaller number does.
 WIDTHS, _SHORT_ROWS = (8, 32), 16
 _FLOATS = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")

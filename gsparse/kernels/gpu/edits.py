@@ -15,6 +15,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_numbers
 from gsparse.kernels.gpu.tallies import TILE_THREADS, tally
 
@@ -32,8 +33,8 @@ __all__ = [
 
 _SOURCE = "sparse_edits.cu"
 _THREADS = 256
-# What a place with several entries adds to the count of places without one (GS_SEVERAL).
-_SEVERAL = 2**40
+# What a place with several entries adds to the count of places without one.
+_SEVERAL = constant(_SOURCE, "GS_SEVERAL")
 # What is moved without being computed with: one dtype for each size.
 _ITEMS = {size: np.dtype(d) for size, d in ((1, np.uint8), (2, np.uint16), (4, np.int32), (8, np.int64), (16, complex))}
 

@@ -12,6 +12,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.survey import THREADS
 
 __all__ = [
@@ -36,9 +37,9 @@ SOURCE = "setup_entries.cu"
 # The largest number of blocks of kernels that report to one word: enough to fill any GPU, few enough that their atomics
 # do not queue.
 _MAX_BLOCKS = 1056
-# Slots of the hash table of distinct keys, with one for the key 0 (GS_SLOTS, setup_entries.cu); keys that the first
+# Slots of the hash table of distinct keys, with one for the key 0; keys that the first
 # download brings to the host.
-_SLOTS, _FIRST_KEYS = 8192 + 1, 256
+_SLOTS, _FIRST_KEYS = constant(SOURCE, "GS_SLOTS") + 1, 256
 
 
 def _blocks(threads: int) -> int:

@@ -19,6 +19,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 
 __all__ = [
     "MOST_SLOTS",
@@ -35,9 +36,9 @@ __all__ = [
 ]
 
 _SOURCE = "sparse_products_merged.cu"
-_THREADS = 128  # GS_PRODUCT_THREADS
-# The most entries of a row of the result (GS_MOST_SLOTS).
-MOST_SLOTS = 256
+_THREADS = constant(_SOURCE, "GS_PRODUCT_THREADS")
+# The most entries of a row of the result.
+MOST_SLOTS = constant(_SOURCE, "GS_MOST_SLOTS")
 # Bytes of shared memory that a launch may ask for.
 SHARED_BYTES = 48 << 10
 # (rows of B that a lane has, lanes of a row) for rows of A with up to 8, 16, 32 and 128 entries. Measured on an H200

@@ -15,12 +15,17 @@ from gsparse.kernels.aggregation import MOST_REACHED, NodePattern, dependence_to
 from gsparse.kernels.gpu.connections import NODE_TYPES, WIDTHS, lanes_of
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 
 __all__ = ["expand_pattern", "instantiations", "orthonormal_candidates", "prolongator_pattern", "prolongator_values"]
 
 _SOURCE = "prolongation.cu"
-_THREADS = 128  # GS_PROLONG_THREADS
+_THREADS = constant(_SOURCE, "GS_PROLONG_THREADS")
+# Entries that a lane holds in registers, and the lanes that may share a node whose aggregates are looked for: the least
+# number that holds the longest row, if its length is known. Each aggregate takes all lanes of a node one step, whether
+# they hold entries or not, so eight lanes would take four times as long as two for a 7-point stencil.
+_HELD, _REACH_WIDTHS = constant(_SOURCE, "GS_HELD"), (2, *WIDTHS)
 # Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
 _ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 32), (4, 10)
 # Mean number of rows of an aggregate up to which the smaller number of lanes shares one.
@@ -34,7 +39,7 @@ def instantiations() -> list[tuple[str, str]]:
     outs = [(np.dtype(np.int32), np.dtype(np.int32)), *((index, np.dtype(np.int64)) for index in INDEX_DTYPES)]
     names += [expression("expand_pattern", *types, width) for types, width in product(outs, WIDTHS)]
     for index in INDEX_DTYPES:
-        kinds = product(floats, WIDTHS, (0, 1))
+        kinds = product(floats, _REACH_WIDTHS, (0, 1))
         names += [expression("reach_aggregates", dtype, index, width, fills) for dtype, width, fills in kinds]
         # With several candidates, one unknown per node is treated as a block, too.
         types = dict.fromkeys([*NODE_TYPES, *((dtype, dtype, 1) for dtype in floats)])
@@ -62,6 +67,8 @@ def prolongator_pattern(
 ) -> NodePattern:
     """Count the aggregates that each node reaches, then sort them. Synchronizes."""
     num_nodes, index, width = nodes.num_rows, nodes.indices.dtype, lanes_of(nodes)
+    if nodes.longest is not None:
+        width = next((lanes for lanes in _REACH_WIDTHS if nodes.longest <= _HELD * lanes), width)
     is_smoothed, sizes = device.empty(num_nodes, np.uint8), device.empty(num_nodes, index)
     matrix = (np.int64(num_nodes), np.int32(MOST_REACHED), np.float64(theta), scales)
     args: Any = (*matrix, nodes.indptr, nodes.indices, nodes.data, aggregates, is_smoothed)

@@ -19,13 +19,15 @@ from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm import MAX_GRID_Y
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, Project, Sweep
 
 __all__ = ["bind_projections", "bind_sweep", "color_rows", "instantiations"]
 
 _SOURCE, _COLORING = "relaxation.cu", "coloring.cu"
-_THREADS, _COLOR_THREADS = 256, 256  # GS_SWEEP_THREADS, GS_COLOR_THREADS
+_THREADS = constant(_SOURCE, "GS_SWEEP_THREADS")
+_COLOR_THREADS = constant(_COLORING, "GS_COLOR_THREADS")
 # Launches between two looks at the number of rows that are not coloured yet. Ten to twenty launches colour a mesh.
 _ROUNDS = 8
 # Lanes that share a row, and the mean lengths up to which they do. Longer rows have a warp each.

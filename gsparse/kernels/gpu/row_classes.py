@@ -18,6 +18,7 @@ from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import sum_tiles
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
@@ -36,8 +37,9 @@ __all__ = [
 ]
 
 _SOURCE = "row_classes.cu"
-_COUNT_THREADS = 128  # GS_COUNT_THREADS
-_CLASSES, FIRST_TABLE, WIDE = 8, 4, 7
+_COUNT_THREADS = constant(_SOURCE, "GS_COUNT_THREADS")
+_CLASSES, FIRST_TABLE = constant(_SOURCE, "GS_ROW_CLASSES"), constant(_SOURCE, "GS_FIRST_TABLE")
+WIDE = _CLASSES - 1
 # The size up to which a row belongs to each class with a table. The size is the number of products where entries are
 # counted, and the number of entries where they are filled in. Of a matrix with few columns, rows are wide sooner: its
 # wide rows have few windows.

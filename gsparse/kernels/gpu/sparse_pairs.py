@@ -15,18 +15,24 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.algebra import COMPARISONS, OPERATIONS
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros
-from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
+from gsparse.kernels.gpu.tallies import TILE, TILE_THREADS, num_tiles, tally
 
 __all__ = ["combine_rows", "instantiations"]
 
 _SOURCE = "sparse_pairs.cu"
-_TILES = (2048, 1024)  # Pair::tile, for values and columns of up to 12 bytes and of more
+# Positions of a tile, for values and columns of up to _NARROW_BYTES bytes and of more.
+_NARROW_BYTES = constant(_SOURCE, "GS_NARROW_BYTES")
+_TILES = TILE, TILE // 2
 _BOOLEAN = np.dtype(np.uint8)
-# Entries up to which a merge is begun before it is known whether it is needed: to wait once more would take longer.
+# Entries up to which matrices are merged at once, which also tells whether they have the same structure: to compare
+# their structures first would need another wait.
 _SMALL = 50_000
-# What a block that finds a difference between two structures adds to the count of values (GS_DIFFERS).
-_DIFFERS = 2**40
+# What a block that finds a difference between two structures adds to the count of values.
+_DIFFERS = constant(_SOURCE, "GS_DIFFERS")
+# What a place with an entry in both matrices adds to the count of entries of the result.
+_BOTH = constant(_SOURCE, "GS_RESULTS") + 1
 
 
 @dataclass(frozen=True)
@@ -61,23 +67,23 @@ def instantiations() -> list[tuple[str, str]]:
 def combine_rows(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool = False) -> Csr:
     """Combine value by value if the structures are the same, and merge the rows if not. Synchronizes.
 
-    Both are begun before the host waits, if the matrices are small.
+    Small matrices are merged unless they share their structure. The result shares that of A if it has the same one.
     """
-    merge = None
-    if a.nnz == b.nnz > 0:
+    is_shared, may_be_alike = a.indptr is b.indptr and a.indices is b.indices, a.nnz == b.nnz > 0
+    if may_be_alike and (is_shared or a.nnz > _SMALL):
         values = _begin_values(device, operation, a, b, unsigned)
-        if a.nnz <= _SMALL and not (a.indptr is b.indptr and a.indices is b.indices):
-            merge = _begin_merge(device, operation, a, b, unsigned)
-        nnz, counted = device.counts.read(2)  # synchronizes
-        num_different, num_kept = divmod(counted, _DIFFERS)
+        num_different, num_kept = divmod(device.counts.read()[0], _DIFFERS)  # synchronizes
         if not num_different:
             values = values.view(np.bool_) if operation in COMPARISONS else values
             c = Csr(a.shape, a.indptr, a.indices, values, True, a.longest)
             return c if num_kept == c.nnz else replace(drop_zeros(device, c), is_canonical=True)
-    if merge is None:
-        merge = _begin_merge(device, operation, a, b, unsigned)
-        nnz = device.counts.read()[0] if merge.blocks else 0  # synchronizes
-    return _merged(device, operation, a, merge, nnz)
+    counts_both = may_be_alike and a.nnz <= _SMALL
+    merge = _begin_merge(device, operation, a, b, unsigned, counts_both)
+    counted = device.counts.read()[0] if merge.blocks else 0  # synchronizes
+    num_both, nnz = divmod(counted, _BOTH)
+    c = _merged(device, operation, a, merge, nnz)
+    is_alike = counts_both and num_both == nnz == a.nnz
+    return Csr(a.shape, a.indptr, a.indices, c.data, True, a.longest) if is_alike else c
 
 
 def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> Array:
@@ -89,7 +95,7 @@ def _begin_values(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool
     ]
     results, blocks = device.empty(size, out), num_tiles(max(size, num_pointers))
     values = (_number(operation), _flip(unsigned), np.int64(size), np.int64(num_pointers))
-    args = (*values, *pairs[0], *pairs[1], a.data, b.data, results, *tally(device, blocks, 1))
+    args = (*values, *pairs[0], *pairs[1], a.data, b.data, results, *tally(device, blocks))
     name = expression("combine_alike", a.dtype, a.indices.dtype, out)
     launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
     return results
@@ -104,26 +110,30 @@ def _flip(unsigned: bool) -> np.int64:
     return np.int64(-(2**63)) if unsigned else np.int64(0)
 
 
-def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool) -> _Merge:
-    """Queue the count of the entries of the result."""
+def _begin_merge(device: Device, operation: str, a: Csr, b: Csr, unsigned: bool, counts_both: bool) -> _Merge:
+    """Queue the count of the entries of the result, and of the places with an entry in both matrices if asked for."""
     if a.nnz + b.nnz > MAX_INT32:
         a, b = a.with_index_dtype(np.int64), b.with_index_dtype(np.int64)
     index, out = a.indices.dtype, _BOOLEAN if operation in COMPARISONS else a.dtype
     positions = a.nnz + b.nnz + a.num_rows
-    tile = _TILES[a.dtype.itemsize + index.itemsize > 12]
+    tile = _TILES[a.dtype.itemsize + index.itemsize > _NARROW_BYTES]
     blocks = num_tiles(positions, tile)
     sizes = (np.int64(a.num_rows), np.int64(positions))
     places = device.empty((blocks + 1, 3), np.int64)
     arrays = (a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, places)
     args = (_number(operation), _flip(unsigned), *sizes, *arrays)
     counts = tally(device, blocks)
-    if blocks:
+    if not blocks:
+        return _Merge((a.dtype, index, out), blocks, args, counts[0])
+    is_small = positions <= 2 * _SMALL
+    if not is_small:  # Otherwise the blocks that count find the places of their tiles.
         structure = (a.indptr, a.indices, b.indptr, b.indices, places)
         threads = (blocks + 1) * device.lanes
         places_args = (np.int32(tile), *sizes, *structure)
         launch_threads(device, _SOURCE, expression("find_places", index), threads, TILE_THREADS, places_args)
-        name = expression("count_pairs", a.dtype, index, out)
-        launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, (*args, *counts))
+    name, both = expression("count_pairs", a.dtype, index, out), np.int64(_BOTH if counts_both else 0)
+    count_args = (*args, np.int32(is_small), both, *counts)
+    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, count_args)
     return _Merge((a.dtype, index, out), blocks, args, counts[0])
 
 

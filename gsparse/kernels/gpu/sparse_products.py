@@ -1,4 +1,4 @@
-"""Products of two sparse matrices (contract: `gsparse.kernels.algebra`; kernels: `src/sparse_products.cu`).
+"""Products of two sparse matrices (contract: `gsparse.kernels.algebra`; kernels: see `src/products.cuh`).
 
 Rows that are short or about equally long are merged (`merged_rows.py`, which decides). Otherwise the rows of the result
 are put into classes (`row_classes.py`), each of which is computed by a kernel of its own. In both cases the entries of
@@ -33,17 +33,18 @@ from gsparse.kernels.gpu.row_classes import (
     num_products,
     sizes_and_longest,
 )
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import drop_zeros, point_to_rows, row_pointers
 
 __all__ = ["instantiations", "spgemm", "spgemm_known", "spgemm_values"]
 
-_SOURCE = "sparse_products.cu"
-_THREADS = 128  # GS_PRODUCT_THREADS
+_SORTED, _TABLES = "sparse_products_sorted.cu", "sparse_products_tables.cu"
+_THREADS = constant("products.cuh", "GS_PRODUCT_THREADS")
 
 # Rows of up to 16, 32 and 64 products are sorted in two, four and eight registers of eight lanes.
-_SORT_LANES, _REGISTERS = 8, (2, 4, 8)
+_SORT_LANES, _REGISTERS = constant(_SORTED, "GS_SORT_LANES"), (2, 4, 8)
 # Sorted keys have 32 bits if there are at most this many columns, else 64: six bits are for the number of the product.
-_NARROW_COLUMNS = 2**26 - 1
+_NARROW_COLUMNS = (1 << 32 - constant(_SORTED, "GS_NUMBER_BITS")) - 1
 # Rows up to which all of them are counted with the smallest table that holds any of them. To find out their classes
 # would take longer.
 _ONE_CLASS_ROWS = 20_000
@@ -165,15 +166,19 @@ def _product_of_merged_rows(
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    names, (narrow, wide) = [], map(np.dtype, (np.uint32, np.uint64))
+    names, (narrow, wide) = list[tuple[str, str]](), map(np.dtype, (np.uint32, np.uint64))
     for index in INDEX_DTYPES:
-        names += [expression("spgemm_count", index, *table) for table in _COUNT_TABLES]
+        names += [(_TABLES, expression("spgemm_count", index, *table)) for table in _COUNT_TABLES]
         sorts = list(product([wide] if index == np.int64 else [narrow, wide], _REGISTERS))
-        names += [expression("spgemm_count_sorted", index, *sort) for sort in sorts]
-        for dtype, structure in product(COMPUTE_DTYPES, (0, 1)):
-            names += [expression("spgemm_fill", dtype, index, *table, structure) for table in _FILL_TABLES]
-            names += [expression("spgemm_fill_sorted", dtype, index, *sort, structure) for sort in sorts]
-    return [(_SOURCE, name) for name in names]
+        names += [(_SORTED, expression("spgemm_count_sorted", index, *sort)) for sort in sorts]
+        for types in product(COMPUTE_DTYPES, (index,)):
+            fills = product(_FILL_TABLES, (0, 1))
+            names += [(_TABLES, expression("spgemm_fill", *types, *table, structure)) for table, structure in fills]
+            fills = product(sorts, (0, 1))
+            names += [
+                (_SORTED, expression("spgemm_fill_sorted", *types, *sort, structure)) for sort, structure in fills
+            ]
+    return names
 
 
 def _key_dtype(num_cols: int, index: Any) -> np.dtype[Any]:
@@ -193,12 +198,12 @@ def _row_sizes(device: Device, a: Csr, b: Csr, counted: Classes) -> Array:
             wide_rows.count(device, c, a, b, sizes)
             continue
         if c.number < FIRST_TABLE:
-            lanes, key = _SORT_LANES, _key_dtype(b.num_cols, index)
+            source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(b.num_cols, index)
             name = expression("spgemm_count_sorted", index, key, _REGISTERS[c.number - 1])
         else:
-            lanes, slots = _COUNT_TABLES[c.number - FIRST_TABLE]
+            source, (lanes, slots) = _TABLES, _COUNT_TABLES[c.number - FIRST_TABLE]
             name = expression("spgemm_count", index, lanes, slots)
-        launch_threads(device, _SOURCE, name, c.count * lanes, _THREADS, (np.int64(c.count), c.rows, *structure))
+        launch_threads(device, source, name, c.count * lanes, _THREADS, (np.int64(c.count), c.rows, *structure))
     return sizes
 
 
@@ -223,10 +228,10 @@ def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: b
             wide_rows.fill_values(device, rows, group.count, a, b, c)
             continue
         if group.number < FIRST_TABLE:
-            lanes, key = _SORT_LANES, _key_dtype(c.num_cols, index)
+            source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(c.num_cols, index)
             name = expression("spgemm_fill_sorted", a.dtype, index, key, _REGISTERS[group.number - 1], int(structure))
         else:
-            lanes, slots = _FILL_TABLES[group.number - FIRST_TABLE]
+            source, (lanes, slots) = _TABLES, _FILL_TABLES[group.number - FIRST_TABLE]
             name = expression("spgemm_fill", a.dtype, index, lanes, slots, int(structure))
         args = (np.int64(group.count), rows, *arrays, *flags)
-        launch_threads(device, _SOURCE, name, group.count * lanes, _THREADS, args)
+        launch_threads(device, source, name, group.count * lanes, _THREADS, args)

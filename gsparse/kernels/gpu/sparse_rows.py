@@ -16,6 +16,7 @@ from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
 __all__ = [
@@ -42,13 +43,13 @@ __all__ = [
 _SOURCE = "sparse_rows.cu"
 _THREADS = 256
 # Lanes that share an unsorted row of `diagonal_entries`.
-_DIAGONAL_LANES = 8
+_DIAGONAL_LANES = constant(_SOURCE, "GS_DIAGONAL_LANES")
 # What is moved without being computed with: one dtype for each size.
 ITEMS = tuple(np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128"))
 _ITEM_OF_SIZE = {item.itemsize: item for item in ITEMS}
 # Rules by which entries are selected, with the numbers that kernels know them by. All but "nonzero" are counted without
 # a look at the values.
-_RULES = {"marked": 0, "placed": 1, "nonzero": 2, "triangle": 3}
+_RULES = {rule: constant(_SOURCE, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
 _BYTE = ITEMS[0]
 
 

@@ -16,13 +16,14 @@ from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.gpu.expressions import expression, packs
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.survey import long_rows
 from gsparse.kernels.set_up import Survey
 
 __all__ = ["csr_spmm", "panel_of"]
 
-# Threads in a block (GS_SPMM_THREADS, spmm.cuh).
-THREADS = 256
+# Threads in a block.
+THREADS = constant("spmm.cuh", "GS_SPMM_THREADS")
 # The largest number of blocks along y that both CUDA and HIP accept, and so of column tiles in one launch.
 MAX_GRID_Y = 65_535
 # The most bytes of partial sums of long rows. If a product needed more, its columns are multiplied in several slabs.

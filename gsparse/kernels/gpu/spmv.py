@@ -17,6 +17,7 @@ from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
+from gsparse.kernels.gpu.source_constants import constant
 
 __all__ = [
     "BLOCK_WORK",
@@ -33,10 +34,10 @@ __all__ = [
     "row_pattern",
 ]
 
-# Entries plus rows of a row block. A longer row is alone in its block (GS_BLOCK_ROW, spmv_adaptive.cu).
-BLOCK_WORK = 1024
-# Entries of a chunk of a long row (GS_CHUNK, long_rows.cuh).
-CHUNK_SIZE = 256
+# Entries plus rows of a row block. A longer row is alone in its block.
+BLOCK_WORK = constant("spmv_adaptive.cu", "GS_BLOCK_ROW")
+# Entries of a chunk of a long row.
+CHUNK_SIZE = constant("long_rows.cuh", "GS_CHUNK")
 # csr_split: pairs of the threads of a block, and of the entries and row ends of a thread.
 _SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.

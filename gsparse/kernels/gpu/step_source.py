@@ -92,7 +92,7 @@ It computes the scalars of `after` from the sums and stores those that are kept 
 
 >>> print(_pass_kernel(program, step, "").strip())
 template <class T>
-GS_KERNEL_OF(256) example_update(
+GS_KERNEL_OF(GS_PASS_THREADS) example_update(
     long long n,
     T *__restrict__ v_r, const T *__restrict__ v_q,
     typename Wide<T>::type *o_rr, unsigned *arrivals,
@@ -233,7 +233,7 @@ def _pass_kernel(program: Program, step: Step, kind: str) -> str:
     arguments = ", ".join(("n", *vectors, *(f"p_{n}, n_{n}" for n in pending), *(f"o_{n}" for n in sums)))
     return f"""
 template <class T>
-GS_KERNEL_OF(256) {program.name}_{step.name}{kind}(
+GS_KERNEL_OF(GS_PASS_THREADS) {program.name}_{step.name}{kind}(
 {_parameters(program, step, _WIDE)}    {_CELLS.replace("C *", _WIDE)}) {{
   GS_SHARED(typename Wide<T>::type, shared, {max(len(sums), 1)} * GS_MAX_WARPS);
   GS_SHARED(int, is_last, 1);
@@ -261,7 +261,7 @@ def _after_kernel(program: Program, step: Step) -> str:
     parameters = "".join(f"    const C *p_{name}, int n_{name},\n" for name in read) + f"    {_CELLS}"
     return f"""
 template <class T>
-GS_KERNEL_OF(256) {program.name}_{step.name}_after(
+GS_KERNEL_OF(GS_PASS_THREADS) {program.name}_{step.name}_after(
 {parameters.replace("C *", _WIDE)}) {{
   typedef typename Wide<T>::type C;
   GS_SHARED(C, shared, GS_MAX_WARPS);

@@ -12,12 +12,13 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.step_source import is_split, pending_read, step_source
 from gsparse.kernels.steps import Program, Step, StepState
 
 __all__ = ["bind_dots", "bind_step"]
 
-_THREADS = 256
+_THREADS = constant("sums.cuh", "GS_PASS_THREADS")
 # The largest number of blocks of a pass: four for each multiprocessor of an H200. On longer vectors, a thread takes
 # several elements. Every block that needs a sum adds up the partial sums of all blocks, so that more blocks cost time:
 # twice as many were 3 % slower (7-point 200**3).

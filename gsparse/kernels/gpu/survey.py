@@ -18,6 +18,7 @@ from gsparse.formats import LongRows, RowBlocks, Tiles
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmv import BLOCK_WORK, CHUNK_SIZE, TILE_WORK
 from gsparse.kernels.set_up import Survey
 
@@ -35,8 +36,8 @@ __all__ = [
     "tiles",
 ]
 
-# Rows sorted by one block (GS_SCOPE, setup_rows.cu).
-SORTING_SCOPE = 1024
+# Rows sorted by one block.
+SORTING_SCOPE = constant("setup_rows.cu", "GS_SCOPE")
 # A row with twice as many entries as a warp has lanes keeps a warp busy.
 LONG_LENGTH = 64
 # Entries above which a row counts as long in csr_scalar, and in csr_vector for each lane of a row.
@@ -57,8 +58,8 @@ _FACTS = (
     "max_column", "num_unsorted", "run_span",
 )  # fmt: skip
 _COUNTERS = ("places", "split_places", "long_places", "blocks", "split_rows", "carries")
-_LIMITS = tuple(16 << i for i in range(7))
-_NUM_COUNTS = len(_COUNTERS) + 2 * len(_LIMITS)
+_LIMITS = tuple(constant(SOURCE, "GS_FIRST_LIMIT") << i for i in range(constant(SOURCE, "GS_LIMITS")))
+_NUM_COUNTS = constant(SOURCE, "GS_COUNTS")
 
 
 @dataclass(frozen=True, eq=False)

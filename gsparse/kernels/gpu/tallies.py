@@ -10,11 +10,12 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels.gpu.scratch import Scratch
+from gsparse.kernels.gpu.source_constants import constant
 
 __all__ = ["TILE", "TILE_THREADS", "num_tiles", "tally"]
 
-# Positions of a tile, and threads of a block that has one (GS_TILE, GS_TILE_THREADS).
-TILE, TILE_THREADS = 2048, 256
+# Positions of a tile, and threads of a block that has one.
+TILE, TILE_THREADS = constant("tiles.cuh", "GS_TILE"), constant("tiles.cuh", "GS_TILE_THREADS")
 
 # The number of blocks that have arrived, for each stream of each device.
 _arrivals: WeakKeyDictionary[Device, Scratch] = WeakKeyDictionary()

@@ -12,12 +12,13 @@ from gsparse.device.launching import Slot
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm import MAX_GRID_Y
 
 __all__ = ["factorize_ilu0", "triangular_solver"]
 
-# Threads of the one block that processes narrow levels (GS_LEVEL_THREADS), and of the blocks that share a wide level.
-_NARROW_THREADS = 512
+# Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
+_NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128
 # Rows of a level up to which one block finishes it before another launch would begin.
 _NARROW_ROWS = 2 * _NARROW_THREADS

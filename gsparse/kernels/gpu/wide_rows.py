@@ -12,17 +12,19 @@ from gsparse.formats import Csr
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.row_classes import RowClass
+from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_pointers
 from gsparse.kernels.gpu.tallies import TILE_THREADS
 
 __all__ = ["count", "fill_columns", "fill_values", "instantiations"]
 
 _SOURCE = "sparse_products_wide.cu"
-_THREADS = 256  # GS_WIDE_THREADS
-# Columns of a window (GS_WINDOW_COLUMNS), and entries of a window of values of up to 8 bytes and of more (Window).
-_COLUMNS, _ENTRIES = 32_768, (512, 256)
+_THREADS = constant(_SOURCE, "GS_WIDE_THREADS")
+# Columns of a window, and entries of a window of values of up to 8 bytes and of more.
+_COLUMNS = constant(_SOURCE, "GS_WINDOW_COLUMNS")
+_ENTRIES = constant(_SOURCE, "GS_WINDOW_ENTRIES"), constant(_SOURCE, "GS_WINDOW_ENTRIES") // 2
 # The most lanes that go through a row of B together.
-_MAX_LANES = 32
+_MAX_LANES = constant(_SOURCE, "GS_WIDE_LANES")
 
 
 def instantiations() -> list[tuple[str, str]]:

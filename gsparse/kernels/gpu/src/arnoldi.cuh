@@ -32,6 +32,7 @@ template <class T> struct SmallProblems {
   double epsilon;   // the relative accuracy of T
   C *sums;          // s and the products, 2 * 2 * (m + 1) for each right-hand side; ranks add them up
   C *memory;        // everything else in double precision, see SmallProblem
+  long long problem_size;  // the elements of `memory` for each right-hand side
   T *coefficients;  // m for each right-hand side
   C *cells;         // num_cells for each right-hand side (gsparse.kernels.steps)
   int num_cells;
@@ -52,6 +53,7 @@ template <class T> struct SmallProblem {
   int m, flexible;
   double epsilon;
   C *sums;          // of all right-hand sides: see s and products
+  // From here on in `memory`, in this order (gsparse.kernels.gpu.basis knows the sizes).
   C *p_of_parity;   // see p
   C *norms;         // the norm of w in iteration j, by the parity of j
   C *y;             // the solution of the least-squares problem
@@ -66,8 +68,7 @@ template <class T> struct SmallProblem {
 
   __device__ explicit SmallProblem(const SmallProblems<T> &all)
       : m(all.m), flexible(all.flexible), epsilon(all.epsilon), sums(all.sums),
-        p_of_parity(all.memory +
-                    blockIdx.y * (5ll * (m + 1) + 3 + (m + 1ll) * (m + 1) + static_cast<long long>(m) * m)),
+        p_of_parity(all.memory + blockIdx.y * all.problem_size),
         norms(p_of_parity + 2 * (m + 1)), y(norms + 2), rhs(y + m + 1), scales(rhs + m + 1),
         num_settled(scales + m + 1), Q(num_settled + 1), R(Q + (m + 1ll) * (m + 1)),
         coefficients(all.coefficients + static_cast<long long>(blockIdx.y) * m),

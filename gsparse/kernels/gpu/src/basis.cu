@@ -9,11 +9,12 @@
 template <class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
 basis_sums(int j, int of_w, const typename Wide<T>::type *partials, int blocks, int m, int flexible, double epsilon,
-           typename Wide<T>::type *sums, typename Wide<T>::type *memory, T *coefficients,
+           typename Wide<T>::type *sums, typename Wide<T>::type *memory, long long problem_size, T *coefficients,
            typename Wide<T>::type *cells, int num_cells, double *history, int capacity, int cycle_end, int norm,
            int residual, int inner_tolerance, int limit) {
-  const SmallProblems<T> problems = {m,       flexible, epsilon,   sums, memory,   coefficients,    cells, num_cells,
-                                     history, capacity, cycle_end, norm, residual, inner_tolerance, limit};
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,
+                                     inner_tolerance,  limit};
   const SmallProblem<T> problem(problems);
   if (problems.is_idle()) return;
   partials += blockIdx.y * (m + 2ll) * blocks;
@@ -24,12 +25,13 @@ basis_sums(int j, int of_w, const typename Wide<T>::type *partials, int blocks, 
 template <class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
 basis_settle(int j, const typename Wide<T>::type *partials, int blocks, int m, int flexible, double epsilon,
-             typename Wide<T>::type *sums, typename Wide<T>::type *memory, T *coefficients,
+             typename Wide<T>::type *sums, typename Wide<T>::type *memory, long long problem_size, T *coefficients,
              typename Wide<T>::type *cells, int num_cells, double *history, int capacity, int cycle_end, int norm,
              int residual, int inner_tolerance, int limit) {
   GS_SHARED(typename Wide<T>::type, shared, GS_BASIS_SHARED);
-  const SmallProblems<T> problems = {m,       flexible, epsilon,   sums, memory,   coefficients,    cells, num_cells,
-                                     history, capacity, cycle_end, norm, residual, inner_tolerance, limit};
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,
+                                     inner_tolerance,  limit};
   const SmallProblem<T> problem(problems);
   if (problems.is_idle()) return;
   if (blocks) gs_add_up(j + 2, partials + blockIdx.y * (m + 2ll) * blocks, blocks, problem.s(j + 1));
@@ -45,11 +47,12 @@ basis_settle(int j, const typename Wide<T>::type *partials, int blocks, int m, i
 template <class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
 basis_solve(int m, int flexible, double epsilon, typename Wide<T>::type *sums, typename Wide<T>::type *memory,
-            T *coefficients, typename Wide<T>::type *cells, int num_cells, double *history, int capacity,
-            int cycle_end, int norm, int residual, int inner_tolerance, int limit) {
+            long long problem_size, T *coefficients, typename Wide<T>::type *cells, int num_cells, double *history,
+            int capacity, int cycle_end, int norm, int residual, int inner_tolerance, int limit) {
   typedef typename Wide<T>::type C;
-  const SmallProblems<T> problems = {m,       flexible, epsilon,   sums, memory,   coefficients,    cells, num_cells,
-                                     history, capacity, cycle_end, norm, residual, inner_tolerance, limit};
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,
+                                     inner_tolerance,  limit};
   const SmallProblem<T> problem(problems);
   if (problem.is_stopped()) return;
   const int size = int(gs_real(*problem.num_settled)), lane = threadIdx.x;
@@ -81,12 +84,14 @@ GS_KERNEL_FOR(GS_BASIS_THREADS, GS_BASIS_BLOCKS)
 basis_project(long long n, int j, int teams, const S *__restrict__ basis, const T *__restrict__ w,
               const T *__restrict__ u, const typename Wide<T>::type *__restrict__ before, int num_before,
               typename Wide<T>::type *partials, int m, int flexible, double epsilon, typename Wide<T>::type *sums,
-              typename Wide<T>::type *memory, T *coefficients, typename Wide<T>::type *cells, int num_cells,
+              typename Wide<T>::type *memory, long long problem_size, T *coefficients,
+              typename Wide<T>::type *cells, int num_cells,
               double *history, int capacity, int cycle_end, int norm, int residual, int inner_tolerance, int limit) {
   typedef typename Wide<T>::type C;
   GS_SHARED(C, shared, GS_BASIS_SHARED);
-  const SmallProblems<T> problems = {m,       flexible, epsilon,   sums, memory,   coefficients,    cells, num_cells,
-                                     history, capacity, cycle_end, norm, residual, inner_tolerance, limit};
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,
+                                     inner_tolerance,  limit};
   if (blockIdx.x == 0) {
     if (problems.is_idle()) return;
     const SmallProblem<T> problem(problems);
@@ -152,15 +157,17 @@ GS_KERNEL_FOR(GS_BASIS_THREADS, (HELD ? GS_BASIS_BLOCKS : 1))
 basis_orthogonalize(long long n, int j, int teams, S *basis, T *w, const T *__restrict__ u,
                     const typename Wide<T>::type *__restrict__ products, long long between, int num_products,
                     typename Wide<T>::type *partials, int m, int flexible, double epsilon,
-                    typename Wide<T>::type *sums, typename Wide<T>::type *memory, T *coefficients,
+                    typename Wide<T>::type *sums, typename Wide<T>::type *memory, long long problem_size,
+                    T *coefficients,
                     typename Wide<T>::type *cells, int num_cells, double *history, int capacity, int cycle_end,
                     int norm, int residual, int inner_tolerance, int limit) {
   typedef typename Wide<T>::type C;
   enum { COUNT = InFlight<S, T>::COUNT };
   GS_SHARED(C, shared, GS_BASIS_SHARED);
   GS_SHARED(T, negated, 2 * GS_HELD_VECTORS);
-  const SmallProblems<T> problems = {m,       flexible, epsilon,   sums, memory,   coefficients,    cells, num_cells,
-                                     history, capacity, cycle_end, norm, residual, inner_tolerance, limit};
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,
+                                     inner_tolerance,  limit};
   const Team team(teams, j);
   basis += blockIdx.y * n;
   w += blockIdx.y * n;
@@ -185,12 +192,13 @@ basis_orthogonalize(long long n, int j, int teams, S *basis, T *w, const T *__re
 template <class S, class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
 basis_combine(long long n, const S *__restrict__ basis, T *__restrict__ x, int m, int flexible, double epsilon,
-              typename Wide<T>::type *sums, typename Wide<T>::type *memory, T *coefficients,
+              typename Wide<T>::type *sums, typename Wide<T>::type *memory, long long problem_size, T *coefficients,
               typename Wide<T>::type *cells, int num_cells, double *history, int capacity, int cycle_end, int norm,
               int residual, int inner_tolerance, int limit) {
   enum { COUNT = InFlight<T, T>::COUNT };
-  const SmallProblems<T> problems = {m,       flexible, epsilon,   sums, memory,   coefficients,    cells, num_cells,
-                                     history, capacity, cycle_end, norm, residual, inner_tolerance, limit};
+  const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
+                                     cells, num_cells, history, capacity, cycle_end, norm,         residual,
+                                     inner_tolerance,  limit};
   const SmallProblem<T> problem(problems);
   if (problem.is_stopped()) return;
   const int num_vectors = int(gs_real(*problem.num_settled));

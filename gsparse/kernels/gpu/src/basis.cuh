@@ -41,7 +41,8 @@ enum {
 };
 
 // Elements of each vector that a thread has in flight: 16 bytes, where there are registers for them.
-template <class S, class T> struct InFlight { enum { COUNT = 16 / sizeof(S) }; };
+enum { GS_BYTES_IN_FLIGHT = 16 };
+template <class S, class T> struct InFlight { enum { COUNT = GS_BYTES_IN_FLIGHT / sizeof(S) }; };
 template <class S> struct InFlight<S, Complex<double>> { enum { COUNT = 1 }; };
 
 // Which vectors and which elements of a tile a thread works with. `count` teams share a warp; each has `vectors`

@@ -20,11 +20,13 @@ GS_KERNEL scatter_add(long long count, const T *__restrict__ values, const Index
   if (i < count) y[numbers[i]] = gs_add(y[numbers[i]], values[i]);
 }
 
+enum { GS_HALO_THREADS = 256 };
+
 // The same. Each block also writes its partial sum of conj(x[numbers[i]]) * values[i] to `dots`.
 template <class T, class Index>
-GS_KERNEL_OF(256) scatter_add_dots(long long count, const T *__restrict__ values, const Index *__restrict__ numbers,
-                                   T *__restrict__ y, const T *__restrict__ x,
-                                   typename Wide<T>::type *__restrict__ dots) {
+GS_KERNEL_OF(GS_HALO_THREADS)
+scatter_add_dots(long long count, const T *__restrict__ values, const Index *__restrict__ numbers, T *__restrict__ y,
+                 const T *__restrict__ x, typename Wide<T>::type *__restrict__ dots) {
   typedef typename Wide<T>::type C;
   GS_SHARED(C, shared, GS_MAX_WARPS);
   C dot = Scalar<C>::zero();

@@ -1,4 +1,14 @@
-// products.cuh - how the kernels of a product of two sparse matrices go through the products that make up a row of C = A·B.
+// products.cuh - the product of two sparse matrices, C = A·B, row by row (Gustavson 1978): row i of C is the sum of the rows
+// k of B, each times a_ik, over the entries (i, k) of A's row i in the order in which they are stored.
+//
+// Rows that are short or about equally long are merged (sparse_products_merged.cu). Others differ in their numbers of
+// products and of entries. row_classes.cu puts each row into a class, and each class has a kernel:
+//
+//   sorted rows   with up to 64 products: sparse_products_sorted.cu
+//   tables        rows whose entries fit into a table in shared memory: sparse_products_tables.cu
+//   wide rows     rows that no table holds: sparse_products_wide.cu
+//
+// This header says how their kernels go through the products that make up a row of C.
 //
 // A group of lanes has a row of C. The products of the row are numbered one after the other, and the lanes take GROUP of
 // them in each step:

@@ -1,11 +1,10 @@
-// row_classes.cu - the rows of a product of two sparse matrices in classes, each of which has a kernel in
-// sparse_products.cu or sparse_products_wide.cu: how many products make up each row, its class, and lists of the rows of
-// each class.
+// row_classes.cu - the rows of a product of two sparse matrices in classes, each of which has a kernel of its own
+// (products.cuh): how many products make up each row, its class, and lists of the rows of each class.
 #include "tiles.cuh"
 
 // Classes of rows: rows without products, rows whose products are sorted in registers (at most 16, 32 and 64 products),
 // those of three tables, and wide rows. A block leaves the number of rows of each class, and the sum of the rows' sizes.
-enum { GS_ROW_CLASSES = 8, GS_CLASS_COUNTS = GS_ROW_CLASSES + 1, GS_COUNT_THREADS = 128 };
+enum { GS_ROW_CLASSES = 8, GS_FIRST_TABLE = 4, GS_CLASS_COUNTS = GS_ROW_CLASSES + 1, GS_COUNT_THREADS = 128 };
 // The most products that are sorted in registers.
 enum { GS_SORTED = 64 };
 
@@ -82,8 +81,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) classify_rows(long long num_rows, const Index *__r
     const long long size = size_of[i], number = number_of[i], part = (number + 15) / 16;
     int of_row = (number > 0) + (number > 16) + (number > 32);
     if (number > GS_SORTED) {
-      of_row = 4 + (size > LIMIT_4) + (size > LIMIT_5) + (size > LIMIT_6);
-      const int by_products = 4 + (part > LIMIT_4) + (part > LIMIT_5);
+      of_row = GS_FIRST_TABLE + (size > LIMIT_4) + (size > LIMIT_5) + (size > LIMIT_6);
+      const int by_products = GS_FIRST_TABLE + (part > LIMIT_4) + (part > LIMIT_5);
       of_row = by_products > of_row ? by_products : of_row;
     }
     classes[row] = static_cast<unsigned char>(of_row);

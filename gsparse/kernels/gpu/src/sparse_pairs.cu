@@ -17,9 +17,10 @@
 #include "search.cuh"
 #include "tiles.cuh"
 
-// Positions of a thread, for values and columns of up to 12 bytes and of more, and positions of a tile.
+// Positions of a thread, and of a tile: half as many if a value and a column have more than GS_NARROW_BYTES bytes.
+enum { GS_NARROW_BYTES = 12 };
 template <class T, class Index> struct Pair {
-  enum { items = sizeof(T) + sizeof(Index) > 12 ? 4 : 8, tile = items * GS_TILE_THREADS };
+  enum { items = sizeof(T) + sizeof(Index) > GS_NARROW_BYTES ? GS_TILE_ITEMS / 2 : GS_TILE_ITEMS, tile = items * GS_TILE_THREADS };
 };
 
 // Operations on two values, by number (gsparse.kernels.algebra.OPERATIONS). They compare as order.cuh does.
@@ -68,15 +69,11 @@ __device__ __forceinline__ long long gs_merge_path(const Index *a, long long a_l
   return low;
 }
 
-// places[3 * t], and the two elements after it: where tile t begins (Place), and for t = the number of tiles, where the
-// last one ends. A warp each.
+// Where the tile begins whose first position is `position`, or where the last one ends. All lanes of a warp look for it.
 template <class Index>
-GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, long long size, const Index *__restrict__ a_indptr,
-                                          const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
-                                          const Index *__restrict__ b_indices, long long *__restrict__ places) {
-  const long long tile = gs_thread() / GS_WARP, tiles = (size + tile_size - 1) / tile_size;
-  if (tile > tiles) return;
-  const long long position = tile * tile_size < size ? tile * tile_size : size;
+__device__ __forceinline__ Place gs_find_place(long long position, long long num_rows, const Index *__restrict__ a_indptr,
+                                               const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
+                                               const Index *__restrict__ b_indices) {
   const auto begins = [&](long long r) { return static_cast<long long>(a_indptr[r]) + b_indptr[r] + r; };
   const long long row = gs_row_at(num_rows, position, begins), count = position - begins(row);
   Place place = {row, a_indptr[row], b_indptr[row]};
@@ -86,21 +83,38 @@ GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, lon
     place.a += of_a;
     place.b += count - of_a;
   }
+  return place;
+}
+
+// Three elements of `places` for a tile. The first lane of the warp writes them.
+__device__ __forceinline__ void gs_keep_place(Place place, long long *places) {
   if (threadIdx.x % GS_WARP) return;
-  places[3 * tile] = place.row;
-  places[3 * tile + 1] = place.a;
-  places[3 * tile + 2] = place.b;
+  places[0] = place.row;
+  places[1] = place.a;
+  places[2] = place.b;
+}
+
+// places[3 * t], and the two elements after it: where tile t begins (Place), and for t = the number of tiles, where the
+// last one ends. A warp each.
+template <class Index>
+GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, long long size, const Index *__restrict__ a_indptr,
+                                          const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
+                                          const Index *__restrict__ b_indices, long long *__restrict__ places) {
+  const long long tile = gs_thread() / GS_WARP, tiles = (size + tile_size - 1) / tile_size;
+  if (tile > tiles) return;
+  const long long position = tile * tile_size < size ? tile * tile_size : size;
+  gs_keep_place(gs_find_place(position, num_rows, a_indptr, a_indices, b_indptr, b_indices), places + 3 * tile);
 }
 
 // The result of a thread: up to Pair::items entries, and the rows that end among its positions.
 template <class T, class Index, class Out> struct Merged {
   Index columns[Pair<T, Index>::items];
   Out values[Pair<T, Index>::items];
-  unsigned has_entry, ends_row;  // a bit for each position
+  unsigned has_entry, has_both, ends_row;  // a bit for each position
   int first_row;                 // of the thread, less that of the tile
 };
 
-// Merges the positions of this thread. All threads of the block take part; `columns` has room for Pair::tile + 2 columns
+// Merges the positions of this thread. `places` has six elements: where the tile begins and ends. All threads of the block take part; `columns` has room for Pair::tile + 2 columns
 // and `values` for Pair::tile + 1 values. Returns the first row of the tile.
 template <class T, class Index, class Out>
 __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip, long long num_rows, long long size,
@@ -111,7 +125,6 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
   GS_SHARED(short, b_begins, TILE + 2);
   const long long begin = static_cast<long long>(blockIdx.x) * TILE;
   const int count = size - begin < TILE ? int(size - begin) : TILE;
-  places += 3ll * blockIdx.x;
   const Place first = {places[0], places[1], places[2]}, last = {places[3], places[4], places[5]};
   const int num_a = int(last.a - first.a), num_b = int(last.b - first.b), num_ends = int(last.row - first.row);
   // Where the rows of the tile begin, less the tile's first entries: at most what the tile holds, and negative for a row
@@ -146,7 +159,7 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
     if (begins <= position) row = middle;
     else high = middle - 1;
   }
-  merged->has_entry = merged->ends_row = 0;
+  merged->has_entry = merged->has_both = merged->ends_row = 0;
   merged->first_row = row;
   if (position >= count) return first.row;
   int a_next = a_begins[row] < 0 ? 0 : a_begins[row], b_next = b_begins[row] < 0 ? 0 : b_begins[row];
@@ -178,6 +191,7 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
     const T a_value = from_a ? values[a_next] : Scalar<T>::zero();
     const T b_value = has_both || !from_a ? b_values[b_next] : Scalar<T>::zero();
     const Out result = gs_combined(operation, flip, a_value, b_value, static_cast<Out *>(nullptr));
+    if (has_both) merged->has_both |= 1u << i;
     merged->columns[i] = from_a ? a_columns[a_next] : b_columns[b_next];
     merged->values[i] = result;
     if (!is_done && !gs_equal(result, Scalar<Out>::zero())) merged->has_entry |= 1u << i;
@@ -187,23 +201,42 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
   return first.row;
 }
 
+// The lower bits of a count, which hold the number of entries of the result. `both`, what a place adds to the count where
+// both matrices have an entry, is 0 or the next higher bit.
+const long long GS_RESULTS = (1ll << 40) - 1;
+
+// The number of entries of each tile's result. If `finds_places`, `places` are written as find_places does: that saves a
+// launch, which takes longer if the matrices are small.
 template <class T, class Index, class Out>
 GS_KERNEL_FOR(GS_TILE_THREADS, 5) count_pairs(int operation, long long flip, long long num_rows, long long size,
                                           const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
                                           const T *__restrict__ a_data, const Index *__restrict__ b_indptr,
                                           const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                          const long long *__restrict__ places, long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
+                                          long long *__restrict__ places, int finds_places, long long both,
+                                          long long *__restrict__ offsets, unsigned *__restrict__ arrivals,
                                           long long *__restrict__ total) {
   const int TILE = Pair<T, Index>::tile;
   GS_SHARED(Index, columns, TILE + 2);
   GS_SHARED(T, values, TILE + 1);
   GS_SHARED(int, sums, GS_TILE_WARPS);
+  GS_SHARED(long long, of_tile, 6);
+  if (finds_places) {  // a warp finds where the tile begins, another one where it ends
+    const long long begin = static_cast<long long>(blockIdx.x) * TILE, end = begin + TILE < size ? begin + TILE : size;
+    const int warp = threadIdx.x / GS_WARP;
+    if (warp < 2) {
+      const Place place = gs_find_place(warp ? end : begin, num_rows, a_indptr, a_indices, b_indptr, b_indices);
+      gs_keep_place(place, of_tile + 3 * warp);
+      if (warp == 0 || end == size) gs_keep_place(place, places + 3 * (blockIdx.x + static_cast<long long>(warp)));
+    }
+    __syncthreads();
+  }
   Merged<T, Index, Out> merged;
   gs_merge_tile(operation, flip, num_rows, size, Rows<T, Index>{a_indptr, a_indices, a_data},
-                Rows<T, Index>{b_indptr, b_indices, b_data}, places, columns, values, &merged);
-  int all;
-  gs_scan<Sum>(gs_num_bits(merged.has_entry), sums, &all);
-  gs_leave_count(all, Tally{offsets, arrivals, total});
+                Rows<T, Index>{b_indptr, b_indices, b_data}, finds_places ? of_tile : places + 3ll * blockIdx.x, columns,
+                values, &merged);
+  int all;  // the number of entries of the result in the lower half, and the number of places that both have above
+  gs_scan<Sum>(gs_num_bits(merged.has_entry) | gs_num_bits(merged.has_both) << 16, sums, &all);
+  gs_leave_count((all & 0xffff) + (all >> 16) * both, Tally{offsets, arrivals, total});
 }
 
 // Columns and values of the result go through shared memory, so that neighbouring threads write neighbouring entries.
@@ -221,10 +254,10 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, l
   Merged<T, Index, Out> merged;
   const long long first_row =
       gs_merge_tile(operation, flip, num_rows, size, Rows<T, Index>{a_indptr, a_indices, a_data},
-                    Rows<T, Index>{b_indptr, b_indices, b_data}, places, columns, values, &merged);
+                    Rows<T, Index>{b_indptr, b_indices, b_data}, places + 3ll * blockIdx.x, columns, values, &merged);
   int all;
   int place = gs_scan<Sum>(gs_num_bits(merged.has_entry), sums, &all);  // (waits until `columns` and `values` were read)
-  const long long first = offsets[blockIdx.x];
+  const long long first = offsets[blockIdx.x] & GS_RESULTS;
   long long row = first_row + merged.first_row;
   Out *const results = reinterpret_cast<Out *>(values);
 #pragma unroll

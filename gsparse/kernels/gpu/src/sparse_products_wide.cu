@@ -14,9 +14,9 @@
 
 // Words of a window of columns, a bit for each column.
 enum { GS_BIT_WORDS = 1024, GS_WINDOW_COLUMNS = 32 * GS_BIT_WORDS };
-// Groups of lanes that share the values of a window, and the window's entries of C.
-enum { GS_WIDE_LANES = 32, GS_WIDE_THREADS = 256, GS_WIDE_GROUPS = GS_WIDE_THREADS / GS_WIDE_LANES };
-template <class T> struct Window { enum { entries = sizeof(T) > 8 ? 256 : 512 }; };
+// Groups of lanes that share the values of a window, and the window's entries of C: half as many if they have 16 bytes.
+enum { GS_WINDOW_ENTRIES = 512, GS_WIDE_LANES = 32, GS_WIDE_THREADS = 256, GS_WIDE_GROUPS = GS_WIDE_THREADS / GS_WIDE_LANES };
+template <class T> struct Window { enum { entries = sizeof(T) > 8 ? GS_WINDOW_ENTRIES / 2 : GS_WINDOW_ENTRIES }; };
 
 // ---------------------------------------------------------------------------- columns
 

@@ -271,10 +271,12 @@ GS_KERNEL sum_runs(long long num_runs, long long nnz, const Index *__restrict__ 
 }
 
 // The sum of the entries on diagonal `offset` in each row: a group of lanes a row, which looks at all of its entries.
+enum { GS_DIAGONAL_LANES = 8 };
+
 template <class T, class Index>
 GS_KERNEL diagonal_entries(long long size, long long first_row, long long offset, const Index *__restrict__ indptr,
                            const Index *__restrict__ indices, const T *__restrict__ data, T *__restrict__ diagonal) {
-  const int width = 8;
+  const int width = GS_DIAGONAL_LANES;
   const long long i = gs_thread() / width, row = first_row + i;
   T sum = Scalar<T>::zero();
   if (i < size) {

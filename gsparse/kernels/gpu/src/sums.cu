@@ -7,7 +7,7 @@
 #include "sums.cuh"
 
 template <class C>
-GS_KERNEL_OF(256) sum_partials(long long count, const C *__restrict__ partials, C *__restrict__ sums) {
+GS_KERNEL_OF(GS_PASS_THREADS) sum_partials(long long count, const C *__restrict__ partials, C *__restrict__ sums) {
   GS_SHARED(C, shared, GS_MAX_WARPS);
   partials += blockIdx.y * count;
   sums += blockIdx.y * gridDim.x;

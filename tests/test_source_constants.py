@@ -104,8 +104,8 @@ def test_no_constant_of_a_kernel_is_written_again_in_its_launch_code(path: Path)
 def test_numbers_that_both_backends_share_are_those_of_the_kernels() -> None:
     for name, number in algebra.OPERATIONS.items():
         assert constant("sparse_pairs.cu", f"GS_{OPERATORS.get(name, name.upper())}") == number
-    for name, number in {**algebra.TERMS, **algebra.EXTREMES}.items():
-        assert constant("reductions.cu", f"GS_{name.upper()}") == number
+    for name, number in {**algebra.TERMS, **algebra.EXTREMES, **algebra.TESTS}.items():
+        assert constant("reductions.cu", f"GS_{name.upper().replace(' ', '_')}") == number
     for name in ("UNDECIDED", "OUTSIDE", "ISOLATED"):
         assert constant("independent_set.cu", f"GS_{name}") == getattr(aggregation, name)
     assert constant("port.cuh", "GS_MAX_THREADS") == max(THREADS_PER_BLOCK)

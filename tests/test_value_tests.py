@@ -18,7 +18,7 @@ DTYPES = [*COMPUTE_DTYPES, np.dtype(bool)]
 # What each test says of a value, written in plain Python.
 EXPECTED = {
     "zero": lambda value: value == 0,
-    "nonzero": lambda value: value != 0,
+    "not zero": lambda value: value != 0,
     "not finite": lambda value: not np.isfinite(value),
     "not positive": lambda value: not value.real > 0,
 }
@@ -61,7 +61,7 @@ def test_the_first_of_many_values_is_found(device: Device, size: int, rng: np.ra
         check(device, values, test)
     mask = np.zeros(size, bool)
     mask[-1] = True
-    check(device, mask, "nonzero")
+    check(device, mask, "not zero")
     check(device, ~mask, "zero")
 
 

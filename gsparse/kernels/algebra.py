@@ -47,7 +47,7 @@ TERMS = {name: number for number, name in enumerate(("value", "absolute", "squar
 EXTREMES = {name: number for number, name in enumerate(("maximum", "minimum", "fmax", "fmin"))}
 # Tests of a value, with the bits that kernels know them by. "not positive" looks at the real part; NaN does not pass
 # "zero" and passes the last two.
-TESTS = {name: 1 << bit for bit, name in enumerate(("zero", "nonzero", "not finite", "not positive"))}
+TESTS = {name: 1 << bit for bit, name in enumerate(("zero", "not zero", "not finite", "not positive"))}
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,8 +141,8 @@ def first_extreme(device: Device, csr: Csr, extreme: str, explicit: bool, dtype:
 def _first_missing(device: Device, csr: Csr) -> int:
     """Return the first place without an entry. Synchronizes."""
     xp, first_where = device.xp, kernels_of(device).first_where
-    row = first_where(device, csr.indptr[1:] - csr.indptr[:-1] < csr.num_cols, "nonzero") or 0  # synchronizes
+    row = first_where(device, csr.indptr[1:] - csr.indptr[:-1] < csr.num_cols, "not zero") or 0  # synchronizes
     begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])  # synchronizes
     differs = csr.indices[begin:end] != xp.arange(end - begin)
-    column = first_where(device, differs, "nonzero")  # synchronizes
+    column = first_where(device, differs, "not zero")  # synchronizes
     return row * csr.num_cols + (end - begin if column is None else column)

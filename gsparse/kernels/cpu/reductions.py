@@ -32,7 +32,7 @@ __all__ = [
 # The tests of `gsparse.kernels.algebra.TESTS`.
 _TESTS: dict[str, Callable[[Array], Array]] = {
     "zero": lambda values: values == 0,
-    "nonzero": lambda values: values != 0,
+    "not zero": lambda values: values != 0,
     "not finite": lambda values: ~np.isfinite(values),
     "not positive": lambda values: ~(values.real > 0),
 }

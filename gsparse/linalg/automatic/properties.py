@@ -91,10 +91,10 @@ def examine(matrix: SquareMatrix) -> MatrixProperties:
     others = sums - magnitude
     is_dominant = magnitude >= others - _ROUNDING * eps * sums
     count_where = partial(kernels_of(matrix.device).count_where, matrix.device)  # synchronizes
-    dominant = count_where(is_dominant, "nonzero")
-    strong = count_where(others <= _STRONG * magnitude, "nonzero")
-    zero_sums = count_where(xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums, "nonzero")
-    negative = count_where((csr.data.real < 0) | (csr.data == 0), "nonzero")
+    dominant = count_where(is_dominant, "not zero")
+    strong = count_where(others <= _STRONG * magnitude, "not zero")
+    zero_sums = count_where(xp.abs(_row_totals(matrix)) <= _ROUNDING * eps * sums, "not zero")
+    negative = count_where((csr.data.real < 0) | (csr.data == 0), "not zero")
     positive = size - count_where(diagonal, "not positive")
     zero, empty = count_where(diagonal, "zero"), count_where(sums, "zero")
     is_positive, off_diagonal = positive == size and not bool(zero), csr.nnz - (size - zero)
@@ -130,7 +130,7 @@ def _has_blocks(matrix: SquareMatrix, size: int) -> bool:
         return False
     lengths = xp.diff(csr.indptr).reshape(-1, size)
     first_where = partial(kernels_of(matrix.device).first_where, matrix.device)
-    if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "nonzero") is not None:  # synchronizes
+    if first_where((lengths != lengths[:, :1]) | (lengths % size != 0), "not zero") is not None:  # synchronizes
         return False
     # The place of the entry with the same number in the first row of the group.
     first_rows = matrix.rows // size * size

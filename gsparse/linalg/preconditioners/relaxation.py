@@ -137,7 +137,7 @@ class Relaxation(Smoother):
         """
         if not inverse_diagonal.size:
             return Relaxation(omegas, inverse_diagonal, name)
-        if kernels_of(device).first_where(device, inverse_diagonal != inverse_diagonal[0], "nonzero") is not None:
+        if kernels_of(device).first_where(device, inverse_diagonal != inverse_diagonal[0], "not zero") is not None:
             return Relaxation(omegas, inverse_diagonal, name)
         factor = complex(inverse_diagonal[0])  # synchronizes
         if factor.imag:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import inspect
 import json
 import re
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -764,6 +766,24 @@ def test_a_call_that_cannot_be_captured_is_timed_eagerly_with_a_note(monkeypatch
     sampler = GpuClock(FakeCupy()).kernel_sampler(lambda: Event.work(1e-5))
     assert sampler.sample() == pytest.approx(1e-5)
     assert "10 eager calls, not captured (RuntimeError: planted" in sampler.note
+
+
+def test_a_sampler_keeps_what_its_graph_reads() -> None:
+    """A captured launch holds addresses alone, and the caller may drop the matrix."""
+
+    class Matrix:
+        def multiply(self) -> None:
+            Event.work(1e-5)
+
+    matrix = Matrix()
+    alive = weakref.ref(matrix)
+    sampler = GpuClock(FakeCupy()).kernel_sampler(matrix.multiply)
+    del matrix
+    gc.collect()
+    assert alive() is not None
+    del sampler
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_launch_that_fails_during_capture_ends_the_capture() -> None:

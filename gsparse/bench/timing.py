@@ -192,11 +192,12 @@ class GpuClock:
         return self._streams[self._used - 1]
 
     def _graph_sample(self, stream: Any, launch: Callable[[], Any]) -> Callable[[], float]:
-        outputs: list[Any] = []  # The arrays that the captured calls returned must live as long as the graph.
+        # The arrays that the captured calls read and returned must live as long as the graph.
+        kept: list[Any] = [launch]
         with on_stream(self.cupy, stream):
             stream.begin_capture()
             try:
-                outputs.extend(launch() for _ in range(PRODUCTS_PER_GRAPH))
+                kept.extend(launch() for _ in range(PRODUCTS_PER_GRAPH))
             except Exception:
                 self._abandon(stream)
                 raise
@@ -204,7 +205,7 @@ class GpuClock:
 
         def replay() -> list[Any]:
             graph.launch(stream)
-            return outputs
+            return kept
 
         sample = self._event_sample(stream, replay)
         sample()

@@ -26,9 +26,9 @@ __all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
 
 # Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
 _OMEGA = 4 / 3
-# Generations of roots in the order of the nodes, each of which costs three launches on a GPU. A mesh of n³ points has
-# about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities by a hash, with
-# which all are decided after about ten generations.
+# Generations of roots in the order of the nodes, in each of which all blocks of a GPU wait for each other twice. A mesh
+# of n³ points has about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities
+# by a hash, with which all are decided after about ten generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
 # If more than this part of all nodes is not next to a root, more aggregates are made of these nodes. The roots of such

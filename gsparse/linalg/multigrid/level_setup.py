@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class LevelMatrix(SquareMatrix):
         xp, is_zero = self.device.xp, self.diagonal == 0
         return xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, self.diagonal)).astype(self.dtype, copy=False)
 
+    def forget_diagonal(self) -> None:
+        """Free the diagonal and its reciprocals. They are computed again when they are next needed."""
+        for name in ("diagonal", "reciprocals"):
+            self.__dict__.pop(name, None)
+
     def row_sums(self) -> Array:
         sums = super().row_sums()
         return self.device.xp.where(sums == 0, 1, sums).astype(sums.dtype, copy=False)
@@ -108,16 +113,16 @@ class LevelSetup:
         """Return the levels, and the inverse of the coarsest matrix, or None if no device can hold it. Synchronizes."""
         self.phases = Phases(finest.device)
         matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
-        candidates, levels = (self.candidates, self.left_candidates), list[Level]()
-        coarsenings = list[Coarsening]()
+        candidates: Callable[[], tuple[Array, Array]]
+        levels, coarsenings = list[Level](), list[Coarsening]()
         while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
             coarsenings.append(coarsening)
             smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
-            if not levels:
-                candidates = self.phases.run("candidates", self._improve, matrix, smoothers[0])
             radius = self.phases.run("eigenvalue", self._spectral_radius, matrix)
-            transfers = coarsening.fill(matrix.csr, *candidates, radius, self.phases)
-            candidates = transfers.candidates, transfers.left_candidates
+            if not levels:
+                candidates = partial(self._improve, matrix, smoothers[0])
+            transfers = coarsening.fill(matrix.csr, candidates, radius, self.phases)
+            candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
             levels.append(self._level(matrix, not levels, transfers, smoothers))
             matrix = LevelMatrix(finest.device, transfers.coarse, self._operator_of(matrix, transfers.coarse))
         self.coarsenings, self.coarse_nnz = coarsenings, matrix.csr.nnz
@@ -154,13 +159,17 @@ class LevelSetup:
         diagonal is much larger than all other entries.
         """
         smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
-        right = _smoothed(matrix, smoothers, self.candidates, adjoint=False)
-        is_one_sided = self.symmetry != "nonsymmetric"
-        return right, right if is_one_sided else _smoothed(matrix, smoothers, self.left_candidates, adjoint=True)
+        right = left = _smoothed(matrix, smoothers, self.candidates, adjoint=False)
+        if self.symmetry == "nonsymmetric":
+            left = _smoothed(matrix, smoothers, self.left_candidates, adjoint=True)
+        matrix.forget_diagonal()
+        return right, left
 
     def _spectral_radius(self, matrix: LevelMatrix) -> float:
         """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
-        if self._is_hermitian and (estimated_eigenvalue in matrix.shared or has_positive_diagonal(matrix)):
+        if self._is_hermitian and estimated_eigenvalue in matrix.shared:
+            return float(matrix.shared[estimated_eigenvalue])
+        if self._is_hermitian and has_positive_diagonal(matrix):
             return estimated_eigenvalue(matrix, matrix.reciprocals)
         return spectral_radius(matrix, matrix.reciprocals)
 

@@ -34,6 +34,7 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.options import MatrixOptions
+from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
 
 __all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
 
@@ -41,9 +42,10 @@ __all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
 MAX_INVERTED = 3000
 # A level that has more than this part of the rows of the finer one is not worth its time.
 _STALLED = 0.8
-# Products that the plan of a level's matrix, and of a transfer, may expect: those of one solve. Only large matrices are
-# worth an examination then, and no transfer.
-_LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = 100, 20
+# Products that the plan of a coarse level's matrix, and of a transfer, may expect: about as many as one solve makes.
+# They are too few for an analysis of values and columns, which took about 10 ms of the set-up of 7-point 200³ on an
+# H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
+_LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
 
 # ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
 MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]

@@ -146,7 +146,7 @@ class AggregationKernels(Protocol):
             Nodes without neighbours become `ISOLATED`.
         hashed : bool
             Whether priorities are a hash of the numbers of the nodes. Otherwise they are the numbers themselves, which
-            arrange aggregates as regularly as the nodes of a mesh, but take more launches.
+            arrange aggregates as regularly as the nodes of a mesh, but make more generations.
         most_generations : int
             A root is one generation after the last node of higher priority at distance one or two; these are as old
             as their roots. Nodes that would be roots of later generations than this stay undecided.

@@ -76,8 +76,11 @@ class AlgebraKernels(Protocol):
         """
         ...
 
-    def spgemm_known(self, device: Device, a: Csr, b: Csr) -> KnownProduct:
-        """Return the matrix product with an entry wherever a product contributes, zeros included. Synchronizes."""
+    def spgemm_known(self, device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
+        """Return the matrix product with an entry wherever a product contributes, zeros included. Synchronizes.
+
+        With `compact`, `order` keeps no array: the product for other values takes longer, and less memory.
+        """
         ...
 
     def spgemm_values(self, device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:

@@ -187,9 +187,11 @@ class CsrProduct:
         Where the arrays live, active.
     a, b : Csr
         Of shapes (M, K) and (K, N); B in canonical form.
+    compact : bool, optional
+        Keep no more than the structure of the result. `update` then takes longer.
     """
 
-    def __init__(self, device: Device, a: Csr, b: Csr) -> None:
+    def __init__(self, device: Device, a: Csr, b: Csr, *, compact: bool = False) -> None:
         self._device = device
         self._dtype = np.result_type(a.dtype, b.dtype)
         self._structure = (a.shape, a.nnz, b.shape, b.nnz)
@@ -197,7 +199,7 @@ class CsrProduct:
         is_sorted = b.is_canonical or not kernels_of(device).survey(device, b.indptr, b.indices, False).num_unsorted
         if not is_sorted:
             raise StructureError("the second matrix must have sorted rows without duplicates: call sum_duplicates()")
-        self._known = kernels_of(device).spgemm_known(device, a, b)
+        self._known = kernels_of(device).spgemm_known(device, a, b, compact=compact)
 
     @property
     def nbytes(self) -> int:

@@ -14,11 +14,13 @@ from gsparse.device.select import get_device
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import ISOLATED, MOST_REACHED, OUTSIDE, UNDECIDED
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.gpu.aggregation import _COUNTERS
 from gsparse.linalg.multigrid.coarsening import aggregate_nodes
 from tests.linalg.problems import laplacian
 from tests.support import DTYPES, INDEX_DTYPES, STRUCTURES, random_values
 
 ALL = 2**31 - 2
+_TEAM_SIZE = 3  # GS_TEAM_SIZE, independent_set.cu
 
 
 def symmetric(S: Any) -> sp.csr_array:
@@ -108,19 +110,44 @@ def test_roots_are_those_of_the_greedy_method_on_every_device(device: Device, gr
 
 
 @pytest.mark.parametrize("width", ["short rows", "long rows"])
-def test_launches_of_one_generation_each_choose_the_same_roots(
-    device: Device, width: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("blocks", ["one block at a time", "two blocks at the same time"])
+def test_blocks_that_wait_for_each_other_choose_the_same_roots(
+    device: Device, width: str, blocks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gsparse.kernels.gpu.aggregation._SMALL", 0)
+    is_emulated, counters = device.name.startswith("emulated"), []
+    if is_emulated and blocks.startswith("two"):
+        # The emulator runs two blocks of a grid of 32 at the same time. The first of them waits for the other one.
+        monkeypatch.setattr(device, "multiprocessors", 16)
+        monkeypatch.setattr("gsparse.kernels.gpu.aggregation._PATIENCE", 1 << 25)
+        download = device.download
+        monkeypatch.setattr(device, "download", lambda array: counters.append(download(array)) or counters[-1])
     S = laplacian(17) if width == "short rows" else sp.csr_array(abs(laplacian(16) @ laplacian(16) @ laplacian(16)))
-    for hashed, most in ((False, ALL), (False, 19), (True, ALL)):
-        labels = device.upload(np.full(S.shape[0], UNDECIDED, np.int32))
+    for hashed, most, fewest in ((False, ALL, 0), (False, 19, 0), (True, ALL, 0), (True, ALL, 4)):
+        labels = np.full(S.shape[0], UNDECIDED, np.int32)
+        on_device = device.upload(labels)
         with device.active():
             kernels_of(device).independent_set(
-                device, upload(device, S), labels, hashed=hashed, most_generations=most, fewest=0
+                device, upload(device, S), on_device, hashed=hashed, most_generations=most, fewest=fewest
             )
-        expected = greedy(S, np.full(S.shape[0], UNDECIDED), hashed, most, 0)
-        np.testing.assert_array_equal(device.download(labels), expected)
+        expected = greedy(S, labels, hashed, most, fewest)
+        np.testing.assert_array_equal(device.download(on_device), expected)
+    sizes = [int(array[_TEAM_SIZE]) for array in counters if array.size == _COUNTERS]
+    assert all(size == 2 for size in sizes)
+    assert len(sizes) == 4 * (is_emulated and blocks.startswith("two"))
+
+
+def test_a_generation_with_more_nodes_than_a_block_collects_is_complete(device: Device) -> None:
+    # Each root of 40 stars decides all of the nodes of its star in the first generation.
+    S = sp.csr_array(sp.block_diag([star(61)] * 40))
+    labels = np.full(S.shape[0], UNDECIDED, np.int32)
+    for hashed in (False, True):
+        on_device = device.upload(labels)
+        with device.active():
+            kernels_of(device).independent_set(
+                device, upload(device, S), on_device, hashed=hashed, most_generations=ALL, fewest=0
+            )
+        np.testing.assert_array_equal(device.download(on_device), greedy(S, labels, hashed, ALL, 0))
 
 
 def test_nodes_with_labels_are_left_out_of_the_graph(device: Device) -> None:

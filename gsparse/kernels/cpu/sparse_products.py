@@ -42,7 +42,7 @@ def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     return drop_zeros(device, c) if has_zeros else c
 
 
-def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
+def spgemm_known(device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
     """Make the product. The structure of the result is all that has to be known."""
     return KnownProduct(_product(a, b)[0])
 

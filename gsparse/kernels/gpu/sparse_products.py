@@ -7,6 +7,7 @@ each row are counted first, then filled in.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -66,10 +67,10 @@ def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     return c if is_clean else drop_zeros(device, c)
 
 
-def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
-    """Keep the slots of the products where rows are merged. Synchronizes."""
+def spgemm_known(device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
+    """Keep the slots of the products where rows are merged, unless `compact`. Synchronizes."""
     c, slots, _ = _product(device, a, b, True)
-    return KnownProduct(c, slots)
+    return KnownProduct(c, replace(slots, places=None) if compact and slots is not None else slots)
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:

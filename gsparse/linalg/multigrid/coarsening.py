@@ -9,6 +9,7 @@ What depends on the structure is found once. `fill` can be called again for othe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,9 +27,9 @@ __all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
 
 # Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
 _OMEGA = 4 / 3
-# Generations of roots in the order of the nodes, each of which costs three launches on a GPU. A mesh of n³ points has
-# about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities by a hash, with
-# which all are decided after about ten generations.
+# Generations of roots in the order of the nodes, in each of which all blocks of a GPU wait for each other twice. A mesh
+# of n³ points has about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities
+# by a hash, with which all are decided after about ten generations.
 _MOST_GENERATIONS = 2048
 _ALL_GENERATIONS = 2**31 - 2
 # If more than this part of all nodes is not next to a root, more aggregates are made of these nodes. The roots of such
@@ -137,16 +138,18 @@ class Coarsening:
         graph = graph.with_data(device.xp.abs(graph.data))
         return combine(device, "maximum", graph, kernels_of(device).csr_transpose(device, graph))
 
-    def fill(self, csr: Csr, candidates: Array, left_candidates: Array, radius: float, phases: Phases) -> Transfers:
+    def fill(self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases) -> Transfers:
         """Compute the transfers and the coarser matrix for the values of a matrix of this structure. Synchronizes.
+
+        Everything is made when it is needed, and freed when nothing needs it any more: memory is scarcest during the
+        products.
 
         Parameters
         ----------
         csr : Csr
-        candidates : array, shape (num_rows, k)
-            Near-nullspace candidates.
-        left_candidates : array, shape (num_rows, k)
-            Those of the adjoint, for a nonsymmetric matrix.
+        candidates : callable
+            Returns the near-nullspace candidates of the matrix and of its adjoint, of shape (num_rows, k). The latter
+            only matter for a nonsymmetric matrix.
         radius : float
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases
@@ -154,21 +157,26 @@ class Coarsening:
         device, kernels = self._device, kernels_of(self._device)
         if self._groups is None:
             self._groups = self._group_nodes()
-        found = self._found or phases.run("strength", self._examine, csr)
-        right, coarse = phases.run("candidates", self._orthonormalize, candidates)
-        P = phases.run("prolongation", self._smooth, 0, csr, found, right, radius)
+        of_right, of_left = phases.run("candidates", candidates)
+        if self._symmetry != "nonsymmetric":
+            del of_left
+        tentative, coarse = phases.run("candidates", self._orthonormalize, of_right)
+        del of_right
+        found, self._found = self._found or phases.run("strength", self._examine, csr), None
+        P = phases.run("prolongation", self._smooth, 0, csr, found, tentative, radius)
+        del found, tentative
+        AP = phases.run("products", self._multiply, 0, csr, P)
         if self._symmetry == "nonsymmetric":
-            left, left_coarse = phases.run("candidates", self._orthonormalize, left_candidates)
-            R = phases.run("prolongation", self._smooth_left, csr, left, radius)
+            tentative, left_coarse = phases.run("candidates", self._orthonormalize, of_left)
+            R = phases.run("prolongation", self._smooth_left, csr, tentative, radius)
+            del of_left, tentative
         else:
             left_coarse = coarse
             R = phases.run("transpose", kernels.csr_transpose, device, P)
             R = R.with_data(device.xp.conj(R.data)) if self._symmetry == "hermitian" and R.dtype.kind == "c" else R
         R = replace(R, is_canonical=True)
-        AP = phases.run("products", self._multiply, 0, csr, P)
         A_coarse = phases.run("products", self._multiply, 1, R, AP)
         A_coarse = self._without_empty_rows(A_coarse, coarse)
-        self._found = None
         return Transfers(P, R, A_coarse, coarse, left_coarse)
 
     def _group_nodes(self) -> tuple[Array, Array]:
@@ -222,7 +230,7 @@ class Coarsening:
     def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:
         """Return a product; only its structure is kept."""
         if len(self._products) == number:
-            self._products.append(CsrProduct(self._device, a, b))
+            self._products.append(CsrProduct(self._device, a, b, compact=True))
             result = self._products[number].result
         else:
             result = self._products[number].update(a, b)

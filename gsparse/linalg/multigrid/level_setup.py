@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.options import MatrixOptions
+from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
 
 __all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
 
@@ -41,9 +42,10 @@ __all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
 MAX_INVERTED = 3000
 # A level that has more than this part of the rows of the finer one is not worth its time.
 _STALLED = 0.8
-# Products that the plan of a level's matrix, and of a transfer, may expect: those of one solve. Only large matrices are
-# worth an examination then, and no transfer.
-_LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = 100, 20
+# Products that the plan of a coarse level's matrix, and of a transfer, may expect: about as many as one solve makes.
+# They are too few for an analysis of values and columns, which took about 10 ms of the set-up of 7-point 200³ on an
+# H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
+_LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
 
 # ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
 MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
@@ -65,6 +67,11 @@ class LevelMatrix(SquareMatrix):
         """The reciprocals of the diagonal, and 0 where it is 0."""
         xp, is_zero = self.device.xp, self.diagonal == 0
         return xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, self.diagonal)).astype(self.dtype, copy=False)
+
+    def forget_diagonal(self) -> None:
+        """Free the diagonal and its reciprocals. They are computed again when they are next needed."""
+        for name in ("diagonal", "reciprocals"):
+            self.__dict__.pop(name, None)
 
     def row_sums(self) -> Array:
         sums = super().row_sums()
@@ -107,16 +114,16 @@ class LevelSetup:
         """Return the levels, and the inverse of the coarsest matrix, or None if no device can hold it. Synchronizes."""
         self.phases = Phases(finest.device)
         matrix = LevelMatrix(finest.device, finest.csr, finest.operator)
-        candidates, levels = (self.candidates, self.left_candidates), list[Level]()
-        coarsenings = list[Coarsening]()
+        candidates: Callable[[], tuple[Array, Array]]
+        levels, coarsenings = list[Level](), list[Coarsening]()
         while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
             coarsenings.append(coarsening)
             smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
-            if not levels:
-                candidates = self.phases.run("candidates", self._improve, matrix, smoothers[0])
             radius = self.phases.run("eigenvalue", self._spectral_radius, matrix)
-            transfers = coarsening.fill(matrix.csr, *candidates, radius, self.phases)
-            candidates = transfers.candidates, transfers.left_candidates
+            if not levels:
+                candidates = partial(self._improve, matrix, smoothers[0])
+            transfers = coarsening.fill(matrix.csr, candidates, radius, self.phases)
+            candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
             levels.append(self._level(matrix, not levels, transfers, smoothers))
             matrix = LevelMatrix(finest.device, transfers.coarse, self._operator_of(matrix, transfers.coarse))
         self.coarsenings, self.coarse_nnz = coarsenings, matrix.csr.nnz
@@ -153,13 +160,17 @@ class LevelSetup:
         diagonal is much larger than all other entries.
         """
         smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
-        right = _smoothed(matrix, smoothers, self.candidates, adjoint=False)
-        is_one_sided = self.symmetry != "nonsymmetric"
-        return right, right if is_one_sided else _smoothed(matrix, smoothers, self.left_candidates, adjoint=True)
+        right = left = _smoothed(matrix, smoothers, self.candidates, adjoint=False)
+        if self.symmetry == "nonsymmetric":
+            left = _smoothed(matrix, smoothers, self.left_candidates, adjoint=True)
+        matrix.forget_diagonal()
+        return right, left
 
     def _spectral_radius(self, matrix: LevelMatrix) -> float:
         """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
-        if self._is_hermitian and (estimated_eigenvalue in matrix.shared or matrix.has_positive_diagonal()):
+        if self._is_hermitian and estimated_eigenvalue in matrix.shared:
+            return float(matrix.shared[estimated_eigenvalue])
+        if self._is_hermitian and matrix.has_positive_diagonal():
             return estimated_eigenvalue(matrix, matrix.reciprocals)
         return spectral_radius(matrix, matrix.reciprocals)
 

@@ -70,10 +70,10 @@ def rigid_body_modes(coordinates: Any) -> npt.NDArray[np.float64]:
 
 
 def default_candidates(device: Device, size: int, block_size: int, dtype: np.dtype[Any]) -> Array:
-    """Return a constant for each unknown of a node."""
+    """Return a constant for each unknown of a node. All rows of a single candidate are the same element in memory."""
     xp = device.xp
     if block_size == 1:
-        return xp.ones((size, 1), dtype)
+        return xp.broadcast_to(xp.ones((1, 1), dtype), (size, 1))
     return xp.ascontiguousarray(xp.tile(xp.eye(block_size, dtype=dtype), (size // block_size, 1)))
 
 

@@ -4,44 +4,53 @@
 //
 // next[j] is the undecided node that comes first among j and its neighbours. A node is a root once it is the next one of
 // itself and of all of its neighbours, because then all nodes before it within distance two are decided; missing[i] counts
-// how many of these still have another next one. Each generation of roots takes three launches, and each of them only
-// looks at what the launch before has listed:
+// how many of these still have another next one. One launch makes all generations of roots. Each generation has two
+// phases, each of which only looks at what the phase before has listed:
 //
-//   label_neighbours   roots    ->  their neighbours get the label of the root and are listed as `touched`
-//   reach_out          touched  ->  undecided neighbours of these become OUTSIDE
-//   find_next          decided  ->  where such a node was the next one of j, find the one after it, and list new roots
+//   decide_nodes   roots    ->  their neighbours get the label of the root, undecided nodes at distance two OUTSIDE
+//   find_next      decided  ->  where such a node was the next one of j, find the one after it, and list new roots
 //
-//     nodes in a line      0 1 2 3 4 5 6 7             generation 1: root 0, touched 1, outside 2; new root 3
-//                          R t o R t o R t             generation 2: root 3, ...
+//     nodes in a line      0 1 2 3 4 5 6 7             generation 1: root 0 decides 1 and 2; new root 3
+//                          R n o R n o R n             generation 2: root 3, ...
 //
-// Each node is decided once, and is listed once in each list, so all launches together look at each entry of the graph a
-// few times. A group of lanes has an item of a list. The order of the items in a list varies, but no result depends on
-// it. Only integers are atomic. Values that other threads change during a launch are read with gs_fresh.
+// Each node is decided once, and is listed once in each list, so all phases together look at each entry of the graph a
+// few times. Generations are many and small: what takes time is to wait for memory, one read after the other. So the
+// items of a list are spread over all blocks, and a block collects what it lists in shared memory. The order of the items
+// in a list varies, but no result depends on it. Only integers are atomic. Values that other threads change during a
+// launch are read with gs_fresh.
+//
+// Between phases, blocks wait for each other. That must not depend on all blocks of the grid running at the same time. So
+// the blocks that run when the kernel begins form a team, and the others leave:
+//
+//     joined      1 2 3 ... 263 264 | closed          the first block waits for the others, but not for long
+//     team size                     | 264             a block that comes later sees that it is too late
+//
 // Source: N. Bell, S. Dalton and L. N. Olson, "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM J.
 // Sci. Comput. 34(4), 2012 (independent sets of distance two); G. E. Blelloch, J. T. Fineman and J. Shun, "Greedy
 // sequential maximal independent set and matching are parallel on average", SPAA 2012 (dependences of the greedy method).
 #include "search.cuh"
 #include "weights.cuh"
 
-// Threads of a block, and of the block that makes all generations of a small graph.
-enum { GS_SET_THREADS = 256, GS_SMALL_THREADS = 512 };
+// Threads of a block, and of a block that makes generations.
+enum { GS_SET_THREADS = 256, GS_GENERATION_THREADS = 512 };
 // Entries of a row that a thread reads at once, and the length from which on it searches for the first of them.
 enum { GS_AT_ONCE = 4, GS_SEARCHED = 16 };
+// Roots whose neighbours a block lists together (a power of two), and values that it collects before it lists them.
+enum { GS_BATCH = 32, GS_STAGED = 1024 };
 // Labels (gsparse.kernels.aggregation), and elements of `next` without a node: nothing is left, and not in the graph.
 enum { GS_UNDECIDED = -1, GS_OUTSIDE = -2, GS_ISOLATED = -3, GS_NONE = -1, GS_IGNORED = -2 };
-// Counters: generations that are done, lengths of the lists, how far they were used up by earlier generations, and at
-// the end the numbers of nodes with two of the labels.
-enum {
-  GS_GENERATION, GS_ROOTS, GS_TOUCHED, GS_TOUCHED_DONE, GS_DECIDED, GS_DECIDED_DONE, GS_ARRIVALS,
-  GS_NUM_UNDECIDED, GS_NUM_OUTSIDE, GS_COUNTERS
-};
+// Counters: lengths of the lists; blocks that have joined the team, its size, and arrivals at its barriers; and at the
+// end the numbers of nodes with two of the labels.
+enum { GS_ROOTS, GS_DECIDED, GS_JOINED, GS_TEAM_SIZE, GS_ARRIVALS, GS_NUM_UNDECIDED, GS_NUM_OUTSIDE, GS_COUNTERS };
+// Is added to GS_JOINED when the team is complete.
+#define GS_CLOSED 0x80000000u
 
 // The graph, and the state of its nodes. Each list has room for all nodes.
 template <class Index> struct Nodes {
   long long num_nodes;
   const Index *indptr, *indices;
-  int *labels, *next, *missing, *roots, *touched, *decided;
-  unsigned *counters, most;
+  int *labels, *next, *missing, *roots, *decided;
+  unsigned *counters;
 };
 
 // The hash of a number below 2^31; different numbers have different ones.
@@ -65,70 +74,177 @@ __device__ __forceinline__ void gs_append(bool has, int value, int *list, unsign
   if (has) list[begin + gs_num_bits(lanes & ((1ull << lane) - 1))] = value;
 }
 
-// Call visit(item, is_item) for the items of a list from `begin` to `end`, a group of lanes for each. All lanes of a warp
-// make as many calls.
-template <int WIDTH, class Visit>
-__device__ __forceinline__ void gs_visit_items(const int *list, unsigned begin, unsigned end, Visit visit) {
-  const unsigned step = gridDim.x * (blockDim.x / WIDTH);
-  for (unsigned i = begin + unsigned(gs_thread() / WIDTH); gs_any(i < end); i += step)
-    visit(i < end ? gs_fresh(list + i) : 0, i < end);
-}
+// ---------------------------------------------------------------------------- the team of blocks
 
-// `node`, unless it is negative, has become the next one of itself or of one more neighbour: count that, and list the
-// node if it is now a root. All lanes of the warp take part.
-template <class Index> __device__ __forceinline__ void gs_become_next(Nodes<Index> n, int node) {
-  const bool is_root = node >= 0 && atomicAdd(n.missing + node, -1) == 1;
-  gs_append(is_root, node, n.roots, n.counters + GS_ROOTS);
-}
+// The blocks that work together; `rank` is the number of this one. All of them run until the last barrier.
+struct Team {
+  unsigned rank, size, target, *counters;
+};
 
-template <class Index, int WIDTH>
-__device__ __forceinline__ void gs_label_neighbours(Nodes<Index> n, int fewest) {
-  if (gs_fresh(n.counters + GS_GENERATION) >= n.most) return;
-  const int lane = gs_lane<WIDTH>();
-  gs_visit_items<WIDTH>(n.roots, 0, gs_fresh(n.counters + GS_ROOTS), [&](int node, bool has) {
-    const Index begin = has ? n.indptr[node] : Index(0), end = has ? n.indptr[node + 1] : Index(0);
-    int label = node;
-    if (fewest) {
-      int neighbours = 0;
-      for (Index k = begin + lane; k < end; k += WIDTH) {
-        const int other = int(n.indices[k]);
-        neighbours += other != node && gs_fresh(n.next + other) != GS_IGNORED;
+// Join the team, and return whether that was still possible. All threads of the block take part. The first block reads
+// the number of the blocks that have joined up to `patience` times before it closes the team.
+__device__ __forceinline__ bool gs_join_team(Team *team, unsigned *counters, unsigned patience) {
+  GS_SHARED(unsigned, joined, 2);
+  if (threadIdx.x == 0) {
+    const unsigned rank = atomicAdd(counters + GS_JOINED, 1u);
+    unsigned size = 0;
+    if (rank == 0) {
+      for (unsigned i = 0; i < patience && gs_fresh(counters + GS_JOINED) < gridDim.x; ++i) {
       }
-      neighbours = gs_of_first<WIDTH>(int(gs_group_sum<WIDTH>(static_cast<long long>(neighbours))));
-      if (neighbours < fewest) label = GS_OUTSIDE;
+      size = atomicAdd(counters + GS_JOINED, GS_CLOSED);
+      atomicAdd(counters + GS_TEAM_SIZE, size);
+    } else if (rank < GS_CLOSED) {
+      while (!size) size = gs_fresh(counters + GS_TEAM_SIZE);
     }
-    const bool is_first = has && lane == 0;
-    if (is_first) atomicCAS(n.labels + node, int(GS_UNDECIDED), label);
-    gs_append(is_first, node, n.touched, n.counters + GS_TOUCHED);
-    gs_append(is_first, node, n.decided, n.counters + GS_DECIDED);
-    for (Index first = begin; gs_any(first < end); first += WIDTH) {
-      const bool has_entry = first + lane < end;
-      const int other = has_entry ? int(n.indices[first + lane]) : node;
-      const bool is_neighbour = has_entry && other != node && gs_fresh(n.next + other) != GS_IGNORED;
-      int before = GS_OUTSIDE;
-      if (is_neighbour) before = atomicCAS(n.labels + other, int(GS_UNDECIDED), label);
-      if (is_neighbour && before == GS_OUTSIDE) atomicCAS(n.labels + other, int(GS_OUTSIDE), label);
-      gs_append(is_neighbour, other, n.touched, n.counters + GS_TOUCHED);
-      gs_append(is_neighbour && before == GS_UNDECIDED, other, n.decided, n.counters + GS_DECIDED);
-    }
-  });
+    joined[0] = rank;
+    joined[1] = size;
+  }
+  __syncthreads();
+  *team = {joined[0], joined[1], 0, counters};
+  return joined[1] != 0;
 }
 
-template <class Index, int WIDTH> __device__ __forceinline__ void gs_reach_out(Nodes<Index> n) {
-  if (gs_fresh(n.counters + GS_GENERATION) >= n.most) return;
-  const int lane = gs_lane<WIDTH>();
-  gs_visit_items<WIDTH>(n.touched, gs_fresh(n.counters + GS_TOUCHED_DONE), gs_fresh(n.counters + GS_TOUCHED),
-                        [&](int node, bool has) {
-    const Index begin = has ? n.indptr[node] : Index(0), end = has ? n.indptr[node + 1] : Index(0);
-    for (Index first = begin; gs_any(first < end); first += WIDTH) {
-      const bool has_entry = first + lane < end;
-      const int other = has_entry ? int(n.indices[first + lane]) : node;
-      const bool is_new = has_entry && gs_fresh(n.labels + other) == GS_UNDECIDED &&
-                          atomicCAS(n.labels + other, int(GS_UNDECIDED), int(GS_OUTSIDE)) == GS_UNDECIDED;
-      gs_append(is_new, other, n.decided, n.counters + GS_DECIDED);
+// Wait until all threads of the team are here, and see what they wrote before.
+__device__ __forceinline__ void gs_wait_for_team(Team *team) {
+  __syncthreads();
+  team->target += team->size;
+  if (team->size > 1 && threadIdx.x == 0) {
+    gs_arrive(team->counters + GS_ARRIVALS);
+    // The difference is right even after the counter has wrapped around.
+    while (int(gs_fresh(team->counters + GS_ARRIVALS) - team->target) < 0) {
     }
-  });
-  if (gs_thread() == 0) atomicCAS(n.counters + GS_ROOTS, gs_fresh(n.counters + GS_ROOTS), 0u);
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+// Values of a block that are to be listed, in shared memory: there is one atomic operation on a counter of the list for
+// each block, instead of one for each warp.
+struct Staged {
+  int *values;
+  unsigned *state;  // the number of values, and where they begin in the list
+};
+
+// Collect the values of the lanes that have one; without room, list them at once. All lanes of the warp take part.
+__device__ __forceinline__ void gs_stage(bool has, int value, Staged staged, int *list, unsigned *length) {
+  const Mask lanes = gs_ballot(has);
+  if (!lanes) return;
+  const int lane = threadIdx.x % GS_WARP, first = gs_num_bits((lanes & (0 - lanes)) - 1);
+  unsigned place = 0;
+  if (lane == first) place = atomicAdd(staged.state, unsigned(gs_num_bits(lanes)));
+  place = gs_shfl(place, first, GS_WARP) + gs_num_bits(lanes & ((1ull << lane) - 1));
+  if (has && place < GS_STAGED) staged.values[place] = value;
+  gs_append(has && place >= GS_STAGED, value, list, length);
+}
+
+// List what the block has collected. All of its threads take part.
+__device__ __forceinline__ void gs_list_staged(Staged staged, int *list, unsigned *length) {
+  __syncthreads();
+  const unsigned count = staged.state[0] < GS_STAGED ? staged.state[0] : unsigned(GS_STAGED);
+  if (threadIdx.x == 0 && count) staged.state[1] = atomicAdd(length, count);
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < count; i += blockDim.x) list[staged.state[1] + i] = staged.values[i];
+  if (threadIdx.x == 0) staged.state[0] = 0;
+}
+
+// ---------------------------------------------------------------------------- generations
+
+// `node`, unless it is negative, has become the next one of itself or of one more neighbour: return whether that makes it
+// a root.
+template <class Index> __device__ __forceinline__ bool gs_is_complete(Nodes<Index> n, int node) {
+  return node >= 0 && atomicAdd(n.missing + node, -1) == 1;
+}
+
+// Roots of a block: their numbers and labels, where their rows begin, and where the items of each begin. The items of a
+// root are itself and the entries of its row:
+//
+//     starts       0           5       8 ...
+//     items        r . . . .   r . .   r ...
+template <class Index> struct Batch {
+  int *roots, *labels;
+  Index *begins;
+  long long *starts;
+};
+
+// Read the roots first, first + step, ... of the list. All threads of the block take part.
+template <class Index, int WIDTH>
+__device__ __forceinline__ void gs_read_batch(Nodes<Index> n, Batch<Index> batch, unsigned first, unsigned step,
+                                              unsigned end, int fewest) {
+  __syncthreads();  // because threads may still read the batch before
+  if (threadIdx.x < GS_WARP) {
+    const unsigned q = threadIdx.x, place = first + q * step;
+    const bool has = q < GS_BATCH && place < end;
+    const int root = has ? gs_fresh(n.roots + place) : 0;
+    const Index begin = has ? n.indptr[root] : Index(0);
+    long long sum = has ? 1 + static_cast<long long>(n.indptr[root + 1] - begin) : 0;
+#pragma unroll
+    for (int d = 1; d < GS_BATCH; d *= 2) {
+      const long long before = gs_shfl_up(sum, d, GS_WARP);
+      if (q >= unsigned(d)) sum += before;
+    }
+    if (q < GS_BATCH) {
+      batch.roots[q] = batch.labels[q] = root;
+      batch.begins[q] = begin;
+      batch.starts[q + 1] = sum;
+    }
+    if (q == 0) batch.starts[0] = 0;
+  }
+  __syncthreads();
+  if (!fewest) return;
+  const int lane = gs_lane<WIDTH>();
+  for (int q = threadIdx.x / WIDTH; gs_any(q < GS_BATCH); q += blockDim.x / WIDTH) {
+    const bool has = q < GS_BATCH;
+    const int root = has ? batch.roots[q] : 0;
+    const long long entries = has ? batch.starts[q + 1] - batch.starts[q] - 1 : 0;
+    int neighbours = 0;
+    for (long long k = lane; k < entries; k += WIDTH) {
+      const int other = int(n.indices[batch.begins[q] + Index(k)]);
+      neighbours += other != root && gs_fresh(n.next + other) != GS_IGNORED;
+    }
+    neighbours = int(gs_group_sum<WIDTH>(static_cast<long long>(neighbours)));
+    if (has && lane == 0 && neighbours < fewest) batch.labels[q] = GS_OUTSIDE;
+  }
+  __syncthreads();
+}
+
+// Decide the nodes within distance two of the roots in the list, from `begin` to `end`. A group of lanes has an item of a
+// batch: it labels that node, and looks at the row of it. A node that one group finds at distance two may be a neighbour
+// of a root for another group: whatever comes first, its label is that of the root in the end.
+template <class Index, int WIDTH>
+__device__ __forceinline__ void gs_decide_nodes(Nodes<Index> n, Team team, Batch<Index> batch, Staged staged,
+                                                unsigned begin, unsigned end, int fewest) {
+  const int lane = gs_lane<WIDTH>();
+  for (unsigned first = begin + team.rank; first < end; first += team.size * GS_BATCH) {
+    gs_read_batch<Index, WIDTH>(n, batch, first, team.size, end, fewest);
+    const long long num_items = batch.starts[GS_BATCH];
+    for (long long item = threadIdx.x / WIDTH; gs_any(item < num_items); item += blockDim.x / WIDTH) {
+      const bool has_item = item < num_items;
+      int q = 0;
+#pragma unroll
+      for (int half = GS_BATCH / 2; half; half /= 2)
+        if (batch.starts[q + half] <= item) q += half;
+      const int root = batch.roots[q], label = batch.labels[q];
+      const long long offset = has_item ? item - batch.starts[q] : 0;
+      const int node = offset ? int(n.indices[batch.begins[q] + Index(offset - 1)]) : root;
+      const bool has = has_item && (!offset || (node != root && gs_fresh(n.next + node) != GS_IGNORED));
+      const Index row_begin = has ? n.indptr[node] : Index(0), row_end = has ? n.indptr[node + 1] : Index(0);
+      bool is_decided = false;
+      if (has && lane == 0) {
+        const int before = atomicCAS(n.labels + node, int(GS_UNDECIDED), label);
+        if (before == GS_OUTSIDE) atomicCAS(n.labels + node, int(GS_OUTSIDE), label);
+        is_decided = before == GS_UNDECIDED;
+      }
+      gs_stage(is_decided, node, staged, n.decided, n.counters + GS_DECIDED);
+      for (Index k = row_begin; gs_any(k < row_end); k += WIDTH) {
+        const bool has_entry = k + lane < row_end;
+        const int other = has_entry ? int(n.indices[k + lane]) : node;
+        const bool is_new = has_entry && gs_fresh(n.labels + other) == GS_UNDECIDED &&
+                            atomicCAS(n.labels + other, int(GS_UNDECIDED), int(GS_OUTSIDE)) == GS_UNDECIDED;
+        gs_stage(is_new, other, staged, n.decided, n.counters + GS_DECIDED);
+      }
+    }
+  }
+  gs_list_staged(staged, n.decided, n.counters + GS_DECIDED);
 }
 
 // The undecided node that comes first among a node and its neighbours, or GS_NONE. In natural order, nodes up to `after`
@@ -155,48 +271,46 @@ template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undec
   return best;
 }
 
-template <class Index, int WIDTH, int HASHED> __device__ __forceinline__ void gs_find_next(Nodes<Index> n) {
+// Find the next nodes after those in the list of decided nodes, from `begin` to `end`. A group of lanes has one of these.
+template <class Index, int WIDTH, int HASHED>
+__device__ __forceinline__ void gs_find_next(Nodes<Index> n, Team team, Staged staged, unsigned begin, unsigned end) {
   const int lane = gs_lane<WIDTH>();
-  gs_visit_items<WIDTH>(n.decided, gs_fresh(n.counters + GS_DECIDED_DONE), gs_fresh(n.counters + GS_DECIDED),
-                        [&](int node, bool has) {
-    const Index begin = has ? n.indptr[node] : Index(0), end = has ? n.indptr[node + 1] : Index(0);
+  const unsigned groups = blockDim.x / WIDTH, step = team.size * groups;
+  for (unsigned i = begin + team.rank * groups + threadIdx.x / WIDTH; gs_any(i < end); i += step) {
+    const bool has = i < end;
+    const int node = has ? gs_fresh(n.decided + i) : 0;
+    const Index row_begin = has ? n.indptr[node] : Index(0), row_end = has ? n.indptr[node + 1] : Index(0);
     // The node itself follows its neighbours.
-    for (Index first = begin; gs_any(has && first <= end); first += WIDTH) {
-      const bool has_entry = has && first + lane <= end;
-      const int other = has_entry && first + lane < end ? int(n.indices[first + lane]) : node;
+    for (Index first = row_begin; gs_any(has && first <= row_end); first += WIDTH) {
+      const bool has_entry = has && first + lane <= row_end;
+      const int other = has_entry && first + lane < row_end ? int(n.indices[first + lane]) : node;
       int found = GS_NONE;
       // All neighbours of a node with a label are decided.
       if (has_entry && gs_fresh(n.next + other) == node && gs_fresh(n.labels + other) < 0) {
         found = gs_first_undecided<Index, HASHED>(n, other, node);
         if (atomicCAS(n.next + other, node, found) != node) found = GS_NONE;
       }
-      gs_become_next(n, found);
+      gs_stage(gs_is_complete(n, found), found, staged, n.roots, n.counters + GS_ROOTS);
     }
-  });
-}
-
-// The end of a generation, by one thread.
-__device__ __forceinline__ void gs_end_generation(unsigned *counters) {
-  counters[GS_TOUCHED_DONE] = gs_fresh(counters + GS_TOUCHED);
-  counters[GS_DECIDED_DONE] = gs_fresh(counters + GS_DECIDED);
-  counters[GS_GENERATION] = gs_fresh(counters + GS_GENERATION) + 1;
+  }
+  gs_list_staged(staged, n.roots, n.counters + GS_ROOTS);
 }
 
 template <class Index>
 __device__ __forceinline__ Nodes<Index> gs_nodes(long long num_nodes, const Index *indptr, const Index *indices,
-                                                 int *labels, int *lists, unsigned *counters, unsigned most) {
+                                                 int *labels, int *lists, unsigned *counters) {
   const auto list = [&](int number) { return lists + number * num_nodes; };
-  return {num_nodes, indptr, indices, labels, list(0), list(1), list(2), list(3), list(4), counters, most};
+  return {num_nodes, indptr, indices, labels, list(0), list(1), list(2), list(3), counters};
 }
 
-// -------------------------------------------------------------- kernels: `lists` are next, missing and three lists
+// -------------------------------------------------------------- kernels: `lists` are next, missing, roots and decided
 
 // The next node of each node, and, as its `missing`, the number of its neighbours in the graph and itself. Nodes without
 // neighbours become isolated. Counters are 0.
 template <class Index, int WIDTH, int HASHED>
 GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
-                                       int *lists, unsigned *counters, unsigned most) {
-  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most);
+                                       int *lists, unsigned *counters) {
+  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters);
   const long long number = gs_thread() / WIDTH;
   const int lane = gs_lane<WIDTH>(), node = int(number < num_nodes ? number : 0);
   const bool owned = number < num_nodes;
@@ -231,50 +345,42 @@ GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr,
 // The first roots. All lanes of a warp take part.
 template <class Index>
 GS_KERNEL_OF(GS_SET_THREADS) list_roots(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
-                                        int *lists, unsigned *counters, unsigned most) {
-  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most);
-  gs_become_next(n, gs_thread() < num_nodes ? n.next[gs_thread()] : int(GS_NONE));
+                                        int *lists, unsigned *counters) {
+  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters);
+  const int node = gs_thread() < num_nodes ? n.next[gs_thread()] : int(GS_NONE);
+  gs_append(gs_is_complete(n, node), node, n.roots, n.counters + GS_ROOTS);
 }
 
-template <class Index, int WIDTH>
-GS_KERNEL_OF(GS_SET_THREADS) label_neighbours(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
-                                              int *lists, unsigned *counters, unsigned most, int fewest) {
-  gs_label_neighbours<Index, WIDTH>(gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most), fewest);
-}
-
-template <class Index, int WIDTH>
-GS_KERNEL_OF(GS_SET_THREADS) reach_out(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
-                                       int *lists, unsigned *counters, unsigned most) {
-  gs_reach_out<Index, WIDTH>(gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most));
-}
-
+// All generations, or the first `most` of them.
 template <class Index, int WIDTH, int HASHED>
-GS_KERNEL_OF(GS_SET_THREADS) find_next(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
-                                       int *lists, unsigned *counters, unsigned most) {
-  if (gs_fresh(counters + GS_GENERATION) >= most) return;
-  gs_find_next<Index, WIDTH, HASHED>(gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most));
+GS_KERNEL_FOR(GS_GENERATION_THREADS, 2)
+make_generations(long long num_nodes, const Index *indptr, const Index *indices, int *labels, int *lists,
+                 unsigned *counters, unsigned most, int fewest, unsigned patience) {
+  GS_SHARED(int, batch_roots, GS_BATCH);
+  GS_SHARED(int, batch_labels, GS_BATCH);
+  GS_SHARED(Index, batch_begins, GS_BATCH);
+  GS_SHARED(long long, batch_starts, GS_BATCH + 1);
+  GS_SHARED(int, staged_values, GS_STAGED);
+  GS_SHARED(unsigned, staged_state, 2);
+  Team team;
+  if (!gs_join_team(&team, counters, patience)) return;
+  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters);
+  const Batch<Index> batch = {batch_roots, batch_labels, batch_begins, batch_starts};
+  const Staged staged = {staged_values, staged_state};
+  if (threadIdx.x == 0) staged_state[0] = 0;
   __syncthreads();
-  if (threadIdx.x == 0 && gs_arrive(counters + GS_ARRIVALS) == gridDim.x - 1) {
-    gs_end_generation(counters);
-    counters[GS_ARRIVALS] = 0;
-  }
-}
-
-// All generations of a small graph, by one block.
-template <class Index, int WIDTH, int HASHED>
-GS_KERNEL_OF(GS_SMALL_THREADS) all_generations(long long num_nodes, const Index *indptr, const Index *indices,
-                                               int *labels, int *lists, unsigned *counters, unsigned most, int fewest) {
-  const Nodes<Index> n = gs_nodes(num_nodes, indptr, indices, labels, lists, counters, most);
-  while (gs_fresh(counters + GS_ROOTS) && gs_fresh(counters + GS_GENERATION) < most) {
-    __syncthreads();  // because the counters change below
-    gs_label_neighbours<Index, WIDTH>(n, fewest);
-    __syncthreads();
-    gs_reach_out<Index, WIDTH>(n);
-    __syncthreads();
-    gs_find_next<Index, WIDTH, HASHED>(n);
-    __syncthreads();
-    if (threadIdx.x == 0) gs_end_generation(counters);
-    __syncthreads();
+  unsigned roots_done = 0, decided_done = 0;
+  for (unsigned generation = 0; generation < most; ++generation) {
+    // No block lists roots before all blocks have decided nodes, so all threads read the same number here.
+    const unsigned roots = gs_fresh(counters + GS_ROOTS);
+    if (roots == roots_done) break;
+    gs_decide_nodes<Index, WIDTH>(n, team, batch, staged, roots_done, roots, fewest);
+    gs_wait_for_team(&team);
+    const unsigned decided = gs_fresh(counters + GS_DECIDED);
+    gs_find_next<Index, WIDTH, HASHED>(n, team, staged, decided_done, decided);
+    gs_wait_for_team(&team);
+    roots_done = roots;
+    decided_done = decided;
   }
 }
 

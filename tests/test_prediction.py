@@ -130,7 +130,7 @@ def test_runs_of_equal_patterns_and_their_entries_are_counted_once(format: str) 
 def test_only_sorted_slices_look_up_their_rows(format: str) -> None:
     assert RAGGED.wants_sorting
     assert not SHORT.wants_sorting
-    assert count("sorted", format, RAGGED) == (10_000_000 if format == "blocked_ellpack" else 0)
+    assert count("sorted", format, RAGGED) == (10_000_000 if format in ("blocked_ellpack", "bsr") else 0)
     assert count("sorted", format, SHORT) == 0
 
 

@@ -97,10 +97,10 @@ class BindProduct(Protocol):
         """Return the product of `matrix` with vectors of the compute dtype `dtype`.
 
         The type of `matrix` belongs to the format: `CsrEntries` for the CSR schedules (with `LongRows` or None for
-        scalar and vector, `RowBlocks` for adaptive, `Tiles` for split), `Ellpack`, `BlockedEllpack` or `RowPattern`.
-        Its columns and values are encoded as `gsparse.formats.entries` says, in any combination. Plain values are of
-        `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance); tables of values are
-        of `dtype`.
+        scalar and vector, `RowBlocks` for adaptive, `Tiles` for split), `Ellpack`, `BlockedEllpack`, `RowPattern` or
+        `Bsr`. Its columns and values are encoded as `gsparse.formats.entries` says, in any combination. Plain values
+        are of `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance); tables of
+        values are of `dtype`.
         """
         ...
 
@@ -271,6 +271,11 @@ class Constants(Protocol):
     @property
     def SPMM_READS_LESS(self) -> bool:
         """Whether products with several columns also read row patterns and values in half the precision."""
+        ...
+
+    @property
+    def SLICES_BLOCKS(self) -> bool:
+        """Whether blocks of BSR are stored in slices of `device.lanes` rows; otherwise one row after the other."""
         ...
 
     @property

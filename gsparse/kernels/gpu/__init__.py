@@ -2,6 +2,7 @@
 
 from gsparse.kernels.gpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.gpu.basis import Arnoldi
+from gsparse.kernels.gpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.gpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.gpu.decomposition import Decomposition
 from gsparse.kernels.gpu.edits import (
@@ -60,6 +61,7 @@ from gsparse.kernels.gpu.spmv import (
     SPMV,
     TILE_WORK,
     blocked_ellpack,
+    bsr,
     csr_adaptive,
     csr_scalar,
     csr_split,
@@ -91,6 +93,7 @@ __all__ = [
     "NEEDS_LEVELS",
     "SCALAR_LENGTH",
     "SHARES_RUNS",
+    "SLICES_BLOCKS",
     "SORTING_SCOPE",
     "SPMM_READS_LESS",
     "SPMV",
@@ -104,8 +107,10 @@ __all__ = [
     "bind_projections",
     "bind_step",
     "bind_sweep",
+    "block_parts",
     "block_weights",
     "blocked_ellpack",
+    "bsr",
     "color_rows",
     "combine_rows",
     "csr_adaptive",
@@ -128,6 +133,7 @@ __all__ = [
     "extreme_positions",
     "factorize_ilu0",
     "find_entries",
+    "full_blocks",
     "gather",
     "gather_rows",
     "independent_set",
@@ -136,6 +142,7 @@ __all__ = [
     "join_aggregates",
     "keep_entries",
     "lay_out",
+    "lay_out_blocks",
     "lay_out_ellpack",
     "long_rows",
     "map_columns",
@@ -184,3 +191,5 @@ SPMM_READS_LESS = True
 FIRST_FORMAT = "auto"
 # Each row of a row pattern has a thread of its own.
 SHARES_RUNS = False
+# The threads of a slice read the same step of all of its block rows side by side.
+SLICES_BLOCKS = True

@@ -219,3 +219,65 @@ def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(device: Devi
     ragged = GpuSparseMatrix(of_blocks(lengths, 60, (3, 3), rng), device=device, format="bsr").stored
     assert ragged.row_lanes == 1
     assert ragged.padding_ratio < 2.5
+
+
+# ---------------------------------------------------------------------------------------------- several dense columns
+
+
+@pytest.mark.parametrize("num_columns", [1, 2, 5, 8, 32, 70, 256])
+@pytest.mark.parametrize("structure", ["few and long", "sorted", "one dense block row", "empty block rows"])
+@pytest.mark.few(4)
+def test_products_of_blocks_with_columns_are_exact(
+    device: Device, structure: str, num_columns: int, rng: np.random.Generator
+) -> None:
+    S = of_blocks(*STRUCTURES[structure](rng), (3, 3), rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    for order in ("C", "F"):
+        X, Y = (np.asarray(random_values(rng, (n, num_columns), float), order=order) for n in S.shape[::-1])
+        got = gsparse.spmm(A, on_device(device, X), 3.0, -0.5, on_device(device, Y))
+        assert_product(host(got), S, X, alpha=3.0, beta=-0.5, y=Y)
+
+
+@pytest.mark.parametrize("size", [2, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64)], ids=str)
+@pytest.mark.few(4)
+def test_columns_are_multiplied_by_blocks_of_every_size_and_dtype(
+    device: Device, size: int, dtype: Any, rng: np.random.Generator
+) -> None:
+    S = of_blocks(_with_long_rows(rng), 700, (size, size), rng, dtype)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    for num_columns in (3, 8):
+        X = random_values(rng, (S.shape[1], num_columns), dtype)
+        first = A @ X
+        assert_product(first, S, X)
+        assert_product(A.conj() @ X, S.conj(), X)
+        np.testing.assert_array_equal(A @ X, first)
+    Z = random_values(rng, (S.shape[0], 4), dtype)
+    assert_product(A.rmatmat(Z), sp.csr_array(S.conj().T), Z)
+
+
+def test_columns_read_the_blocks_that_vectors_read(device: Device, rng: np.random.Generator) -> None:
+    def read(S: sp.csr_array, compute: Any = None) -> Any:
+        prepared = GpuSparseMatrix(S, device=device, format="bsr")._prepared()[0]
+        stored = prepared.columns_stored(S.dtype, np.dtype(compute or S.dtype))
+        return stored is prepared.product(S.dtype, np.dtype(compute or S.dtype)).stored
+
+    can = kernels_of(device).SPMM_READS_LESS
+    S = of_blocks(np.full(40, 5), 77, (3, 3), rng)
+    assert read(S) is can
+    assert read(S.astype(np.float32), np.float64) is can
+    assert not read(S, np.complex128)  # Values and columns must be of one kind.
+    assert not read(of_blocks(np.full(40, 5), 77, (3, 2), rng))
+    few_values = S.copy()
+    few_values.data[:] = rng.choice([1.5, 2.25, 0.1], S.nnz)
+    assert read(few_values) is (can and not kernels_of(device).LOOKS_UP)
+
+
+def test_inf_and_nan_in_columns_reach_only_the_rows_that_read_them(device: Device, rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES["sorted"](rng), (3, 3), rng)
+    A, X = GpuSparseMatrix(S, device=device, format="bsr"), random_values(rng, (S.shape[1], 6), float)
+    X[[0, S.indices[S.nnz // 2], -1], [1, 3, 4]] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected, got = S @ X, A @ X
+    for test in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(test(got), test(expected))

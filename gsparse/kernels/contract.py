@@ -26,7 +26,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Csr, Levels, RowPattern
+from gsparse.formats import Bsr, Csr, Levels, RowPattern
 from gsparse.formats.launch import Launch, Panel, PanelLaunch
 from gsparse.kernels.aggregation import AggregationKernels
 from gsparse.kernels.algebra import AlgebraKernels, EntryKernels
@@ -114,13 +114,13 @@ class ProductKernels(Protocol):
         ...
 
     def csr_spmm(
-        self, device: Device, matrix: Csr | RowPattern, dtype: DType, choose: ChoosePanelLaunch, survey: Survey
+        self, device: Device, matrix: Csr | RowPattern | Bsr, dtype: DType, choose: ChoosePanelLaunch, survey: Survey
     ) -> MultiplyColumns:
         """Bind a product with several dense columns.
 
-        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it; on a GPU it may also
-        be a `RowPattern` whose patterns hold the values. `choose` returns the launch for the layout of an X, and
-        `survey` is that of this matrix; the CPU uses neither.
+        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. On a GPU it may also
+        be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of such values, at least 2 x 2.
+        `choose` returns the launch for the layout of an X, and `survey` is that of this matrix; the CPU uses neither.
         """
         ...
 

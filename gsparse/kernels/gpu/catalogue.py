@@ -26,6 +26,7 @@ from gsparse.kernels.gpu import (
     sparse_pairs,
     sparse_products,
     sparse_rows,
+    spmm_bsr,
     spmv,
     wide_rows,
 )
@@ -50,6 +51,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         reductions,
         edits,
         blocks,
+        spmm_bsr,
     )
     solvers = (connections, aggregation, prolongation, decomposition)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]

@@ -29,6 +29,7 @@ from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
+from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
 
 __all__ = [
     "BLOCK_WORK",
@@ -55,8 +56,6 @@ _SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.
 TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
-# The types of block columns.
-_BLOCK_COLUMN_TYPES = (np.dtype(np.int32), np.dtype(np.uint16))
 # Rows of one thread of row_pattern_values. A thread has several rows if they are short, and if there are enough of them
 # to fill the device with fewer threads. Measured on an H200: 7-point 200^3 takes 74 us with one row, 58 with two, three
 # or six, and 63 with four; 27-point 128^3 takes 42 us with one row and 54 with three.
@@ -360,7 +359,7 @@ def _kernels(lanes: int) -> list[_Kernel]:
             for name in ("ellpack", "blocked_ellpack"):
                 kernels.append(_Kernel("spmv_ellpack.cu", name, (value, column, compute)))
         kernels += [_Kernel("spmv_pattern.cu", "row_pattern", (code, value, compute)) for code in NARROW]
-        for block_column, width in product(_BLOCK_COLUMN_TYPES, range(1, MAX_BLOCK + 1)):
+        for block_column, width in product(BLOCK_COLUMN_TYPES, range(1, MAX_BLOCK + 1)):
             kernels.append(_Kernel("spmv_bsr.cu", "bsr", (value, block_column, compute, width)))
     shared_values = product(NARROW, COMPUTE_DTYPES, _PATTERN_ROWS)
     return [*kernels, *(_Kernel("spmv_pattern.cu", "row_pattern_values", types) for types in shared_values)]

@@ -68,6 +68,30 @@ template <class T, int EACH> __device__ __forceinline__ void gs_store_pack(Pack<
   *p = pack;
 }
 
+// Store a lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `sums` holds EACH sums for each of LOADS
+// loads. `y` points to column 0 of the row, and `stride` is the number of elements from one column to the next. `packed`
+// says whether EACH neighbouring columns of Y lie side by side and are aligned, as those of X always do.
+template <int LOADS, int EACH, class T>
+__device__ __forceinline__ void gs_store_columns(const T *sums, const LaneColumns &columns, T *y, long long stride,
+                                                 int packed, T alpha, T beta, int read_y) {
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i) {
+    const int column = columns.first + i * columns.spacing;
+    if (column >= columns.num_columns) continue;
+    T *target = y + column * stride;
+    Pack<T, EACH> pack;
+    if (EACH > 1 && packed) {
+      if (read_y) pack = *reinterpret_cast<const Pack<T, EACH> *>(target);
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) gs_store(pack.at + e, sums[i * EACH + e], alpha, beta, read_y);
+      gs_store_pack(reinterpret_cast<Pack<T, EACH> *>(target), pack);
+    } else {
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) gs_store(target + e * stride, sums[i * EACH + e], alpha, beta, read_y);
+    }
+  }
+}
+
 // Return the value of the lane `d` places after this one in its group of `width` lanes.
 template <class R> __device__ __forceinline__ R gs_lane_after(R v, int d, int width) {
   return gs_shfl_down(v, d, width);
@@ -158,25 +182,8 @@ template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather
       for (int c = 0; c < COLUMNS; ++c) sums[c] = gs_add(sums[c], gs_lane_after(sums[c], d, width));
     }
   }
-  // Store this lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `y` points to column 0 of the row,
-  // and `stride` is the number of elements from one column to the next. `packed` says whether EACH neighbouring columns
-  // of Y lie side by side and are aligned, as those of X always do.
+  // Store this lane's columns of a row of Y, see gs_store_columns.
   __device__ __forceinline__ void store(T *y, long long stride, int packed, T alpha, T beta, int read_y) const {
-#pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      const int column = columns.first + i * columns.spacing;
-      if (column >= columns.num_columns) continue;
-      T *target = y + column * stride;
-      Packed pack;
-      if (EACH > 1 && packed) {
-        if (read_y) pack = *reinterpret_cast<const Packed *>(target);
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) gs_store(pack.at + e, sums[i * EACH + e], alpha, beta, read_y);
-        gs_store_pack(reinterpret_cast<Packed *>(target), pack);
-      } else {
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) gs_store(target + e * stride, sums[i * EACH + e], alpha, beta, read_y);
-      }
-    }
+    gs_store_columns<LOADS, EACH>(sums, columns, y, stride, packed, alpha, beta, read_y);
   }
 };

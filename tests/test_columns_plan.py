@@ -151,7 +151,7 @@ def test_lanes_share_rows_of_row_patterns_only_to_fill_a_device(num_patterns: in
 def test_lanes_of_blocks_share_columns_only_and_have_two_loads_if_enough_threads_remain(block: int, lanes: int) -> None:
     for num_columns in COLUMNS:
         many, few = (
-            launched(rows_of(81, num_rows), Panel(num_columns), lanes=lanes, block=block) for num_rows in (10**8, 600)
+            launched(rows_of(81, num_rows), Panel(num_columns), lanes=lanes, block=block) for num_rows in (10**8, 60)
         )
         assert many.entry_lanes == few.entry_lanes == few.loads == 1
         assert many.loads == (2 if num_columns > 1 else 1)

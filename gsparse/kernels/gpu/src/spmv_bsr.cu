@@ -100,39 +100,45 @@ template <class Value, class Column, class T, int COLUMNS> struct Blocks {
   }
 };
 
-// Do the work of one warp for a chunk: multiply it with x, and add up its block row if it is the last of its chunks.
-// Return whether this lane has the products of a block row: its number in *row and the products in `products`, which
-// only the first lane holds.
-template <class Reader, class T>
-__device__ __forceinline__ bool gs_multiply_block_chunk(const Reader &blocks, const LongRows<T> &long_rows, int *row,
-                                                        T *products) {
+// Where products go, and with which factors.
+template <class T> struct Target {
+  T *y;
+  T alpha, beta;
+  int read_y;
+};
+
+// Do the work of one warp for a chunk: multiply it with x, and add up its block row if it is the last of its chunks. The
+// first lane stores the products of a finished block row.
+template <class Reader, class T, class RowDots>
+__device__ __forceinline__ void gs_multiply_block_chunk(const Reader &blocks, const LongRows<T> &long_rows,
+                                                        const Target<T> &target, RowDots &dots) {
   const int number = int(gs_thread() / GS_WARP), lane = threadIdx.x % GS_WARP, rows = blocks.rows;
-  if (number >= long_rows.num_chunks) return false;
+  if (number >= long_rows.num_chunks) return;
   const Chunk chunk = long_rows.chunks[number];
-#pragma unroll
-  for (int r = 0; r < GS_MAX_BLOCK; ++r)
-    if (r < rows) products[r] = blocks.multiply_chunk(chunk, r);
-  *row = chunk.row;
-  if (chunk.chunks == 1) return lane == 0;
+  const bool is_whole = chunk.chunks == 1;
   int is_last = 0;
-  if (lane == 0) {
-#pragma unroll
-    for (int r = 0; r < GS_MAX_BLOCK; ++r)
-      if (r < rows) long_rows.partials[static_cast<long long>(number) * rows + r] = products[r];
-    is_last = gs_arrive(long_rows.arrivals + chunk.place) == unsigned(chunk.chunks - 1);
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {
+    const T sum = blocks.multiply_chunk(chunk, r);
+    if (lane) continue;
+    const long long i = static_cast<long long>(chunk.row) * rows + r;
+    if (is_whole) dots.add(blocks.x + i, gs_store(target.y + i, sum, target.alpha, target.beta, target.read_y));
+    else long_rows.partials[static_cast<long long>(number) * rows + r] = sum;
   }
-  if (!gs_shfl(is_last, 0, GS_WARP)) return false;
+  if (is_whole) return;
+  if (lane == 0) is_last = gs_arrive(long_rows.arrivals + chunk.place) == unsigned(chunk.chunks - 1);
+  if (!gs_shfl(is_last, 0, GS_WARP)) return;
   gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
-#pragma unroll
-  for (int r = 0; r < GS_MAX_BLOCK; ++r) {
-    if (r >= rows) continue;
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {
     T sum = Scalar<T>::zero();
     for (int c = lane; c < chunk.chunks; c += GS_WARP)
       sum = gs_add(sum, gs_fresh(long_rows.partials + static_cast<long long>(chunk.first + c) * rows + r));
-    products[r] = gs_group_sum<GS_WARP>(sum);
+    sum = gs_group_sum<GS_WARP>(sum);
+    const long long i = static_cast<long long>(chunk.row) * rows + r;
+    if (lane == 0) dots.add(blocks.x + i, gs_store(target.y + i, sum, target.alpha, target.beta, target.read_y));
   }
   if (lane == 0) long_rows.arrivals[chunk.place] = 0u;
-  return lane == 0;
 }
 
 // `order` is the part at each place of the slices, -1 where there is none; it is null if parts keep their order. A
@@ -152,16 +158,7 @@ GS_KERNEL_OF(GS_BSR_THREADS) bsr(long long num_parts, long long num_slices, int 
   Dots<T> dots(block_dots);
   const int chunk_blocks = gs_chunk_blocks(num_chunks);
   if (int(blockIdx.x) < chunk_blocks) {
-    int row;
-    T products[GS_MAX_BLOCK];
-    if (gs_multiply_block_chunk(blocks, long_rows, &row, products)) {
-#pragma unroll
-      for (int r = 0; r < GS_MAX_BLOCK; ++r) {
-        if (r >= rows) continue;
-        const long long i = static_cast<long long>(row) * rows + r;
-        dots.add(x + i, gs_store(y + i, products[r], alpha, beta, read_y));
-      }
-    }
+    gs_multiply_block_chunk(blocks, long_rows, Target<T>{y, alpha, beta, read_y}, dots);
   } else {
     const int threads = GS_WARP * rows, thread = int(threadIdx.x) % threads;
     const long long slice = (static_cast<long long>(blockIdx.x) - chunk_blocks) * (int(blockDim.x) / threads) +

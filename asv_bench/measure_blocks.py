@@ -11,19 +11,23 @@ counts; on a GPU, a sample is a CUDA graph of products.
     cuSPARSE ...    CSR, sliced ELLPACK and BSR in both orders of the elements, preprocessed (on a GPU)
     SciPy ...       CSR and BSR (on a CPU)
 
-Two further tables show the set-up in products: of the format, and of the search for blocks in matrices without any. The
-last table compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices.
+The set-up is measured in products: that of the format, and the search for blocks in matrices without any. The last table
+compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices. On a GPU,
+``--tune`` times nothing but ``format="bsr"`` with other numbers of lanes for a row (`lanes_for_rows`) and of threads in a
+block.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,6 +41,7 @@ from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.files import read_file
+from gsparse.formats.bsr import lanes_for_rows
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.kernels.backends import kernels_of
 
@@ -262,6 +267,29 @@ def measure_looking(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
         yield {"matrix": f"{name}, {S.shape[0]} rows", "what": "looking for blocks", "products": looking / product}
 
 
+def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> None:
+    """Print the microseconds of products with a vector, by the number of lanes of a row and of threads in a block."""
+    for case in cases(folder, quick):
+        for dtype in DTYPES:
+            S = sp.csr_array(case.blocks.astype(dtype).tocsr())
+            x, y = device.upload(np.ones(S.shape[1], dtype)), device.empty(S.shape[0], np.dtype(dtype))
+            samplers, chosen = {}, 0
+            for lanes, threads, compress in itertools.product((1, 2, 4, 8), (128, 256), (True, False)):
+                with patch("gsparse.products.dense_blocks.lanes_for_rows", return_value=lanes):
+                    A = GpuSparseMatrix(S, device=device, format="bsr", threads_per_block=threads, compress=compress)
+                    A.matvec(x, out=y)
+                chosen = lanes_for_rows(A._prepared()[0].structure.rows)
+                name = A.stored.row_lanes, threads, str(A.stored.columns.codes.dtype)
+                samplers[name] = clock.kernel_sampler(partial(A.matvec, x, out=y))
+            times = {name: 1e6 * t for name, t in medians(samplers, SAMPLES).items() if isinstance(t, float)}
+            shown = (f"{' '.join(map(str, name))} {times[name]:.2f}" for name in sorted(times, key=lambda n: times[n]))
+            print(
+                f"{case.name:30} {dtype} chosen lanes {chosen}; lanes, threads, columns: {', '.join(shown)}", flush=True
+            )
+            samplers.clear()
+            clock.recycle()
+
+
 def goals(
     products: list[dict[str, Any]], set_ups: list[dict[str, Any]], kind: str
 ) -> Iterator[tuple[str, float, float]]:
@@ -309,14 +337,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="take small matrices")
     parser.add_argument("--threads", type=int, help="number of threads of a CPU")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tune", action="store_true", help="time lanes of a row and threads in a block (GPU)")
     args = parser.parse_args()
     if args.threads:
         gsparse.set_num_threads(args.threads)
     device = get_device(args.device)
     clock = None if device.kind == "cpu" else GpuClock(device.xp)
     print(f"{device.name}, microseconds")
+    folder = args.matrices if args.matrices.is_dir() else None
+    if args.tune:
+        if clock is None:
+            parser.error("--tune needs a GPU")
+        tune(device, folder, args.quick, clock)
+        return
     products, set_ups = [], []
-    for case in cases(args.matrices if args.matrices.is_dir() else None, args.quick):
+    for case in cases(folder, args.quick):
         for dtype in DTYPES:
             for num_columns in COLUMNS:
                 products.append(measure(device, case, dtype, num_columns, clock))

@@ -48,6 +48,7 @@ STRUCTURES: dict[str, Any] = {
     "ragged": lambda rng: (rng.integers(0, 12, 203), 90),
     "empty block rows": lambda rng: (np.where(rng.random(101) < 0.7, 0, 5), 40),
     "sorted": lambda rng: (np.where(rng.random(1100) < 0.9, 1, 25), 50),
+    "sorted, several lanes a row": lambda rng: (rng.integers(4, 40, 211), 60),
     "one dense block row": lambda rng: (_with_long_rows(rng), 700),
     "one block": lambda rng: ([1], 1),
 }
@@ -214,18 +215,28 @@ def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(device: Devi
     even = GpuSparseMatrix(of_blocks(np.full(200, 30), 60, (3, 3), rng), device=device, format="bsr").stored
     assert even.row_lanes == 8
     assert even.slices.rows is None
+    different = rng.integers(8, 40, 300)
+    S = of_blocks(different, 60, (3, 3), rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    assert A.stored.row_lanes == 8
+    assert A.stored.slices.sorting_scope == 8 * kernels_of(device).SORTING_SCOPE
+    assert A.stored.padding_ratio < 1.4
+    x = random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+    assert_decodes(A.stored, S, device.lanes)
     lengths = np.full(400, 1)
-    lengths[::9] = 60
-    ragged = GpuSparseMatrix(of_blocks(lengths, 60, (3, 3), rng), device=device, format="bsr").stored
-    assert ragged.row_lanes == 1
-    assert ragged.padding_ratio < 2.5
+    lengths[::100] = 600
+    long = GpuSparseMatrix(of_blocks(lengths, 700, (3, 3), rng), device=device, format="bsr").stored
+    assert long.row_lanes == 1
+    assert long.slices.long_rows.num_long == 4
+    assert long.padding_ratio < 1.5
 
 
 # ---------------------------------------------------------------------------------------------- several dense columns
 
 
 @pytest.mark.parametrize("num_columns", [1, 2, 5, 8, 32, 70, 256])
-@pytest.mark.parametrize("structure", ["few and long", "sorted", "one dense block row", "empty block rows"])
+@pytest.mark.parametrize("structure", ["few and long", "sorted, several lanes a row", "one dense block row"])
 @pytest.mark.few(4)
 def test_products_of_blocks_with_columns_are_exact(
     device: Device, structure: str, num_columns: int, rng: np.random.Generator

@@ -137,7 +137,12 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "patterns": ("row_pattern", SHARED, {}, FOUR_PATTERNS),
     "blocks of entries, not looked at": ("bsr", NONE, {}, None),
     "no blocks": ("bsr", SHARED, {"blocksize": (1, 1)}, None),
-    "blocks of entries": ("bsr", SHARED, {}, Storage("uint16 2x1", "uint8 of 3", 128, 24 + 128 + 4 * 2 + 128 + 24)),
+    "blocks of entries": (
+        "bsr",
+        SHARED,
+        {},
+        Storage("uint16 2x1", "uint8 of 3", 128, 24 + 128 + 4 * 2 + 128 + 24, values_per_column=2),
+    ),
     "blocks of one entry, asked for": (
         "bsr",
         FULL,
@@ -148,7 +153,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
         "bsr",
         FULL,
         {"compress": False},
-        Storage("int32 2x1", "float64", 128, 24 + 4 * 64 + 8 * 128),
+        Storage("int32 2x1", "float64", 128, 24 + 4 * 64 + 8 * 128, values_per_column=2),
     ),
     "patterns that share values": (
         "row_pattern",

@@ -41,7 +41,7 @@ class BlockRows:
     blocksize : (int, int)
         Number of rows and of columns of a block.
     row_lanes : int
-        Number of parts of a block row, a power of two. It is 1 if there are long rows or if rows are sorted.
+        Number of parts of a block row, a power of two. It is 1 if there are long rows.
     parts : Csr
         CSR arrays without values whose rows are the parts, and whose entries are the blocks.
     slices : Slices
@@ -207,6 +207,7 @@ def _describe(matrix: Preparation[BlocksStructure], level: AnalysisLevel) -> Sto
         has_bases=has_bases,
         has_codes=values.has_codes,
         table_bytes=0 if values.table is None else int(values.table.nbytes),
+        values_per_column=rows * columns,
     )
 
 

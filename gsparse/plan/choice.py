@@ -248,7 +248,7 @@ def count_terms(
         "chunk": 0,
         "sorted": 0,
         "coded": positions * storage.has_codes,
-        "narrow": positions * storage.has_bases,
+        "narrow": positions * storage.has_bases / storage.values_per_column,
         "table": positions * min(storage.table_bytes / TABLE_BYTES, 1.0),
         "run": storage.runs[0],
         "run_entry": storage.runs[1],

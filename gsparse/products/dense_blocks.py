@@ -14,14 +14,14 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr, Slices, padding_code
 from gsparse.formats.bsr import BlockRows, BlockStats, lanes_for_rows
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.formats.row_stats import RowStats
+from gsparse.formats.row_stats import MAX_PADDING, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 
 __all__ = ["block_rows", "block_stats", "blocksize", "lay_out_blocks", "plain_block_columns"]
 
-# Several lanes share a block row only if slices of its parts need at most this multiple of the blocks as positions:
-# parts keep their order, so that rows of very different lengths would need much padding.
+# Several lanes share a block row only if slices of parts need at most this multiple of the blocks as positions. Long
+# rows would need more, and are cut into chunks instead.
 _MAX_PADDING_OF_PARTS = 2.0
 # The dtypes of block columns relative to a base.
 _NARROW = (np.dtype(np.uint16),)
@@ -68,17 +68,46 @@ def block_rows(structure: BlockedStructure) -> BlockRows:
     """The blocks and their positions. Synchronizes."""
     device = structure.device
     if not kernels_of(device).SLICES_BLOCKS:
-        parts = _parts(structure, 1)
-        offsets, count = parts.indptr.astype(np.int64), parts.nnz
-        slices = Slices(parts.num_rows, 1, 1, offsets, None, None, NO_LIMIT, count, count)
-        return BlockRows(structure.blocksize, 1, parts, slices, Columns(parts.indices.astype(np.int32)))
+        csr = _parts(structure, 1)
+        offsets, count = csr.indptr.astype(np.int64), csr.nnz
+        slices = Slices(csr.num_rows, 1, 1, offsets, None, None, NO_LIMIT, count, count)
+        return BlockRows(structure.blocksize, 1, csr, slices, Columns(csr.indices.astype(np.int32)))
     lanes = lanes_for_rows(structure.rows)
-    inner = structure.of_parts(_parts(structure, lanes))
-    if lanes > 1 and inner.rows.blocked_stored > _MAX_PADDING_OF_PARTS * inner.csr.nnz:
-        lanes, inner = 1, structure.of_parts(_parts(structure, 1))
-    slices = inner.natural_slices if lanes > 1 else inner.slices
-    columns = inner.narrowed(_columns_at(inner, slices), _NARROW)
-    return BlockRows(structure.blocksize, lanes, inner.csr, slices, columns)
+    if lanes > 1:
+        parts = structure.of_parts(_parts(structure, lanes))
+        slices = _slices_of_parts(structure, parts, lanes)
+        if slices.num_positions <= _MAX_PADDING_OF_PARTS * parts.csr.nnz:
+            return _block_rows(structure, parts, slices, lanes)
+    rows = structure.of_parts(_parts(structure, 1))
+    return _block_rows(structure, rows, rows.slices, 1)
+
+
+def _block_rows(structure: BlockedStructure, parts: BlockedStructure, slices: Slices, lanes: int) -> BlockRows:
+    columns = parts.narrowed(_columns_at(parts, slices), _NARROW)
+    return BlockRows(structure.blocksize, lanes, parts.csr, slices, columns)
+
+
+def _slices_of_parts(structure: BlockedStructure, parts: BlockedStructure, lanes: int) -> Slices:
+    """Return slices in which the parts of a block row follow one another.
+
+    Block rows are sorted by length if their natural order needs much padding.
+    """
+    if parts.rows.blocked_stored <= MAX_PADDING * parts.csr.nnz:
+        return parts.natural_slices
+    device, kernels = structure.device, kernels_of(structure.device)
+    rows = structure.of_parts(_parts(structure, 1))
+    order, _, _ = kernels.cut_slices(device, rows.csr.indptr, rows.survey, NO_LIMIT, True)  # synchronizes
+    assert order is not None
+    xp, indptr = device.xp, parts.csr.indptr
+    places = order[:, None] * np.int32(lanes) + xp.arange(lanes, dtype=np.int32)
+    places[order < 0] = -1
+    places = places.reshape(-1)
+    lengths = xp.where(places < 0, 0, indptr[places + 1] - indptr[places])
+    offsets = xp.zeros(places.size // device.lanes + 1, np.int64)
+    offsets[1:] = xp.cumsum(lengths.reshape(-1, device.lanes).max(axis=1).astype(np.int64) * device.lanes)
+    positions = int(device.download(offsets[-1:])[0])  # synchronizes
+    scope = kernels.SORTING_SCOPE * lanes
+    return Slices(parts.csr.num_rows, device.lanes, scope, offsets, places, None, NO_LIMIT, positions, positions)
 
 
 def plain_block_columns(self: BlockedStructure) -> Array:

@@ -26,8 +26,8 @@ __all__ = ["BLOCK_COLUMN_TYPES", "BlockProduct", "instantiations"]
 SOURCE = "spmm_bsr.cu"
 # The types of block columns.
 BLOCK_COLUMN_TYPES = (np.dtype(np.int32), np.dtype(np.uint16))
-# The most bytes of sums that a thread holds in registers. With 256 bytes, some kernels of complex numbers spill.
-_SUM_BYTES = 192
+# The most bytes of sums that a thread holds in registers. With 192 bytes, some kernels spill.
+_SUM_BYTES = 160
 
 
 class BlockProduct(PanelProduct):

@@ -11,10 +11,10 @@ counts; on a GPU, a sample is a CUDA graph of products.
     cuSPARSE ...    CSR, sliced ELLPACK and BSR in both orders of the elements, preprocessed (on a GPU)
     SciPy ...       CSR and BSR (on a CPU)
 
-The set-up is measured in products: that of the format, and the search for blocks in matrices without any. The last table
-compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices. On a GPU,
-``--tune`` times nothing but ``format="bsr"`` with other numbers of lanes for a row (`lanes_for_rows`) and of threads in a
-block.
+The set-up is measured in products: that of the format, and the search for blocks in matrices without any. The last
+table compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices. On a
+GPU, ``--tune`` times nothing but ``format="bsr"`` with other numbers of lanes for a row (`lanes_for_rows`) and of
+threads in a block.
 """
 
 from __future__ import annotations
@@ -284,7 +284,8 @@ def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> N
             times = {name: 1e6 * t for name, t in medians(samplers, SAMPLES).items() if isinstance(t, float)}
             shown = (f"{' '.join(map(str, name))} {times[name]:.2f}" for name in sorted(times, key=lambda n: times[n]))
             print(
-                f"{case.name:30} {dtype} chosen lanes {chosen}; lanes, threads, columns: {', '.join(shown)}", flush=True
+                f"{case.name:30} {dtype} chosen lanes {chosen}: " + ", ".join(shown),
+                flush=True,
             )
             samplers.clear()
             clock.recycle()

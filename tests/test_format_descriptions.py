@@ -26,8 +26,9 @@ STATS = RowStats(20, 50, 70, 0, 5, 3.5, 1.0, 1, 96, 90, 2, 11)
 CODES, PLAIN = Values(np.zeros(70, np.uint8), np.ones(3)), Values(np.ones(70))
 SLICES = Slices(20, 32, 1, np.zeros(2, np.int64), None, None, 2**62, 96, 96)
 LAID_OUT = {"slices": np.full(96, 7, np.uint8), "ellpack": np.full(160, 7, np.uint8)}
-BLOCK_CSR = Csr((20, 25), np.zeros(21, np.int32), np.zeros(35, np.int32), np.zeros(0))
-BLOCK_ROWS = BlockRows((2, 1), 2, BLOCK_CSR, SLICES, Columns(np.zeros(3, np.uint16), np.zeros(1, np.int32)))
+BLOCK_ROWS = BlockRows(
+    (2, 1), 2, np.zeros(21, np.int32), SLICES, Columns(np.zeros(3, np.uint16), np.zeros(1, np.int32))
+)
 
 
 def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:

@@ -42,8 +42,8 @@ class BlockRows:
         Number of rows and of columns of a block.
     row_lanes : int
         Number of parts of a block row, a power of two. It is 1 if there are long rows.
-    parts : Csr
-        CSR arrays without values whose rows are the parts, and whose entries are the blocks.
+    part_indptr : array of int32 or int64, shape (num_parts + 1,)
+        Part p has the blocks ``part_indptr[p]:part_indptr[p + 1]``, in the order of block rows and of their columns.
     slices : Slices
         The positions of the blocks, in which the rows are the parts.
     columns : Columns
@@ -52,9 +52,13 @@ class BlockRows:
 
     blocksize: tuple[int, int]
     row_lanes: int
-    parts: Csr
+    part_indptr: Array
     slices: Slices
     columns: Columns
+
+    @property
+    def num_parts(self) -> int:
+        return int(self.part_indptr.size) - 1
 
 
 class BlockStats(NamedTuple):

@@ -71,7 +71,7 @@ def block_rows(structure: BlockedStructure) -> BlockRows:
         csr = _parts(structure, 1)
         offsets, count = csr.indptr.astype(np.int64), csr.nnz
         slices = Slices(csr.num_rows, 1, 1, offsets, None, None, NO_LIMIT, count, count)
-        return BlockRows(structure.blocksize, 1, csr, slices, Columns(csr.indices.astype(np.int32)))
+        return BlockRows(structure.blocksize, 1, csr.indptr, slices, Columns(csr.indices.astype(np.int32)))
     lanes = lanes_for_rows(structure.rows)
     if lanes > 1:
         parts = structure.of_parts(_parts(structure, lanes))
@@ -84,7 +84,7 @@ def block_rows(structure: BlockedStructure) -> BlockRows:
 
 def _block_rows(structure: BlockedStructure, parts: BlockedStructure, slices: Slices, lanes: int) -> BlockRows:
     columns = parts.narrowed(_columns_at(parts, slices), _NARROW)
-    return BlockRows(structure.blocksize, lanes, parts.csr, slices, columns)
+    return BlockRows(structure.blocksize, lanes, parts.csr.indptr, slices, columns)
 
 
 def _slices_of_parts(structure: BlockedStructure, parts: BlockedStructure, lanes: int) -> Slices:
@@ -115,7 +115,7 @@ def plain_block_columns(self: BlockedStructure) -> Array:
     blocks = self.block_rows
     if blocks.columns.bases is None:
         return blocks.columns.codes
-    return _columns_at(self.of_parts(blocks.parts), blocks.slices)
+    return _columns_at(self.of_parts(_parts(self, blocks.row_lanes)), blocks.slices)
 
 
 def lay_out_blocks(self: BlockedStructure, items: Array) -> Array:

@@ -55,7 +55,7 @@ def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
     placed = np.empty(items.size + LANES, items.dtype)
     placed[items.size :] = 0
     rows, columns = blocks.blocksize
-    run_parts(_fill_blocks, items.size, rows, columns, blocks.parts.indptr, bits(items), bits(placed))
+    run_parts(_fill_blocks, items.size, rows, columns, blocks.part_indptr, bits(items), bits(placed))
     return placed
 
 

@@ -54,12 +54,12 @@ def block_parts(device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes:
 
 def lay_out_blocks(device: Device, blocks: BlockRows, items: Array) -> Array:
     """Copy items, one for each entry of CSR, to the positions of the elements of blocks."""
-    (rows, columns), slices, indptr = blocks.blocksize, blocks.slices, blocks.parts.indptr
+    (rows, columns), slices, indptr = blocks.blocksize, blocks.slices, blocks.part_indptr
     out = device.empty(slices.num_positions * rows * columns, items.dtype)
     item = ITEM_TYPES[items.dtype.itemsize]
     size = np.int32(rows), np.int32(columns)
     copied = indptr, items.view(item), np.zeros(1, item)[0], out.view(item)
-    limits = np.int64(blocks.parts.num_rows), np.int64(slices.num_slices), np.int64(slices.long_length)
+    limits = np.int64(blocks.num_parts), np.int64(slices.num_slices), np.int64(slices.long_length)
     args = (*limits, *size, np.int32(blocks.row_lanes), slices.rows, slices.slice_offsets, *copied)
     threads = slices.num_slices * device.lanes * rows
     launch_threads(device, SOURCE, expression("lay_out_blocks", item, indptr.dtype), threads, THREADS, args)

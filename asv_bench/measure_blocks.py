@@ -268,7 +268,7 @@ def measure_looking(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> None:
-    """Print the microseconds of products with a vector, by the number of lanes of a row and of threads in a block."""
+    """Print the microseconds of products with a vector, by lanes of a row, threads in a block and dtype of columns."""
     for case in cases(folder, quick):
         for dtype in DTYPES:
             S = sp.csr_array(case.blocks.astype(dtype).tocsr())

@@ -55,10 +55,12 @@ template <class Stored, class Column, class T, int SIZE, int LOADS, int EACH> st
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c) sums[r][c] = Scalar<T>::zero();
   }
-  // Add the block at a position, and return true; or return false if the position is padding.
-  __device__ __forceinline__ bool add(long long position) {
-    const Column code = gs_load(matrix.columns + position);
-    if (gs_is_padding(code)) return false;
+  // Return the code of the block column at a position; that of padding from position `end` on.
+  __device__ __forceinline__ Column code(long long position, long long end) const {
+    return position < end ? gs_load(matrix.columns + position) : Column(-1);
+  }
+  // Add the block at a position, whose block column has this code.
+  __device__ __forceinline__ void add(long long position, Column code) {
     const long long row = static_cast<long long>(gs_base(matrix.columns, matrix.bases, position) + int(code)) * SIZE;
     const Stored *values =
         matrix.values + position / GS_WARP * (SIZE * SIZE * GS_WARP) + position % GS_WARP * SIZE;
@@ -76,7 +78,16 @@ template <class Stored, class Column, class T, int SIZE, int LOADS, int EACH> st
         for (int c = 0; c < COLUMNS; ++c) sums[r][c] = gs_fma(a, elements[c / EACH].at[c % EACH], sums[r][c]);
       }
     }
-    return true;
+  }
+  // Add the blocks at the positions first, first + GS_WARP, ... before `end`, up to the first padding. The code of the
+  // next block is on its way while a block is added.
+  __device__ __forceinline__ void add_part(long long first, long long end) {
+    Column next = code(first, end);
+    for (long long k = first; !gs_is_padding(next); k += GS_WARP) {
+      const Column own = next;
+      next = code(k + GS_WARP, end);
+      add(k, own);
+    }
   }
   // Add up over the groups of `width` lanes that own the same columns. The first group has the sums.
   __device__ __forceinline__ void add_groups(int column_lanes, int width) {
@@ -106,7 +117,7 @@ __device__ __forceinline__ bool gs_add_block_chunk(Reader &gather, const LongRow
   if (number >= long_rows.num_chunks) return false;
   const Chunk chunk = long_rows.chunks[number];
   *row = chunk.row;
-  for (int k = place; k < chunk.size; k += places) gather.add(chunk.begin + k);
+  for (int k = place; k < chunk.size; k += places) gather.add(chunk.begin + k, gather.code(chunk.begin + k, chunk.begin + chunk.size));
   gather.add_groups(1 << column_bits, GS_WARP);
   if (chunk.chunks == 1) return place == 0;
   if (place == 0) {
@@ -174,8 +185,7 @@ bsr_spmm(long long num_parts, long long num_places, int num_columns, int column_
       const long long place = group * own_parts + i, slice = place / GS_WARP;
       part = place >= num_places ? -1 : order ? order[place] : place;
       if (part < 0 || part >= num_parts) continue;
-      for (long long k = slice_offsets[slice] + place % GS_WARP; k < slice_offsets[slice + 1]; k += GS_WARP)
-        if (!gather.add(k)) break;
+      gather.add_part(slice_offsets[slice] + place % GS_WARP, slice_offsets[slice + 1]);
     }
     gather.add_groups(column_lanes, column_lanes << shape.share_bits);
     row = part >> shape.part_bits;

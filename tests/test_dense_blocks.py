@@ -292,3 +292,27 @@ def test_inf_and_nan_in_columns_reach_only_the_rows_that_read_them(device: Devic
         expected, got = S @ X, A @ X
     for test in (np.isnan, np.isposinf, np.isneginf):
         np.testing.assert_array_equal(test(got), test(expected))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_cpu_sums_blocks_in_the_order_of_the_entries(size: tuple[int, int], rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES["ragged"](rng), size, rng)
+    blocks, entries = (GpuSparseMatrix(S, device="cpu", format=name) for name in ("bsr", "csr_scalar"))
+    x = random_values(rng, S.shape[1], float)
+    np.testing.assert_array_equal(blocks @ x, entries @ x)
+
+
+@pytest.mark.parametrize("format", ["bsr", "auto"])
+def test_products_of_blocks_on_several_threads_have_the_same_bits(format: str, rng: np.random.Generator) -> None:
+    S = of_blocks(rng.integers(0, 30, 4001), 500, (3, 3), rng)
+    A, x, before = GpuSparseMatrix(S, device="cpu", format=format), random_values(rng, S.shape[1], float), None
+    num_threads = gsparse.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            gsparse.set_num_threads(threads)
+            y = A @ x
+            assert_product(y, S, x)
+            assert before is None or np.array_equal(y, before)
+            before = y
+    finally:
+        gsparse.set_num_threads(num_threads)

@@ -28,7 +28,7 @@ struct BlockShape { int column_bits, part_bits, share_bits; };
 
 // Gathers columns of X for the SIZE rows of a block row, and adds them up.
 template <class Stored, class Column, class T, int SIZE, int LOADS, int EACH> struct BlockGather {
-  enum { COLUMNS = LOADS * EACH, UNROLLED = SIZE <= 4 ? SIZE : 2 };
+  enum { COLUMNS = LOADS * EACH, UNROLLED = SIZE <= 4 && sizeof(T) <= 8 ? SIZE : 2 };
   typedef Pack<T, EACH> Packed;
   BlockMatrix<Stored, Column> matrix;
   const char *x[LOADS];  // where each load begins in row 0; for columns past the end, where column 0 begins

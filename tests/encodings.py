@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.formats import (
     BlockedEllpack,
+    Bsr,
     Columns,
     Csr,
     CsrEntries,
@@ -115,7 +117,12 @@ def store(
         codes, table = write_down(values, S.data, compute)
         encoded = Values(*(None if a is None else on_device(device, a) for a in (codes, table)))
         entries._made |= {"values": encoded, "patterns": None}
-    if format != PATTERN:
+    if format == "bsr":
+        block_rows, plain = structure.block_rows, structure.plain_block_columns()
+        encode = kernels_of(device).encode_columns
+        encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
+        structure.block_rows = replace(block_rows, columns=encoded)
+    elif format != PATTERN:
         places, lay = {
             "ellpack": ("ellpack_columns", structure.plain_ellpack_columns),
             "blocked_ellpack": ("slice_columns", structure.plain_slice_columns),
@@ -211,6 +218,8 @@ def decode(stored: Stored, run: int) -> tuple[Any, Any, Any]:
         positions = [row + stored.pitch * np.arange(stored.width) for row in range(stored.num_rows)]
     elif isinstance(stored, BlockedEllpack):
         positions = _slice_positions(stored.slices, run)
+    elif isinstance(stored, Bsr):
+        return _decode_blocks(stored, run)
     else:
         return _decode_patterns(stored, run)
     everywhere = np.concatenate([*positions, np.zeros(0, int)])
@@ -237,6 +246,27 @@ def _slice_positions(slices: Any, run: int) -> list[Any]:
         positions[row] = np.arange(begin, end)
     assert all(p is not None for p in positions)
     return positions
+
+
+def _decode_blocks(stored: Bsr, run: int) -> tuple[Any, Any, Any]:
+    """Return the entries of blocks, row by row; padding comes after the blocks of each part of a block row."""
+    (rows, columns), size = stored.blocksize, stored.slices.slice_size
+    parts = []
+    for k in _slice_positions(stored.slices, size):
+        block_columns = _columns_at(stored.columns, k, run)
+        assert not np.any((block_columns[:-1] < 0) & (block_columns[1:] >= 0))
+        parts.append((k[block_columns >= 0], block_columns[block_columns >= 0]))
+    lengths, indices, data = [], [], []
+    for first in range(0, len(parts), stored.row_lanes):
+        k, block_columns = (np.concatenate(arrays) for arrays in zip(*parts[first : first + stored.row_lanes]))
+        for r in range(rows):
+            places = ((k // size)[:, None] * columns + np.arange(columns)) * size * rows
+            indices.append((block_columns[:, None] * columns + np.arange(columns)).ravel())
+            data.append(_values_at(stored.values, (places + (k % size)[:, None] * rows + r).ravel()))
+            lengths.append(indices[-1].size)
+    if not data:
+        data.append(_values_at(stored.values, np.zeros(0, int)))
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(int), np.concatenate([[], *indices]), np.concatenate(data)
 
 
 def _columns_at(columns: Any, k: Any, run: int) -> Any:

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from gsparse.bench.problems import from_lengths, rmat, stencil, uniform
 from gsparse.device.select import get_device
+from gsparse.formats.registry import names_of
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
@@ -24,6 +26,7 @@ BENCHMARKS = ROOT / "asv_bench" / "benchmarks"
 discovery = pytest.importorskip("asv_runner.discovery", reason="benchmarks are run by asv: pip install asv")
 sys.path.insert(0, str(BENCHMARKS.parent))
 NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARKS))]
+import measure_blocks  # noqa: E402
 import measure_ranks  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
 
@@ -135,3 +138,21 @@ def test_project_goals_are_printed_only_with_goals_option(
     printed = capsys.readouterr().out
     assert "CG, 1e3 rows: 0.0001" in printed
     assert [word in printed for word in ("goal 0.0004 met", "goal 0.1 MISSED")] == [bool(goals)] * 2
+
+
+def test_products_of_blocks_are_checked_and_compared_with_their_goals() -> None:
+    device = get_device("cpu")
+    case = measure_blocks.Case("small", "unstructured", measure_blocks.shuffled(measure_blocks.cube(4, 3)))
+    products = [measure_blocks.measure(device, case, "float64", columns, None) for columns in (1, 8)]
+    assert [row["wrong"] for row in products] == [[], []]
+    assert products[0]["microseconds"].keys() >= {"bsr", "auto", "auto before", "csr scalar", "SciPy BSR"}
+    set_ups = [measure_blocks.measure_set_up(device, case)]
+    lines = list(measure_blocks.goals(products, set_ups, "cpu"))
+    assert [goal for _, _, goal in lines] == [1.3, 1.3, -60.0]
+    S = sp.csr_array(case.blocks.tocsr())
+    x = np.ones(S.shape[1])
+    assert measure_blocks.is_right(S, x, S @ x)
+    wrong = S @ x
+    wrong[5] += 1e-6
+    assert not measure_blocks.is_right(S, x, wrong)
+    assert "bsr" in names_of()

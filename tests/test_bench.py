@@ -31,7 +31,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 
 import gsparse
-from gsparse import cli
+from gsparse import GpuSparseMatrix, cli
 from gsparse.bench import (
     Settings,
     claims,
@@ -83,7 +83,7 @@ def record(what: str, us: float | None, **fields: Any) -> Record:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MODEL_PROBLEMS if not any(s in name for s in ("00^3", "128", "2M", "21"))]
+    "name", [name for name in MODEL_PROBLEMS if not any(s in name for s in ("00^3", "128", "2M", "21", "40^3 x 3"))]
 )
 def test_small_model_problems_have_the_entries_of_their_size_class(name: str) -> None:
     arrays = MODEL_PROBLEMS[name](np)
@@ -97,6 +97,12 @@ def test_small_model_problems_have_the_entries_of_their_size_class(name: str) ->
 def test_stencil_is_the_laplacian() -> None:
     exact = scipy.sparse.linalg.LaplacianNd((5,) * 3, dtype=float, boundary_conditions="dirichlet").tosparse()
     assert abs(as_matrix(problems.stencil(5, 7)) + exact).max() == 0
+
+
+def test_shuffled_blocks_are_full_and_as_many_as_those_of_the_stencil() -> None:
+    S = as_matrix(problems.shuffled_blocks(5, 3))
+    assert S.nnz == 9 * problems.stencil(5, 27).data.size
+    assert GpuSparseMatrix(S, device="cpu")._prepared()[0].structure.blocksize == (3, 3)
 
 
 def test_from_lengths_makes_rows_of_the_requested_lengths() -> None:
@@ -458,6 +464,7 @@ STUB = r"""
 #include <stdlib.h>
 typedef struct {
   int sell; int64_t rows, cols, nnz, stored, slice; void *offsets, *columns, *values; int types[4];
+  int64_t down, right; int order;  /* of a block; order 0 for matrices of single entries */
 } Mat;
 typedef struct { int64_t size; void *values; int type; } Vec;
 static void *bound;
@@ -478,6 +485,11 @@ int cusparseCreateSlicedEll(void **d, int64_t r, int64_t c, int64_t n, int64_t s
   if (ot != 2 || it != 2 || b != 0 || t > 1 || z != 32 || ((int *)o)[(r + z - 1) / z] != s) return 3;
   return make(d, (Mat){1, r, c, n, s, z, o, i, v, {ot, it, b, t}});
 }
+int cusparseCreateBsr(void **d, int64_t r, int64_t c, int64_t n, int64_t down, int64_t right, void *o, void *i, void *v,
+                      int ot, int it, int b, int t, int order) {
+  if (ot != 2 || it != 2 || b != 0 || t > 1 || (order != 1 && order != 2) || ((int *)o)[r] != n) return 3;
+  return make(d, (Mat){0, r * down, c * right, n, n, 1, o, i, v, {ot, it, b, t}, down, right, order});
+}
 int cusparseCreateDnVec(void **d, int64_t n, void *v, int t) {
   Vec *p = malloc(sizeof *p); *p = (Vec){n, v, t}; *d = p; ++created; return 0;
 }
@@ -491,11 +503,24 @@ int cusparseSpMV_preprocess(void *h, int op, void *a, Mat *A, Vec *x, void *b, V
   ++preprocessed; return buffer ? 0 : 3;
 }
 #define GET(p, k) (t ? ((double *)(p))[k] : ((float *)(p))[k])
+/* The product of a row of blocks with one column of X, whose rows are `step` apart. */
+static double blocks(Mat *A, int t, int64_t row, void *x, int64_t first, int64_t step) {
+  int *o = A->offsets, *c = A->columns;
+  double s = 0;
+  int64_t r = row % A->down, by_row = A->order == 2;
+  for (int64_t k = o[row / A->down]; k < o[row / A->down + 1]; ++k)
+    for (int64_t j = 0; j < A->right; ++j) {
+      int64_t place = k * A->down * A->right + (by_row ? r * A->right + j : j * A->down + r);
+      s += GET(A->values, place) * GET(x, first + (c[k] * A->right + j) * step);
+    }
+  return s;
+}
 int cusparseSpMV(void *h, int op, void *a, Mat *A, Vec *x, void *b, Vec *y, int t, int alg, void *buffer) {
   int *o = A->offsets, *c = A->columns;
   for (int64_t r = 0; r < A->rows; ++r) {
     double s = 0;
     int64_t begin = A->sell ? o[r / 32] + r % 32 : o[r], end = A->sell ? o[r / 32 + 1] : o[r + 1];
+    if (A->order) { s = blocks(A, t, r, x->values, 0, 1); begin = end; }
     for (int64_t k = begin; k < end; k += A->slice) if (c[k] >= 0) s += GET(A->values, k) * GET(x->values, c[k]);
     s = GET(a, 0) * s + (GET(b, 0) ? GET(b, 0) * GET(y->values, r) : 0);
     if (t) ((double *)y->values)[r] = s; else ((float *)y->values)[r] = s;
@@ -512,7 +537,7 @@ int cusparseCreateDnMat(void **d, int64_t r, int64_t c, int64_t ld, void *v, int
 int cusparseDestroyDnMat(void *d) { free(d); ++destroyed; return 0; }
 int cusparseSpMM_bufferSize(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, Dense *y, int t, int alg,
                             size_t *size) {
-  if (alg != 4 && alg != 6 && alg != 12) return 3;
+  if (A->order ? alg != 0 : alg != 4 && alg != 6 && alg != 12) return 3;
   *size = 64; return opA || opX || A->cols != x->rows || A->rows != y->rows || x->cols != y->cols || t != x->type;
 }
 int cusparseSpMM_preprocess(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, Dense *y, int t, int alg,
@@ -524,8 +549,9 @@ int cusparseSpMM(void *h, int opA, int opX, void *a, Mat *A, Dense *x, void *b, 
   int *o = A->offsets, *c = A->columns;
   for (int64_t r = 0; r < A->rows; ++r)
     for (int64_t j = 0; j < x->cols; ++j) {
-      double s = 0;
-      for (int64_t k = o[r]; k < o[r + 1]; ++k) s += GET(A->values, k) * GET(x->values, c[k] * x->down + j * x->right);
+      double s = A->order ? blocks(A, t, r, x->values, j * x->right, x->down) : 0;
+      for (int64_t k = o[r]; !A->order && k < o[r + 1]; ++k)
+        s += GET(A->values, k) * GET(x->values, c[k] * x->down + j * x->right);
       if (t) ((double *)y->values)[r * y->down + j * y->right] = s;
       else ((float *)y->values)[r * y->down + j * y->right] = s;
     }
@@ -676,6 +702,36 @@ def test_cusparse_multiplies_columns_as_its_prototypes_say(
     np.testing.assert_allclose(product.result(), as_matrix(arrays) @ X, rtol=1e-10)
     with pytest.raises(cusparse.CusparseError, match="contiguous"):
         cusparse.CusparseProduct(arrays[:3], arrays.shape, arrays.data.size, algorithm, X[:, ::2], Y[:, ::2])
+
+
+@pytest.mark.parametrize("size", [(3, 3), (2, 4)])
+@pytest.mark.parametrize("algorithm", cusparse.BLOCK_ALGORITHMS)
+def test_cusparse_multiplies_blocks_as_its_prototypes_say(
+    context: Any, algorithm: str, size: tuple[int, int], rng: np.random.Generator
+) -> None:
+    pattern = problems.from_lengths(np.array([0, 3, 40, 1] * 5), 50)
+    data = rng.standard_normal((pattern.indices.size, *size))
+    B = sp.bsr_array((data, pattern.indices, pattern.indptr), shape=(20 * size[0], 50 * size[1]))
+    x, X = rng.random(B.shape[1]), rng.random((B.shape[1], 6))
+    for operand in (x, X, np.asfortranarray(X)):
+        y = np.full((B.shape[0], *operand.shape[1:]), np.nan, order="F" if operand.flags.f_contiguous else "C")
+        parts = (B.data, B.indices, B.indptr)
+        product = cusparse.CusparseProduct(parts, B.shape, B.nnz, algorithm, operand, y)
+        np.testing.assert_allclose(product.result(), B @ operand, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_full_blocks_are_converted_to_bsr(size: int, rng: np.random.Generator) -> None:
+    pattern = problems.from_lengths(np.array([0, 3, 40, 1] * 5), 50)
+    numbers = sp.csr_array((np.ones(pattern.indices.size), pattern.indices, pattern.indptr), shape=(20, 50))
+    numbers.sum_duplicates()
+    data = rng.standard_normal((numbers.nnz, size, size))
+    B = sp.bsr_array((data, numbers.indices, numbers.indptr), shape=(20 * size, 50 * size))
+    S = sp.csr_array(B.tocsr())
+    for one, other in zip(
+        cusparse.to_blocks(np, (S.data, S.indices, S.indptr), size), (B.data, B.indices, B.indptr), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_cusparse_errors_name_the_call_and_the_cause(context: Any) -> None:
@@ -856,7 +912,8 @@ def test_the_summary_names_the_best_launch_when_the_plan_is_slower() -> None:
 
 def test_gpu_peers_name_every_algorithm() -> None:
     names = [peer.what for peer in gpu_peers.library_peers(load(tiny(), CPU, "float64"))]
-    assert names[:5] == ["cuSPARSE default", "cuSPARSE CSR_ALG1", "cuSPARSE CSR_ALG2", "cuSPARSE SELL", "CuPy A @ x"]
+    assert names[:4] == ["cuSPARSE default", "cuSPARSE CSR_ALG1", "cuSPARSE CSR_ALG2", "cuSPARSE SELL"]
+    assert names[4:7] == ["cuSPARSE BSR by rows", "cuSPARSE BSR by columns", "CuPy A @ x"]
 
 
 def test_measuring_the_costs_of_formats_leaves_the_number_of_threads_as_it_was() -> None:

@@ -22,7 +22,7 @@ from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.expressions import loads_choices
-from gsparse.kernels.gpu.spmm import panel_of
+from gsparse.kernels.gpu.panels import panel_of
 from gsparse.plan.columns import plan_columns
 from gsparse.products import multiply as ops
 from tests.support import (
@@ -171,7 +171,7 @@ def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Gene
 def test_more_columns_than_a_launch_can_take_are_multiplied_in_slabs(
     gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gsparse.kernels.gpu import spmm as module
+    from gsparse.kernels.gpu import panels as module
 
     monkeypatch.setattr(module, "MAX_GRID_Y", 3)
     monkeypatch.setattr(module, "MAX_PARTIAL_BYTES", 100)

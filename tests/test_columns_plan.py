@@ -143,11 +143,28 @@ def test_lanes_share_rows_of_row_patterns_only_to_fill_a_device(num_patterns: in
     assert [launched(few, Panel(2), num_patterns=n).entry_lanes for n in (0, num_patterns)] == [4, 4]
 
 
+# -------------------------------------------------------------------------------------------------------- dense blocks
+
+
+@LANES
+@pytest.mark.parametrize("block", [2, 3, 6])
+def test_lanes_of_blocks_share_columns_only_and_have_two_loads_if_enough_threads_remain(block: int, lanes: int) -> None:
+    for num_columns in COLUMNS:
+        many, few = (
+            launched(rows_of(81, num_rows), Panel(num_columns), lanes=lanes, block=block) for num_rows in (10**8, 60)
+        )
+        assert many.entry_lanes == few.entry_lanes == few.loads == 1
+        assert many.loads == (2 if num_columns > 1 else 1)
+        assert many.column_lanes <= few.column_lanes <= lanes
+        assert few.column_lanes >= min(num_columns, 8)
+
+
 def test_a_plan_names_the_arrays_that_the_product_reads() -> None:
     for options, reads in (
         ({}, "CSR"),
         ({"values": "float32"}, "CSR, float32"),
         ({"num_patterns": 1}, "1 row patterns"),
+        ({"block": 3, "values": "float64"}, "3x3 blocks, float64"),
         ({"values": "float32", "num_patterns": 27}, "27 row patterns"),
     ):
         plan = planned(EVEN, Panel(8), **options)

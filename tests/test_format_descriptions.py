@@ -13,6 +13,7 @@ import gsparse
 from gsparse.errors import FormatError
 from gsparse.formats import Columns, Csr, Slices, Values
 from gsparse.formats.blocked_ellpack import SliceStats
+from gsparse.formats.bsr import BlockRows, BlockStats
 from gsparse.formats.registry import AnalysisLevel, Encoding, Storage, find_format
 from gsparse.formats.row_pattern import Patterns, PatternStats
 from gsparse.formats.row_stats import RowStats
@@ -25,6 +26,9 @@ STATS = RowStats(20, 50, 70, 0, 5, 3.5, 1.0, 1, 96, 90, 2, 11)
 CODES, PLAIN = Values(np.zeros(70, np.uint8), np.ones(3)), Values(np.ones(70))
 SLICES = Slices(20, 32, 1, np.zeros(2, np.int64), None, None, 2**62, 96, 96)
 LAID_OUT = {"slices": np.full(96, 7, np.uint8), "ellpack": np.full(160, 7, np.uint8)}
+BLOCK_ROWS = BlockRows(
+    (2, 1), 2, np.zeros(21, np.int32), SLICES, Columns(np.zeros(3, np.uint16), np.zeros(1, np.int32))
+)
 
 
 def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:
@@ -41,6 +45,9 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {"pattern_stats": PatternStats(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
     structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
     structure |= {"lay_out_ellpack": lambda *_: LAID_OUT["ellpack"]}
+    structure |= {"blocksize": (2, 1), "block_stats": BlockStats((2, 1), 64, 24, np.dtype(np.uint16))}
+    structure |= {"block_rows": BLOCK_ROWS, "plain_block_columns": lambda: "plain"}
+    structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
     return SimpleNamespace(
         structure=SimpleNamespace(**structure | changes),
         encoding=Encoding(compress, compress),
@@ -130,6 +137,26 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
     "too many patterns": ("row_pattern", FULL, {"pattern_stats": None}, None),
     "patterns": ("row_pattern", SHARED, {}, FOUR_PATTERNS),
     "patterns, plain": ("row_pattern", FULL, {"compress": False}, Storage("4 rows", "float64", 96, 777, (3, 9))),
+    "blocks of entries, not looked at": ("bsr", NONE, {}, None),
+    "no blocks": ("bsr", SHARED, {"blocksize": (1, 1)}, None),
+    "blocks of entries": (
+        "bsr",
+        SHARED,
+        {},
+        Storage("uint16 2x1", "uint8 of 3", 128, 24 + 128 + 4 * 2 + 128 + 24, values_per_column=2),
+    ),
+    "blocks of one entry, asked for": (
+        "bsr",
+        FULL,
+        {"blocksize": (1, 1), "block_stats": BlockStats((1, 1), 64, 24, np.dtype(np.int32))},
+        Storage("int32 1x1", "uint8 of 3", 64, 24 + 4 * 64 + 64 + 24),
+    ),
+    "blocks of entries, plain": (
+        "bsr",
+        FULL,
+        {"compress": False},
+        Storage("int32 2x1", "float64", 128, 24 + 4 * 64 + 8 * 128, values_per_column=2),
+    ),
     "patterns that share values": (
         "row_pattern",
         SHARED,
@@ -143,7 +170,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
 def test_a_format_describes_its_bytes(case: str) -> None:
     name, level, changes, expected = DESCRIBED[case]
     if expected is not None:
-        has_bases, has_codes = expected.columns in ("uint8", "uint16"), expected.values.startswith("uint")
+        has_bases, has_codes = expected.columns.startswith("uint"), expected.values.startswith("uint")
         table_bytes = 3 * 8 * has_codes or 6 * (4 + 8) * (expected.values == "2 rows")
         expected = replace(expected, has_bases=has_bases, has_codes=has_codes, table_bytes=table_bytes)
     assert find_format(name).describe(prepared(**changes), level) == expected
@@ -190,6 +217,17 @@ def test_values_are_laid_out_once_with_zeros_as_padding(name: str, lays_out: str
     assert len(calls) == 1
     assert calls[0][0] is CODES.codes
     assert calls[0][-1] == 0
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_blocks_are_stored_at_the_positions_of_the_structure(compress: bool) -> None:
+    matrix = prepared(compress)
+    stored = find_format("bsr").build(matrix)
+    assert (stored.shape, stored.nnz, stored.blocksize, stored.row_lanes) == ((20, 50), 70, (2, 1), 2)
+    assert stored.slices is SLICES
+    assert stored.num_stored == 96 * 2
+    assert stored.columns is BLOCK_ROWS.columns if compress else stored.columns.codes == "plain"
+    assert stored.values.codes is LAID_OUT["slices"]
 
 
 def test_row_patterns_hold_values_once_where_rows_share_them() -> None:

@@ -25,6 +25,8 @@ from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL
 from tests.support import STRUCTURES, from_lengths
 
 KERNELS = FORMATS[1:]
+# Formats that are candidates for every matrix.
+EVERYWHERE = tuple(name for name in KERNELS if name not in ("row_pattern", "bsr"))
 STENCIL = RowStats(
     num_rows=10**6,
     num_cols=10**6,
@@ -57,15 +59,17 @@ MATRICES = pytest.mark.parametrize("stats", [STENCIL, SKEWED, HUGE], ids=["stenc
 MODELS = pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL], ids=["gpu", "cpu"])
 
 
-def storages_of(stats: RowStats, *, pattern: bool = False) -> dict[str, tuple[Storage, ...]]:
+def storages_of(stats: RowStats, *, pattern: bool = False, blocks: bool = False) -> dict[str, tuple[Storage, ...]]:
     """Return the storage of an uncompressed matrix in each format, as `gsparse.products.storage` would describe it."""
     places = {"ellpack": stats.num_rows * stats.max_length, "blocked_ellpack": stats.blocked_stored}
     storages = {}
-    for name in KERNELS[:-1]:
+    for name in EVERYWHERE:
         positions = places.get(name, stats.nnz)
         storages[name] = (Storage("int32", "float64", positions, 12 * positions + 4 * (stats.num_rows + 1)),)
     if pattern:
         storages["row_pattern"] = (Storage("27 rows", "27 rows", stats.nnz, stats.num_rows + 5000),)
+    if blocks:
+        storages["bsr"] = (Storage("int32 2x2", "float64", stats.nnz, 9 * stats.nnz + 4 * stats.num_rows),)
     return storages
 
 
@@ -177,7 +181,7 @@ def test_the_same_input_gives_the_same_plan_and_nothing_is_kept(stats: RowStats)
 
 @pytest.mark.parametrize("format", KERNELS)
 def test_a_requested_format_is_used(format: str) -> None:
-    plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True), format=format)
+    plan = plan_of(SKEWED, storages_of(SKEWED, pattern=True, blocks=True), format=format)
     assert (plan.format, plan.reason) == (format, "asked for")
     assert plan.chosen.format == format
     assert [line.split()[1] for line in str(plan).splitlines() if "→" in line] == [format]
@@ -254,7 +258,7 @@ def test_the_first_of_two_equally_fast_candidates_is_chosen() -> None:
 
 @MODELS
 @MATRICES
-@pytest.mark.parametrize("format", KERNELS[:-1])
+@pytest.mark.parametrize("format", EVERYWHERE)
 def test_fewer_bytes_in_the_same_encoding_are_never_predicted_slower(stats: RowStats, model: Any, format: str) -> None:
     plain = storages_of(stats)
     less = plain | {format: (replace(plain[format][0], nbytes=plain[format][0].nbytes // 2),)}
@@ -390,7 +394,7 @@ def test_row_statistics_are_those_of_the_rows(device: Device) -> None:
 def test_every_structure_has_a_plan_of_candidates_that_fit(device: Device, structure: str) -> None:
     S = STRUCTURES[structure](np.random.default_rng(0))
     plan = GpuSparseMatrix(S, device=device).plan
-    assert {c.format for c in plan.candidates} >= set(KERNELS) - {"row_pattern"}
+    assert {c.format for c in plan.candidates} >= set(EVERYWHERE)
     assert plan.chosen in plan.candidates
     assert str(plan).count("→") == 1
 
@@ -405,7 +409,8 @@ def test_a_matrix_on_a_gpu_is_planned_with_the_constants_of_gpus(device: Device)
     options = {"device": device.name, "lanes": device.lanes, "value_bytes": 8, "expected_products": products}
     options["threads"] = device.num_threads
     assert plan == make_plan(plan.stats, storages, model=model, **options)
-    assert set(gsparse.FORMATS) == {"auto", *storages}
+    assert set(gsparse.FORMATS) == {"auto", "bsr", *storages}
+    assert "bsr" not in storages
 
 
 def test_small_matrices_and_those_for_few_products_are_not_examined(device: Device) -> None:

@@ -144,7 +144,7 @@ def test_runs_of_equal_patterns_and_their_entries_are_counted_once(format: str) 
 def test_only_sorted_slices_look_up_their_rows(format: str) -> None:
     assert RAGGED.wants_sorting
     assert not SHORT.wants_sorting
-    assert count("sorted", format, RAGGED) == (10_000_000 if format == "blocked_ellpack" else 0)
+    assert count("sorted", format, RAGGED) == (10_000_000 if format in ("blocked_ellpack", "bsr") else 0)
     assert count("sorted", format, SHORT) == 0
 
 
@@ -271,3 +271,8 @@ def test_rows_of_equal_length_are_either_all_longer_than_the_limit_or_none_is() 
     assert share_above(MEDIUM, 54) == pytest.approx((1, 1))
     for length in (55, 56):
         assert share_above(MEDIUM, length) == share_above(replace(MEDIUM, std_length=20.0), length) == (0, 0)
+
+
+def test_a_column_relative_to_a_base_costs_once_for_all_values_that_share_it() -> None:
+    storage = Storage("uint16 3x3", "float64", 90, 10**3, has_bases=True, values_per_column=9)
+    assert count("narrow", "bsr", SHORT, storage) == 10

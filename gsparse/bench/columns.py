@@ -11,11 +11,11 @@ from typing import Any
 import gsparse
 from gsparse.bench.peers import SEED, LoadedMatrix, Peer, Prepared
 from gsparse.device.dtypes import Array
-from gsparse.formats import Csr, RowPattern
+from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.expressions import loads_choices
-from gsparse.kernels.gpu.spmm import panel_of
+from gsparse.kernels.gpu.panels import panel_of
 from gsparse.kernels.set_up import Survey
 
 __all__ = ["LAYOUTS", "column_peers", "launches", "with_columns"]
@@ -102,7 +102,7 @@ def _prepare_choice(loaded: LoadedMatrix, A: Any, X: Array, Y: Array) -> Prepare
 
 
 def _prepare_launch(
-    loaded: LoadedMatrix, stored: Csr | RowPattern, survey: Survey, X: Array, Y: Array, launch: PanelLaunch
+    loaded: LoadedMatrix, stored: Csr | RowPattern | Bsr, survey: Survey, X: Array, Y: Array, launch: PanelLaunch
 ) -> Prepared:
     device, dtype = loaded.device, loaded.dtype
     multiply = kernels_of(device).csr_spmm(device, stored, dtype, lambda panel: launch, survey)

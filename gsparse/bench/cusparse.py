@@ -27,11 +27,13 @@ from gsparse.device.dtypes import Array
 
 __all__ = [
     "ALGORITHMS",
+    "BLOCK_ALGORITHMS",
     "COLUMN_ALGORITHMS",
     "SLICE_SIZE",
     "CusparseError",
     "CusparseProduct",
     "load_library",
+    "to_blocks",
     "to_sliced_ell",
 ]
 
@@ -41,6 +43,9 @@ ALGORITHMS = {"default": 0, "CSR_ALG1": 2, "CSR_ALG2": 3, "SELL": 5}
 COLUMN_ALGORITHMS = {"CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
 # Values of cusparseOrder_t.
 COLUMN_MAJOR, ROW_MAJOR = 1, 2
+# The order of the elements within a block, for products of dense blocks. They use the default algorithm.
+BLOCK_ALGORITHMS = {"BSR by rows": ROW_MAJOR, "BSR by columns": COLUMN_MAJOR}
+_DEFAULT_ALGORITHM = 0
 
 # Rows of a slice. A warp has as many threads, each of which multiplies a row, so that its reads are coalesced.
 SLICE_SIZE = 32
@@ -72,6 +77,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseCreateCsr": (POINTER(_P), _I64, _I64, _I64, _P, _P, _P, _INT, _INT, _INT, _INT),
     # descriptor, rows, cols, nnz, stored, slice size, offsets, columns, values, and the types as above
     "cusparseCreateSlicedEll": (POINTER(_P), _I64, _I64, _I64, _I64, _I64, _P, _P, _P, _INT, _INT, _INT, _INT),
+    # descriptor, block rows, block cols, blocks, rows and cols of a block, offsets, columns, values, the types as
+    # above, order within a block
+    "cusparseCreateBsr": (POINTER(_P), _I64, _I64, _I64, _I64, _I64, _P, _P, _P, _INT, _INT, _INT, _INT, _INT),
     "cusparseCreateDnVec": (POINTER(_P), _I64, _P, _INT),
     # descriptor, rows, cols, leading dimension, values, value type, order
     "cusparseCreateDnMat": (POINTER(_P), _I64, _I64, _I64, _P, _INT, _INT),
@@ -88,7 +96,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cusparseSpMM": (*_SPMM, _P),
 }
 # Functions that exist since CUDA 12.1 and 12.4. Older libraries are used without them.
-OPTIONAL = ("cusparseCreateSlicedEll", "cusparseSpMV_preprocess", "cusparseSpMM_preprocess")
+OPTIONAL = ("cusparseCreateBsr", "cusparseCreateSlicedEll", "cusparseSpMV_preprocess", "cusparseSpMM_preprocess")
 
 
 class CusparseError(RuntimeError):
@@ -201,11 +209,12 @@ class CusparseProduct:
     Parameters
     ----------
     arrays : tuple of CuPy arrays
-        The CSR arrays (data, indices, indptr), or for "SELL" the arrays that `to_sliced_ell` returns.
+        The CSR arrays (data, indices, indptr); for "SELL" the arrays that `to_sliced_ell` returns; or for
+        `BLOCK_ALGORITHMS` those of a `scipy.sparse.bsr_array`, whose blocks are always in row-major order.
     shape : (int, int)
     nnz : int
     algorithm : str
-        A name out of `ALGORITHMS`, or out of `COLUMN_ALGORITHMS` for several columns.
+        A name out of `ALGORITHMS`, or out of `COLUMN_ALGORITHMS` for several columns, or out of `BLOCK_ALGORITHMS`.
     x, y : CuPy arrays
         The arrays that each product reads and writes: vectors, or dense columns that are contiguous in either order.
     preprocess : bool
@@ -231,6 +240,9 @@ class CusparseProduct:
             raise CusparseError(f"only {' and '.join(VALUE_TYPES)} can be measured, got {data.dtype}")
         self._context = context or current_context()
         self._library = self._context.library
+        self._blocksize = data.shape[1:]
+        if BLOCK_ALGORITHMS.get(algorithm) == COLUMN_MAJOR:
+            arrays = (self._context.cupy.ascontiguousarray(data.transpose(0, 2, 1)), *arrays[1:])
         self._arrays = (arrays, x, y)  # The descriptors hold only addresses, so the arrays must stay alive.
         value_type, scalar = VALUE_TYPES[data.dtype.name]
         self._alpha, self._beta = scalar(1.0), scalar(0.0)
@@ -247,7 +259,7 @@ class CusparseProduct:
             *operations,
             *pointers,
             value_type,
-            algorithms[algorithm],
+            _DEFAULT_ALGORITHM if algorithm in BLOCK_ALGORITHMS else algorithms[algorithm],
         )
         self.preprocessed = False
         self._buffer = self._make_buffer(data)
@@ -274,6 +286,10 @@ class CusparseProduct:
         addresses = (address(offsets), address(indices), address(data))
         if algorithm == "SELL":
             return self._create("SlicedEll", *shape, nnz, data.size, SLICE_SIZE, *addresses, *types)
+        if algorithm in BLOCK_ALGORITHMS:
+            blocks = (size // block for size, block in zip(shape, self._blocksize, strict=True))
+            order = BLOCK_ALGORITHMS[algorithm]
+            return self._create("Bsr", *blocks, indices.size, *self._blocksize, *addresses, *types, order)
         return self._create("Csr", *shape, nnz, *addresses, *types)
 
     def _create_dense(self, array: Array, value_type: int) -> c_void_p:
@@ -345,3 +361,20 @@ def to_sliced_ell(xp: Any, arrays: tuple[Array, Array, Array], num_rows: int) ->
     columns, values = xp.full(stored, -1, indices.dtype), xp.zeros(stored, data.dtype)
     columns[positions], values[positions] = indices, data
     return values, columns, offsets.astype(indices.dtype)
+
+
+def to_blocks(xp: Any, arrays: tuple[Array, Array, Array], size: int) -> tuple[Array, Array, Array]:
+    """Convert CSR to BSR with square blocks, which must all be full: (values, columns, block row pointers).
+
+    The columns of each row must rise. The values have the shape (number of blocks, size, size).
+    """
+    data, indices, indptr = arrays
+    offsets = xp.ascontiguousarray(indptr[::size] // size**2)
+    blocks = xp.arange(indices.size // size**2)
+    rows = xp.searchsorted(offsets[1:], blocks, side="right")
+    begins = offsets[rows]
+    # The first element of a block, and the number of elements from one row of it to the next.
+    first, step = (begins * size + blocks - begins) * size, (offsets[rows + 1] - begins) * size
+    within = xp.arange(size)
+    places = first[:, None, None] + within[:, None] * step[:, None, None] + within
+    return data[places], indices[first] // size, offsets

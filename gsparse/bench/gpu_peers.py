@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from math import gcd
 from typing import Any
 
+import gsparse
 from gsparse.bench.cpu_peers import torch_csr
 from gsparse.bench.cusparse import (
     ALGORITHMS,
+    BLOCK_ALGORITHMS,
     COLUMN_ALGORITHMS,
     SLICE_SIZE,
     CusparseError,
     CusparseProduct,
+    to_blocks,
     to_sliced_ell,
 )
 from gsparse.bench.peers import MAX_PADDING, LoadedMatrix, Peer, Prepared, SkippedError
@@ -27,6 +31,8 @@ def library_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
     """Yield cuSPARSE's algorithms, CuPy, and PyTorch if it is installed."""
     for algorithm in ALGORITHMS:
         yield Peer(f"cuSPARSE {algorithm}", "vendor", _cusparse(loaded, algorithm), {})
+    for algorithm in BLOCK_ALGORITHMS:
+        yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), {})
     yield Peer("CuPy A @ x", "library", lambda: _prepare_cupy(loaded), {})
     if find_spec("torch"):
         yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), {})
@@ -39,6 +45,8 @@ def library_column_peers(loaded: LoadedMatrix) -> Iterator[Peer]:
         for layout in ("by rows", "by columns"):
             prepare = partial(_prepare_columns, loaded, algorithm, layout == "by columns")
             yield Peer(f"cuSPARSE {algorithm} {layout}", "vendor", prepare, label)
+    for algorithm in BLOCK_ALGORITHMS:
+        yield Peer(f"cuSPARSE {algorithm}", "vendor", partial(_prepare_blocks, loaded, algorithm), label)
     yield Peer("CuPy A @ X", "library", lambda: _prepare_cupy(loaded), label)
     if find_spec("torch"):
         yield Peer("PyTorch CSR", "library", lambda: _prepare_torch(loaded), label)
@@ -101,6 +109,21 @@ def _prepare_sell(loaded: LoadedMatrix) -> Prepared:
         result=product.result,
         label={"padding": padding},
     )
+
+
+def _prepare_blocks(loaded: LoadedMatrix, algorithm: str) -> Prepared:
+    """Prepare the product of the largest square blocks that are full, with x or with row-major columns."""
+    xp, arrays = loaded.device.xp, loaded.arrays[:3]
+    A = gsparse.GpuSparseMatrix(arrays, shape=loaded.shape, device=loaded.device)
+    rows, columns = A._prepared()[0].structure.blocksize
+    size = gcd(rows, columns)
+    if size == 1:
+        raise SkippedError("the matrix does not consist of full square blocks")
+    blocks = to_blocks(xp, arrays, size)
+    y = xp.zeros((loaded.shape[0], *loaded.x.shape[1:]), loaded.dtype)
+    product = CusparseProduct(blocks, loaded.shape, loaded.nnz, algorithm, loaded.x, y, preprocess=False)
+    nbytes = loaded.vector_bytes + sum(int(part.nbytes) for part in blocks)
+    return Prepared(product.launch, nbytes, product.launch, result=product.result)
 
 
 def _prepare_cupy(loaded: LoadedMatrix) -> Prepared:

@@ -31,6 +31,7 @@ __all__ = [
     "read_matrix",
     "real_matrix",
     "rmat",
+    "shuffled_blocks",
     "stencil",
     "uniform",
 ]
@@ -149,14 +150,30 @@ def from_lengths(lengths: Any, num_cols: int, *, xp: Any = np) -> Arrays:
     return Arrays(rng.random(nnz), (keys % num_cols).astype(np.int32), indptr.astype(np.int32), shape)
 
 
+def shuffled_blocks(n: int, size: int, *, xp: Any = np) -> Arrays:
+    """Make the 27-point pattern of n³ nodes in random order, with a dense block of random values for each entry.
+
+    Its rows are as irregular as those of an unstructured mesh with several unknowns a node.
+    """
+    _, indices, indptr, (num_nodes, _) = stencil(n, 27)
+    rng = np.random.default_rng(SEED)
+    order = rng.permutation(num_nodes)
+    pattern = sp.csr_array((np.ones(indices.size, np.int8), indices, indptr), shape=(num_nodes, num_nodes))
+    pattern = sp.csr_array(pattern[order][:, order])
+    pattern.sort_indices()
+    blocks = (rng.random((pattern.nnz, size, size)), pattern.indices, pattern.indptr)
+    S = sp.csr_array(sp.bsr_array(blocks, shape=(num_nodes * size, num_nodes * size)).tocsr())
+    return _from_host(S, xp)
+
+
 def _with_long_rows(num_rows: int, per_row: int, num_long: int, length: int) -> Any:
     lengths = np.full(num_rows, per_row)
     lengths[:: num_rows // num_long][:num_long] = length
     return lengths
 
 
-# The problems of the project's first measurements, smaller versions of them with fewer than a million entries, and
-# matrices with a few very long rows, which are hard for most formats.
+# The problems of the project's first measurements, smaller versions of them with fewer than a million entries,
+# matrices of dense blocks, and matrices with a few very long rows, which are hard for most formats.
 MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "7-point 200^3 constant": lambda xp: stencil(200, 7, xp=xp),
     "7-point 200^3 variable": lambda xp: stencil(200, 7, variable=True, xp=xp),
@@ -175,6 +192,8 @@ MODEL_PROBLEMS: dict[str, Callable[[Any], Arrays]] = {
     "R-MAT 15": lambda xp: rmat(15, 16, xp=xp),
     "few dense rows": lambda xp: from_lengths(_with_long_rows(50_000, 6, 5, 20_000), 50_000, xp=xp),
     "one row of 90000": lambda xp: from_lengths(_with_long_rows(100_000, 3, 1, 90_000), 100_000, xp=xp),
+    "27-point 12^3 x 3 shuffled": lambda xp: shuffled_blocks(12, 3, xp=xp),
+    "27-point 40^3 x 3 shuffled": lambda xp: shuffled_blocks(40, 3, xp=xp),
     "36 rows of 17000": lambda xp: from_lengths(np.full(36, 17_000), 40_000, xp=xp),
 }
 

@@ -6,12 +6,13 @@ Read the files in this order:
 2. `entries`: how columns and values are encoded.
 3. `costs`: the model that predicts the time of a product, and `measured_costs`: its constants for each format.
 4. `registry`: what a storage format has to provide.
-5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_pattern`.
+5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_pattern`, `bsr`.
 
 `levels` is no storage format: it groups the rows of a triangular matrix for a parallel solve.
 """
 
 from gsparse.formats.blocked_ellpack import BLOCKED_ELLPACK, BlockedEllpack, Slices
+from gsparse.formats.bsr import BSR, BlockRows, Bsr
 from gsparse.formats.csr import (
     CSR_ADAPTIVE,
     CSR_SCALAR,
@@ -31,7 +32,9 @@ from gsparse.formats.row_pattern import ROW_PATTERN, RowPattern
 
 __all__ = [
     "FORMATS",
+    "BlockRows",
     "BlockedEllpack",
+    "Bsr",
     "Columns",
     "Csr",
     "CsrEntries",
@@ -47,10 +50,10 @@ __all__ = [
     "padding_code",
 ]
 
-Stored = CsrEntries | Ellpack | BlockedEllpack | RowPattern
+Stored = CsrEntries | Ellpack | BlockedEllpack | RowPattern | Bsr
 
 # Plans list the candidates in this order.
-for _format in (CSR_SCALAR, CSR_VECTOR, CSR_ADAPTIVE, CSR_SPLIT, ELLPACK, BLOCKED_ELLPACK, ROW_PATTERN):
+for _format in (CSR_SCALAR, CSR_VECTOR, CSR_ADAPTIVE, CSR_SPLIT, ELLPACK, BLOCKED_ELLPACK, ROW_PATTERN, BSR):
     register(_format)
 
 # The names of the built-in formats, after "auto", which chooses one of them.

@@ -65,7 +65,7 @@ class KernelModel:
         Time per row of a matrix whose rows are sorted: the row number is looked up, and the result is written out of
         order.
     coded, narrow : float
-        Time per position whose value is looked up in a table, and per position whose column is relative to a base.
+        Time per position whose value is looked up in a table, and per column that is relative to a base.
     table : float
         Time per position if the table of values, or of shared rows, takes `TABLE_BYTES` or more; less if it is smaller.
         A small table stays in the first-level cache.

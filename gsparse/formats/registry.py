@@ -108,6 +108,8 @@ class Storage:
         Bytes of the table of values, or of the rows that row patterns share. Positions read it again and again.
     encoding : Encoding
         What may be compressed. Storages of one format with different encodings are different candidates.
+    values_per_column : int
+        Number of positions that share a column: more than one in dense blocks.
     """
 
     columns: str
@@ -119,6 +121,7 @@ class Storage:
     has_codes: bool = False
     table_bytes: int = 0
     encoding: Encoding = COMPRESSED
+    values_per_column: int = 1
 
 
 class Preparation(Protocol[S_co]):

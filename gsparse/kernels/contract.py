@@ -26,7 +26,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Csr, Levels, RowPattern
+from gsparse.formats import Bsr, Csr, Levels, RowPattern
 from gsparse.formats.launch import Launch, Panel, PanelLaunch
 from gsparse.kernels.aggregation import AggregationKernels
 from gsparse.kernels.algebra import AlgebraKernels, EntryKernels, ReductionKernels
@@ -97,10 +97,10 @@ class BindProduct(Protocol):
         """Return the product of `matrix` with vectors of the compute dtype `dtype`.
 
         The type of `matrix` belongs to the format: `CsrEntries` for the CSR schedules (with `LongRows` or None for
-        scalar and vector, `RowBlocks` for adaptive, `Tiles` for split), `Ellpack`, `BlockedEllpack` or `RowPattern`.
-        Its columns and values are encoded as `gsparse.formats.entries` says, in any combination. Plain values are of
-        `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance); tables of values are
-        of `dtype`.
+        scalar and vector, `RowBlocks` for adaptive, `Tiles` for split), `Ellpack`, `BlockedEllpack`, `RowPattern` or
+        `Bsr`. Its columns and values are encoded as `gsparse.formats.entries` says, in any combination. Plain values
+        are of `dtype` or of a dtype that widens to it (float32 read by a float64 product, for instance); tables of
+        values are of `dtype`.
         """
         ...
 
@@ -114,13 +114,13 @@ class ProductKernels(Protocol):
         ...
 
     def csr_spmm(
-        self, device: Device, matrix: Csr | RowPattern, dtype: DType, choose: ChoosePanelLaunch, survey: Survey
+        self, device: Device, matrix: Csr | RowPattern | Bsr, dtype: DType, choose: ChoosePanelLaunch, survey: Survey
     ) -> MultiplyColumns:
         """Bind a product with several dense columns.
 
-        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it; on a GPU it may also
-        be a `RowPattern` whose patterns hold the values. `choose` returns the launch for the layout of an X, and
-        `survey` is that of this matrix; the CPU uses neither.
+        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. On a GPU it may also
+        be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of such values, at least 2 x 2.
+        `choose` returns the launch for the layout of an X, and `survey` is that of this matrix; the CPU uses neither.
         """
         ...
 
@@ -271,6 +271,11 @@ class Constants(Protocol):
     @property
     def SPMM_READS_LESS(self) -> bool:
         """Whether products with several columns also read row patterns and values in half the precision."""
+        ...
+
+    @property
+    def SLICES_BLOCKS(self) -> bool:
+        """Whether blocks of BSR are stored in slices of `device.lanes` rows; otherwise one row after the other."""
         ...
 
     @property

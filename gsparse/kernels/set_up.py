@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import Columns, Csr, LongRows, RowBlocks, Slices, Tiles
+from gsparse.formats import BlockRows, Columns, Csr, LongRows, RowBlocks, Slices, Tiles
 
 __all__ = ["SetUpKernels", "Survey"]
 
@@ -126,6 +126,28 @@ class SetUpKernels(Protocol):
         self, device: Device, indptr: Array, items: Array, width: int, pitch: int, padding: Any
     ) -> Array:
         """Return the same for the column-major positions of `Ellpack`."""
+        ...
+
+    def full_blocks(self, device: Device, csr: Csr) -> tuple[int, int]:
+        """Return the largest size (rows, columns) of aligned blocks, up to 8 x 8, of which a matrix consists.
+
+        Every block of this size is either full or empty. Columns rise within each row. A matrix without such blocks is
+        recognized from its first rows. Synchronizes.
+        """
+        ...
+
+    def block_parts(self, device: Device, csr: Csr, blocksize: tuple[int, int], row_lanes: int) -> tuple[Array, Array]:
+        """Return (indptr, indices) whose rows are the parts of block rows (`BlockRows`), and whose entries the blocks.
+
+        Each block row is divided into `row_lanes` parts.
+        """
+        ...
+
+    def lay_out_blocks(self, device: Device, blocks: BlockRows, items: Array) -> Array:
+        """Return items, one for each entry in CSR order, at the positions of `Bsr`, and zeros elsewhere.
+
+        Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
+        """
         ...
 
     def run_span(self, device: Device, columns: Array, num_cols: int) -> int:

@@ -113,7 +113,7 @@ class Plan:
             f"{stats.num_rows} x {stats.num_cols}, {stats.nnz} entries; per row {stats.min_length} to "
             f"{stats.max_length}, mean {stats.mean_length:.2f}, std {stats.std_length:.2f}, {stats.num_empty} empty; "
             f"η {stats.efficiency:.2f}",
-            f"{'':2}{'format':<16}{'columns':>9}{'values':>16}{'MB per product':>16}{'padding':>9}{'predicted µs':>14}"
+            f"{'':2}{'format':<16}{'columns':>11}{'values':>16}{'MB per product':>16}{'padding':>9}{'predicted µs':>14}"
             f"{'measured µs' if is_measured else '':>13}".rstrip(),
         ]
         for c in self.candidates:
@@ -121,7 +121,7 @@ class Plan:
             megabytes, predicted = c.nbytes / 1e6, c.seconds * 1e6
             measured = "" if c.measured is None else f"{c.measured * 1e6:.1f}"
             lines.append(
-                f"{mark:2}{c.format:<16}{c.storage.columns:>9}{c.storage.values:>16}{megabytes:>16.3f}"
+                f"{mark:2}{c.format:<16}{c.storage.columns:>11}{c.storage.values:>16}{megabytes:>16.3f}"
                 f"{c.padding_ratio:>9.2f}{predicted:>14.1f}{measured:>13}".rstrip()
             )
         return "\n".join(lines)
@@ -248,7 +248,7 @@ def count_terms(
         "chunk": 0,
         "sorted": 0,
         "coded": positions * storage.has_codes,
-        "narrow": positions * storage.has_bases,
+        "narrow": positions * storage.has_bases / storage.values_per_column,
         "table": positions * min(storage.table_bytes / TABLE_BYTES, 1.0),
         "run": storage.runs[0],
         "run_entry": storage.runs[1],

@@ -66,7 +66,7 @@ class ColumnsPlan:
     panel : Panel
     stats : RowStats
     reads : str
-        What the product reads of A: CSR, or row patterns.
+        What the product reads of A: CSR, row patterns, or blocks.
     """
 
     launch: PanelLaunch
@@ -87,7 +87,14 @@ class ColumnsPlan:
 
 
 def plan_columns(
-    stats: RowStats, panel: Panel, *, lanes: int, value_bytes: int, values: str = "", num_patterns: int = 0
+    stats: RowStats,
+    panel: Panel,
+    *,
+    lanes: int,
+    value_bytes: int,
+    values: str = "",
+    num_patterns: int = 0,
+    block: int = 0,
 ) -> ColumnsPlan:
     """Choose the launch for the product of a matrix with these rows and an X of this layout.
 
@@ -103,6 +110,8 @@ def plan_columns(
         The dtype of CSR's values, for the table.
     num_patterns : int, optional
         Number of row patterns (`RowPattern`), if the product reads these instead of CSR; otherwise 0.
+    block : int, optional
+        Number of rows of a square block (`Bsr`), if the product reads these instead of CSR; otherwise 0.
 
     Examples
     --------
@@ -115,12 +124,14 @@ cut into chunks
     units = -(-panel.num_columns // panel.pack)
     is_even = stats.max_length <= _MAX_EVEN_RATIO * stats.typical_length and stats.typical_length <= _MAX_EVEN_LENGTH
     most_loads, from_table = LANE_BYTES // (panel.pack * value_bytes), num_patterns > 0
-    if panel.by_columns:
+    if block:
+        column_lanes, loads = _block_shape(stats, units, lanes, most_loads, block)
+    elif panel.by_columns:
         column_lanes, loads = _strided_shape(units, most_loads)
     else:
         column_lanes, loads = _shape(stats, units, lanes, most_loads, from_table, is_even)
     tiles = -(-units // (column_lanes * loads))
-    entry_lanes = _entry_lanes(stats, column_lanes, tiles, lanes, from_table)
+    entry_lanes = 1 if block else _entry_lanes(stats, column_lanes, tiles, lanes, from_table)
     has_one_lane = entry_lanes == 1 and lanes // column_lanes > FEW_PLACES
     long_length = _LONG_EVEN if is_even else _LONG_ONE_LANE if has_one_lane else _LONG_SHARED
     reason = (
@@ -128,7 +139,9 @@ cut into chunks
         f"{'row lengths are similar' if is_even else 'row lengths vary'}"
     )
     launch = PanelLaunch(panel.pack, loads, column_lanes, entry_lanes, long_length)
-    reads = f"{num_patterns} row patterns" if from_table else f"CSR, {values}" if values else "CSR"
+    reads = f"CSR, {values}" if values else "CSR"
+    if from_table or block:
+        reads = f"{num_patterns} row patterns" if from_table else f"{block}x{block} blocks, {values}"
     return ColumnsPlan(launch, reason, panel, stats, reads)
 
 
@@ -158,6 +171,20 @@ def _strided_shape(units: int, most_loads: int) -> tuple[int, int]:
     width = _power_above(units)
     loads = min(width, most_loads, _STRIDED_LOADS)
     return min(width // loads, _STRIDED_LANES), loads
+
+
+def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block: int) -> tuple[int, int]:
+    """Return the number of lanes of a tile, and the loads per lane, for blocks.
+
+    A lane computes all rows of a block. With two loads it reads each value of A for twice as many columns, but only
+    half the lanes remain.
+    """
+    width = min(_power_above(units), _MAX_TILE_LOADS)
+    while width > _MIN_TILE_LANES and -(-units // width) * width > _MAX_IDLE * units:
+        width //= 2
+    threads = stats.num_rows // block * (width // 2) * -(-units // width)
+    loads = 2 if width >= 2 and most_loads > 1 and threads >= _DEVICE_THREADS else 1
+    return min(width // loads, lanes), loads
 
 
 def _power_above(count: int) -> int:

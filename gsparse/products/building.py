@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from gsparse.device.dtypes import Array
-from gsparse.formats import Csr, RowPattern, Stored
+from gsparse.formats import Bsr, Csr, RowPattern, Stored
 from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import Encoding, find_format
 from gsparse.kernels.backends import kernels_of
@@ -40,6 +40,7 @@ __all__ = [
     "build_columns",
     "build_planned",
     "build_product",
+    "can_multiply_columns",
     "plan_of_columns",
     "values_as",
 ]
@@ -71,7 +72,7 @@ class ColumnsProduct(NamedTuple):
     """The bound kernel for several dense columns of one dtype, as in `Product`."""
 
     multiply: Any
-    stored: Csr | RowPattern
+    stored: Csr | RowPattern | Bsr
     scalars: tuple[Any, Any]
 
 
@@ -137,7 +138,18 @@ def build_planned(
     return decide(measure(device, calls))
 
 
-def build_columns(structure: Structure, stored: Csr | RowPattern, compute: np.dtype[Any]) -> ColumnsProduct:
+def can_multiply_columns(stored: Any, compute: np.dtype[Any]) -> TypeGuard[RowPattern | Bsr]:
+    """Return whether products with several columns can read a stored matrix.
+
+    They read row patterns that share values, and square blocks of plain values of the same kind as the compute dtype.
+    """
+    if isinstance(stored, Bsr):
+        rows, columns = stored.blocksize
+        return rows == columns > 1 and stored.values.table is None and stored.dtype.kind == compute.kind
+    return isinstance(stored, RowPattern) and stored.pattern_values is not None
+
+
+def build_columns(structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> ColumnsProduct:
     """Bind the product with several columns."""
     device = structure.device
     # `choose` must not refer to the prepared matrix, which refers to the product: that would be a reference cycle.
@@ -147,18 +159,19 @@ def build_columns(structure: Structure, stored: Csr | RowPattern, compute: np.dt
 
 
 def plan_of_columns(
-    structure: Structure, stored: Csr | RowPattern, compute: np.dtype[Any], panel: Panel
+    structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any], panel: Panel
 ) -> ColumnsPlan:
     """Choose the launch on a GPU for an X with this layout. Synchronizes the first time."""
     return plan_columns(structure.rows, panel, **_panel_options(structure, stored, compute))
 
 
-def _panel_options(structure: Structure, stored: Csr | RowPattern, compute: np.dtype[Any]) -> dict[str, Any]:
+def _panel_options(structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> dict[str, Any]:
     return {
         "lanes": structure.device.lanes,
         "value_bytes": compute.itemsize,
         "values": str(stored.dtype),
         "num_patterns": stored.num_patterns if isinstance(stored, RowPattern) else 0,
+        "block": stored.blocksize[0] if isinstance(stored, Bsr) else 0,
     }
 
 

@@ -23,7 +23,8 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.locks import made_once
 from gsparse.errors import FormatError
-from gsparse.formats import Csr, RowPattern
+from gsparse.formats import Bsr, Csr, RowPattern
+from gsparse.formats.bsr import BSR
 from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import PLAIN, choices, find_format, names_of
 from gsparse.formats.row_pattern import ROW_PATTERN
@@ -37,6 +38,7 @@ from gsparse.products.building import (
     build_columns,
     build_planned,
     build_product,
+    can_multiply_columns,
     plan_of_columns,
     values_as,
 )
@@ -51,6 +53,8 @@ from gsparse.products.tuning import FirstProducts
 __all__ = ["PreparedMatrix", "prepare_matrix"]
 
 _Result = TypeVar("_Result")
+# The formats that products with several columns can read, besides CSR.
+_READ_BY_COLUMNS = (ROW_PATTERN.name, BSR.name)
 
 
 @dataclass(eq=False)
@@ -247,13 +251,18 @@ class PreparedMatrix:
         self.device.synchronize()  # synchronizes: from now on, kernels on any stream may read the arrays.
         return product
 
-    def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern:
-        """Return what products with several columns read: CSR, or row patterns that share values. Synchronizes."""
-        reads_less = kernels_of(self.device).SPMM_READS_LESS and self.options.compress
-        if reads_less and self._planner.is_worth_analyzing and self.plan(storage, compute).format == ROW_PATTERN.name:
+    def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
+        """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.
+
+        Blocks are those that products with a vector read, so that they take no more memory.
+        """
+        can_read_less, planner = kernels_of(self.device).SPMM_READS_LESS, self._planner
+        is_planned = planner.is_worth_analyzing or not planner.leaves_choice
+        if can_read_less and is_planned and self.plan(storage, compute).format in _READ_BY_COLUMNS:
             stored = self.product(storage, compute).stored
-            if isinstance(stored, RowPattern) and stored.pattern_values is not None:
+            if can_multiply_columns(stored, compute):
                 return stored
+        reads_less = can_read_less and self.options.compress
         # Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
         # of X. So if X is complex, the values are made complex too.
         csr = values_as(self.csr, np.result_type(storage, np.complex64) if compute.kind == "c" else storage)

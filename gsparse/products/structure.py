@@ -23,7 +23,7 @@ from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
-from gsparse.products import repeated_rows, sliced_rows
+from gsparse.products import dense_blocks, repeated_rows, sliced_rows
 
 __all__ = ["Structure"]
 
@@ -158,9 +158,9 @@ class Structure:
             span = kernels_of(self.device).run_span(self.device, columns, self.csr.num_cols)
         return next((dtype for dtype in candidates if span < padding_code(dtype)), plain)
 
-    def narrowed(self, columns: Array) -> Columns:
-        """Return columns at the positions of a padded format in the fewest bytes. Synchronizes."""
-        return self._encode(columns, self._narrowest(columns, _NARROW))
+    def narrowed(self, columns: Array, dtypes: tuple[np.dtype[Any], ...] = _NARROW) -> Columns:
+        """Return columns at the positions of a padded format in the narrowest of some dtypes. Synchronizes."""
+        return self._encode(columns, self._narrowest(columns, dtypes))
 
     def _encode(self, columns: Array, dtype: np.dtype[Any]) -> Columns:
         if dtype == columns.dtype:
@@ -225,6 +225,18 @@ class Structure:
         """Arrange items from CSR's order at the positions of ELLPACK, with `padding` at positions without an entry."""
         width = self.rows.max_length
         return kernels_of(self.device).lay_out_ellpack(self.device, self.csr.indptr, items, width, self.pitch, padding)
+
+    # ------------------------------------------------------------- dense blocks
+
+    blocksize = cached_property(dense_blocks.blocksize)
+    block_rows = cached_property(dense_blocks.block_rows)
+    block_stats = cached_property(dense_blocks.block_stats)
+    plain_block_columns = dense_blocks.plain_block_columns
+    lay_out_blocks = dense_blocks.lay_out_blocks
+
+    def of_parts(self, parts: Csr) -> Structure:
+        """Return the structure of CSR arrays that are made of this one, on the same device."""
+        return Structure.of(self.device, parts)
 
     # ------------------------------------------------------------- rows that repeat
 

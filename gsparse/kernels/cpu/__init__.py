@@ -10,6 +10,7 @@ from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels.contract import BindProduct
 from gsparse.kernels.cpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.cpu.basis import Arnoldi
+from gsparse.kernels.cpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.cpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.cpu.decomposition import Decomposition
 from gsparse.kernels.cpu.edits import (
@@ -62,6 +63,7 @@ from gsparse.kernels.cpu.sparse_rows import (
     triangle,
 )
 from gsparse.kernels.cpu.spmm import csr_spmm
+from gsparse.kernels.cpu.spmv_bsr import bsr
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
@@ -80,6 +82,7 @@ __all__ = [
     "NEEDS_LEVELS",
     "SCALAR_LENGTH",
     "SHARES_RUNS",
+    "SLICES_BLOCKS",
     "SORTING_SCOPE",
     "SPMM_READS_LESS",
     "SPMV",
@@ -93,8 +96,10 @@ __all__ = [
     "bind_projections",
     "bind_step",
     "bind_sweep",
+    "block_parts",
     "block_weights",
     "blocked_ellpack",
+    "bsr",
     "color_rows",
     "combine_rows",
     "count_where",
@@ -119,6 +124,7 @@ __all__ = [
     "factorize_ilu0",
     "find_entries",
     "first_where",
+    "full_blocks",
     "gather",
     "gather_rows",
     "independent_set",
@@ -127,6 +133,7 @@ __all__ = [
     "join_aggregates",
     "keep_entries",
     "lay_out",
+    "lay_out_blocks",
     "lay_out_ellpack",
     "long_rows",
     "map_columns",
@@ -181,6 +188,8 @@ NEEDS_LEVELS = False
 SPMM_READS_LESS = False
 # Every schedule of CSR gives each thread as many entries.
 FIRST_FORMAT = "csr_scalar"
+# Blocks are read one after the other, by the thread that owns their block row.
+SLICES_BLOCKS = False
 # Consecutive rows that follow one pattern are multiplied together.
 SHARES_RUNS = True
 
@@ -193,6 +202,7 @@ SPMV: dict[str, BindProduct] = {
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
     "row_pattern": row_pattern,
+    "bsr": bsr,
 }
 
 register_with_threadpoolctl()

@@ -14,7 +14,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
-from gsparse.formats import Csr, RowPattern
+from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row, write
@@ -54,7 +54,7 @@ class PanelProduct(NamedTuple):
 
 
 def csr_spmm(
-    device: Device, matrix: Csr | RowPattern, dtype: np.dtype[Any], choose: ChoosePanelLaunch, survey: Survey
+    device: Device, matrix: Csr | RowPattern | Bsr, dtype: np.dtype[Any], choose: ChoosePanelLaunch, survey: Survey
 ) -> MultiplyColumns:
     """Multiply columns of any strides; each column has the bits of `csr_scalar`."""
     assert isinstance(matrix, Csr)

@@ -2,6 +2,7 @@
 
 from gsparse.kernels.gpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.gpu.basis import Arnoldi
+from gsparse.kernels.gpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.gpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.gpu.decomposition import Decomposition
 from gsparse.kernels.gpu.edits import (
@@ -67,6 +68,7 @@ from gsparse.kernels.gpu.spmv import (
     SPMV,
     TILE_WORK,
     blocked_ellpack,
+    bsr,
     csr_adaptive,
     csr_scalar,
     csr_split,
@@ -99,6 +101,7 @@ __all__ = [
     "NEEDS_LEVELS",
     "SCALAR_LENGTH",
     "SHARES_RUNS",
+    "SLICES_BLOCKS",
     "SORTING_SCOPE",
     "SPMM_READS_LESS",
     "SPMV",
@@ -112,8 +115,10 @@ __all__ = [
     "bind_projections",
     "bind_step",
     "bind_sweep",
+    "block_parts",
     "block_weights",
     "blocked_ellpack",
+    "bsr",
     "color_rows",
     "combine_rows",
     "count_where",
@@ -138,6 +143,7 @@ __all__ = [
     "factorize_ilu0",
     "find_entries",
     "first_where",
+    "full_blocks",
     "gather",
     "gather_rows",
     "independent_set",
@@ -146,6 +152,7 @@ __all__ = [
     "join_aggregates",
     "keep_entries",
     "lay_out",
+    "lay_out_blocks",
     "lay_out_ellpack",
     "long_rows",
     "map_columns",
@@ -194,3 +201,5 @@ SPMM_READS_LESS = True
 FIRST_FORMAT = "auto"
 # Each row of a row pattern has a thread of its own.
 SHARES_RUNS = False
+# The threads of a slice read the same step of all of its block rows side by side.
+SLICES_BLOCKS = True

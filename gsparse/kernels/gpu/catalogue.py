@@ -12,6 +12,7 @@ import numpy as np
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES
 from gsparse.kernels.gpu import (
     aggregation,
+    blocks,
     connections,
     decomposition,
     edits,
@@ -25,16 +26,15 @@ from gsparse.kernels.gpu import (
     sparse_pairs,
     sparse_products,
     sparse_rows,
+    spmm_bsr,
     spmv,
     transpose,
     wide_rows,
 )
-from gsparse.kernels.gpu.expressions import NARROW, expression, loads_choices, packs, plain_types
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, NARROW, expression, loads_choices, packs, plain_types
 
 __all__ = ["instantiations"]
 
-# Types that items of rows are copied as when they are laid out: one for each size.
-_ITEMS = tuple(np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128"))
 _WORDS = (np.dtype(np.int32), np.dtype(np.int64))
 
 
@@ -52,6 +52,8 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         indices,
         reductions,
         edits,
+        blocks,
+        spmm_bsr,
     )
     solvers = (connections, aggregation, prolongation, decomposition)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]
@@ -79,7 +81,7 @@ def _set_up() -> list[tuple[str, str]]:
     for index in INDEX_DTYPES:
         kernels.append(("setup_survey.cu", expression("survey", index)))
         kernels += [("setup_rows.cu", expression(name, index)) for name in place_kernels]
-        for item in _ITEMS:
+        for item in ITEM_TYPES.values():
             kernels += [("setup_rows.cu", expression(name, item, index)) for name in ("lay_out", "lay_out_long")]
         kernels.append(("setup_entries.cu", expression("run_span", index)))
         kernels += [("setup_entries.cu", expression("encode_columns", index, code)) for code in NARROW]

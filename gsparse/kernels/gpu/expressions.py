@@ -14,6 +14,7 @@ from gsparse.formats.launch import LANE_BYTES
 __all__ = [
     "BLOCK_DOTS",
     "CPP_TYPES",
+    "ITEM_TYPES",
     "NARROW",
     "NO_DOTS",
     "expression",
@@ -38,6 +39,9 @@ CPP_TYPES: dict[np.dtype[Any], str] = {
 
 # The dtypes of codes: columns relative to a base, places in a table of values, numbers of row patterns.
 NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
+
+# The type that items of each size are copied as, by the number of bytes.
+ITEM_TYPES = {np.dtype(name).itemsize: np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128")}
 
 # The last template argument of a product with a vector: whether it also leaves partial sums of conj(x)·y (sums.cuh).
 NO_DOTS, BLOCK_DOTS = "NoDots", "BlockDots"

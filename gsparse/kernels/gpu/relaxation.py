@@ -19,8 +19,8 @@ from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_threads
+from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.spmm import MAX_GRID_Y
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, Project, Sweep
 
 __all__ = ["bind_projections", "bind_sweep", "color_rows", "instantiations"]

@@ -10,7 +10,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Slices
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.scratch import records
 from gsparse.kernels.gpu.survey import SORTING_SCOPE, SOURCE, THREADS, Counts
@@ -19,8 +19,6 @@ from gsparse.kernels.set_up import Survey
 __all__ = ["cut_slices", "lay_out", "lay_out_ellpack"]
 
 _SORT_THREADS = 512
-# The type that items of each size are copied as.
-_ITEM_TYPES = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.int64, 16: np.complex128}
 
 
 def cut_slices(
@@ -87,7 +85,7 @@ def _lay_out(
 
 
 def _item_type(items: Array) -> np.dtype[Any]:
-    return np.dtype(_ITEM_TYPES[items.dtype.itemsize])
+    return ITEM_TYPES[items.dtype.itemsize]
 
 
 def _items(items: Array, padding: Any, out: Array) -> tuple[Array, Any, Array]:

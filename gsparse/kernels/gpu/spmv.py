@@ -11,13 +11,26 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.device.launching import Slot
-from gsparse.formats import BlockedEllpack, Columns, CsrEntries, Ellpack, LongRows, RowBlocks, RowPattern, Tiles, Values
+from gsparse.formats import (
+    BlockedEllpack,
+    Bsr,
+    Columns,
+    CsrEntries,
+    Ellpack,
+    LongRows,
+    RowBlocks,
+    RowPattern,
+    Tiles,
+    Values,
+)
+from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.source_constants import constant
+from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
 
 __all__ = [
     "BLOCK_WORK",
@@ -25,6 +38,7 @@ __all__ = [
     "SPMV",
     "TILE_WORK",
     "blocked_ellpack",
+    "bsr",
     "csr_adaptive",
     "csr_scalar",
     "csr_split",
@@ -120,10 +134,12 @@ def _bind_with_long_rows(
     args: tuple[tuple[Any, ...], tuple[Any, ...]],
     dtype: np.dtype[Any],
     long_rows: LongRows,
+    chunk_sums: int,
 ) -> Multiply:
     """Bind a kernel whose long rows are served in chunks, for each stream with scratch memory of its own.
 
-    The parameters are those of `_bind`, but `args` are the arguments before and after those of the long rows.
+    The parameters are those of `_bind`, but `args` are the arguments before and after those of the long rows. A chunk
+    leaves `chunk_sums` partial sums.
     """
     check_grid(kernel.name, blocks)
     before, after = (*args[0], np.int32(long_rows.num_chunks), records(device, long_rows)), args[1]
@@ -132,7 +148,9 @@ def _bind_with_long_rows(
     def bind(*scratch: Array) -> Multiply:
         return _bind(device, kernel, blocks, threads_per_block, (*before, *scratch, *after), dtype)
 
-    bound = PerStream(device, bind, (long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32)))
+    bound = PerStream(
+        device, bind, (chunk_sums * long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32))
+    )
     return _with_num_dots(call_for_stream(bound), blocks)
 
 
@@ -147,18 +165,18 @@ def _bind_rows(
     device: Device,
     kernel: _Kernel,
     blocks: int,
-    launch: Launch,
+    threads: int,
     args: tuple[tuple[Any, ...], tuple[Any, ...]],
     long_rows: LongRows | None,
     dtype: np.dtype[Any],
+    chunk_sums: int = 1,
 ) -> Multiply:
     """Bind a kernel that takes the arguments of long rows between the two parts of `args`."""
-    threads = launch.threads_per_block
     if long_rows is None:
         before, after = args
         return _bind(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
     chunk_blocks = -(-long_rows.num_chunks * device.lanes // threads)
-    return _bind_with_long_rows(device, kernel, chunk_blocks + blocks, threads, args, dtype, long_rows)
+    return _bind_with_long_rows(device, kernel, chunk_blocks + blocks, threads, args, dtype, long_rows, chunk_sums)
 
 
 def _entry_args(values: Values, columns: Columns | None = None) -> tuple[Any, ...]:
@@ -196,7 +214,7 @@ def _bind_csr(
     limit = np.int32(_INT32 if long_rows is None else long_rows.long_length)
     args = (np.int64(matrix.num_rows), limit, matrix.indptr), _entry_args(matrix.values, matrix.columns)
     blocks = _blocks(matrix.num_rows * threads_per_row, launch)
-    return _bind_rows(device, kernel, blocks, launch, args, long_rows, dtype)
+    return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, long_rows, dtype)
 
 
 def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
@@ -206,7 +224,7 @@ def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launc
     kernel = _Kernel("spmv_adaptive.cu", "csr_adaptive", _csr_types(matrix, dtype))
     args = (schedule.first_rows, matrix.indptr), _entry_args(matrix.values, matrix.columns)
     blocks = int(schedule.first_rows.size) - 1
-    return _bind_rows(device, kernel, blocks, launch, args, schedule.long_rows, dtype)
+    return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, schedule.long_rows, dtype)
 
 
 def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: Launch) -> Multiply:
@@ -257,7 +275,24 @@ def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any]
     args = before, _entry_args(matrix.values, matrix.columns)
     kernel = _Kernel("spmv_ellpack.cu", "blocked_ellpack", types)
     blocks = _blocks(slices.num_slices * device.lanes, launch)
-    return _bind_rows(device, kernel, blocks, launch, args, slices.long_rows, dtype)
+    return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
+
+
+def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Multiply:
+    """Multiply with one thread for each scalar row of a part of a block row, and a warp for a chunk of a long one."""
+    slices, rows = matrix.slices, matrix.blocksize[0]
+    kernel = _Kernel("spmv_bsr.cu", "bsr", _bsr_types(matrix, dtype))
+    sizes = np.int64(slices.num_rows), np.int64(slices.num_slices), np.int32(rows), np.int32(matrix.row_lanes)
+    args = (*sizes, slices.slice_offsets, slices.rows), _entry_args(matrix.values, matrix.columns)
+    slice_threads = device.lanes * rows
+    # A block of threads has at most as many threads as a slice of the largest blocks (GS_BSR_THREADS, spmv_bsr.cu).
+    slices_per_block = max(1, min(launch.threads_per_block, device.lanes * MAX_BLOCK) // slice_threads)
+    blocks, threads = -(-slices.num_slices // slices_per_block), slices_per_block * slice_threads
+    return _bind_rows(device, kernel, blocks, threads, args, slices.long_rows, dtype, rows)
+
+
+def _bsr_types(matrix: Bsr, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    return _value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.blocksize[1]
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
@@ -290,6 +325,7 @@ SPMV: dict[str, BindProduct] = {
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
     "row_pattern": row_pattern,
+    "bsr": bsr,
 }
 
 
@@ -324,6 +360,8 @@ def _kernels(lanes: int) -> list[_Kernel]:
             for name in ("ellpack", "blocked_ellpack"):
                 kernels.append(_Kernel("spmv_ellpack.cu", name, (value, column, compute)))
         kernels += [_Kernel("spmv_pattern.cu", "row_pattern", (code, value, compute)) for code in NARROW]
+        for block_column, width in product(BLOCK_COLUMN_TYPES, range(1, MAX_BLOCK + 1)):
+            kernels.append(_Kernel("spmv_bsr.cu", "bsr", (value, block_column, compute, width)))
     shared_values = product(NARROW, COMPUTE_DTYPES, _PATTERN_ROWS)
     return [*kernels, *(_Kernel("spmv_pattern.cu", "row_pattern_values", types) for types in shared_values)]
 

@@ -12,8 +12,8 @@ from gsparse.device.launching import Slot
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.spmm import MAX_GRID_Y
 
 __all__ = ["factorize_ilu0", "triangular_solver"]
 

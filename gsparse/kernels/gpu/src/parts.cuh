@@ -31,6 +31,18 @@ enum { GS_FIRST_LIMIT = 16, GS_LIMITS = 7, GS_COUNTS = GS_LONG + 2 * GS_LIMITS }
 template <class Index> __device__ __forceinline__ long long gs_row_length(const Index *indptr, long long row) {
   return static_cast<long long>(indptr[row + 1]) - static_cast<long long>(indptr[row]);
 }
+
+// Store the row at a place of the slices in *row, and return the number of its entries there: 0 if there is no row, or
+// a long one. `rows` is null if rows keep their order.
+template <class Index>
+__device__ __forceinline__ long long gs_row_at(long long place, long long num_rows, long long long_length,
+                                               const int *rows, const Index *indptr, long long *row) {
+  *row = rows ? static_cast<long long>(rows[place]) : place;
+  if (*row < 0 || *row >= num_rows) return 0;
+  const long long length = gs_row_length(indptr, *row);
+  return length > long_length ? 0 : length;
+}
+
 __device__ __forceinline__ long long gs_chunks(long long length) { return (length + GS_CHUNK - 1) / GS_CHUNK; }
 __device__ __forceinline__ long long gs_whole_runs(long long length) {
   return (length + GS_WARP - 1) / GS_WARP * GS_WARP;

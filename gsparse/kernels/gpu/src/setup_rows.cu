@@ -155,17 +155,6 @@ GS_KERNEL sort_rows(int num_rows, int num_places, long long long_length, const I
   atomicAdd(places + num_parts, Count(positions));
 }
 
-// Store the row at a place of the slices in *row, and return the number of its entries there: 0 if there is no row, or
-// a long one. `rows` is null if rows keep their order.
-template <class Index>
-__device__ __forceinline__ long long gs_row_at(long long place, long long num_rows, long long long_length,
-                                               const int *rows, const Index *indptr, long long *row) {
-  *row = rows ? static_cast<long long>(rows[place]) : place;
-  if (*row < 0 || *row >= num_rows) return 0;
-  const long long length = gs_row_length(indptr, *row);
-  return length > long_length ? 0 : length;
-}
-
 // Write where each slice begins. A warp owns a slice, which has as many positions as its rows times the longest of
 // them. `counts` has the positions of each part. If `rows` is not null, it is the order of the rows. If `short_rows` is
 // not null, the rows are written there in natural order, with -1 for long ones and past the last row.

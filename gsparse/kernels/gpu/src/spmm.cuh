@@ -10,6 +10,7 @@
 //                      <----------- spacing ---------->
 #pragma once
 #include "long_rows.cuh"
+#include "packs.cuh"
 
 // The largest number of threads in a block (gsparse.kernels.gpu.spmm).
 enum { GS_SPMM_THREADS = 256 };
@@ -27,45 +28,28 @@ struct LaneColumns {
   int num_columns;  // the number of columns of X; columns past it do not exist
 };
 
-template <class T, int EACH> struct alignas(sizeof(T) * EACH) Pack { T at[EACH]; };
-
-template <class T, int EACH> __device__ __forceinline__ Pack<T, EACH> gs_load_pack(const Pack<T, EACH> *p) {
-#if !defined(GS_EMU) && !defined(GS_HIP)
-  union { uint4 words; Pack<T, EACH> pack; } four;
-  union { uint2 words; Pack<T, EACH> pack; } two;
-  if (sizeof(T) * EACH == sizeof(uint4)) {
-    four.words = __ldg(reinterpret_cast<const uint4 *>(p));
-    return four.pack;
+// Store a lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `sums` holds EACH sums for each of LOADS
+// loads. `y` points to column 0 of the row, and `stride` is the number of elements from one column to the next. `packed`
+// says whether EACH neighbouring columns of Y lie side by side and are aligned, as those of X always do.
+template <int LOADS, int EACH, class T>
+__device__ __forceinline__ void gs_store_columns(const T *sums, const LaneColumns &columns, T *y, long long stride,
+                                                 int packed, T alpha, T beta, int read_y) {
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i) {
+    const int column = columns.first + i * columns.spacing;
+    if (column >= columns.num_columns) continue;
+    T *target = y + column * stride;
+    Pack<T, EACH> pack;
+    if (EACH > 1 && packed) {
+      if (read_y) pack = *reinterpret_cast<const Pack<T, EACH> *>(target);
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) gs_store(pack.at + e, sums[i * EACH + e], alpha, beta, read_y);
+      gs_store_pack(reinterpret_cast<Pack<T, EACH> *>(target), pack);
+    } else {
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) gs_store(target + e * stride, sums[i * EACH + e], alpha, beta, read_y);
+    }
   }
-  if (sizeof(T) * EACH == sizeof(uint2)) {
-    two.words = __ldg(reinterpret_cast<const uint2 *>(p));
-    return two.pack;
-  }
-  Pack<T, EACH> one;
-  one.at[0] = gs_load(p->at);
-  return one;
-#else
-  return *p;
-#endif
-}
-
-// Store with the hint that the data is not read again, so that it displaces less of X from the caches.
-template <class T, int EACH> __device__ __forceinline__ void gs_store_pack(Pack<T, EACH> *p, Pack<T, EACH> pack) {
-#if !defined(GS_EMU) && !defined(GS_HIP)
-  union { uint4 words; Pack<T, EACH> pack; } four;
-  union { uint2 words; Pack<T, EACH> pack; } two;
-  if (sizeof(T) * EACH == sizeof(uint4)) {
-    four.pack = pack;
-    __stcs(reinterpret_cast<uint4 *>(p), four.words);
-    return;
-  }
-  if (sizeof(T) * EACH == sizeof(uint2)) {
-    two.pack = pack;
-    __stcs(reinterpret_cast<uint2 *>(p), two.words);
-    return;
-  }
-#endif
-  *p = pack;
 }
 
 // Return the value of the lane `d` places after this one in its group of `width` lanes.
@@ -158,25 +142,8 @@ template <class Stored, class T, class Index, int LOADS, int EACH> struct Gather
       for (int c = 0; c < COLUMNS; ++c) sums[c] = gs_add(sums[c], gs_lane_after(sums[c], d, width));
     }
   }
-  // Store this lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `y` points to column 0 of the row,
-  // and `stride` is the number of elements from one column to the next. `packed` says whether EACH neighbouring columns
-  // of Y lie side by side and are aligned, as those of X always do.
+  // Store this lane's columns of a row of Y, see gs_store_columns.
   __device__ __forceinline__ void store(T *y, long long stride, int packed, T alpha, T beta, int read_y) const {
-#pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      const int column = columns.first + i * columns.spacing;
-      if (column >= columns.num_columns) continue;
-      T *target = y + column * stride;
-      Packed pack;
-      if (EACH > 1 && packed) {
-        if (read_y) pack = *reinterpret_cast<const Packed *>(target);
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) gs_store(pack.at + e, sums[i * EACH + e], alpha, beta, read_y);
-        gs_store_pack(reinterpret_cast<Packed *>(target), pack);
-      } else {
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) gs_store(target + e * stride, sums[i * EACH + e], alpha, beta, read_y);
-      }
-    }
+    gs_store_columns<LOADS, EACH>(sums, columns, y, stride, packed, alpha, beta, read_y);
   }
 };

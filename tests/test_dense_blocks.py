@@ -1,0 +1,334 @@
+"""Matrices of dense blocks: their blocks are found and stored, and products with them are right on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.device.base import Device
+from gsparse.formats import Bsr
+from gsparse.formats.bsr import MAX_BLOCK, lanes_for_rows
+from gsparse.formats.row_stats import RowStats
+from gsparse.kernels.backends import kernels_of
+from tests.encodings import assert_decodes
+from tests.support import DTYPES, assert_product, from_lengths, host, on_device, random_values
+
+SIZES = ((2, 2), (3, 3), (4, 4), (6, 6), (5, 5), (7, 7), (8, 8), (3, 1), (1, 4), (2, 7))
+
+
+def of_blocks(
+    lengths: Any, num_block_cols: int, size: tuple[int, int], rng: np.random.Generator, dtype: Any = float
+) -> sp.csr_array:
+    """Return a matrix whose block rows have these numbers of full blocks."""
+    rows = [np.sort(rng.choice(num_block_cols, length, replace=False)) for length in lengths]
+    indptr = np.concatenate([[0], np.cumsum([row.size for row in rows])]).astype(np.int32)
+    indices = np.concatenate([np.zeros(0, int), *rows]).astype(np.int32)
+    data = random_values(rng, (indices.size, *size), dtype)
+    shape = (len(rows) * size[0], num_block_cols * size[1])
+    S = sp.csr_array(sp.bsr_array((data, indices, indptr), shape=shape, blocksize=size).tocsr())
+    assert S.nnz == data.size
+    return S
+
+
+def _with_long_rows(rng: np.random.Generator) -> Any:
+    lengths = rng.integers(0, 4, 130)
+    lengths[[7, 99]] = 700, 90
+    return lengths
+
+
+# The numbers of blocks of each block row, and the number of block columns. No number of block rows is a multiple of 32.
+STRUCTURES: dict[str, Any] = {
+    "even": lambda rng: (np.full(77, 5), 77),
+    "few and long": lambda rng: (rng.integers(20, 30, 21), 60),
+    "ragged": lambda rng: (rng.integers(0, 12, 203), 90),
+    "empty block rows": lambda rng: (np.where(rng.random(101) < 0.7, 0, 5), 40),
+    "sorted": lambda rng: (np.where(rng.random(1100) < 0.9, 1, 25), 50),
+    "sorted, several lanes a row": lambda rng: (rng.integers(4, 40, 211), 60),
+    "one dense block row": lambda rng: (_with_long_rows(rng), 700),
+    "one block": lambda rng: ([1], 1),
+}
+
+
+def rows_alike(S: sp.csr_array, size: int) -> bool:
+    """Return whether rows have the same columns in aligned runs of `size`."""
+    rows = [S.indices[a:b].tolist() for a, b in zip(S.indptr[:-1], S.indptr[1:], strict=True)]
+    return S.shape[0] % size == 0 and all(rows[i] == rows[i - i % size] for i in range(len(rows)))
+
+
+def largest_blocks(S: sp.csr_array) -> tuple[int, int]:
+    """Return the largest number of rows and of columns of full aligned blocks."""
+    T = sp.csr_array(S.T)
+    T.sort_indices()
+    rows, columns = (max(d for d in range(1, MAX_BLOCK + 1) if rows_alike(M, d)) for M in (S, T))
+    return rows, columns
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.few(6)
+def test_products_of_blocks_are_exact_row_by_row(
+    device: Device, size: tuple[int, int], structure: str, rng: np.random.Generator
+) -> None:
+    S = of_blocks(*STRUCTURES[structure](rng), size, rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    x, y = (random_values(rng, n, float) for n in S.shape[::-1])
+    assert_product(A @ x, S, x)
+    got = gsparse.spmv(A, on_device(device, x), alpha=3.0, beta=-0.5, out=on_device(device, y))
+    assert_product(host(got), S, x, alpha=3.0, beta=-0.5, y=y)
+    transposed = sp.csr_array(S.T)
+    assert_product(A.T @ y, transposed, y)
+    assert A.stored.blocksize == largest_blocks(S)
+    assert A.T._prepared()[0].structure.blocksize == A.stored.blocksize[::-1]
+    assert_decodes(A.stored, S, device.lanes)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64), np.dtype(np.int16), np.dtype(bool)], ids=str)
+@pytest.mark.parametrize("structure", ["ragged", "one dense block row"])
+@pytest.mark.few(3)
+def test_every_dtype_is_stored_in_blocks(device: Device, structure: str, dtype: Any, rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES[structure](rng), (3, 3), rng, dtype)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    for x_dtype in {dtype, np.dtype(np.float64), np.dtype(np.complex64)}:
+        x = random_values(rng, S.shape[1], x_dtype)
+        assert_product(A @ x, S, x)
+        assert_product(A.conj() @ x, S.conj(), x)
+    assert isinstance(A.stored, Bsr)
+    assert A.stored.blocksize == (3, 3)
+
+
+@pytest.mark.parametrize("structure", ["few and long", "sorted", "one dense block row", "empty block rows"])
+@pytest.mark.few(3)
+def test_inf_and_nan_reach_only_the_rows_of_blocks_that_read_them(
+    device: Device, structure: str, rng: np.random.Generator
+) -> None:
+    S = of_blocks(*STRUCTURES[structure](rng), (3, 3), rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    for value in (np.inf, -np.inf, np.nan):
+        x = random_values(rng, S.shape[1], float)
+        x[[0, S.indices[0], S.indices[S.nnz // 2], -1]] = value
+        with np.errstate(invalid="ignore"):
+            expected, got = S @ x, A @ x
+        for test in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(test(got), test(expected))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_block_columns_are_stored_in_two_bytes_if_they_are_close(
+    device: Device, index: Any, rng: np.random.Generator
+) -> None:
+    for num_block_cols, dtype in ((60_000, np.uint16), (90_000, np.int32)):
+        S = of_blocks(np.full(70, 3), num_block_cols, (2, 2), rng)
+        S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
+        stored = GpuSparseMatrix(S, device=device, format="bsr").stored
+        assert stored.columns.codes.dtype == (dtype if kernels_of(device).SLICES_BLOCKS else np.int32)
+        plain = GpuSparseMatrix(S, device=device, format="bsr", compress=False).stored
+        assert plain.columns.codes.dtype == np.int32
+        assert_decodes(plain, S, device.lanes)
+
+
+# ------------------------------------------------------------------------------------------------------- finding blocks
+
+
+def damaged(S: sp.csr_array, how: str) -> sp.csr_array:
+    """Return the matrix with one block that is not full, or with one that is not aligned."""
+    T = S.tolil()
+    row, column = S.shape[0] // 2, S.indices[S.indptr[S.shape[0] // 2]]
+    match how:
+        case "a missing entry":
+            T[row, column] = 0
+        case "another row":
+            T[row, :] = 0
+        case "a shift":
+            return sp.csr_array(sp.hstack([sp.csr_array((S.shape[0], 1)), S, sp.csr_array((S.shape[0], 5))]))
+    return sp.csr_array(T)
+
+
+@pytest.mark.parametrize("how", ["a missing entry", "another row", "a shift", "no order"])
+@pytest.mark.parametrize("size", [(2, 2), (3, 3), (6, 6)])
+def test_blocks_are_found_only_if_all_are_full_and_aligned(
+    device: Device, size: tuple[int, int], how: str, rng: np.random.Generator
+) -> None:
+    S = of_blocks(rng.integers(1, 12, 301), 90, size, rng)
+    if how == "no order":
+        T = S.copy()
+        T.indices[:2], T.data[:2] = S.indices[1::-1], S.data[1::-1]
+        expected = (1, 1)
+    else:
+        T = damaged(S, how)
+        expected = largest_blocks(T)
+        assert expected != largest_blocks(S)
+    A, x = GpuSparseMatrix(T, device=device, format="bsr"), random_values(rng, T.shape[1], float)
+    assert A.stored.blocksize == expected
+    assert_product(A @ x, T, x)
+
+
+@pytest.mark.parametrize("size", [(2, 2), (3, 3), (4, 2), (12, 12), (10, 10)])
+def test_the_blocks_of_a_bsr_array_are_found(device: Device, size: tuple[int, int], rng: np.random.Generator) -> None:
+    data = random_values(rng, (200, *size), float)
+    data[3, 0, 0] = 0.0  # Stored zeros are entries.
+    indptr = np.arange(0, 201, 5, np.int32)
+    indices = np.concatenate([np.sort(rng.choice(50, 5, replace=False)) for _ in range(40)]).astype(np.int32)
+    B = sp.bsr_array((data, indices, indptr), shape=(40 * size[0], 50 * size[1]))
+    A = GpuSparseMatrix(B, device=device, format="bsr")
+    found = {12: 6, 10: 5}
+    assert A.stored.blocksize == tuple(found.get(d, d) for d in size)
+    assert A.nnz == data.size
+
+
+def test_auto_stores_unstructured_blocks_in_blocks_and_others_not(device: Device, rng: np.random.Generator) -> None:
+    S = of_blocks(np.full(4000, 14), 4000, (3, 3), rng)
+    plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
+    assert plan.format == "bsr"
+    assert "bsr" in plan.reason or "3x3" in str(plan)
+    scattered = from_lengths(np.full(4000, 14), 4000, rng)
+    formats = {c.format for c in GpuSparseMatrix(scattered, device=device, expected_products=10**6).plan.candidates}
+    assert "bsr" not in formats
+
+
+def test_other_values_share_the_blocks(device: Device, rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES["ragged"](rng), (3, 3), rng)
+    A, x = GpuSparseMatrix(S, device=device, format="bsr"), random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+    B = A.with_data(2 * S.data)
+    assert_product(B @ x, 2 * S, x)
+    assert B.stored.columns is A.stored.columns
+    assert B.stored.slices is A.stored.slices
+
+
+def test_lanes_share_rows_only_if_a_matrix_has_few_of_them() -> None:
+    def stats(num_rows: int, length: float) -> RowStats:
+        nnz = int(num_rows * length)
+        return RowStats(num_rows, num_rows, nnz, 0, int(length), length, 0.0, 0, nnz)
+
+    assert [lanes_for_rows(stats(n, 200.0)) for n in (10, 2**15, 2**15 + 1, 2**17, 2**17 + 1)] == [8, 8, 4, 2, 1]
+    assert [lanes_for_rows(stats(100, length)) for length in (5.0, 11.9, 12.0, 24.0, 48.0)] == [1, 1, 2, 4, 8]
+
+
+def test_lanes_that_share_rows_of_different_lengths_do_not_pad_much(device: Device, rng: np.random.Generator) -> None:
+    if not kernels_of(device).SLICES_BLOCKS:
+        pytest.skip("one thread owns a block row")
+    even = GpuSparseMatrix(of_blocks(np.full(200, 30), 60, (3, 3), rng), device=device, format="bsr").stored
+    assert even.row_lanes == 8
+    assert even.slices.rows is None
+    different = rng.integers(8, 40, 300)
+    S = of_blocks(different, 60, (3, 3), rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    assert A.stored.row_lanes == 8
+    assert A.stored.slices.sorting_scope == 8 * kernels_of(device).SORTING_SCOPE
+    assert A.stored.padding_ratio < 1.4
+    x = random_values(rng, S.shape[1], float)
+    assert_product(A @ x, S, x)
+    assert_decodes(A.stored, S, device.lanes)
+    lengths = np.full(400, 1)
+    lengths[::100] = 600
+    long = GpuSparseMatrix(of_blocks(lengths, 700, (3, 3), rng), device=device, format="bsr").stored
+    assert long.row_lanes == 1
+    assert long.slices.long_rows.num_long == 4
+    assert long.padding_ratio < 1.5
+
+
+# ---------------------------------------------------------------------------------------------- several dense columns
+
+
+@pytest.mark.parametrize("num_columns", [1, 2, 5, 8, 32, 70, 256])
+@pytest.mark.parametrize("structure", ["few and long", "sorted, several lanes a row", "one dense block row"])
+@pytest.mark.few(4)
+def test_products_of_blocks_with_columns_are_exact(
+    device: Device, structure: str, num_columns: int, rng: np.random.Generator
+) -> None:
+    S = of_blocks(*STRUCTURES[structure](rng), (3, 3), rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    for order in ("C", "F"):
+        X, Y = (np.asarray(random_values(rng, (n, num_columns), float), order=order) for n in S.shape[::-1])
+        got = gsparse.spmm(A, on_device(device, X), 3.0, -0.5, on_device(device, Y))
+        assert_product(host(got), S, X, alpha=3.0, beta=-0.5, y=Y)
+
+
+@pytest.mark.parametrize("size", [2, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("dtype", [*DTYPES, np.dtype(np.int64)], ids=str)
+@pytest.mark.few(4)
+def test_columns_are_multiplied_by_blocks_of_every_size_and_dtype(
+    device: Device, size: int, dtype: Any, rng: np.random.Generator
+) -> None:
+    S = of_blocks(_with_long_rows(rng), 700, (size, size), rng, dtype)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    for num_columns in (3, 8):
+        X = random_values(rng, (S.shape[1], num_columns), dtype)
+        first = A @ X
+        assert_product(first, S, X)
+        assert_product(A.conj() @ X, S.conj(), X)
+        np.testing.assert_array_equal(A @ X, first)
+    Z = random_values(rng, (S.shape[0], 4), dtype)
+    assert_product(A.rmatmat(Z), sp.csr_array(S.conj().T), Z)
+
+
+def test_columns_read_the_blocks_that_vectors_read(device: Device, rng: np.random.Generator) -> None:
+    def read(S: sp.csr_array, compute: Any = None) -> Any:
+        prepared = GpuSparseMatrix(S, device=device, format="bsr")._prepared()[0]
+        stored = prepared.columns_stored(S.dtype, np.dtype(compute or S.dtype))
+        return stored is prepared.product(S.dtype, np.dtype(compute or S.dtype)).stored
+
+    can = kernels_of(device).SPMM_READS_LESS
+    S = of_blocks(np.full(40, 5), 77, (3, 3), rng)
+    assert read(S) is can
+    assert read(S.astype(np.float32), np.float64) is can
+    assert not read(S, np.complex128)  # Values and columns must be of one kind.
+    assert not read(of_blocks(np.full(40, 5), 77, (3, 2), rng))
+    few_values = S.copy()
+    few_values.data[:] = rng.choice([1.5, 2.25, 0.1], S.nnz)
+    assert read(few_values) is (can and not kernels_of(device).LOOKS_UP)
+
+
+def test_inf_and_nan_in_columns_reach_only_the_rows_that_read_them(device: Device, rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES["sorted"](rng), (3, 3), rng)
+    A, X = GpuSparseMatrix(S, device=device, format="bsr"), random_values(rng, (S.shape[1], 6), float)
+    X[[0, S.indices[S.nnz // 2], -1], [1, 3, 4]] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected, got = S @ X, A @ X
+    for test in (np.isnan, np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(test(got), test(expected))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_cpu_sums_blocks_in_the_order_of_the_entries(size: tuple[int, int], rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES["ragged"](rng), size, rng)
+    blocks, entries = (GpuSparseMatrix(S, device="cpu", format=name) for name in ("bsr", "csr_scalar"))
+    x = random_values(rng, S.shape[1], float)
+    np.testing.assert_array_equal(blocks @ x, entries @ x)
+
+
+@pytest.mark.parametrize("format", ["bsr", "auto"])
+def test_products_of_blocks_on_several_threads_have_the_same_bits(format: str, rng: np.random.Generator) -> None:
+    S = of_blocks(rng.integers(0, 30, 4001), 500, (3, 3), rng)
+    A, x, before = GpuSparseMatrix(S, device="cpu", format=format), random_values(rng, S.shape[1], float), None
+    num_threads = gsparse.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            gsparse.set_num_threads(threads)
+            y = A @ x
+            assert_product(y, S, x)
+            assert before is None or np.array_equal(y, before)
+            before = y
+    finally:
+        gsparse.set_num_threads(num_threads)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(4)
+def test_x_may_begin_anywhere_in_memory(
+    device: Device, size: tuple[int, int], dtype: Any, rng: np.random.Generator
+) -> None:
+    S = of_blocks(*STRUCTURES["few and long"](rng), size, rng, dtype)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    shifted = on_device(device, random_values(rng, S.shape[1] + 3, dtype))
+    expected = A @ shifted[: S.shape[1]].copy()
+    np.testing.assert_array_equal(host(A @ shifted[: S.shape[1]]), host(expected))
+    for first in (1, 2, 3):
+        x = shifted[first : first + S.shape[1]]
+        assert_product(host(A @ x), S, host(x))

@@ -316,19 +316,3 @@ def test_products_of_blocks_on_several_threads_have_the_same_bits(format: str, r
             before = y
     finally:
         gsparse.set_num_threads(num_threads)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.few(4)
-def test_x_may_begin_anywhere_in_memory(
-    device: Device, size: tuple[int, int], dtype: Any, rng: np.random.Generator
-) -> None:
-    S = of_blocks(*STRUCTURES["few and long"](rng), size, rng, dtype)
-    A = GpuSparseMatrix(S, device=device, format="bsr")
-    shifted = on_device(device, random_values(rng, S.shape[1] + 3, dtype))
-    expected = A @ shifted[: S.shape[1]].copy()
-    np.testing.assert_array_equal(host(A @ shifted[: S.shape[1]]), host(expected))
-    for first in (1, 2, 3):
-        x = shifted[first : first + S.shape[1]]
-        assert_product(host(A @ x), S, host(x))

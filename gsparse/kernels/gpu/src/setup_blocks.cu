@@ -95,8 +95,7 @@ GS_KERNEL lay_out_blocks(long long num_parts, long long num_slices, long long lo
   const int thread = int(gs_thread() % threads), r = thread % rows;
   if (slice >= num_slices) return;
   long long part;
-  const long long place = slice * GS_WARP + thread / rows;
-  const long long length = gs_row_at(place, num_parts, long_length, order, part_indptr, &part);
+  const long long length = gs_row_at(slice * GS_WARP + thread / rows, num_parts, long_length, order, part_indptr, &part);
   const long long width = (slice_offsets[slice + 1] - slice_offsets[slice]) / GS_WARP;
   out += slice_offsets[slice] * rows * columns + thread;
   if (length) {

@@ -10,7 +10,6 @@
 //                      <----------- spacing ---------->
 #pragma once
 #include "long_rows.cuh"
-#include "packs.cuh"
 
 // The largest number of threads in a block (gsparse.kernels.gpu.spmm).
 enum { GS_SPMM_THREADS = 256 };
@@ -27,6 +26,47 @@ struct LaneColumns {
   int first, spacing;
   int num_columns;  // the number of columns of X; columns past it do not exist
 };
+
+template <class T, int EACH> struct alignas(sizeof(T) * EACH) Pack { T at[EACH]; };
+
+template <class T, int EACH> __device__ __forceinline__ Pack<T, EACH> gs_load_pack(const Pack<T, EACH> *p) {
+#if !defined(GS_EMU) && !defined(GS_HIP)
+  union { uint4 words; Pack<T, EACH> pack; } four;
+  union { uint2 words; Pack<T, EACH> pack; } two;
+  if (sizeof(T) * EACH == sizeof(uint4)) {
+    four.words = __ldg(reinterpret_cast<const uint4 *>(p));
+    return four.pack;
+  }
+  if (sizeof(T) * EACH == sizeof(uint2)) {
+    two.words = __ldg(reinterpret_cast<const uint2 *>(p));
+    return two.pack;
+  }
+  Pack<T, EACH> one;
+  one.at[0] = gs_load(p->at);
+  return one;
+#else
+  return *p;
+#endif
+}
+
+// Store with the hint that the data is not read again, so that it displaces less of X from the caches.
+template <class T, int EACH> __device__ __forceinline__ void gs_store_pack(Pack<T, EACH> *p, Pack<T, EACH> pack) {
+#if !defined(GS_EMU) && !defined(GS_HIP)
+  union { uint4 words; Pack<T, EACH> pack; } four;
+  union { uint2 words; Pack<T, EACH> pack; } two;
+  if (sizeof(T) * EACH == sizeof(uint4)) {
+    four.pack = pack;
+    __stcs(reinterpret_cast<uint4 *>(p), four.words);
+    return;
+  }
+  if (sizeof(T) * EACH == sizeof(uint2)) {
+    two.pack = pack;
+    __stcs(reinterpret_cast<uint2 *>(p), two.words);
+    return;
+  }
+#endif
+  *p = pack;
+}
 
 // Store a lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `sums` holds EACH sums for each of LOADS
 // loads. `y` points to column 0 of the row, and `stride` is the number of elements from one column to the next. `packed`

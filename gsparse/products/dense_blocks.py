@@ -23,8 +23,11 @@ __all__ = ["block_rows", "block_stats", "blocksize", "lay_out_blocks", "plain_bl
 # Several lanes share a block row only if slices of parts need at most this multiple of the blocks as positions. Long
 # rows would need more, and are cut into chunks instead.
 _MAX_PADDING_OF_PARTS = 2.0
-# The dtypes of block columns relative to a base.
-_NARROW = (np.dtype(np.uint16),)
+# The dtypes of block columns relative to a base, and the most elements of a block that has such a column. Of larger
+# blocks, columns are a small part of what is read, and adding the base takes longer. Times in µs with and without a
+# base (H100, `asv_bench/measure_blocks.py --tune`): 6 x 6 in float32 53 and 45, in float64 76 and 76; 3 x 3 in float64
+# 49.8 and 50.7.
+_NARROW, _NARROW_ELEMENTS = (np.dtype(np.uint16),), 16
 
 
 class BlockedStructure(Protocol):
@@ -83,7 +86,9 @@ def block_rows(structure: BlockedStructure) -> BlockRows:
 
 
 def _block_rows(structure: BlockedStructure, parts: BlockedStructure, slices: Slices, lanes: int) -> BlockRows:
-    columns = parts.narrowed(_columns_at(parts, slices), _NARROW)
+    rows, columns_of_block = structure.blocksize
+    dtypes = _NARROW if rows * columns_of_block <= _NARROW_ELEMENTS else ()
+    columns = parts.narrowed(_columns_at(parts, slices), dtypes)
     return BlockRows(structure.blocksize, lanes, parts.csr.indptr, slices, columns)
 
 

@@ -257,21 +257,17 @@ def wait_while_answering(
         If a worker is gone (`naming_lost_workers`).
     """
 
-    async def wait() -> T:
-        waiting = asyncio.ensure_future(call())
+    async def called() -> T:
+        return await call()
+
+    with SignsOfLife(client, timeout) as signs:
+        waiting = asyncio.run_coroutine_threadsafe(called(), client.loop.asyncio_loop)
         try:
-            while not (await asyncio.wait({waiting}, timeout=_CHECK_INTERVAL))[0]:
-                asking = asyncio.ensure_future(_answers(client, workers, timeout, os.getpid))
-                await asyncio.wait({waiting, asking}, return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.done():
-                    asking.result()
-                asking.cancel()
+            while not concurrent.futures.wait([waiting], timeout=_CHECK_INTERVAL).done:
+                signs.check(workers)
+            return waiting.result()
         finally:
             waiting.cancel()
-        return waiting.result()
-
-    result: T = client.sync(wait)
-    return result
 
 
 class SignsOfLife:
@@ -282,10 +278,13 @@ class SignsOfLife:
     client : distributed.Client
     timeout : float
         Seconds within which each worker must answer.
+    **options
+        Options of dask's `Client.run`, with which the workers are asked. ``on_error="ignore"`` leaves out workers that
+        are gone, for a caller that looks for these itself.
     """
 
-    def __init__(self, client: distributed.Client, timeout: float) -> None:
-        self._client, self._timeout = client, timeout
+    def __init__(self, client: distributed.Client, timeout: float, **options: Any) -> None:
+        self._client, self._timeout, self._options = client, timeout, options
         self._question: concurrent.futures.Future[dict[str, Any]] | None = None
         self._next_question = time.monotonic() + _CHECK_INTERVAL
 
@@ -299,14 +298,21 @@ class SignsOfLife:
     def check(self, workers: Sequence[str]) -> None:
         """Raise an error if a worker has not answered in time. Otherwise, ask these workers if it is time to do so.
 
-        This method does not wait for answers. It ignores workers that are gone, for which dask has other errors.
+        This method does not wait for answers.
+
+        Raises
+        ------
+        CommunicationError
+            If a worker is silent.
+        OSError
+            If a worker is gone (`naming_lost_workers`).
         """
         if self._question is not None and self._question.done():
             question, self._question = self._question, None
             self._next_question = time.monotonic() + _CHECK_INTERVAL
             question.result()
         if self._question is None and time.monotonic() > self._next_question:
-            asking = _answers(self._client, workers, self._timeout, os.getpid, on_error="ignore")
+            asking = _answers(self._client, workers, self._timeout, os.getpid, **self._options)
             self._question = asyncio.run_coroutine_threadsafe(asking, self._client.loop.asyncio_loop)
 
 

@@ -158,7 +158,7 @@ class TaskGroup:
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
         is_waiting = bool(futures)
-        with SignsOfLife(self.client, self.timeout) as signs:
+        with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
             while is_waiting:
                 with suppress(TimeoutError, CancelledError):
                     distributed.wait(futures, timeout=_CHECK_INTERVAL)
@@ -205,7 +205,7 @@ class TaskGroup:
             Seconds after which a rank that has not finished counts as silent.
         """
         try:
-            with SignsOfLife(self.client, self.timeout) as signs:
+            with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
                 self._watch(tasks, signs, on_poll, time_limit)
             results = self.gather(tasks) if gather else []
             if gather and not keep:

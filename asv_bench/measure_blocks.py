@@ -36,7 +36,7 @@ from measure_smoothers import seconds
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import BLOCK_ALGORITHMS, COLUMN_ALGORITHMS, CusparseProduct, to_sliced_ell
-from gsparse.bench.problems import stencil
+from gsparse.bench.problems import shuffled_blocks, stencil
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
@@ -79,22 +79,20 @@ def cube(n: int, size: int) -> sp.bsr_array:
     return sp.bsr_array((data, indices, indptr), shape=(shape[0] * size, shape[1] * size))
 
 
-def shuffled(B: sp.bsr_array) -> sp.bsr_array:
-    """Return the matrix with its nodes in random order."""
-    num_nodes = B.shape[0] // B.blocksize[0]
-    order = np.random.default_rng(1).permutation(num_nodes)
-    numbers = sp.csr_array((np.arange(1, B.indices.size + 1), B.indices, B.indptr), shape=(num_nodes, num_nodes))
-    numbers = sp.csr_array(numbers[order][:, order])
-    numbers.sort_indices()
-    return sp.bsr_array((B.data[numbers.data - 1], numbers.indices, numbers.indptr), shape=B.shape)
+def shuffled(n: int, size: int) -> sp.bsr_array:
+    """Return such a matrix whose nodes are in random order."""
+    data, indices, indptr, shape = shuffled_blocks(n, size)
+    return sp.csr_array((data, indices, indptr), shape=shape).tobsr((size, size))
 
 
 def cases(folder: Path | None, quick: bool) -> Iterator[Case]:
     for nodes, size, is_shuffled in ((48, 3, False), (40, 3, True), (30, 6, True), (30, 6, False), (60, 2, False)):
         n = nodes // 4 if quick else nodes
-        B = cube(n, size)
         name = f"27-point {n}^3 x {size}"
-        yield Case(f"{name}, shuffled", "unstructured", shuffled(B)) if is_shuffled else Case(name, "regular", B)
+        if is_shuffled:
+            yield Case(f"{name}, shuffled", "unstructured", shuffled(n, size))
+        else:
+            yield Case(name, "regular", cube(n, size))
     for path in sorted(folder.glob("*.npz")) if folder else ():
         S = sp.csr_array(read_file(path))
         if S.dtype.kind == "f" and S.nnz:

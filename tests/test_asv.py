@@ -142,7 +142,7 @@ def test_project_goals_are_printed_only_with_goals_option(
 
 def test_products_of_blocks_are_checked_and_compared_with_their_goals() -> None:
     device = get_device("cpu")
-    case = measure_blocks.Case("small", "unstructured", measure_blocks.shuffled(measure_blocks.cube(4, 3)))
+    case = measure_blocks.Case("small", "unstructured", measure_blocks.shuffled(4, 3))
     products = [measure_blocks.measure(device, case, "float64", columns, None) for columns in (1, 8)]
     assert [row["wrong"] for row in products] == [[], []]
     assert products[0]["microseconds"].keys() >= {"bsr", "auto", "auto before", "csr scalar", "SciPy BSR"}

@@ -11,7 +11,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats.costs import num_chunks, num_rounds
 from gsparse.formats.csr import Csr, LongRows
-from gsparse.formats.entries import Columns, Values
+from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
@@ -83,7 +83,7 @@ class Slices:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockedEllpack:
+class BlockedEllpack(StoredMatrix):
     """Blocked ELLPACK arrays on one device.
 
     Attributes
@@ -102,23 +102,13 @@ class BlockedEllpack:
        SIAM J. Sci. Comput. 36(5), 2014.
     """
 
-    shape: tuple[int, int]
-    nnz: int
     slices: Slices
     columns: Columns
     values: Values
 
     @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
     def num_stored(self) -> int:
         return self.slices.num_positions
-
-    @property
-    def padding_ratio(self) -> float:
-        return self.num_stored / self.nnz if self.nnz else 1.0
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,10 +12,10 @@ from gsparse.device.dtypes import Array
 from gsparse.formats.blocked_ellpack import Slices
 from gsparse.formats.costs import num_chunks, num_rounds
 from gsparse.formats.csr import Csr
-from gsparse.formats.entries import Columns, Values, dtype_name
+from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
 from gsparse.formats.measured_costs import MEASURED_COSTS
-from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
+from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
 __all__ = ["BSR", "MAX_BLOCK", "BlockRows", "BlockStats", "Bsr", "lanes_for_rows"]
@@ -82,7 +82,7 @@ class BlockStats(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Bsr:
+class Bsr(StoredMatrix):
     """BSR arrays on one device: every block is full, so that no zero is stored that is not an entry of the matrix.
 
     Blocks have positions as the entries of blocked ELLPACK have them (`Slices`): in slices of `slice_size` parts of
@@ -116,8 +116,6 @@ class Bsr:
         The elements of all blocks, those of padding included. On a CPU, a few zeros follow them.
     """
 
-    shape: tuple[int, int]
-    nnz: int
     blocksize: tuple[int, int]
     row_lanes: int
     slices: Slices
@@ -125,16 +123,8 @@ class Bsr:
     values: Values
 
     @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
     def num_stored(self) -> int:
         return self.slices.num_positions * self.blocksize[0] * self.blocksize[1]
-
-    @property
-    def padding_ratio(self) -> float:
-        return self.num_stored / self.nnz if self.nnz else 1.0
 
     @property
     def nbytes(self) -> int:
@@ -198,21 +188,9 @@ def _describe(matrix: Preparation[BlocksStructure], level: AnalysisLevel) -> Sto
     stats = structure.block_stats
     rows, columns = stats.blocksize
     column_dtype = stats.column_dtype if matrix.encoding.columns else np.dtype(np.int32)
-    has_bases = column_dtype.kind == "u"
-    num_values = stats.num_positions * rows * columns
-    bases = 4 * -(-stats.num_positions // structure.device.lanes) if has_bases else 0
-    values = matrix.values
-    nbytes = stats.nbytes + stats.num_positions * column_dtype.itemsize + bases + values.nbytes_at(num_values)
-    return Storage(
-        f"{dtype_name(column_dtype)} {rows}x{columns}",
-        values.describe(),
-        num_values,
-        nbytes,
-        has_bases=has_bases,
-        has_codes=values.has_codes,
-        table_bytes=0 if values.table is None else int(values.table.nbytes),
-        values_per_column=rows * columns,
-    )
+    num_values, lanes = stats.num_positions * rows * columns, structure.device.lanes
+    storage = describe_positions(column_dtype, matrix.values, num_values, stats.nbytes, lanes, rows * columns)
+    return replace(storage, columns=f"{storage.columns} {rows}x{columns}")
 
 
 def _build(matrix: Preparation[BlocksStructure]) -> Bsr:

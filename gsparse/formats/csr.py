@@ -11,7 +11,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats.costs import LOADS_PER_ROUND, SCALAR_LENGTH, num_chunks, num_rounds
-from gsparse.formats.entries import Columns, Values
+from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
@@ -199,7 +199,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, eq=False)
-class CsrEntries:
+class CsrEntries(StoredMatrix):
     """What the CSR kernels read: the row pointers, and the columns and values in CSR's order, plain or encoded.
 
     Attributes
@@ -214,24 +214,10 @@ class CsrEntries:
         rows for `csr_adaptive`, tiles for `csr_split`.
     """
 
-    shape: tuple[int, int]
-    nnz: int
     indptr: Array
     columns: Columns
     values: Values
     schedule: LongRows | RowBlocks | Tiles | None = None
-
-    @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
-    def num_stored(self) -> int:
-        return self.nnz
-
-    @property
-    def padding_ratio(self) -> float:
-        return 1.0
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats.blocked_ellpack import SliceStats, fits_slices
 from gsparse.formats.csr import Csr
-from gsparse.formats.entries import Columns, Values
+from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, MAX_PADDING, RowStats
@@ -23,7 +23,7 @@ _MAX_ANALYZED_POSITIONS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
-class Ellpack:
+class Ellpack(StoredMatrix):
     """ELLPACK arrays on one device.
 
     Entry j of row i has the position ``j * pitch + i``, so the threads of a warp, each of which has one row, read
@@ -42,24 +42,14 @@ class Ellpack:
     values : Values
     """
 
-    shape: tuple[int, int]
-    nnz: int
     width: int
     pitch: int
     columns: Columns
     values: Values
 
     @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
     def num_stored(self) -> int:
         return self.width * self.pitch
-
-    @property
-    def padding_ratio(self) -> float:
-        return self.num_stored / self.nnz if self.nnz else 1.0
 
     @property
     def nbytes(self) -> int:

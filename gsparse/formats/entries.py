@@ -16,7 +16,7 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["Columns", "Values", "dtype_name", "padding_code"]
+__all__ = ["Columns", "StoredMatrix", "Values", "dtype_name", "padding_code"]
 
 
 def padding_code(dtype: Any) -> int:
@@ -112,3 +112,31 @@ class Values:
     def rearranged(self, arrange: Callable[[Array], Array]) -> Values:
         """Return these values at other positions: ``arrange(codes)``, with the same table."""
         return self if self.codes is None else Values(arrange(self.codes), self.table)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredMatrix:
+    """What the arrays of every storage format have in common.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    nnz : int
+        Entries without padding.
+    """
+
+    shape: tuple[int, int]
+    nnz: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def num_stored(self) -> int:
+        """Number of positions of values, padding included."""
+        return self.nnz
+
+    @property
+    def padding_ratio(self) -> float:
+        return self.num_stored / self.nnz if self.nnz else 1.0

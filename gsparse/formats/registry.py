@@ -323,8 +323,10 @@ def _scheduled_layouts() -> str:
     return " or ".join(dict.fromkeys(repr(each.layout) for each in REGISTRY.values() if each.schedule is not None))
 
 
-def describe_positions(columns: np.dtype[Any], values: Values, positions: int, other_bytes: int, run: int) -> Storage:
-    """Return the `Storage` of a format that stores a column and a value at each position.
+def describe_positions(
+    columns: np.dtype[Any], values: Values, positions: int, other_bytes: int, run: int, values_per_column: int = 1
+) -> Storage:
+    """Return the `Storage` of a format that stores a value at each position, and a column for each or for several.
 
     Parameters
     ----------
@@ -337,11 +339,23 @@ def describe_positions(columns: np.dtype[Any], values: Values, positions: int, o
     other_bytes : int
         Bytes of the arrays that say where rows are stored.
     run : int
-        Number of positions that share a base.
+        Number of columns that share a base.
+    values_per_column : int, optional
+        Number of positions that share a column.
     """
     has_bases = columns.kind == "u"
-    bases = 4 * -(-positions // run) if has_bases else 0
-    nbytes = other_bytes + positions * columns.itemsize + bases + values.nbytes_at(positions)
+    num_columns = positions // values_per_column
+    bases = 4 * -(-num_columns // run) if has_bases else 0
+    nbytes = other_bytes + num_columns * columns.itemsize + bases + values.nbytes_at(positions)
     table_bytes = 0 if values.table is None else int(values.table.nbytes)
     name = dtype_name(columns)
-    return Storage(name, values.describe(), positions, nbytes, (0, 0), has_bases, values.has_codes, table_bytes)
+    return Storage(
+        name,
+        values.describe(),
+        positions,
+        nbytes,
+        has_bases=has_bases,
+        has_codes=values.has_codes,
+        table_bytes=table_bytes,
+        values_per_column=values_per_column,
+    )

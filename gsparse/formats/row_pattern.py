@@ -12,7 +12,7 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import FormatError
 from gsparse.formats.blocked_ellpack import Slices
 from gsparse.formats.csr import Csr
-from gsparse.formats.entries import Values
+from gsparse.formats.entries import StoredMatrix, Values
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
@@ -30,7 +30,7 @@ _SAMPLE = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class RowPattern:
+class RowPattern(StoredMatrix):
     """Row patterns on one device.
 
     Row i has the pattern ``p = codes[i]``: its entries have the columns ``i + offsets[k]`` for k in
@@ -53,8 +53,6 @@ class RowPattern:
         The most common pattern in a sample of rows, if `pattern_values` are stored.
     """
 
-    shape: tuple[int, int]
-    nnz: int
     codes: Array
     pattern_indptr: Array
     offsets: Array
@@ -64,20 +62,12 @@ class RowPattern:
     common: int = 0
 
     @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
     def num_patterns(self) -> int:
         return int(self.pattern_indptr.size) - 1
 
     @property
     def num_stored(self) -> int:
         return int(self.offsets.size) if self.slices is None else self.slices.num_positions
-
-    @property
-    def padding_ratio(self) -> float:
-        return self.num_stored / self.nnz if self.nnz else 1.0
 
     @property
     def nbytes(self) -> int:

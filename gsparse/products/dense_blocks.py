@@ -5,18 +5,17 @@ These functions are properties and methods of `gsparse.products.structure.Struct
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr, Slices, padding_code
 from gsparse.formats.bsr import BlockRows, BlockStats, lanes_for_rows
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.formats.row_stats import MAX_PADDING, RowStats
+from gsparse.formats.row_stats import MAX_PADDING
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.set_up import Survey
+from gsparse.products.sliced_rows import SlicedStructure
 
 __all__ = ["block_rows", "block_stats", "blocksize", "lay_out_blocks", "plain_block_columns"]
 
@@ -30,26 +29,15 @@ _MAX_PADDING_OF_PARTS = 2.0
 _NARROW, _NARROW_ELEMENTS = (np.dtype(np.uint16),), 16
 
 
-class BlockedStructure(Protocol):
+class BlockedStructure(SlicedStructure, Protocol):
     """What these functions need to know about the structure of a matrix."""
 
-    device: Device
-    csr: Csr
-
-    @property
-    def rows(self) -> RowStats: ...
-    @property
-    def survey(self) -> Survey: ...
-    @property
-    def slices(self) -> Slices: ...
     @property
     def natural_slices(self) -> Slices: ...
     @property
     def blocksize(self) -> tuple[int, int]: ...
     @property
     def block_rows(self) -> BlockRows: ...
-    def lay_out(self, items: Array, slices: Slices, padding: Any) -> Array: ...
-    def narrowed(self, columns: Array, dtypes: tuple[np.dtype[Any], ...] = ...) -> Columns: ...
     def of_parts(self, parts: Csr) -> BlockedStructure: ...
 
 

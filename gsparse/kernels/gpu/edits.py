@@ -13,7 +13,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.sparse_rows import row_numbers
@@ -35,26 +35,24 @@ _SOURCE = "sparse_edits.cu"
 _THREADS = 256
 # What a place with several entries adds to the count of places without one.
 _SEVERAL = constant(_SOURCE, "GS_SEVERAL")
-# What is moved without being computed with: one dtype for each size.
-_ITEMS = {size: np.dtype(d) for size, d in ((1, np.uint8), (2, np.uint16), (4, np.int32), (8, np.int64), (16, complex))}
 
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    names = [expression("put_values", item) for item in _ITEMS.values()]
+    names = [expression("put_values", item) for item in ITEM_TYPES.values()]
     for index in INDEX_DTYPES:
         names += [expression(name, index) for name in ("find_entries", "insertion_places", "missing_entries")]
         names += [expression("sample_entries", dtype, index) for dtype in COMPUTE_DTYPES]
-        numbers = {*COMPUTE_DTYPES, *(item for size, item in _ITEMS.items() if size < 8)}
+        numbers = {*COMPUTE_DTYPES, *(item for size, item in ITEM_TYPES.items() if size < 8)}
         adding = ("add_entries", "add_rows")
         names += [expression(name, dtype, index) for name in adding for dtype in sorted(numbers, key=str)]
         moving = ("sample_sorted", "sample_entry", "insert_entries", "take_elements")
-        names += [expression(name, item, index) for name in moving for item in _ITEMS.values()]
+        names += [expression(name, item, index) for name in moving for item in ITEM_TYPES.values()]
     return [(_SOURCE, name) for name in names]
 
 
 def _as_items(data: Array) -> Array:
-    item = _ITEMS[data.dtype.itemsize]
+    item = ITEM_TYPES[data.dtype.itemsize]
     return data if data.dtype == item else data.view(item)
 
 

@@ -14,7 +14,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.expressions import ITEM_TYPES, expression
 from gsparse.kernels.gpu.launch import launch_blocks, launch_threads
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
@@ -45,8 +45,7 @@ _THREADS = 256
 # Lanes that share an unsorted row of `diagonal_entries`.
 _DIAGONAL_LANES = constant(_SOURCE, "GS_DIAGONAL_LANES")
 # What is moved without being computed with: one dtype for each size.
-ITEMS = tuple(np.dtype(name) for name in ("uint8", "uint16", "int32", "int64", "complex128"))
-_ITEM_OF_SIZE = {item.itemsize: item for item in ITEMS}
+ITEMS = tuple(ITEM_TYPES.values())
 # Rules by which entries are selected, with the numbers that kernels know them by. All but "nonzero" are counted without
 # a look at the values.
 _RULES = {rule: constant(_SOURCE, f"GS_{rule.upper()}") for rule in ("marked", "placed", "nonzero", "triangle")}
@@ -80,7 +79,7 @@ def _countings(index: Any) -> list[tuple[Any, Any, int]]:
 
 
 def _item(data: Array) -> np.dtype[Any]:
-    return _ITEM_OF_SIZE[data.dtype.itemsize]
+    return ITEM_TYPES[data.dtype.itemsize]
 
 
 def as_items(data: Array) -> Array:

@@ -135,9 +135,8 @@ class Relaxation(Smoother):
 
         Synchronizes.
         """
-        if not inverse_diagonal.size:
-            return Relaxation(omegas, inverse_diagonal, name)
-        if kernels_of(device).first_where(device, inverse_diagonal != inverse_diagonal[0], "not zero") is not None:
+        differs, first_where = inverse_diagonal != inverse_diagonal[:1], kernels_of(device).first_where
+        if not inverse_diagonal.size or first_where(device, differs, "not zero") is not None:
             return Relaxation(omegas, inverse_diagonal, name)
         factor = complex(inverse_diagonal[0])  # synchronizes
         if factor.imag:

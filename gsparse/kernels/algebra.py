@@ -45,8 +45,8 @@ UNION = frozenset(("plus", "minus", "maximum", "minimum", "ne", "lt", "gt"))
 TERMS = {name: number for number, name in enumerate(("value", "absolute", "square", "nonzero"))}
 # What extremes are looked for. NaN wins "maximum" and "minimum", and loses "fmax" and "fmin", as in NumPy.
 EXTREMES = {name: number for number, name in enumerate(("maximum", "minimum", "fmax", "fmin"))}
-# Tests of a value, with the bits that kernels know them by. "not positive" looks at the real part; NaN does not pass
-# "zero" and passes the last two.
+# Tests of a value, with the bits that kernels know them by. "not positive" looks at the real part. NaN passes all but
+# "zero".
 TESTS = {name: 1 << bit for bit, name in enumerate(("zero", "not zero", "not finite", "not positive"))}
 
 

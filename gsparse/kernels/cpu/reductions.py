@@ -54,14 +54,14 @@ def sum_entries(device: Device, bounds: Array | None, data: Array, terms: str, l
 
 
 def first_where(device: Device, values: Array, *tests: str) -> int | None:
-    """Test all values."""
+    """Look for the first one in a mask of the values that pass."""
     mask = _passing(values, tests)
     place = int(mask.argmax()) if mask.size else 0
     return place if mask.size and mask[place] else None
 
 
 def count_where(device: Device, values: Array, *tests: str) -> int:
-    """Test all values."""
+    """Count in a mask of the values that pass."""
     return int(np.count_nonzero(_passing(values, tests)))
 
 

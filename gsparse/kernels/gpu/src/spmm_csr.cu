@@ -17,7 +17,7 @@
 // same order; only the count of arrivals is atomic.
 //
 // If `codes` is not null, A is in row patterns: row i has the entries of row codes[i] of a short table, and their
-// columns count from i on. Only the codes of A are read from memory; the table stays in the first cache.
+// columns count from i on. Only the codes of A are read from memory; the table stays in the first-level cache.
 //
 //     blocks of the launch    y: tiles of columns, one after the other, so that the columns of X that a tile reads stay
 //        x: chunks | rows        in the cache
@@ -26,7 +26,7 @@
 //
 // Source: C. Yang, A. Buluc and J. Owens, "Design principles for sparse matrix multiplication on the GPU", Euro-Par
 // 2018; G. Huang, G. Dai, Y. Wang and H. Yang, "GE-SpMM", SC 2020. GE-SpMM passes entries round by shuffles. Here lanes
-// read them again from the first cache: with shuffles, products were 2.2 to 2.8 times slower from 16 columns on, on an
+// read them again from the first-level cache: with shuffles, products were 2.2 to 2.8 times slower from 16 columns on, on an
 // H200.
 #include "spmm.cuh"
 

@@ -1,7 +1,7 @@
 // spmv_bsr.cu - y = alpha*A*x + beta*y for A in BSR, dense blocks in slices (gsparse.formats.bsr).
 //
 // A slice holds GS_WARP parts of block rows, and has a thread for each of their scalar rows. The threads of a part read
-// the same block column and the same elements of x, which the first cache serves to all of them at once, and
+// the same block column and the same elements of x, which the first-level cache serves to all of them at once, and
 // neighbouring values. For blocks of 2 x 2, and the parts a, b, c, ...:
 //
 //     thread               0    1    2    3    4    5   ...

@@ -403,11 +403,12 @@ def test_a_survey_agrees_with_numpy(device: Device, structure: str, index: Any, 
 
 @pytest.mark.parametrize("key", [np.uint32, np.uint64])
 @pytest.mark.parametrize("count", [1, 2, 300, 4096, 4097, 40_000])
+@pytest.mark.parametrize("repeats", [0, 50_000])
 def test_distinct_keys_returns_all_keys_or_none_above_the_limit(
-    device: Device, count: int, key: Any, rng: np.random.Generator
+    device: Device, count: int, repeats: int, key: Any, rng: np.random.Generator
 ) -> None:
     table = np.unique(np.append([0, 1], rng.integers(0, np.iinfo(key).max, 2 * count, dtype=key)).astype(key))[:count]
-    keys = rng.permutation(np.append(table, table[rng.integers(0, count, 50_000)]))
+    keys = rng.permutation(np.append(table, table[rng.integers(0, count, repeats)]))
     distinct = kernels_of(device).distinct_keys(device, on_device(device, keys), 4096)
     if count > 4096:
         assert distinct is None

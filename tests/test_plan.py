@@ -318,6 +318,11 @@ def test_an_empty_matrix_has_a_plan(model: Any) -> None:
     assert (nothing.split_stored, nothing.num_long, nothing.long_entries) == (0, 0, 0)
 
 
+def test_the_time_on_a_cpu_is_that_of_one_thread_unless_more_are_named() -> None:
+    cpu = {"device": "cpu", "lanes": 1, "model": CPU_MODEL}
+    assert plan_of(STENCIL, **cpu) == plan_of(STENCIL, **cpu, threads=1) != plan_of(STENCIL, **cpu, threads=2)
+
+
 def test_lanes_and_bytes_must_be_passed_by_keyword() -> None:
     with pytest.raises(TypeError, match="positional"):
         make_plan(STENCIL, storages_of(STENCIL), "gpu:0", 32, GPU_MODEL, 8)  # type: ignore[misc]

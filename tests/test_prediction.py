@@ -276,3 +276,4 @@ def test_rows_of_equal_length_are_either_all_longer_than_the_limit_or_none_is() 
 def test_a_column_relative_to_a_base_costs_once_for_all_values_that_share_it() -> None:
     storage = Storage("uint16 3x3", "float64", 90, 10**3, has_bases=True, values_per_column=9)
     assert count("narrow", "bsr", SHORT, storage) == 10
+    assert count("narrow", "bsr", SHORT, replace(storage, values_per_column=4)) == 22.5

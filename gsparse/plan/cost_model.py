@@ -40,7 +40,7 @@ GPU_MODEL = MachineModel(
     cache=(30e6, 55e6),
     min_analysis_work=2.5e8,  # The analysis takes 0.5 ms, and a product with 500 000 entries gains 0.2 µs.
 )
-CPU_MODEL = MachineModel(kind="cpu", long_length=128, cache=(30e6, 60e6), min_analysis_work=6.5e7)
+CPU_MODEL = MachineModel(kind="cpu", long_length=128, cache=(30e6, 60e6), min_analysis_work=2e7)
 
 # The models by the kind of device.
 MACHINE_MODELS = {"cpu": CPU_MODEL, "gpu": GPU_MODEL}

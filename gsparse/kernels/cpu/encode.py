@@ -21,8 +21,8 @@ from gsparse.kernels.cpu.entries import RUN
 
 __all__ = ["distinct_keys", "encode_columns", "encode_keys", "run_span", "survives_halving"]
 
-# Runs of a block, of which the greatest span is stored, and the number of blocks, each of which collects its distinct
-# keys: both are fixed, so that nothing depends on the number of threads. Then the slots of the hash table of a block.
+# Runs of a block, of which the greatest span is stored, and the most blocks, each of which collects its distinct keys:
+# both are fixed, so that nothing depends on the number of threads. Then the slots of the hash table of a block.
 _SPAN_RUNS = 1024
 _KEY_BLOCKS = 64
 _SLOTS = 8192
@@ -46,14 +46,15 @@ def encode_columns(device: Device, columns: Array, dtype: Any) -> Columns:
 
 def distinct_keys(device: Device, keys: Array, limit: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None:
     """Collect the distinct keys of each block, then those of all blocks."""
-    listed = np.empty((_KEY_BLOCKS, limit), np.int64)
-    counts = np.zeros(_KEY_BLOCKS, np.int64)
-    run_parts(_collect_blocks, keys.size, keys, listed, counts)
-    if counts.max() > limit:
+    # Blocks of few keys would each stay below the limit, and only the second search would find that there are too many.
+    places = _find_distinct(keys, limit, min(max(keys.size // (4 * limit), 1), _KEY_BLOCKS))
+    among = None if places is None else _find_distinct(keys[places], limit, 1)
+    if places is None or among is None:
         return None
-    places = np.concatenate([block[:count] for block, count in zip(listed, counts, strict=True)])
-    table, first = np.unique(keys[places], return_index=True)
-    return None if table.size > limit else (table, places[first])
+    places = places[among]
+    table = keys[places]
+    order = np.argsort(table)
+    return table[order], places[order]
 
 
 def encode_keys(device: Device, keys: Array, table: Array, dtype: Any) -> Array:
@@ -106,6 +107,15 @@ def _encode_runs(part: int, num_parts: int, columns: Array, codes: Array, bases:
             column = np.int64(columns[np.uint64(k)])
             # -1 becomes the largest number of an unsigned type: the padding code.
             codes[np.uint64(k)] = column - low if column >= 0 else -1
+
+
+def _find_distinct(keys: Array, limit: int, num_blocks: int) -> npt.NDArray[np.int64] | None:
+    """Return the first place of each distinct key of each block, or None if a block has more of them than the limit."""
+    listed, counts = np.empty((num_blocks, limit), np.int64), np.zeros(num_blocks, np.int64)
+    run_parts(_collect_blocks, keys.size, keys, listed, counts)
+    if counts.max() > limit:
+        return None
+    return np.concatenate([block[:count] for block, count in zip(listed, counts, strict=True)])
 
 
 @partial(compiled, allocates=True)

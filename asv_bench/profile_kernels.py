@@ -5,10 +5,10 @@
     product     A @ A
     transpose   A.T.tocsr()
 
-The matrix is the 7-point Laplacian of a cube with ``--points`` points a side (200 by default). PyTorch's profiler
-records the kernels, those of CuPy as well. A line has the milliseconds of all launches of a kernel, their number and
-the microseconds of one. The last lines compare the sum with the time of the operation: the rest is spent on launching
-kernels and reading results.
+The matrix is the 7-point Laplacian of a cube with ``--points`` points a side (200 by default), or each of the files of
+``--matrix``, as `scipy.sparse.save_npz` writes them. PyTorch's profiler records the kernels, those of CuPy as well. A
+line has the milliseconds of all launches of a kernel, their number and the microseconds of one. The last lines compare
+the sum with the time of the operation: the rest is spent on launching kernels and reading results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import argparse
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix
 from gsparse.bench.elliptic_problems import poisson
@@ -65,14 +69,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operations", nargs="*", default=["setup"], metavar="OPERATION")
     parser.add_argument("--points", type=int, default=200, help="points in each direction (default: %(default)s)")
+    parser.add_argument("--matrix", type=Path, nargs="*", default=[], help="files of matrices")
     options = parser.parse_args()
     device = get_device("gpu")
-    known = operations(GpuSparseMatrix(poisson(options.points, 7), device=device))
-    for name in options.operations:
-        if name not in known:
-            parser.error(f"no operation {name}; there are {', '.join(known)}")
-        print(f"--- {name}, 7-point {options.points}³")
-        profile(known[name], device.synchronize)
+    for path in options.matrix or [None]:
+        S = sp.csr_array(sp.load_npz(path)) if path else poisson(options.points, 7)
+        known = operations(GpuSparseMatrix(S if S.dtype.kind in "fc" else S.astype(np.float64), device=device))
+        for name in options.operations:
+            if name not in known:
+                parser.error(f"no operation {name}; there are {', '.join(known)}")
+            print(f"--- {name}, {path.stem if path else f'7-point {options.points}³'}")
+            profile(known[name], device.synchronize)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {"pattern_stats": PatternStats(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
     structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
     structure |= {"lay_out_ellpack": lambda *_: LAID_OUT["ellpack"]}
-    structure |= {"blocksize": (2, 1), "block_stats": BlockStats((2, 1), 64, 24, np.dtype(np.uint16))}
+    structure |= {"blocksize": (2, 3), "block_stats": BlockStats((2, 3), 64, 24, np.dtype(np.uint16))}
     structure |= {"block_rows": BLOCK_ROWS, "plain_block_columns": lambda: "plain"}
     structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
     return SimpleNamespace(
@@ -143,7 +143,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
         "bsr",
         SHARED,
         {},
-        Storage("uint16 2x1", "uint8 of 3", 128, 24 + 128 + 4 * 2 + 128 + 24, values_per_column=2),
+        Storage("uint16 2x3", "uint8 of 3", 384, 24 + 128 + 4 * 2 + 384 + 24, values_per_column=6),
     ),
     "blocks of one entry, asked for": (
         "bsr",
@@ -155,7 +155,7 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
         "bsr",
         FULL,
         {"compress": False},
-        Storage("int32 2x1", "float64", 128, 24 + 4 * 64 + 8 * 128, values_per_column=2),
+        Storage("int32 2x3", "float64", 384, 24 + 4 * 64 + 8 * 384, values_per_column=6),
     ),
     "patterns that share values": (
         "row_pattern",

@@ -10,6 +10,7 @@ import pytest
 
 from gsparse.formats import (
     BlockedEllpack,
+    Bsr,
     Columns,
     Csr,
     CsrEntries,
@@ -24,6 +25,7 @@ from gsparse.formats import (
     padding_code,
 )
 from gsparse.formats.blocked_ellpack import fits_slices
+from gsparse.formats.bsr import MAX_BLOCK, BlockRows, lanes_for_rows
 from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import NO_LIMIT, THREADS_PER_BLOCK, Launch, Panel, PanelLaunch
 from gsparse.formats.registry import COMPRESSED, REGISTRY, Encoding, Storage
@@ -67,6 +69,8 @@ PATTERN = RowPattern((33, 40), 60, np.zeros(33, np.uint8), np.zeros(3, np.int32)
 PATTERNS = Patterns(np.zeros(33, np.uint8), np.zeros(2, np.int64), np.zeros(3, np.int32), 5)
 CONSTANT = replace(PATTERN, pattern_values=np.ones(5, np.float32))
 VARYING = replace(PATTERN, slices=SLICES, values=VALUES)
+BLOCKS = Bsr((33, 40), 60, (3, 2), 4, SLICES, NARROW, VALUES)
+BLOCK_ROWS = BlockRows((3, 2), 4, np.zeros(45, np.int32), SLICES, NARROW)
 
 # The bytes that a product reads of each, computed by hand.
 BYTES: dict[str, tuple[Any, int]] = {
@@ -87,6 +91,7 @@ BYTES: dict[str, tuple[Any, int]] = {
     "slices, sorted": (replace(SLICES, rows=np.zeros(64, np.int32)), 8 * 3 + 4 * 64),
     "slices, long rows": (replace(SLICES, long_rows=LONG), 8 * 3 + LONG_BYTES),
     "blocked ellpack": (BlockedEllpack((33, 40), 60, SLICES, NARROW, VALUES), 8 * 3 + 64 + 4 * 2 + 8 * 64),
+    "blocks": (BLOCKS, 8 * 3 + 64 + 4 * 2 + 8 * 64),
     "row pattern, constant": (CONSTANT, 33 + 4 * 3 + 4 * 5 + 4 * 5),
     "row pattern, varying": (VARYING, 33 + 4 * 3 + 4 * 5 + 8 * 3 + 8 * 64),
 }
@@ -95,10 +100,11 @@ STORED: dict[str, tuple[Any, int, str]] = {
     "csr": (CsrEntries((33, 40), 60, INDPTR, PLAIN, TABLE), 60, "float64"),
     "ellpack": (Ellpack((33, 40), 60, 2, 64, NARROW, Values(np.zeros(64, np.complex64))), 128, "complex64"),
     "blocked ellpack": (BlockedEllpack((33, 40), 60, SLICES, NARROW, EQUAL), 96, "float64"),
+    "blocks": (BLOCKS, 96 * 3 * 2, "float64"),
     "row pattern, constant": (CONSTANT, 5, "float32"),
     "row pattern, varying": (VARYING, 96, "float64"),
 }
-EVERY = [*(format for format, _ in BYTES.values()), Levels(np.arange(3), np.array([0, 1, 3])), PATTERNS]
+EVERY = [*(format for format, _ in BYTES.values()), Levels(np.arange(3), np.array([0, 1, 3])), PATTERNS, BLOCK_ROWS]
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -195,6 +201,25 @@ def test_parts_report_their_counts() -> None:
     assert TILES.num_tiles == 5
     assert SLICES.num_slices == 2
     assert PATTERN.num_patterns == PATTERNS.num_patterns == 2
+    assert (BLOCK_ROWS.num_parts, type(BLOCK_ROWS.num_parts)) == (44, int)
+
+
+def test_blocks_have_up_to_eight_rows_and_columns() -> None:
+    assert MAX_BLOCK == 8
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "mean_length", "lanes"),
+    [
+        *[(1000, 11.9, 1), (1000, 12.0, 2), (1000, 23.9, 2), (1000, 24.0, 4), (1000, 48.0, 8), (1000, 999.0, 8)],
+        *[(2**15, 99.0, 8), (2**15 + 1, 99.0, 4), (2**16, 99.0, 4), (2**17, 99.0, 2), (2**17 + 1, 99.0, 1)],
+    ],
+)
+def test_lanes_of_a_row_of_blocks_grow_with_its_length_and_for_few_rows(
+    num_rows: int, mean_length: float, lanes: int
+) -> None:
+    nnz = round(mean_length * num_rows)
+    assert lanes_for_rows(RowStats(num_rows, num_rows, nnz, 0, nnz, mean_length, 0.0, 0, nnz)) == lanes
 
 
 def test_common_pattern_and_schedule_have_defaults() -> None:

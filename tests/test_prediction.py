@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gsparse.formats import FORMATS
+from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.costs import TABLE_BYTES, KernelModel
 from gsparse.formats.registry import PLAIN, REGISTRY, Storage, find_format
 from gsparse.formats.row_stats import RowStats, share_above
@@ -216,6 +217,14 @@ def test_slices_cut_their_long_rows_into_chunks() -> None:
     assert count("chunk", "blocked_ellpack", RAGGED, replace(apart, num_stored=RAGGED.blocked_stored)) == 0
     for length in (LONG_LENGTH - 1, LONG_LENGTH):
         assert count("chunk", "blocked_ellpack", replace(RAGGED, max_length=length), apart) == 0
+
+
+def test_block_rows_cut_their_long_rows_into_chunks() -> None:
+    limit = LONG_LENGTH * MAX_BLOCK
+    chunks = RAGGED.num_long + RAGGED.long_entries / gpu.CHUNK_SIZE
+    assert count("chunk", "bsr", replace(RAGGED, max_length=limit + 1)) == pytest.approx(chunks)
+    for length in (limit - 1, limit):
+        assert count("chunk", "bsr", replace(RAGGED, max_length=length)) == 0
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,14 @@ _FILL_TABLES = ((8, 64), (32, 256), (128, 1024))
 
 def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     """Count the entries of each row, fill the rows, and drop zeros. Synchronizes."""
-    c, _, has_wide_rows = _product(device, a, b, False)  # The zeros of wide rows set no flag.
-    is_clean = not c.nnz or not (has_wide_rows or device.counts.read_flag())  # synchronizes
-    return c if is_clean else drop_zeros(device, c)
+    c, _ = _product(device, a, b, False)
+    has_zeros = c.nnz and device.counts.read_flag()  # synchronizes
+    return drop_zeros(device, c) if has_zeros else c
 
 
 def spgemm_known(device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
     """Keep the slots of the products where rows are merged, unless `compact`. Synchronizes."""
-    c, slots, _ = _product(device, a, b, True)
+    c, slots = _product(device, a, b, True)
     return KnownProduct(c, replace(slots, places=None) if compact and slots is not None else slots)
 
 
@@ -85,8 +85,8 @@ def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
     return c.data
 
 
-def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | None, bool]:
-    """Return A·B with an entry wherever a product contributes, and whether it has wide rows. Synchronizes.
+def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | None]:
+    """Return A·B with an entry wherever a product contributes. Synchronizes.
 
     Also return what is known about the structure if rows are merged. It includes the slots only if `keeps_slots`.
     """
@@ -98,13 +98,12 @@ def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Sl
     if plan is not None:
         merged, sizes = _product_of_merged_rows(device, a, b, plan, keeps_slots)
         if merged is not None:
-            return *merged, False
-    c, classes = _product_in_classes(device, a, b, _MANY if longest is None else longest[0] * longest[1], sizes)
-    return c, None, any(group.number == WIDE for group in classes.classes)
+            return merged
+    return _product_in_classes(device, a, b, _MANY if longest is None else longest[0] * longest[1], sizes), None
 
 
-def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> tuple[Csr, Classes]:
-    """Return A·B and the classes of its rows. Synchronizes.
+def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> Csr:
+    """Return A·B, whose rows are computed in classes. Synchronizes.
 
     `most` is the greatest number of products of a row. `sizes`, the number of entries of each row, is None if nobody
     has counted them.
@@ -124,7 +123,7 @@ def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array 
     indptr = point_to_rows(device, sizes, classes.offsets, np.int64 if classes.total > MAX_INT32 else index)
     a, b, c = _allocated(device, a, b, indptr, classes.total)
     _fill(device, a, b, c, classes, True)
-    return c, classes
+    return c
 
 
 def _allocated(
@@ -226,7 +225,7 @@ def _fill(device: Device, a: Csr, b: Csr, c: Csr, classes: Classes, structure: b
         if group.number == WIDE:
             if structure:
                 wide_rows.fill_columns(device, rows, group.count, a, b, c)
-            wide_rows.fill_values(device, rows, group.count, a, b, c)
+            wide_rows.fill_values(device, rows, group.count, a, b, c, flags)
             continue
         if group.number < FIRST_TABLE:
             source, lanes, key = _SORTED, _SORT_LANES, _key_dtype(c.num_cols, index)

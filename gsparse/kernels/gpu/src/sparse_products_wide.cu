@@ -124,7 +124,8 @@ template <class Index> __device__ __forceinline__ int gs_place(const Index *colu
 }
 
 // The sums of wide rows of C: block b has a window of entries of the n-th wide row, for which first_window[n] <= b <
-// first_window[n + 1].
+// first_window[n + 1]. Blocks from first_window[count] on have nothing to do. The flags (ZeroFlag) become 1 if a sum is 0,
+// unless they are null.
 template <class T, class Index>
 GS_KERNEL_FOR(GS_WIDE_THREADS, 3) spgemm_values_wide(long long count, const Index *__restrict__ rows,
                                                     const Index *__restrict__ first_window,
@@ -133,7 +134,10 @@ GS_KERNEL_FOR(GS_WIDE_THREADS, 3) spgemm_values_wide(long long count, const Inde
                                                     const Index *__restrict__ b_indptr,
                                                     const Index *__restrict__ b_indices, const T *__restrict__ b_data,
                                                     const Index *__restrict__ c_indptr,
-                                                    const Index *__restrict__ c_indices, T *__restrict__ c_data) {
+                                                    const Index *__restrict__ c_indices, T *__restrict__ c_data,
+                                                    unsigned *__restrict__ has_zeros, long long *__restrict__ host_flag) {
+  const long long block = blockIdx.x;
+  if (block >= first_window[count]) return;
   const int WINDOW = Window<T>::entries, STEPS = 4, LANES = GS_WIDE_LANES, GROUPS = GS_WIDE_GROUPS;
   typedef typename Numbers<Index, LANES>::type Number;
   GS_SHARED(Index, columns, WINDOW);
@@ -141,7 +145,7 @@ GS_KERNEL_FOR(GS_WIDE_THREADS, 3) spgemm_values_wide(long long count, const Inde
   GS_SHARED(Number, ends, GS_WIDE_THREADS);
   GS_SHARED(Number, shifts, GS_WIDE_THREADS);
   GS_SHARED(Number, stops, GS_WIDE_THREADS);
-  const long long block = blockIdx.x, number = gs_row_at(count - 1, block, [&](long long n) { return first_window[n]; });
+  const long long number = gs_row_at(count - 1, block, [&](long long n) { return first_window[n]; });
   const long long row = gs_row(number, count, rows), window = block - first_window[number];
   const Index first = c_indptr[row] + Index(window * WINDOW), rest = c_indptr[row + 1] - first;
   const int size = rest < WINDOW ? int(rest) : int(WINDOW), group = threadIdx.x / LANES;
@@ -184,5 +188,6 @@ GS_KERNEL_FOR(GS_WIDE_THREADS, 3) spgemm_values_wide(long long count, const Inde
 #pragma unroll
     for (int g = 1; g < GROUPS; ++g) sum = gs_add(sum, all_sums[g * WINDOW + e]);
     c_data[first + e] = sum;
+    if (has_zeros && gs_equal(sum, Scalar<T>::zero())) ZeroFlag{has_zeros, host_flag}.raise();
   }
 }

@@ -9,6 +9,7 @@ CPU is SciPy. Calls are made one after the other until the device is idle again.
     products     A @ A on stencils, and the products of smoothed aggregation
     phases       each phase of products whose rows are merged, and the same kernels launched in other ways (GPU)
     matrices     A @ A on the square real matrices
+    graphs       A @ A on R-MAT graphs, some of whose rows are very long (GPU)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import scipy.sparse as sp
 
 import gsparse.sparse
 from gsparse import GpuSparseMatrix
-from gsparse.bench.problems import stencil
+from gsparse.bench.problems import rmat, stencil
 from gsparse.bench.summary import geometric_mean
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
@@ -317,7 +318,18 @@ def matrices(device: Device) -> Iterator[Row]:
         yield multiply(device, f"A @ A, {path.stem}", (A, A), (P, P))
 
 
-SECTIONS = {"operations": operations, "edits": edits, "products": products, "phases": phases, "matrices": matrices}
+def graphs(device: Device) -> Iterator[Row]:
+    for scale in (12, 14, 16, 18) if device.kind == "gpu" else ():
+        data, indices, indptr, shape = rmat(scale, 8)
+        S = sp.csr_array((data, indices, indptr), shape=shape)
+        A, P = GpuSparseMatrix(S, device=device), peer_of(device, S)
+        yield multiply(device, f"A @ A, R-MAT {scale}", (A, A), (P, P))
+
+
+SECTIONS = {
+    "operations": operations, "edits": edits, "products": products, "phases": phases, "matrices": matrices,
+    "graphs": graphs,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gsparse.device import threads
 from gsparse.formats import Csr
+from gsparse.kernels.cpu import compiling
 
 # Row lengths and number of columns. The number of rows is a multiple of 8, 32 or 64 only if the name says so.
 STRUCTURES: dict[str, tuple[list[int], int]] = {
@@ -120,3 +121,9 @@ def cases() -> Any:
     for helper in (make_csr, make_stencil, random_values, exact_product):
         setattr(Cases, helper.__name__, staticmethod(helper))
     return Cases
+
+
+@pytest.fixture(autouse=True)
+def every_kernel_has_been_called_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all calls run as later calls do. The tests of other folders mostly run first calls."""
+    monkeypatch.setattr(compiling, "FIRST_CALLS", 0)

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse.device import threads
-from gsparse.kernels.cpu import pool
+from gsparse.kernels.cpu import compiling, pool
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause
 from tests.support import SOURCE_ROOT, run_python
@@ -30,6 +30,8 @@ PRODUCT = """
 import numpy as np, scipy.sparse as sp
 import gsparse
 from gsparse.device import threads
+from gsparse.kernels.cpu import compiling
+compiling.FIRST_CALLS = 0
 rows = 200_000
 indptr = np.arange(rows + 1, dtype=np.int32) * 3
 indices = (np.arange(3 * rows, dtype=np.int32) * 7) % rows
@@ -193,6 +195,25 @@ def test_threads_end_when_fewer_are_allowed(name: str, function: Any) -> None:
             break
         threading.Event().wait(0.001)
     assert count() == 1
+
+
+@compiled
+def add_parts(part: int, num_parts: int, sums: Any) -> None:
+    sums[part] += 1
+
+
+@NATIVE
+def test_the_first_calls_of_a_kernel_do_not_wait_for_code_that_only_saves_time_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling, "FIRST_CALLS", 2)
+    threads.set_num_threads(3)
+    sums, hand_out = np.zeros(1000, np.int64), compiled(add_parts.py_func)  # type: ignore[attr-defined]
+    for call in range(1, 5):
+        threads.run_parts(hand_out, 10**9, sums)
+        assert len(hand_out.hand_out.in_parts.signatures) == (call > 2)  # type: ignore[attr-defined]
+        assert set(sums[sums > 0]) == {call}
+        assert (sums > 0).sum() > 1
 
 
 @compiled
@@ -489,7 +510,7 @@ def test_an_interruption_leaves_no_lock_locked(call: str) -> None:
 # The function that a single thread calls, and the one that distributes the same kernel over several threads.
 COMPILED = pytest.mark.parametrize(
     ("num_threads", "code"),
-    [(1, "spmv_csr._csr_scalar"), pytest.param(2, "spmv_csr._csr_scalar.hand_out.args[0]", marks=NATIVE)],
+    [(1, "spmv_csr._csr_scalar"), pytest.param(2, "spmv_csr._csr_scalar.hand_out.in_parts", marks=NATIVE)],
     ids=["one thread", "several"],
 )
 

@@ -1,0 +1,148 @@
+"""Time the first calls on a machine that never ran gsparse: ``python asv_bench/measure_first_calls.py``.
+
+Each line is a process of its own with empty caches of compiled code: the seconds of the import, of the constructor, of
+the first product and of one routine. A constant 7-point problem of 60³ points is multiplied on the CPU or the GPU of
+``--device``. On a CPU, these are seconds of the processor, because they hardly depend on what else the machine does. On a
+GPU they are seconds of the clock, because several threads compile. ``--kernels`` lists what took longest to compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROUTINES = ("cg", "bicgstab", "gmres", "jacobi", "ic0", "amg", "A @ A", "A + A.T")
+# Seconds that the project aims at: constructor and first product, and any routine, on a CPU and on a GPU.
+GOALS = {"cpu": (2.0, 2.0), "gpu": (0.4, 1.0)}
+CACHES = ("NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "GSPARSE_CACHE_DIR")
+LISTED = 25
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("routines", nargs="*", default=list(ROUTINES), metavar="ROUTINE", help=", ".join(ROUTINES))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kernels", action="store_true", help="list the kernels that took longest to compile")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(options.child, options.device)))
+        return
+    kind = options.device.partition(":")[0]
+    columns = ("import", "constructor", "product", "routine", "compiled")
+    print(f"{'routine':12}" + "".join(f"{column:>12}" for column in columns))
+    for routine in options.routines:
+        if routine not in ROUTINES:
+            parser.error(f"no routine {routine}; there are {', '.join(ROUTINES)}")
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-W", "ignore", __file__, "--child", routine, "--device", options.device]
+            environment = {**os.environ, **dict.fromkeys(CACHES, folder), "GSPARSE_QUIET": "1"}
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            print(f"{routine:12} failed: {ran.stderr[-500:]}")
+            continue
+        found = json.loads(ran.stdout.splitlines()[-1])
+        start, goals = found["constructor"] + found["product"], GOALS[kind]
+        met = [seconds <= goal for seconds, goal in zip((start, found["routine"]), goals, strict=True)]
+        verdicts = ", ".join(f"≤ {goal:g} {'met' if ok else 'MISSED'}" for goal, ok in zip(goals, met, strict=True))
+        print(f"{routine:12}" + "".join(f"{found[column]:12.2f}" for column in columns[:-1])
+              + f"{len(found['compiled']):12d}   constructor and product, routine: {verdicts}", flush=True)  # fmt: skip
+        if options.kernels:
+            compiled = sorted(found["compiled"], key=lambda item: -item[0])
+            for seconds, name in compiled[:LISTED]:
+                print(f"      {seconds:6.2f}  {name[:100]}")
+            print(f"      {sum(seconds for seconds, _ in compiled):6.2f}  in all, one after the other", flush=True)
+
+
+def measure(routine: str, device: str) -> dict[str, Any]:
+    """Return the seconds of each first call in this process, and of each compilation."""
+    clock = time.process_time if device.startswith("cpu") else time.perf_counter
+    compiled = watch_gpu(clock) if device.startswith("gpu") else watch_cpu(clock)
+    begin = clock()
+    import numpy as np
+    import scipy.sparse as sp
+
+    import gsparse
+    from gsparse import linalg
+
+    seconds = {"import": clock() - begin}
+    from gsparse.bench.problems import stencil
+    from gsparse.device.select import get_device
+
+    data, indices, indptr, shape = stencil(60, 7)
+    S, target = sp.csr_array((data, indices, indptr), shape=shape), get_device(device)
+    b = target.upload(np.ones(shape[0]))
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        target.synchronize()
+        begin = clock()
+        result = call()
+        target.synchronize()
+        seconds[name] = clock() - begin
+        return result
+
+    A = timed("constructor", lambda: gsparse.GpuSparseMatrix(S, device=device))
+    timed("product", lambda: A @ b)
+    calls: dict[str, Callable[[], Any]] = {"A @ A": lambda: A @ A, "A + A.T": lambda: A + A.T}
+    if routine in ("cg", "bicgstab", "gmres"):
+        calls[routine] = lambda: getattr(linalg, routine)(A, b, maxiter=5, full_output=True)
+    elif routine not in calls:
+        calls[routine] = lambda: getattr(linalg, routine)(A)
+    timed("routine", calls[routine])
+    return {**seconds, "compiled": compiled}
+
+
+def watch_cpu(clock: Callable[[], float]) -> list[tuple[float, str]]:
+    """Return a list to which each function that numba compiles is added, without what is compiled within it."""
+    from numba.core import event
+
+    compiled: list[tuple[float, str]] = []
+    began: list[list[float]] = []
+
+    class Listener(event.Listener):
+        def on_start(self, event: Any) -> None:
+            began.append([clock(), 0.0])
+
+        def on_end(self, event: Any) -> None:
+            start, within = began.pop()
+            whole = clock() - start
+            if began:
+                began[-1][1] += whole
+            function = event.data["dispatcher"].py_func
+            compiled.append((whole - within, f"{function.__module__}.{function.__qualname__}"))
+
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
+    return compiled
+
+
+def watch_gpu(clock: Callable[[], float]) -> list[tuple[float, str]]:
+    """Return a list to which each source that NVRTC compiles is added, CuPy's own kernels as well."""
+    from cupy.cuda import compiler
+
+    compiled: list[tuple[float, str]] = []
+    compile_source = compiler.compile_using_nvrtc
+
+    def watched(source: str, *args: Any, **kwargs: Any) -> Any:
+        begin = clock()
+        result = compile_source(source, *args, **kwargs)
+        names = kwargs.get("name_expressions") or (args[3] if len(args) > 3 else None)
+        kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\S+\s+)?(\w+)", source)
+        name = f"ours: {names[0]}" if names else f"CuPy's: {', '.join(kernels)}"
+        compiled.append((clock() - begin, name))
+        return result
+
+    compiler.compile_using_nvrtc = watched
+    return compiled
+
+
+if __name__ == "__main__":
+    main()

@@ -2,8 +2,8 @@
 
 Each line is a process of its own with empty caches of compiled code: the seconds of the import, of the constructor, of
 the first product and of one routine. A constant 7-point problem of 60³ points is multiplied on the CPU or the GPU of
-``--device``. On a CPU, these are seconds of the processor, because they hardly depend on what else the machine does. On a
-GPU they are seconds of the clock, because several threads compile. ``--kernels`` lists what took longest to compile.
+``--device``. Seconds on a CPU are those of the processor, because they hardly depend on what else the machine does. On
+a GPU they are those of the clock, because several threads compile. ``--kernels`` lists what took longest to compile.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ def watch_gpu(clock: Callable[[], float]) -> list[tuple[float, str]]:
     from cupy.cuda import compiler
 
     compiled: list[tuple[float, str]] = []
-    compile_source = compiler.compile_using_nvrtc
+    function = "_compile_using_nvrtc_no_warning"  # of CuPy 14
+    compile_source = getattr(compiler, function)
 
     def watched(source: str, *args: Any, **kwargs: Any) -> Any:
         begin = clock()
@@ -140,7 +141,7 @@ def watch_gpu(clock: Callable[[], float]) -> list[tuple[float, str]]:
         compiled.append((clock() - begin, name))
         return result
 
-    compiler.compile_using_nvrtc = watched
+    setattr(compiler, function, watched)
     return compiled
 
 

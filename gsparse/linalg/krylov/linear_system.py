@@ -18,6 +18,7 @@ from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, ShapeError
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import Operator, as_operator, device_for, solve_dtype
 
 __all__ = ["LinearSystem", "make_linear_system", "parse_dtype"]
@@ -109,12 +110,17 @@ class LinearSystem:
         values = getattr(getattr(self.A, "matrix", None), "device_data", None)
         inputs = {"b": self.b, "x0": self.guess, "A": values}
         with self.device.active():
-            is_nonfinite = [
-                v is not None and not bool((np if device_of(v) is None else self.device.xp).isfinite(v).all())
-                for v in inputs.values()
-            ]
+            is_nonfinite = [self._has_nonfinite(v) for v in inputs.values()]
         counts = self.sum_over_ranks(np.array(is_nonfinite, dtype=np.float64))
         return [name for name, count in zip(inputs, counts, strict=True) if count]
+
+    def _has_nonfinite(self, values: Any) -> bool:
+        """Return whether an array of the host or of the device, or None, contains NaN or infinity. Synchronizes."""
+        if values is None or values.dtype.kind not in "fc":
+            return False
+        if device_of(values) is None:
+            return not np.isfinite(values).all()
+        return kernels_of(self.device).first_where(self.device, values.reshape(-1), "not finite") is not None
 
     def deliver(self, x: Array) -> Array:
         """Return flat columns as the caller gets them: the kind of array that b was, one of them as a vector."""

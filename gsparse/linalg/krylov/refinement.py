@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gsparse.device.dense import DenseInput
 from gsparse.device.dtypes import Array
 from gsparse.errors import DtypeError
+from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.linear_system import LinearSystem, parse_dtype
 from gsparse.linalg.krylov.solve_loop import SolveLoop, SolveState
@@ -168,7 +169,8 @@ class _Correction(Operator):
         with np.errstate(over="ignore", invalid="ignore"):  # values may be out of range in the narrow dtype
             result = self._solve(inner, max(_INNER_RTOL, rtol), 0.0, maxiter, ConvergenceMonitor())
         # Either all ranks apply the correction, or none does.
-        is_finite = inner.sum_over_ranks(np.array([0.0 if inner.device.xp.isfinite(inner.x).all() else 1.0]))[0] == 0
+        bad = kernels_of(inner.device).first_where(inner.device, inner.x.reshape(-1), "not finite")
+        is_finite = inner.sum_over_ranks(np.array([bad is not None], float))[0] == 0
         z[...] = inner.x if is_finite else 0
         self._state.set(num_inner=self.append(result.residuals, np.where(is_active, norms, np.nan)))
 

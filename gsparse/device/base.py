@@ -52,6 +52,15 @@ class Device(Memory, Streams):
         """Return a compiled GPU kernel. A device that is no GPU raises DeviceError."""
         raise DeviceError(f"{self.name} has no GPU kernels: {expression} of {source} needs a GPU")
 
+    def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
+        """Begin to compile the kernels that a routine will launch, on other threads (`gsparse.device.ahead`).
+
+        Only GPUs do so, and only where it is known which kernels these are. Each routine does so once.
+        """
+
+    def compile_together(self, source: str, expressions: Sequence[str]) -> None:
+        """Begin to compile several kernels of a source, on other threads. Only GPUs do so."""
+
     def bind_kernel(
         self, source: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]
     ) -> Callable[..., None]:

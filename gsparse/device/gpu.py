@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.device.ahead import KernelStore, recorded_kernels
 from gsparse.device.base import Device
 from gsparse.device.compilation import compile_kernel
 from gsparse.device.cupy import import_cupy
@@ -52,7 +53,8 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
         self._out_of_memory = cupy.cuda.memory.OutOfMemoryError
-        self._kernels: dict[tuple[str, str], Callable[..., None]] = {}
+        self.kernels = KernelStore(self._compile)
+        self._expected: set[tuple[str, Any, Any]] = set()
         self._launch = driver_launch(cupy)
 
     @cached_property
@@ -127,14 +129,21 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         return host, self._array(size, dtype, cuda.MemoryPointer(memory, 0))
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
-        kernel = self._kernels.get((source, expression))
-        if kernel is None:
-            with self.active():
-                kernel = compile_kernel(self.xp, self.lanes, source, expression)
-                if self._launch is not None:
-                    kernel = DriverKernel(self.xp, kernel, self.index, self._launch)
-            self._kernels[source, expression] = kernel
-        return kernel
+        return self.kernels.get(source, expression)
+
+    def _compile(self, source: str, expression: str) -> Callable[..., None]:
+        with self.active():
+            kernel = compile_kernel(self.xp, self.lanes, source, expression)
+            return kernel if self._launch is None else DriverKernel(self.xp, kernel, self.index, self._launch)
+
+    def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
+        key = routine, np.dtype(dtype), np.dtype(index_dtype)
+        if key not in self._expected:
+            self._expected.add(key)
+            self.kernels.begin(recorded_kernels(*key))
+
+    def compile_together(self, source: str, expressions: Sequence[str]) -> None:
+        self.kernels.begin((source, each) for each in expressions)
 
     def bind_kernel(
         self, source: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]

@@ -372,6 +372,7 @@ def prepare_matrix(
         indptr, indices = common_index_dtype(indptr, indices)
         if indptr.shape != (shape[0] + 1,) or indices.ndim != 1 or data.ndim != 1:
             refuse_arrays(device, shape, indptr, indices, data)
+        device.compile_ahead("A @ x", data.dtype, indices.dtype)
         survey = kernels_of(device).survey(device, indptr, indices, bool(kernels_of(device).CSR_CODES))  # synchronizes
         if not survey.describes(shape[1], min(indices.size, data.size)):
             refuse_arrays(device, shape, indptr, indices, data)

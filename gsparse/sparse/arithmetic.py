@@ -42,6 +42,7 @@ def product(device: Device, a: Csr, b: Csr) -> Csr:
         Of shape (M, N) and the dtype that NumPy gives the product of the two dtypes. Synchronizes.
     """
     result = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
+    device.compile_ahead("A @ A", result, a.indices.dtype)
     a, b = in_common(computed(a, result), canonical(device, computed(b, result)))
     try:
         with device.memory_guard():

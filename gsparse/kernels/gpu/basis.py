@@ -31,6 +31,7 @@ class Arnoldi(basis.Arnoldi):
         super().__init__(*args, **kwargs)
         device, state, m = self.device, self.state, self.restart
         wide = state.cells.dtype
+        device.compile_ahead("gmres", self.vectors.dtype, np.dtype(np.int32))
         self._launch = BasisLaunch(self.size, self.vectors.dtype, self.w.dtype, device.multiprocessors)
         # Partial sums of the products with u, and of those with w.
         num_partials = self.columns * (m + 2) * self._launch.max_blocks

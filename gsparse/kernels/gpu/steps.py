@@ -65,8 +65,11 @@ def bind_step(
 
 def _bind(device: Device, program: Program, step: Step, state: StepState, kind: str, *launch: Any) -> Call:
     """Bind one of the kernels of a step to a grid, a block and arguments."""
-    name = expression(f"{program.name}_{step.name}{kind}", state.dtype)
-    return device.bind_kernel(step_source(program), name, *launch)
+    name, source = expression(f"{program.name}_{step.name}{kind}", state.dtype), step_source(program)
+    if not kind and step is program.steps[0]:
+        names = [expression(f"{program.name}_{other.name}", state.dtype) for other in program.steps]
+        device.compile_together(source, names)
+    return device.bind_kernel(source, name, *launch)
 
 
 def _reduction(device: Device, state: StepState, names: Sequence[str], partials: Array, count: int) -> list[Call]:

@@ -70,7 +70,9 @@ class SquareMatrix:
         device = matrix.device
         with device.active(), device.memory_guard():
             operator = MatrixOperator(matrix.copy() if keep else matrix)
-            square = SquareMatrix(device, _canonical_csr(matrix), operator)
+            csr = _canonical_csr(matrix)
+            device.compile_ahead(name, csr.dtype, csr.indices.dtype)
+            square = SquareMatrix(device, csr, operator)
             if finite:
                 square.check_finite(name)
             yield square

@@ -1,0 +1,110 @@
+"""Kernels are compiled ahead, each of them once, by several threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gsparse.device.ahead import KernelStore, recorded_kernels
+from gsparse.kernels.gpu import catalogue, spmv
+
+NAMES = [("a.cu", f"kernel<{n}>") for n in range(20)]
+
+
+def kernel() -> None:
+    """Stand in for a compiled kernel."""
+
+
+class Compiler:
+    """Counts compilations, and waits for `go` in each of them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.threads: set[str] = set()
+        self.go, self.began = threading.Event(), threading.Event()
+        self.fails = False
+
+    def __call__(self, source: str, expression: str) -> Any:
+        self.calls.append((source, expression))
+        self.threads.add(threading.current_thread().name)
+        self.began.set()
+        assert self.go.wait(60)
+        if self.fails:
+            raise ValueError(expression)
+        return kernel
+
+
+def test_each_kernel_is_compiled_once_by_whoever_comes_first() -> None:
+    compiler = Compiler()
+    store = KernelStore(compiler, 3)
+    store.begin(NAMES)
+    store.begin(NAMES)  # again: nothing more is compiled
+    compiler.go.set()
+    assert all(store.get(*key) is kernel for key in NAMES)
+    assert sorted(compiler.calls) == sorted(NAMES)
+    assert set(store.compiled) == set(NAMES)
+
+
+def test_threads_compile_at_the_same_time_and_nobody_waits_for_kernels_that_wait_in_line() -> None:
+    compiler = Compiler()
+    store = KernelStore(compiler, 1)
+    store.begin(NAMES)
+    assert compiler.began.wait(60)
+    got: list[Any] = []
+    caller = threading.Thread(target=lambda: got.append(store.get(*NAMES[-1])), name="caller")
+    caller.start()
+    compiler.go.set()
+    caller.join(60)
+    assert got == [kernel]
+    assert all(store.get(*key) is kernel for key in NAMES)
+    assert sorted(compiler.calls) == sorted(NAMES)
+
+
+def test_a_kernel_is_waited_for_while_another_thread_compiles_it() -> None:
+    compiler = Compiler()
+    store = KernelStore(compiler, 1)
+    store.begin(NAMES[:1])
+    assert compiler.began.wait(60)
+    got: list[Any] = []
+    caller = threading.Thread(target=lambda: got.append(store.get(*NAMES[0])))
+    caller.start()
+    assert not got
+    compiler.go.set()
+    caller.join(60)
+    assert got == [kernel]
+    assert compiler.calls == NAMES[:1]
+
+
+def test_the_error_of_a_compilation_reaches_the_caller_that_needs_the_kernel() -> None:
+    compiler = Compiler()
+    compiler.fails = True
+    compiler.go.set()
+    store = KernelStore(compiler, 2)
+    store.begin(NAMES)
+    with pytest.raises(ValueError, match="kernel<3>"):
+        store.get(*NAMES[3])
+    compiler.fails = False
+    assert store.get(*NAMES[3]) is kernel
+
+
+def test_with_one_core_nothing_is_compiled_ahead() -> None:
+    compiler = Compiler()
+    compiler.go.set()
+    store = KernelStore(compiler, 0)
+    store.begin(NAMES)
+    assert not compiler.calls
+    assert store.get(*NAMES[0]) is kernel
+    assert compiler.threads == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("routine", ["A @ x", "A @ A", "gmres", "ic0", "amg"])
+def test_recorded_kernels_are_kernels(routine: str, dtype: str) -> None:
+    kernels = recorded_kernels(routine, np.dtype(dtype), np.dtype(np.int32))
+    known = {*catalogue.instantiations(32), *spmv.instantiations(32)}
+    assert kernels
+    assert set(kernels) <= known
+    assert recorded_kernels(routine, np.dtype(dtype), np.dtype(np.int64)) == ()

@@ -104,6 +104,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run every step for every dtype, and print what was compiled."""
     device = get_device(options.device)
+    if device.is_host:
+        from gsparse.kernels.cpu.compiling import HandOut  # imports numba
+
+        HandOut.num_first = 0  # what is compiled here serves later processes
     dtypes = tuple(dict.fromkeys(options.dtype or ["float64"]))
     steps = []
     for dtype in dtypes:

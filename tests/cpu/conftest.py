@@ -10,7 +10,7 @@ import pytest
 
 from gsparse.device import threads
 from gsparse.formats import Csr
-from gsparse.kernels.cpu import compiling
+from gsparse.kernels.cpu.compiling import HandOut
 
 # Row lengths and number of columns. The number of rows is a multiple of 8, 32 or 64 only if the name says so.
 STRUCTURES: dict[str, tuple[list[int], int]] = {
@@ -126,4 +126,4 @@ def cases() -> Any:
 @pytest.fixture(autouse=True)
 def every_kernel_has_been_called_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all calls run as later calls do. The tests of other folders mostly run first calls."""
-    monkeypatch.setattr(compiling, "FIRST_CALLS", 0)
+    monkeypatch.setattr(HandOut, "num_first", 0)

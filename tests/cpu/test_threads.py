@@ -16,8 +16,8 @@ import scipy.sparse as sp
 
 import gsparse
 from gsparse.device import threads
-from gsparse.kernels.cpu import compiling, pool
-from gsparse.kernels.cpu.compiling import compiled
+from gsparse.kernels.cpu import pool
+from gsparse.kernels.cpu.compiling import HandOut, compiled
 from gsparse.kernels.cpu.intrinsics import FUTEX, fetch_add, load, pause
 from tests.support import SOURCE_ROOT, run_python
 
@@ -30,8 +30,8 @@ PRODUCT = """
 import numpy as np, scipy.sparse as sp
 import gsparse
 from gsparse.device import threads
-from gsparse.kernels.cpu import compiling
-compiling.FIRST_CALLS = 0
+from gsparse.kernels.cpu.compiling import HandOut
+HandOut.num_first = 0
 rows = 200_000
 indptr = np.arange(rows + 1, dtype=np.int32) * 3
 indices = (np.arange(3 * rows, dtype=np.int32) * 7) % rows
@@ -206,7 +206,7 @@ def add_parts(part: int, num_parts: int, sums: Any) -> None:
 def test_the_first_calls_of_a_kernel_do_not_wait_for_code_that_only_saves_time_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compiling, "FIRST_CALLS", 2)
+    monkeypatch.setattr(HandOut, "num_first", 2)
     threads.set_num_threads(3)
     sums, hand_out = np.zeros(1000, np.int64), compiled(add_parts.py_func)  # type: ignore[attr-defined]
     for call in range(1, 5):

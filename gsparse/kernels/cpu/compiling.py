@@ -21,13 +21,10 @@ from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, part_caller
 from gsparse.kernels.cpu.jit import PIECE_OPTIONS, jitted
 from gsparse.kernels.cpu.pool import hand_out, post
 
-__all__ = ["compiled", "compiled_loosely", "inlined", "specialized"]
+__all__ = ["HandOut", "compiled", "compiled_loosely", "inlined", "specialized"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Calls of a kernel that `HandOut` refuses.
-FIRST_CALLS = 100
 
 
 def compiled(function: Callable[P, R], *, allocates: bool = False, **options: Any) -> Callable[P, R]:
@@ -56,14 +53,21 @@ class HandOut:
     ----------
     in_parts : callable
         See `_in_parts`. It is compiled at its first call.
+
+    Attributes
+    ----------
+    num_first : int
+        The number of calls that each kernel refuses, for all kernels of the process.
     """
+
+    num_first = 100
 
     def __init__(self, in_parts: Callable[..., None]) -> None:
         self.in_parts = in_parts
         self._num_refused = 0
 
     def __call__(self, helpers: int, num_parts: int, args: tuple[Any, ...]) -> bool:
-        if self._num_refused < FIRST_CALLS:
+        if self._num_refused < self.num_first:
             self._num_refused += 1
             return False
         return hand_out(self.in_parts, helpers, num_parts, args)

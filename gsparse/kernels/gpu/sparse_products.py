@@ -67,28 +67,33 @@ def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     return c if is_clean else drop_zeros(device, c)
 
 
-def spgemm_known(device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
-    """Keep the slots of the products where rows are merged, unless `compact`. Synchronizes."""
+def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
+    """Keep how rows are merged, without the slots, which take much memory. Synchronizes."""
     c, slots, _ = _product(device, a, b, True)
-    return KnownProduct(c, replace(slots, places=None) if compact and slots is not None else slots)
+    return KnownProduct(c, None if slots is None else replace(slots, places=None))
 
 
-def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
-    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are in classes."""
+def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
+    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are in classes.
+
+    Where rows are merged, the first call finds the slots of the products, and they are a part of the result.
+    """
     c = known.result.with_data(device.empty(known.result.nnz, a.dtype))
     if known.order is not None:
-        merged_rows.fill(device, a, b, c, known.order, (None, None))
-        return c.data
+        order = merged_rows.with_places(device, a, b, c, known.order)
+        merged_rows.fill(device, a, b, c, order, (None, None))
+        return KnownProduct(c, order)
     limits = FILL_LIMITS[b.num_cols <= _FEW_COLUMNS]
     classes = classify(device, c.indptr[1:] - c.indptr[:-1], num_products(device, a, b), limits)
     _fill(device, a, b, c, classes, False)
-    return c.data
+    return KnownProduct(c)
 
 
 def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | None, bool]:
     """Return A·B with an entry wherever a product contributes, and whether it has wide rows. Synchronizes.
 
-    Also return what is known about the structure if rows are merged. It includes the slots only if `keeps_slots`.
+    Also return what is known about the structure if rows are merged. It includes the slots of all rows if they were
+    found and take little memory; with `keeps_slots`, they may take as much as the result.
     """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
     if longest is None and a.nnz >= _WORTH_A_LOOK:
@@ -155,9 +160,7 @@ def _product_of_merged_rows(
             return None, sizes
         indptr = point_to_rows(device, sizes, offsets, np.int64 if nnz > MAX_INT32 else sizes.dtype)
     limit = slots_limit(nnz * (indptr.dtype.itemsize + a.dtype.itemsize), keeps_slots)
-    if places is None and keeps_slots and plan.pitch * a.num_rows <= limit:
-        places = merged_rows.places_of(device, a, b, plan, (0, a.num_rows))
-    elif plan.pitch * a.num_rows > limit:
+    if plan.pitch * a.num_rows > limit:
         places = None
     slots = Slots(plan, plan.most if longest is None else longest, places)
     a, b, c = _allocated(device, a, b, indptr, nnz, longest)

@@ -228,9 +228,9 @@ class Coarsening:
         return R.with_data(device.xp.conj(R.data))
 
     def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:
-        """Return a product; only its structure is kept."""
+        """Return a product. Its structure is kept, without values."""
         if len(self._products) == number:
-            self._products.append(CsrProduct(self._device, a, b, compact=True))
+            self._products.append(CsrProduct(self._device, a, b))
             result = self._products[number].result
         else:
             result = self._products[number].update(a, b)

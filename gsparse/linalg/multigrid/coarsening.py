@@ -101,7 +101,7 @@ class Coarsening:
     aggregates : array of int32, shape (num_nodes,)
     num_aggregates : int
     bound : float
-        Gershgorin's bound for the matrix that smooths the prolongator.
+        Gershgorin's bound for the matrix that smooths the prolongator, by the latest values.
     num_dropped : int
         Number of entries that this matrix has less than that of the level.
     """
@@ -110,15 +110,19 @@ class Coarsening:
         self, device: Device, csr: Csr, block_size: int, symmetry: str, strength: Strength, phases: Phases
     ) -> None:
         self._device, self._block_size, self._symmetry, self._strength = device, block_size, symmetry, strength
-        nodes, examination = phases.run("strength", self._examine, csr)
-        graph = phases.run("strength", self._connect, nodes, examination)
+        found = self.examine(csr, phases)
+        graph = phases.run("strength", self._connect, *found)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
-        self.bound, self.num_dropped = examination.bound, examination.num_dropped
-        self._found: tuple[Csr, Examination] | None = (nodes, examination)  # for the first call of `fill`
         self._groups: tuple[Array, Array] | None = None
         # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
         self._products: list[CsrProduct] = []
+
+    def examine(self, csr: Csr, phases: Phases) -> tuple[Csr, Examination]:
+        """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
+        self._found: tuple[Csr, Examination] | None = phases.run("strength", self._examine, csr)
+        self.bound, self.num_dropped = self._found[1].bound, self._found[1].num_dropped
+        return self._found
 
     def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
         kernels, size = kernels_of(self._device), self._block_size
@@ -139,7 +143,7 @@ class Coarsening:
         return combine(device, "maximum", graph, kernels_of(device).csr_transpose(device, graph))
 
     def fill(self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases) -> Transfers:
-        """Compute the transfers and the coarser matrix for the values of a matrix of this structure. Synchronizes.
+        """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
 
         Everything is made when it is needed, and freed when nothing needs it any more: memory is scarcest during the
         products.
@@ -162,7 +166,8 @@ class Coarsening:
             del of_left
         tentative, coarse = phases.run("candidates", self._orthonormalize, of_right)
         del of_right
-        found, self._found = self._found or phases.run("strength", self._examine, csr), None
+        found, self._found = self._found, None
+        assert found is not None
         P = phases.run("prolongation", self._smooth, 0, csr, found, tentative, radius)
         del found, tentative
         AP = phases.run("products", self._multiply, 0, csr, P)

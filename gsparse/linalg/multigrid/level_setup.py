@@ -56,7 +56,9 @@ class LevelMatrix(SquareMatrix):
 
     @cached_property
     def diagonal(self) -> Array:
-        diagonal = super().diagonal
+        diagonal = self.stored_diagonal
+        if self.stores_positive_diagonal:  # synchronizes
+            return diagonal
         if kernels_of(self.device).first_where(self.device, diagonal, "zero") is None:  # synchronizes
             return diagonal
         is_empty = (diagonal == 0) & (super().row_sums() == 0)
@@ -65,12 +67,14 @@ class LevelMatrix(SquareMatrix):
     @cached_property
     def reciprocals(self) -> Array:
         """The reciprocals of the diagonal, and 0 where it is 0."""
+        if self.stores_positive_diagonal:  # synchronizes
+            return 1 / self.diagonal
         xp, is_zero = self.device.xp, self.diagonal == 0
         return xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, self.diagonal)).astype(self.dtype, copy=False)
 
     def forget_diagonal(self) -> None:
         """Free the diagonal and its reciprocals. They are computed again when they are next needed."""
-        for name in ("diagonal", "reciprocals"):
+        for name in ("stored_diagonal", "diagonal", "reciprocals"):
             self.__dict__.pop(name, None)
 
     def row_sums(self) -> Array:
@@ -140,15 +144,19 @@ class LevelSetup:
     def _coarsening(self, matrix: LevelMatrix, depth: int) -> Coarsening | None:
         """Return the structure of a level's transfers, or None if it is the coarsest level."""
         if self.coarsenings is not None:
-            return self.coarsenings[depth] if depth < len(self.coarsenings) else None
-        options = self.options
-        size = self.num_candidates if depth else options.block_size
-        if matrix.size <= options.max_coarse * size or depth + 1 == options.max_levels:
-            return None
-        strength = options.strength(depth)
-        coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
-        if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
-            return None
+            if depth == len(self.coarsenings):
+                return None
+            coarsening = self.coarsenings[depth]
+            coarsening.examine(matrix.csr, self.phases)
+        else:
+            options = self.options
+            size = self.num_candidates if depth else options.block_size
+            if matrix.size <= options.max_coarse * size or depth + 1 == options.max_levels:
+                return None
+            strength = options.strength(depth)
+            coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
+            if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
+                return None
         if not coarsening.num_dropped:
             matrix.shared[gershgorin_bound] = coarsening.bound
         return coarsening

@@ -176,8 +176,6 @@ class LevelSetup:
 
     def _spectral_radius(self, matrix: LevelMatrix) -> float:
         """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
-        if self._is_hermitian and estimated_eigenvalue in matrix.shared:
-            return float(matrix.shared[estimated_eigenvalue])
         if self._is_hermitian and matrix.has_positive_diagonal():
             return estimated_eigenvalue(matrix, matrix.reciprocals)
         return spectral_radius(matrix, matrix.reciprocals)

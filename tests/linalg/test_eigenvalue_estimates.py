@@ -10,13 +10,13 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix
-from gsparse.bench.elliptic_problems import elliptic_problems, poisson
+from gsparse.bench.elliptic_problems import convection_diffusion, elliptic_problems, poisson
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.linalg import amg
 from gsparse.linalg.multigrid import level_setup
 from gsparse.linalg.preconditioners import eigenvalue
-from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, largest_eigenvalue
+from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, largest_eigenvalue, spectral_radius
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.linalg.problems import laplacian
 from tests.support import DTYPES
@@ -77,6 +77,27 @@ def test_a_single_eigenvalue_above_all_others_is_found(real_device: Device) -> N
     _, estimate, bound = estimates(S, real_device)
     assert 0.99 * 3.7 <= estimate <= 1.01 * 3.7
     assert 3.7 <= bound <= 1.06 * 3.7
+
+
+@pytest.mark.parametrize("peclet", [1.0, 100.0, 1000.0])
+@pytest.mark.parametrize("recirculates", [False, True])
+def test_the_spectral_radius_of_a_nonsymmetric_matrix_is_not_underestimated(peclet: float, recirculates: bool) -> None:
+    S = sp.csr_array(convection_diffusion(20, peclet, recirculating=recirculates))
+    with SquareMatrix.of(GpuSparseMatrix(S, device="cpu"), "test") as matrix:
+        estimate = spectral_radius(matrix, matrix.inverse_diagonal("test"))
+    want = abs(np.linalg.eigvals(S.toarray() / S.diagonal()[:, None])).max()
+    assert 0.95 * want <= estimate <= 2 * want
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
+def test_the_spectral_radius_of_a_small_matrix_is_exact(device: Device, dtype: Any) -> None:
+    values = np.array([4.0, 1.0, -2.0, 3.0]) * (1 + 1j if np.dtype(dtype).kind == "c" else 1)
+    S = sp.csr_array((np.triu(np.ones((4, 4)), 1) + np.diag(values)).astype(dtype))
+    with SquareMatrix.of(GpuSparseMatrix(S, device=device), "test") as matrix:
+        ones = device.xp.ones(4, dtype)
+        rel = 1e-2 if np.finfo(dtype).eps > 1e-10 else 1e-6
+        assert spectral_radius(matrix, ones) == pytest.approx(abs(S.diagonal()).max(), rel=rel)
 
 
 @pytest.mark.parametrize(

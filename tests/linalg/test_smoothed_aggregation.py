@@ -33,6 +33,7 @@ from gsparse.errors import (
     ShapeError,
     StructureError,
 )
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
 from tests.linalg.problems import Count, laplacian, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder
@@ -278,6 +279,28 @@ def test_update_equals_a_set_up_with_the_same_aggregates(real_device: Device, ki
     scaled = M.update(A.with_data(A.device_data * 4))
     assert scaled is M
     np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-5 if kind == "float32" else 1e-10, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [None, np.float32])
+def test_update_does_not_examine_structures_again(device: Device, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    A, b = GpuSparseMatrix(laplacian(20), device=device), np.ones(400)
+    M = amg(A, max_coarse=20, dtype=dtype)
+    M @ b
+    changed = A.with_data(A.device_data * 4)
+    surveyed: list[int] = []
+    survey = kernels_of(device).survey
+
+    def counted(home: Device, indptr: Any, *args: Any) -> Any:
+        surveyed.append(indptr.size - 1)
+        return survey(home, indptr, *args)
+
+    monkeypatch.setattr(kernels_of(device), "survey", counted)
+    before = host(M @ b)
+    M.update(changed)
+    np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-10 if dtype is None else 1e-4)
+    assert surveyed == []
+    amg(A, max_coarse=20) @ b  # which shows that this test would notice it
+    assert surveyed
 
 
 def test_update_follows_changing_coefficients(device: Device) -> None:

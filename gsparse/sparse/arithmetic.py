@@ -180,8 +180,8 @@ class CsrProduct:
     """A product of two sparse matrices that can be made again for other values.
 
     The structure of the result is found once. `update` then only multiplies and adds. On a GPU, the first `update` also
-    finds and keeps where the products of a row are added, if this takes no more memory than the result. So a product
-    that is never updated keeps little.
+    finds the places at which the products of short rows are added, and keeps them if they take no more memory than the
+    result. So a product that is never updated keeps little.
 
     Parameters
     ----------

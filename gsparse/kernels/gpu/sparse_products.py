@@ -68,32 +68,30 @@ def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
 
 
 def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
-    """Keep how rows are merged, without the slots, which take much memory. Synchronizes."""
-    c, slots, _ = _product(device, a, b, True)
-    return KnownProduct(c, None if slots is None else replace(slots, places=None))
+    """Keep the classes of rows, or how rows are merged, without the slots, which take much memory. Synchronizes."""
+    c, order, _ = _product(device, a, b, True)
+    return KnownProduct(c, replace(order, places=None) if isinstance(order, Slots) else order)
 
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
-    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are in classes.
+    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are wide.
 
     Where rows are merged, the first call finds the slots of the products, and they are a part of the result.
     """
-    c = known.result.with_data(device.empty(known.result.nnz, a.dtype))
-    if known.order is not None:
-        order = merged_rows.with_places(device, a, b, c, known.order)
+    c, order = known.result.with_data(device.empty(known.result.nnz, a.dtype)), known.order
+    if isinstance(order, Slots):
+        order = merged_rows.with_places(device, a, b, c, order)
         merged_rows.fill(device, a, b, c, order, (None, None))
-        return KnownProduct(c, order)
-    limits = FILL_LIMITS[b.num_cols <= _FEW_COLUMNS]
-    classes = classify(device, c.indptr[1:] - c.indptr[:-1], num_products(device, a, b), limits)
-    _fill(device, a, b, c, classes, False)
-    return KnownProduct(c)
+    else:
+        _fill(device, a, b, c, order, False)
+    return KnownProduct(c, order)
 
 
-def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | None, bool]:
+def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | Classes, bool]:
     """Return A·B with an entry wherever a product contributes, and whether it has wide rows. Synchronizes.
 
-    Also return what is known about the structure if rows are merged. It includes the slots of all rows if they were
-    found and take little memory; with `keeps_slots`, they may take as much as the result.
+    Also return the classes of rows, or what is known about the structure if rows are merged. It includes the slots of
+    all rows if they were found and take little memory; with `keeps_slots`, they may take as much as the result.
     """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
     if longest is None and a.nnz >= _WORTH_A_LOOK:
@@ -105,7 +103,7 @@ def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Sl
         if merged is not None:
             return *merged, False
     c, classes = _product_in_classes(device, a, b, _MANY if longest is None else longest[0] * longest[1], sizes)
-    return c, None, any(group.number == WIDE for group in classes.classes)
+    return c, classes, any(group.number == WIDE for group in classes.classes)
 
 
 def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> tuple[Csr, Classes]:

@@ -24,7 +24,7 @@ from tests.proof.waiting_device import WaitingDevice
 # were 5.1 and 3.2 while slots of products and diagonals were kept.
 MOST_AT_PEAK, MOST_KEPT = 4.2, 2.8
 # How often the host may wait for a GPU in the set-up of two levels above the coarsest, and in an update.
-MOST_WAITS, MOST_WAITS_OF_UPDATE = 37, 23
+MOST_WAITS, MOST_WAITS_OF_UPDATE = 36, 18
 
 
 @pytest.mark.whole

@@ -22,6 +22,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.options import Strength
 from gsparse.linalg.multigrid.phases import Phases
 from gsparse.sparse.arithmetic import CsrProduct, combine
+from gsparse.sparse.transposition import CsrTranspose
 
 __all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
 
@@ -117,6 +118,7 @@ class Coarsening:
         # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
         self._products: list[CsrProduct] = []
+        self._transpose = CsrTranspose(device)
 
     def examine(self, csr: Csr, phases: Phases) -> tuple[Csr, Examination]:
         """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
@@ -158,7 +160,7 @@ class Coarsening:
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases
         """
-        device, kernels = self._device, kernels_of(self._device)
+        device = self._device
         if self._groups is None:
             self._groups = self._group_nodes()
         of_right, of_left = phases.run("candidates", candidates)
@@ -177,7 +179,7 @@ class Coarsening:
             del of_left, tentative
         else:
             left_coarse = coarse
-            R = phases.run("transpose", kernels.csr_transpose, device, P)
+            R = phases.run("transpose", self._transpose, P)
             R = R.with_data(device.xp.conj(R.data)) if self._symmetry == "hermitian" and R.dtype.kind == "c" else R
         R = replace(R, is_canonical=True)
         A_coarse = phases.run("products", self._multiply, 1, R, AP)
@@ -229,7 +231,7 @@ class Coarsening:
         transpose, device = kernels_of(self._device).csr_transpose, self._device
         adjoint = replace(transpose(device, csr), is_canonical=True)
         adjoint = adjoint.with_data(device.xp.conj(adjoint.data))
-        R = transpose(device, self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
+        R = self._transpose(self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
         return R.with_data(device.xp.conj(R.data))
 
     def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:

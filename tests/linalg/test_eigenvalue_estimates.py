@@ -86,18 +86,18 @@ def test_the_spectral_radius_of_a_nonsymmetric_matrix_is_not_underestimated(pecl
     with SquareMatrix.of(GpuSparseMatrix(S, device="cpu"), "test") as matrix:
         estimate = spectral_radius(matrix, matrix.inverse_diagonal("test"))
     want = abs(np.linalg.eigvals(S.toarray() / S.diagonal()[:, None])).max()
-    assert 0.95 * want <= estimate <= 2 * want
+    assert want <= estimate <= 2 * want
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.few(2)
-def test_the_spectral_radius_of_a_small_matrix_is_exact(device: Device, dtype: Any) -> None:
+def test_the_spectral_radius_of_a_small_matrix_is_exact_but_for_its_margin(device: Device, dtype: Any) -> None:
     values = np.array([4.0, 1.0, -2.0, 3.0]) * (1 + 1j if np.dtype(dtype).kind == "c" else 1)
     S = sp.csr_array((np.triu(np.ones((4, 4)), 1) + np.diag(values)).astype(dtype))
     with SquareMatrix.of(GpuSparseMatrix(S, device=device), "test") as matrix:
         ones = device.xp.ones(4, dtype)
         rel = 1e-2 if np.finfo(dtype).eps > 1e-10 else 1e-6
-        assert spectral_radius(matrix, ones) == pytest.approx(abs(S.diagonal()).max(), rel=rel)
+        assert spectral_radius(matrix, ones) == pytest.approx(1.05 * abs(S.diagonal()).max(), rel=rel)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ __all__ = ["estimated_eigenvalue", "gershgorin_bound", "largest_eigenvalue", "sp
 # levels of the Hermitian problems of `gsparse.bench.elliptic_problems`, and together with its distance 0.97 to 1.04
 # times.
 _STEPS = 8
-# Factor that makes an upper bound of this sum.
+# Factor that makes an upper bound of such a sum.
 _SAFETY = 1.05
 # Dimension of the space whose Ritz values estimate the spectral radius of a matrix that is not Hermitian.
 _RITZ_VECTORS = 8
@@ -154,12 +154,12 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
 
 
 def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
-    """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A, for any A. Synchronizes.
+    """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A, with a margin, for any A. Synchronizes.
 
-    It is the largest magnitude of a Ritz value in the space of v, B·v, ..., Bᵐv with B = D⁻¹A - I, plus the norm of
-    what the Ritz vector misses to be an eigenvector. Without this norm, it would be up to a fifth too small where
-    convection dominates. The basis consists of the Chebyshev polynomials in B, because that of the powers would be
-    nearly singular:
+    It is 1.05 times this sum: the largest magnitude of a Ritz value in the space of v, B·v, ..., Bᵐv with B = D⁻¹A - I,
+    and the norm of what the Ritz vector misses to be an eigenvector. Where convection dominates, the Ritz value alone
+    is up to a fifth too small. The basis consists of the Chebyshev polynomials in B, because that of the powers would
+    be nearly singular:
 
         B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ₊₁]·C
     """
@@ -178,7 +178,7 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
     gram = device.download(basis.conj() @ basis.T)  # synchronizes
     recurrence = (np.eye(count + 1, count, -1) + np.eye(count + 1, count, 1)) / 2
     recurrence[1, 0] = 1
-    return _largest_magnitude(gram, recurrence)
+    return _SAFETY * _largest_magnitude(gram, recurrence)
 
 
 def _largest_magnitude(gram: npt.NDArray[Any], recurrence: npt.NDArray[np.float64]) -> float:

@@ -19,6 +19,7 @@ from gsparse.linalg.multigrid.pyamg_hierarchy import convert_hierarchy
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.linalg.multigrid.smoothers import SMOOTHERS, chebyshev_smoother, parallel_smoother
 from gsparse.linalg.preconditioners.relaxation import Smoother
+from gsparse.linalg.preconditioners.row_order import check_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
@@ -241,6 +242,7 @@ def _smoother_maker(smoother: Any, sweeps: int | None) -> MakeSmoothers | None:
     unknown = {*options} - {*signature(SMOOTHERS[name]).parameters}
     if unknown:
         raise ValueError(f"the smoother {name!r} has no option {', '.join(map(repr, sorted(unknown)))}")
+    check_ordering(options.get("ordering", "auto"))
 
     def pair(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
         before = make(matrix)

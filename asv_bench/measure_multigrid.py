@@ -128,6 +128,11 @@ class PeakMemory:
         self._hook.__exit__(*error)
 
 
+def phases(M: Any) -> str:
+    """Return the milliseconds of each phase of the latest set-up or update."""
+    return ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in M.seconds.items())
+
+
 def grid_on_device(device: Device, n: int) -> GpuSparseMatrix:
     """Return the 7-point matrix of n³ points, made on the device."""
     with device.active():
@@ -155,6 +160,7 @@ def measure_poisson(device: Device, n: int) -> None:
     show(f"{name}, plain CG", plain, "ms")
     show(f"{name}, plain CG over set-up and solve", plain / both, "times", 1, least=True)
     show(f"{name}, update over set-up", update / setup, "times", GOALS["update"])
+    print(f"{name}, phases of an update, ms: " + phases(M))
     show(f"{name}, operator complexity", M.operator_complexity, "", GOALS["complexity"])
     if device.kind == "gpu":
         csr = A._prepared()[0].csr
@@ -163,6 +169,10 @@ def measure_poisson(device: Device, n: int) -> None:
         show(f"{name}, memory at the peak of the set-up over the matrix", 1 + peak.most / csr.nbytes, "times",
              GOALS["memory"])  # fmt: skip
         show(f"{name}, memory that M keeps over the matrix", peak.now / csr.nbytes, "times")
+        with PeakMemory() as peak:
+            kept.update(changed)
+        show(f"{name}, memory that the first update adds to that", peak.now / csr.nbytes, "times")
+        show(f"{name}, memory that it needs in between", peak.most / csr.nbytes, "times")
         del kept
     print(amg(A), flush=True)
 

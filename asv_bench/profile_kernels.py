@@ -9,26 +9,41 @@ The matrix is the 7-point Laplacian of a cube with ``--points`` points a side (2
 ``--matrix``, as `scipy.sparse.save_npz` writes them. PyTorch's profiler records the kernels, those of CuPy as well. A
 line has the milliseconds of all launches of a kernel, their number and the microseconds of one. The last lines compare
 the sum with the time of the operation: the rest is spent on launching kernels and reading results.
+
+With ``--waits``, it also lists where the host waits for the GPU, with the number of times: each line names the
+functions that lead there, the innermost first.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix
 from gsparse.bench.elliptic_problems import poisson
+from gsparse.device.base import Device
+from gsparse.device.host_counts import HostCounts
 from gsparse.device.select import get_device
 from gsparse.linalg import amg
 
 ROWS = 30
+# The functions in which the host waits for the device, and the number of functions of a line that lead to one.
+WAITING = {
+    Device: ("synchronize", "download", "download_vector", "read_async"),
+    HostCounts: ("read", "read_value", "read_flag"),
+}
+CALLERS = 5
 
 
 def operations(A: Any) -> dict[str, Callable[[], Any]]:
@@ -64,12 +79,42 @@ def profile(operation: Callable[[], Any], synchronize: Callable[[], None]) -> No
     print(f"{1e3 * seconds:8.2f} ms  the operation without the profiler")
 
 
+@contextmanager
+def recorded_waits(device: Device) -> Iterator[Counter[str]]:
+    """Count how often the host waits for the device in the block, by the functions that lead there."""
+    counts, depth = Counter[str](), [0]
+
+    def recording(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def waits(*args: Any, **options: Any) -> Any:
+            if not depth[0]:  # one of these functions may call another one
+                frames = [f for f in traceback.extract_stack() if "gsparse" in Path(f.filename).parts]
+                names = [
+                    f"{Path(f.filename).stem}.{f.name}" for f in frames if Path(f.filename).parent.name != "device"
+                ]
+                counts[" < ".join(names[: -CALLERS - 1 : -1])] += 1
+            depth[0] += 1
+            try:
+                return wait(*args, **options)
+            finally:
+                depth[0] -= 1
+
+        return waits
+
+    with ExitStack() as stack:
+        for base, names in WAITING.items():
+            owner = type(device) if base is Device else base
+            for name in names:
+                stack.enter_context(patch.object(owner, name, recording(getattr(owner, name))))
+        yield counts
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operations", nargs="*", default=["setup"], metavar="OPERATION")
     parser.add_argument("--points", type=int, default=200, help="points in each direction (default: %(default)s)")
     parser.add_argument("--matrix", type=Path, nargs="*", default=[], help="files of matrices")
+    parser.add_argument("--waits", action="store_true", help="list where the host waits for the GPU")
     options = parser.parse_args()
     device = get_device("gpu")
     for path in options.matrix or [None]:
@@ -80,6 +125,12 @@ def main() -> None:
                 parser.error(f"no operation {name}; there are {', '.join(known)}")
             print(f"--- {name}, {path.stem if path else f'7-point {options.points}³'}")
             profile(known[name], device.synchronize)
+            if options.waits:
+                with recorded_waits(device) as waits:
+                    known[name]()
+                for callers, count in waits.most_common():
+                    print(f"{count:5d}  {callers}")
+                print(f"{waits.total():5d}  waits in all")
 
 
 if __name__ == "__main__":

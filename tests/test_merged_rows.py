@@ -102,6 +102,36 @@ def test_slots_that_memory_does_not_hold_are_found_again_for_a_part_of_the_rows_
         np.testing.assert_array_equal(host(result.data), host(whole.data))
 
 
+@pytest.mark.parametrize("pair", ["a lane", "eight lanes"])
+@pytest.mark.usefixtures("merges_few_rows")
+def test_the_first_update_of_a_product_finds_its_slots_and_keeps_them(
+    device: Device, pair: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, B = PAIRS[pair](rng)
+    a, b = (measured(device, S) for S in (A, B))
+    known = CsrProduct(device, a, b)
+    made, nbytes = host(known.result.data).copy(), known.nbytes
+    assert nbytes == known.result.nbytes
+    np.testing.assert_array_equal(host(known.update(a, b).data), made)
+    # The CPU needs no slots.
+    assert known.nbytes > nbytes if device.kind == "gpu" else known.nbytes == nbytes
+    monkeypatch.delattr(merged_rows, "merge")  # slots are not found again
+    np.testing.assert_array_equal(host(known.update(a, b).data), made)
+
+
+@pytest.mark.parametrize("longest", [3, 40])
+def test_rows_that_are_not_merged_are_put_into_classes_once(
+    device: Device, longest: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, B = from_lengths(rng.integers(0, longest, 90), 50, rng), with_lengths(rng.integers(0, longest, 50), 70, rng)
+    a, b = (Csr(S.shape, *(on_device(device, part) for part in (S.indptr, S.indices, S.data))) for S in (A, B))
+    known = CsrProduct(device, a, b)
+    made = host(known.result.data).copy()
+    monkeypatch.delattr(sparse_products, "classify")
+    for _ in range(2):
+        np.testing.assert_array_equal(host(known.update(a, b).data), made)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 @pytest.mark.usefixtures("merges_few_rows")
 def test_blocks_with_more_entries_than_shared_memory_holds_add_them_in_the_result(

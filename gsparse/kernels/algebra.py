@@ -76,17 +76,15 @@ class AlgebraKernels(Protocol):
         """
         ...
 
-    def spgemm_known(self, device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
-        """Return the matrix product with an entry wherever a product contributes, zeros included. Synchronizes.
-
-        With `compact`, `order` keeps no array: the product for other values takes longer, and less memory.
-        """
+    def spgemm_known(self, device: Device, a: Csr, b: Csr) -> KnownProduct:
+        """Return the matrix product with an entry wherever a product contributes, zeros included. Synchronizes."""
         ...
 
-    def spgemm_values(self, device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
-        """Return the values of A·B, where `known` is the product of matrices of the same structures.
+    def spgemm_values(self, device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
+        """Return A·B with new values, where `known` is the product of matrices of the same structures.
 
-        The result has the same bits as that of `spgemm_known`. May synchronize.
+        The values have the same bits as those of `spgemm_known`. The `order` of the result may hold arrays that this
+        call has found, with which the next call is faster. May synchronize.
         """
         ...
 

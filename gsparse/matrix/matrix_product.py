@@ -20,7 +20,8 @@ class MatrixProduct:
     """The product of two sparse matrices, to be made again for other values of the same structures.
 
     The structure of the result is found once, in the symbolic phase. `update` then only multiplies and adds, in the
-    numeric phase. On a GPU, the order of the products of short rows is kept, too: a byte for each product.
+    numeric phase. On a GPU, the first update also finds the places at which the products of short rows are added, and
+    keeps them for the next ones: a byte for each product.
 
     Parameters
     ----------

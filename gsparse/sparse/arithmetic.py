@@ -180,7 +180,9 @@ def _without_zeros(device: Device, csr: Csr, dtype: np.dtype[Any]) -> Csr:
 class CsrProduct:
     """A product of two sparse matrices that can be made again for other values.
 
-    The structure of the result is found once. `update` then only multiplies and adds.
+    The structure of the result is found once. `update` then only multiplies and adds. On a GPU, the first `update` also
+    finds the places at which the products of short rows are added, and keeps them if they take no more memory than the
+    result. So a product that is never updated keeps little.
 
     Parameters
     ----------
@@ -188,11 +190,9 @@ class CsrProduct:
         Where the arrays live, active.
     a, b : Csr
         Of shapes (M, K) and (K, N); B in canonical form.
-    compact : bool, optional
-        Keep no more than the structure of the result. `update` then takes longer.
     """
 
-    def __init__(self, device: Device, a: Csr, b: Csr, *, compact: bool = False) -> None:
+    def __init__(self, device: Device, a: Csr, b: Csr) -> None:
         self._device = device
         self._dtype = np.result_type(a.dtype, b.dtype)
         self._structure = (a.shape, a.nnz, b.shape, b.nnz)
@@ -200,7 +200,7 @@ class CsrProduct:
         is_sorted = b.is_canonical or not kernels_of(device).survey(device, b.indptr, b.indices, False).num_unsorted
         if not is_sorted:
             raise StructureError("the second matrix must have sorted rows without duplicates: call sum_duplicates()")
-        self._known = kernels_of(device).spgemm_known(device, a, b, compact=compact)
+        self._known = kernels_of(device).spgemm_known(device, a, b)
 
     @property
     def nbytes(self) -> int:
@@ -231,6 +231,6 @@ class CsrProduct:
                 f"got {(a.shape, a.nnz, b.shape, b.nnz)}: make a new product"
             )
         a, b, result = in_common(computed(a, self._dtype), computed(b, self._dtype), self._known.result)
-        data = kernels_of(self._device).spgemm_values(self._device, a, b, self._known)
-        self._known = replace(self._known, result=result.with_data(data))
+        known = replace(self._known, result=result)
+        self._known = kernels_of(self._device).spgemm_values(self._device, a, b, known)
         return self.result

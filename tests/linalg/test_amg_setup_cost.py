@@ -1,12 +1,14 @@
-"""What a set-up of smoothed aggregation costs: memory, and the examination of the matrices of its levels."""
+"""What a set-up of smoothed aggregation costs: memory, waiting for the device, and the examination of matrices."""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gsparse import GpuSparseMatrix
@@ -16,10 +18,13 @@ from gsparse.linalg import amg
 from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.storage import Entries
 from tests.proof.emulated_device import EmulatedDevice
+from tests.proof.waiting_device import WaitingDevice
 
 # Memory at the peak of a set-up, with the matrix, and that which a hierarchy keeps, over the memory of the matrix. They
 # were 5.1 and 3.2 while slots of products and diagonals were kept.
 MOST_AT_PEAK, MOST_KEPT = 4.2, 2.8
+# How often the host may wait for a GPU in the set-up of two levels above the coarsest, and in an update.
+MOST_WAITS, MOST_WAITS_OF_UPDATE = 36, 18
 
 
 @pytest.mark.whole
@@ -38,6 +43,36 @@ def test_a_set_up_takes_little_more_than_four_times_the_memory_of_the_matrix() -
     assert len(M.levels) == 2
     assert 1 + peak / matrix <= MOST_AT_PEAK
     assert kept / matrix <= MOST_KEPT
+
+
+def test_a_set_up_and_an_update_seldom_wait_for_the_device() -> None:
+    device = WaitingDevice()
+    A = GpuSparseMatrix(poisson(8, 7), device=device)
+    M = amg(A, max_coarse=10)  # also makes the plan of A, which is no part of the set-up
+    assert len(M.levels) == 2
+    waits = device.waits_of(lambda: amg(A, max_coarse=10))
+    waits_of_update = device.waits_of(lambda: M.update(A))
+    assert waits <= MOST_WAITS
+    assert waits_of_update <= MOST_WAITS_OF_UPDATE
+
+
+def test_each_way_to_read_a_result_counts_as_waiting() -> None:
+    device = WaitingDevice()
+    xp, x = device.xp, device.upload(np.arange(4.0))
+    reads: list[Callable[[], object]] = [
+        lambda: float(x[1]),
+        lambda: bool((x < 5).all()),
+        lambda: int(x.argmax()),
+        lambda: x.sum().item(),
+        lambda: x[x > 1],
+        lambda: xp.flatnonzero(x),
+        lambda: xp.linalg.norm(x),
+        lambda: device.download(x + 1),
+        device.counts.read,
+        device.synchronize,
+    ]
+    assert [device.waits_of(read) for read in reads] == [1] * len(reads)
+    assert device.waits_of(lambda: xp.where(x > 1, x[:1], x.max()) + xp.zeros(4)[::-1]) == 0
 
 
 @pytest.mark.few(2)

@@ -33,6 +33,7 @@ from gsparse.errors import (
     ShapeError,
     StructureError,
 )
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
 from tests.linalg.problems import Count, laplacian, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder
@@ -42,6 +43,12 @@ PROBLEMS = [problem.name for problem in elliptic_problems(40)]
 # The iterations of these problems jump with the size of the grid, with PyAMG as with us: for the flow, PyAMG takes 9,
 # 13, 11, 13 and 14 on grids of 34, 38, 40, 42 and 46 points. Therefore sums over grids of similar sizes are compared.
 JUMPING = {"recirculating flow, Péclet 1000", "complex shifted Helmholtz"}
+# Reduction of the residual to which iterations are counted.
+RTOL = 1e-8
+# Iterations over those of PyAMG that are allowed where Gauss-Seidel's method visits all rows of a colour at once, as on
+# a GPU. With the same hierarchy, colours take 126 iterations where its order takes 93 (anisotropy along an axis), 41
+# for 33 (anisotropy in 3-D) and 36 for 25 (Helmholtz): a limit of 1.3 would not be one of the aggregates.
+MULTICOLOR = 1.5
 
 # Limits of the operator complexity where 1.6 does not do. Where one direction or region is coarsened at a time, a level
 # has a third of the rows of the finer one. Random coefficients have strong connections without a pattern.
@@ -67,6 +74,17 @@ def right_side(S: Any, *, singular: bool) -> Any:
     return b - b.mean() if singular else b
 
 
+def iterations_of_gmres(norms: Any) -> int:
+    """Return how many iterations reduce the norm of the preconditioned residual to 1e-8 times the first norm.
+
+    The number of all iterations would jump: if GMRES finds at the end of a cycle that the residual without the
+    preconditioner is a little too large, a new cycle begins, which takes a dozen iterations more.
+    """
+    norms = np.asarray(norms)
+    assert norms.min() <= RTOL * norms[0]
+    return int(np.argmax(norms <= RTOL * norms[0]))
+
+
 def pyamg_iterations(problem: EllipticProblem, S: Any, options: dict[str, Any], b: Any, **more: Any) -> int:
     """Return the iterations of SciPy's solver to 1e-8 with PyAMG's smoothed aggregation."""
     pyamg, size = pytest.importorskip("pyamg"), options.get("block_size", 1)
@@ -74,15 +92,23 @@ def pyamg_iterations(problem: EllipticProblem, S: Any, options: dict[str, Any], 
     matrix = sp.csr_matrix(S) if size == 1 else sp.csr_matrix(S).tobsr((size, size))
     np.random.seed(0)
     ml = pyamg.smoothed_aggregation_solver(matrix, B=options.get("B"), symmetry=symmetry, max_coarse=150, **more)
-    count, solve = Count(), la.cg if problem.solver == "cg" else la.gmres
-    extra = {} if problem.solver == "cg" else {"restart": 60, "callback_type": "pr_norm"}
-    solve(S, b, M=ml.aspreconditioner(), rtol=1e-8, maxiter=500, callback=count, **extra)
-    return count.calls
+    M = ml.aspreconditioner()
+    if problem.solver == "cg":
+        count = Count()
+        la.cg(S, b, M=M, rtol=RTOL, maxiter=500, callback=count)
+        return count.calls
+    norms = [np.linalg.norm(M @ b) / np.linalg.norm(b)]
+    la.gmres(S, b, M=M, rtol=0.1 * RTOL, restart=60, maxiter=500, callback=norms.append, callback_type="pr_norm")
+    return iterations_of_gmres(norms)
 
 
-def solve(problem: EllipticProblem, A: GpuSparseMatrix, b: Any, M: Any) -> Any:
-    extra = {"maxiter": 500} if problem.solver == "cg" else {"restart": 60, "maxiter": 5}
-    return (cg if problem.solver == "cg" else gmres)(A, b, M=M, rtol=1e-8, full_output=True, **extra)
+def solve(problem: EllipticProblem, A: GpuSparseMatrix, b: Any, M: Any) -> tuple[Any, int]:
+    """Return the result of the solver that suits the problem, and its iterations to 1e-8."""
+    if problem.solver == "cg":
+        result = cg(A, b, M=M, rtol=RTOL, maxiter=500, full_output=True)
+        return result, result.iterations
+    result = gmres(A, b, M=M, rtol=0.1 * RTOL, restart=60, maxiter=5, full_output=True)
+    return result, iterations_of_gmres(result.residuals)
 
 
 def check(name: str, n: int, device: Device) -> None:
@@ -93,15 +119,16 @@ def check(name: str, n: int, device: Device) -> None:
         S, options = problem.make()
         A, b = GpuSparseMatrix(S, device=device), right_side(S, singular=problem.singular)
         M = amg(A, **options)
-        result = solve(problem, A, b, M)
+        result, iterations = solve(problem, A, b, M)
         assert result.info == 0
         assert residual(S, result.x, b) < 1e-6
         assert M.operator_complexity <= COMPLEXITIES.get(name, 1.6)
-        same_options = solve(problem, A, b, amg(A, strength="symmetric", smoother="gauss_seidel", **options))
-        counts.append((result.iterations, same_options.iterations, pyamg_iterations(problem, S, options, b)))
+        same_options = amg(A, strength="symmetric", smoother="gauss_seidel", **options)
+        counts.append((iterations, solve(problem, A, b, same_options)[1], pyamg_iterations(problem, S, options, b)))
     ours, with_same_options, pyamgs = np.sum(counts, axis=0)
+    allowed = MULTICOLOR if "multicolor" in repr(same_options) else 1.3
     assert ours <= max(1.3 * pyamgs, 10), counts
-    assert with_same_options <= max(1.3 * pyamgs, 10), counts
+    assert with_same_options <= max(allowed * pyamgs, 10), counts
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -265,6 +292,28 @@ def test_update_equals_a_set_up_with_the_same_aggregates(real_device: Device, ki
     scaled = M.update(A.with_data(A.device_data * 4))
     assert scaled is M
     np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-5 if kind == "float32" else 1e-10, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [None, np.float32])
+def test_update_does_not_examine_structures_again(device: Device, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    A, b = GpuSparseMatrix(laplacian(20), device=device), np.ones(400)
+    M = amg(A, max_coarse=20, dtype=dtype)
+    M @ b
+    changed = A.with_data(A.device_data * 4)
+    surveyed: list[int] = []
+    survey = kernels_of(device).survey
+
+    def counted(home: Device, indptr: Any, *args: Any) -> Any:
+        surveyed.append(indptr.size - 1)
+        return survey(home, indptr, *args)
+
+    monkeypatch.setattr(kernels_of(device), "survey", counted)
+    before = host(M @ b)
+    M.update(changed)
+    np.testing.assert_allclose(host(M @ b), before / 4, rtol=1e-10 if dtype is None else 1e-4)
+    assert surveyed == []
+    amg(A, max_coarse=20) @ b  # which shows that this test would notice it
+    assert surveyed
 
 
 def test_update_follows_changing_coefficients(device: Device) -> None:
@@ -436,6 +485,7 @@ def test_misuse_is_refused() -> None:
         ({"symmetry": "hermit"}, ValueError, "symmetry must be None or one of"),
         ({"block_size": 5}, ValueError, "block_size must divide the number of rows, 36"),
         ({"max_levels": 0}, ValueError, "max_levels and max_coarse must be at least 1"),
+        ({"smoother": ("gauss_seidel", {"ordering": "color"})}, ValueError, "ordering must be one of"),
         ({"B": np.ones(35)}, ShapeError, "B must have a row for each of the 36 rows"),
         ({"B": 1j * np.ones(36)}, TypeError, "B must be of real numbers"),
         ({"B": np.full(36, np.nan)}, ValueError, "B must be finite"),

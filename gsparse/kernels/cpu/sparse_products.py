@@ -42,7 +42,7 @@ def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     return drop_zeros(device, c) if has_zeros else c
 
 
-def spgemm_known(device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
+def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
     """Make the product. The structure of the result is all that has to be known."""
     return KnownProduct(_product(a, b)[0])
 
@@ -61,12 +61,13 @@ def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
     return c, bool(has_zeros[0])
 
 
-def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
+def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
     """Add up, and read the sums at the columns that are known."""
     products, c = _products(a, b), known.result
     data = np.empty(c.nnz, a.dtype)
-    run_parts(_fill_values, int(products[-1]), products, b.num_cols, _rows(a), _rows(b), _rows(c.with_data(data)))
-    return data
+    result = c.with_data(data)
+    run_parts(_fill_values, int(products[-1]), products, b.num_cols, _rows(a), _rows(b), _rows(result))
+    return KnownProduct(result)
 
 
 def _rows(csr: Csr) -> Rows:

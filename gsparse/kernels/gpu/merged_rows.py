@@ -33,6 +33,7 @@ __all__ = [
     "places_of",
     "plan_merge",
     "slots_limit",
+    "with_places",
 ]
 
 _SOURCE = "sparse_products_merged.cu"
@@ -197,6 +198,14 @@ def empty_places(device: Device, plan: MergePlan, num_rows: int) -> Array:
 def slots_limit(nbytes: float, keeps_slots: bool) -> float:
     """Return how many bytes slots may take if the columns and values of the product take `nbytes`."""
     return max((_KEPT_PART if keeps_slots else _SPARE_PART) * nbytes, _SPARE_BYTES)
+
+
+def with_places(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots) -> Slots:
+    """Return what is known about the structure of A·B = C, with the slots of all rows unless they take much memory."""
+    num_bytes = slots.plan.pitch * a.num_rows
+    if slots.places is not None or num_bytes > slots_limit(c.indices.nbytes + c.data.nbytes, True):
+        return slots
+    return replace(slots, places=places_of(device, a, b, slots.plan, (0, a.num_rows)))
 
 
 def fill(device: Device, a: Csr, b: Csr, c: Csr, slots: Slots, flags: tuple[Array | None, Array | None]) -> None:

@@ -93,6 +93,11 @@ class Classes:
     offsets: Array
     flag: Array
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers of rows."""
+        return sum(int(group.rows.nbytes) for group in self.classes if group.rows is not None)
+
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""

@@ -67,28 +67,31 @@ def spgemm(device: Device, a: Csr, b: Csr) -> Csr:
     return drop_zeros(device, c) if has_zeros else c
 
 
-def spgemm_known(device: Device, a: Csr, b: Csr, *, compact: bool = False) -> KnownProduct:
-    """Keep the slots of the products where rows are merged, unless `compact`. Synchronizes."""
-    c, slots = _product(device, a, b, True)
-    return KnownProduct(c, replace(slots, places=None) if compact and slots is not None else slots)
+def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
+    """Keep the classes of rows, or how rows are merged, without the slots, which take much memory. Synchronizes."""
+    c, order = _product(device, a, b, True)
+    return KnownProduct(c, replace(order, places=None) if isinstance(order, Slots) else order)
 
 
-def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> Array:
-    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are in classes."""
-    c = known.result.with_data(device.empty(known.result.nnz, a.dtype))
-    if known.order is not None:
-        merged_rows.fill(device, a, b, c, known.order, (None, None))
-        return c.data
-    limits = FILL_LIMITS[b.num_cols <= _FEW_COLUMNS]
-    classes = classify(device, c.indptr[1:] - c.indptr[:-1], num_products(device, a, b), limits)
-    _fill(device, a, b, c, classes, False)
-    return c.data
+def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
+    """Fill the rows as the first product did, but for the columns. Synchronizes where rows are wide.
+
+    Where rows are merged, the first call finds the slots of the products, and they are a part of the result.
+    """
+    c, order = known.result.with_data(device.empty(known.result.nnz, a.dtype)), known.order
+    if isinstance(order, Slots):
+        order = merged_rows.with_places(device, a, b, c, order)
+        merged_rows.fill(device, a, b, c, order, (None, None))
+    else:
+        _fill(device, a, b, c, order, False)
+    return KnownProduct(c, order)
 
 
-def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | None]:
+def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Slots | Classes]:
     """Return A·B with an entry wherever a product contributes. Synchronizes.
 
-    Also return what is known about the structure if rows are merged. It includes the slots only if `keeps_slots`.
+    Also return the classes of rows, or what is known about the structure if rows are merged. It includes the slots of
+    all rows if they were found and take little memory; with `keeps_slots`, they may take as much as the result.
     """
     longest = None if a.longest is None or b.longest is None else (a.longest, b.longest)
     if longest is None and a.nnz >= _WORTH_A_LOOK:
@@ -99,11 +102,11 @@ def _product(device: Device, a: Csr, b: Csr, keeps_slots: bool) -> tuple[Csr, Sl
         merged, sizes = _product_of_merged_rows(device, a, b, plan, keeps_slots)
         if merged is not None:
             return merged
-    return _product_in_classes(device, a, b, _MANY if longest is None else longest[0] * longest[1], sizes), None
+    return _product_in_classes(device, a, b, _MANY if longest is None else longest[0] * longest[1], sizes)
 
 
-def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> Csr:
-    """Return A·B, whose rows are computed in classes. Synchronizes.
+def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array | None) -> tuple[Csr, Classes]:
+    """Return A·B and the classes of its rows. Synchronizes.
 
     `most` is the greatest number of products of a row. `sizes`, the number of entries of each row, is None if nobody
     has counted them.
@@ -123,7 +126,7 @@ def _product_in_classes(device: Device, a: Csr, b: Csr, most: int, sizes: Array 
     indptr = point_to_rows(device, sizes, classes.offsets, np.int64 if classes.total > MAX_INT32 else index)
     a, b, c = _allocated(device, a, b, indptr, classes.total)
     _fill(device, a, b, c, classes, True)
-    return c
+    return c, classes
 
 
 def _allocated(
@@ -154,9 +157,7 @@ def _product_of_merged_rows(
             return None, sizes
         indptr = point_to_rows(device, sizes, offsets, np.int64 if nnz > MAX_INT32 else sizes.dtype)
     limit = slots_limit(nnz * (indptr.dtype.itemsize + a.dtype.itemsize), keeps_slots)
-    if places is None and keeps_slots and plan.pitch * a.num_rows <= limit:
-        places = merged_rows.places_of(device, a, b, plan, (0, a.num_rows))
-    elif plan.pitch * a.num_rows > limit:
+    if plan.pitch * a.num_rows > limit:
         places = None
     slots = Slots(plan, plan.most if longest is None else longest, places)
     a, b, c = _allocated(device, a, b, indptr, nnz, longest)

@@ -17,13 +17,9 @@ from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_ca
 from gsparse.linalg.multigrid.options import AggregationOptions, parse_options
 from gsparse.linalg.multigrid.pyamg_hierarchy import convert_hierarchy
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
-from gsparse.linalg.multigrid.smoothers import SMOOTHERS, parallel_smoother
-from gsparse.linalg.preconditioners.relaxation import (
-    Relaxation,
-    Smoother,
-    chebyshev_omegas,
-    largest_eigenvalue,
-)
+from gsparse.linalg.multigrid.smoothers import SMOOTHERS, chebyshev_smoother, parallel_smoother
+from gsparse.linalg.preconditioners.relaxation import Smoother
+from gsparse.linalg.preconditioners.row_order import check_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
@@ -227,10 +223,7 @@ def _system_smoothers(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, 
     """Return smoothers for several unknowns per node, whose matrices have a wider spectrum."""
     if not (hermitian and matrix.has_positive_diagonal()):
         return _automatic_smoothers(matrix, hermitian)
-    inverse = matrix.inverse_diagonal("amg")
-    high = largest_eigenvalue(matrix, inverse)
-    omegas = chebyshev_omegas(_SYSTEM_RATIO * high, high, _SYSTEM_DEGREE)
-    smoother = Relaxation.scaled(matrix.device, omegas, inverse, "chebyshev")
+    smoother = chebyshev_smoother(matrix, _SYSTEM_DEGREE, _SYSTEM_RATIO)
     return smoother, smoother
 
 
@@ -249,6 +242,7 @@ def _smoother_maker(smoother: Any, sweeps: int | None) -> MakeSmoothers | None:
     unknown = {*options} - {*signature(SMOOTHERS[name]).parameters}
     if unknown:
         raise ValueError(f"the smoother {name!r} has no option {', '.join(map(repr, sorted(unknown)))}")
+    check_ordering(options.get("ordering", "auto"))
 
     def pair(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
         before = make(matrix)

@@ -22,6 +22,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.options import Strength
 from gsparse.linalg.multigrid.phases import Phases
 from gsparse.sparse.arithmetic import CsrProduct, combine
+from gsparse.sparse.transposition import CsrTranspose
 
 __all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
 
@@ -101,7 +102,7 @@ class Coarsening:
     aggregates : array of int32, shape (num_nodes,)
     num_aggregates : int
     bound : float
-        Gershgorin's bound for the matrix that smooths the prolongator.
+        Gershgorin's bound for the matrix that smooths the prolongator, by the latest values.
     num_dropped : int
         Number of entries that this matrix has less than that of the level.
     """
@@ -110,15 +111,20 @@ class Coarsening:
         self, device: Device, csr: Csr, block_size: int, symmetry: str, strength: Strength, phases: Phases
     ) -> None:
         self._device, self._block_size, self._symmetry, self._strength = device, block_size, symmetry, strength
-        nodes, examination = phases.run("strength", self._examine, csr)
-        graph = phases.run("strength", self._connect, nodes, examination)
+        found = self.examine(csr, phases)
+        graph = phases.run("strength", self._connect, *found)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
-        self.bound, self.num_dropped = examination.bound, examination.num_dropped
-        self._found: tuple[Csr, Examination] | None = (nodes, examination)  # for the first call of `fill`
         self._groups: tuple[Array, Array] | None = None
         # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
         self._products: list[CsrProduct] = []
+        self._transpose = CsrTranspose(device)
+
+    def examine(self, csr: Csr, phases: Phases) -> tuple[Csr, Examination]:
+        """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
+        self._found: tuple[Csr, Examination] | None = phases.run("strength", self._examine, csr)
+        self.bound, self.num_dropped = self._found[1].bound, self._found[1].num_dropped
+        return self._found
 
     def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
         kernels, size = kernels_of(self._device), self._block_size
@@ -139,7 +145,7 @@ class Coarsening:
         return combine(device, "maximum", graph, kernels_of(device).csr_transpose(device, graph))
 
     def fill(self, csr: Csr, candidates: Callable[[], tuple[Array, Array]], radius: float, phases: Phases) -> Transfers:
-        """Compute the transfers and the coarser matrix for the values of a matrix of this structure. Synchronizes.
+        """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
 
         Everything is made when it is needed, and freed when nothing needs it any more: memory is scarcest during the
         products.
@@ -154,7 +160,7 @@ class Coarsening:
             An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
         phases : Phases
         """
-        device, kernels = self._device, kernels_of(self._device)
+        device = self._device
         if self._groups is None:
             self._groups = self._group_nodes()
         of_right, of_left = phases.run("candidates", candidates)
@@ -162,7 +168,8 @@ class Coarsening:
             del of_left
         tentative, coarse = phases.run("candidates", self._orthonormalize, of_right)
         del of_right
-        found, self._found = self._found or phases.run("strength", self._examine, csr), None
+        found, self._found = self._found, None
+        assert found is not None
         P = phases.run("prolongation", self._smooth, 0, csr, found, tentative, radius)
         del found, tentative
         AP = phases.run("products", self._multiply, 0, csr, P)
@@ -172,7 +179,7 @@ class Coarsening:
             del of_left, tentative
         else:
             left_coarse = coarse
-            R = phases.run("transpose", kernels.csr_transpose, device, P)
+            R = phases.run("transpose", self._transpose, P)
             R = R.with_data(device.xp.conj(R.data)) if self._symmetry == "hermitian" and R.dtype.kind == "c" else R
         R = replace(R, is_canonical=True)
         A_coarse = phases.run("products", self._multiply, 1, R, AP)
@@ -224,13 +231,13 @@ class Coarsening:
         transpose, device = kernels_of(self._device).csr_transpose, self._device
         adjoint = replace(transpose(device, csr), is_canonical=True)
         adjoint = adjoint.with_data(device.xp.conj(adjoint.data))
-        R = transpose(device, self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
+        R = self._transpose(self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
         return R.with_data(device.xp.conj(R.data))
 
     def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:
-        """Return a product; only its structure is kept."""
+        """Return a product. Its structure is kept, without values."""
         if len(self._products) == number:
-            self._products.append(CsrProduct(self._device, a, b, compact=True))
+            self._products.append(CsrProduct(self._device, a, b))
             result = self._products[number].result
         else:
             result = self._products[number].update(a, b)

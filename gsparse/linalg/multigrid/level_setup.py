@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
+from gsparse.products.structure import Structure
 
 __all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
 
@@ -56,7 +57,9 @@ class LevelMatrix(SquareMatrix):
 
     @cached_property
     def diagonal(self) -> Array:
-        diagonal = super().diagonal
+        diagonal = self.stored_diagonal
+        if self.stores_positive_diagonal:  # synchronizes
+            return diagonal
         if kernels_of(self.device).first_where(self.device, diagonal, "zero") is None:  # synchronizes
             return diagonal
         is_empty = (diagonal == 0) & (super().row_sums() == 0)
@@ -65,12 +68,14 @@ class LevelMatrix(SquareMatrix):
     @cached_property
     def reciprocals(self) -> Array:
         """The reciprocals of the diagonal, and 0 where it is 0."""
+        if self.stores_positive_diagonal:  # synchronizes
+            return 1 / self.diagonal
         xp, is_zero = self.device.xp, self.diagonal == 0
         return xp.where(is_zero, 0, 1 / xp.where(is_zero, 1, self.diagonal)).astype(self.dtype, copy=False)
 
     def forget_diagonal(self) -> None:
         """Free the diagonal and its reciprocals. They are computed again when they are next needed."""
-        for name in ("diagonal", "reciprocals"):
+        for name in ("stored_diagonal", "diagonal", "reciprocals"):
             self.__dict__.pop(name, None)
 
     def row_sums(self) -> Array:
@@ -100,6 +105,9 @@ class LevelSetup:
         The times of the latest set-up.
     coarse_nnz : int
         Number of entries of the coarsest matrix.
+    structures : dict
+        What is known about the structures of the matrices of all levels, by the number of the level and the name of the
+        matrix.
     """
 
     options: AggregationOptions
@@ -109,6 +117,7 @@ class LevelSetup:
     make: MakeSmoothers
     dtype: np.dtype[Any] | None
     coarsenings: list[Coarsening] | None = None
+    structures: dict[tuple[int, str], Structure] = field(default_factory=dict)
 
     def build(self, finest: SquareMatrix) -> tuple[list[Level], MatrixOperator | None]:
         """Return the levels, and the inverse of the coarsest matrix, or None if no device can hold it. Synchronizes."""
@@ -124,8 +133,9 @@ class LevelSetup:
                 candidates = partial(self._improve, matrix, smoothers[0])
             transfers = coarsening.fill(matrix.csr, candidates, radius, self.phases)
             candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
-            levels.append(self._level(matrix, not levels, transfers, smoothers))
-            matrix = LevelMatrix(finest.device, transfers.coarse, self._operator_of(matrix, transfers.coarse))
+            levels.append(self._level(matrix, len(levels), transfers, smoothers))
+            operator = self._operator_of(matrix, transfers.coarse, (len(levels), "A"))
+            matrix = LevelMatrix(finest.device, transfers.coarse, operator)
         self.coarsenings, self.coarse_nnz = coarsenings, matrix.csr.nnz
         return self._with_coarsest(levels, matrix)
 
@@ -140,15 +150,19 @@ class LevelSetup:
     def _coarsening(self, matrix: LevelMatrix, depth: int) -> Coarsening | None:
         """Return the structure of a level's transfers, or None if it is the coarsest level."""
         if self.coarsenings is not None:
-            return self.coarsenings[depth] if depth < len(self.coarsenings) else None
-        options = self.options
-        size = self.num_candidates if depth else options.block_size
-        if matrix.size <= options.max_coarse * size or depth + 1 == options.max_levels:
-            return None
-        strength = options.strength(depth)
-        coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
-        if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
-            return None
+            if depth == len(self.coarsenings):
+                return None
+            coarsening = self.coarsenings[depth]
+            coarsening.examine(matrix.csr, self.phases)
+        else:
+            options = self.options
+            size = self.num_candidates if depth else options.block_size
+            if matrix.size <= options.max_coarse * size or depth + 1 == options.max_levels:
+                return None
+            strength = options.strength(depth)
+            coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
+            if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
+                return None
         if not coarsening.num_dropped:
             matrix.shared[gershgorin_bound] = coarsening.bound
         return coarsening
@@ -168,24 +182,21 @@ class LevelSetup:
 
     def _spectral_radius(self, matrix: LevelMatrix) -> float:
         """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
-        if self._is_hermitian and estimated_eigenvalue in matrix.shared:
-            return float(matrix.shared[estimated_eigenvalue])
         if self._is_hermitian and matrix.has_positive_diagonal():
             return estimated_eigenvalue(matrix, matrix.reciprocals)
         return spectral_radius(matrix, matrix.reciprocals)
 
     def _level(
-        self, matrix: LevelMatrix, is_finest: bool, transfers: Transfers, smoothers: tuple[Smoother, Smoother]
+        self, matrix: LevelMatrix, depth: int, transfers: Transfers, smoothers: tuple[Smoother, Smoother]
     ) -> Level:
-        narrow = self._narrow(matrix.csr)
-        operator = matrix.operator if narrow is matrix.csr else self._operator_of(matrix, narrow)
-        P, R = (self._operator_of(matrix, self._narrow(csr)) for csr in (transfers.prolongation, transfers.restriction))
-        return Level(operator, R, P, *smoothers)
+        P = self._operator_of(matrix, self._narrow(transfers.prolongation), (depth, "P"))
+        R = self._operator_of(matrix, self._narrow(transfers.restriction), (depth, "R"))
+        return Level(self._narrow_operator(matrix, depth), R, P, *smoothers)
 
     def _with_coarsest(self, levels: list[Level], matrix: LevelMatrix) -> tuple[list[Level], MatrixOperator | None]:
         if matrix.size <= MAX_INVERTED:
             inverse = self.phases.run("coarsest", dense_inverse, matrix.device, matrix.csr, self._is_hermitian)
-            return levels, self._operator_of(matrix, self._narrow(inverse))
+            return levels, self._operator_of(matrix, self._narrow(inverse), (len(levels), "inverse"))
         if len(levels) + 1 == self.options.max_levels:
             raise FactorizationError(
                 f"amg: the coarsest level has {matrix.size} rows, a dense inverse is made of up to {MAX_INVERTED}: "
@@ -199,9 +210,12 @@ class LevelSetup:
                 stacklevel=frames_to_the_caller(),
             )
         smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
+        return [*levels, Level(self._narrow_operator(matrix, len(levels)), None, None, *smoothers)], None
+
+    def _narrow_operator(self, matrix: LevelMatrix, depth: int) -> MatrixOperator:
+        """Return the matrix of a level as an operator with values of the dtype of the levels."""
         narrow = self._narrow(matrix.csr)
-        operator = matrix.operator if narrow is matrix.csr else self._operator_of(matrix, narrow)
-        return [*levels, Level(operator, None, None, *smoothers)], None
+        return matrix.operator if narrow is matrix.csr else self._operator_of(matrix, narrow, (depth, "A"))
 
     def _narrow(self, csr: Csr) -> Csr:
         """Return a matrix with values of the dtype of the levels."""
@@ -209,13 +223,26 @@ class LevelSetup:
             return csr
         return csr.with_data(csr.data.astype(inner_dtype(self.dtype, csr.dtype)))
 
-    def _operator_of(self, matrix: LevelMatrix, csr: Csr) -> MatrixOperator:
-        """Return an operator on the device of `matrix`. Nothing is examined before its first product."""
+    def _operator_of(self, matrix: LevelMatrix, csr: Csr, key: tuple[int, str]) -> MatrixOperator:
+        """Return an operator on the device of `matrix`. Nothing is examined before its first product.
+
+        Parameters
+        ----------
+        matrix : LevelMatrix
+        csr : Csr
+        key : (int, str)
+            The number of the level, and which of its matrices this is. In an update, the matrix takes over what is
+            known about the structure of the one that it replaces.
+        """
+        structure = self.structures.get(key)
+        if structure is None:
+            structure = self.structures[key] = Structure.of(matrix.device, csr)
+        csr = replace(csr, indptr=structure.csr.indptr, indices=structure.csr.indices)
         is_square = csr.num_rows == csr.num_cols
         symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False
         products = _LEVEL_PRODUCTS if is_square else _TRANSFER_PRODUCTS
         options = MatrixOptions(expected_products=products, symmetric=symmetric)
-        arrays = MatrixArrays.of_result(matrix.device, options, csr)
+        arrays = MatrixArrays.of_result(matrix.device, options, csr, structure=structure)
         return MatrixOperator(matrix.operator.matrix._with_arrays(arrays, csr.shape, GpuSparseMatrix))
 
 

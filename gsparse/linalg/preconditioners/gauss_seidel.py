@@ -14,7 +14,7 @@ from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.diagonal import inverse_blocks
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother, SmootherPreconditioner
-from gsparse.linalg.preconditioners.row_order import ORDERINGS, OrderedMatrix, Ordering, ordered_matrix
+from gsparse.linalg.preconditioners.row_order import OrderedMatrix, Ordering, check_ordering, ordered_matrix
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
@@ -284,8 +284,7 @@ def sor(
 def _precondition(
     A: Any, kind: str, omega: float, sweep: str, iterations: int, ordering: str, block_size: int
 ) -> Preconditioner:
-    if ordering not in ORDERINGS:
-        raise ValueError(f"ordering must be one of {', '.join(map(repr, ORDERINGS))}, got {ordering!r}")
+    check_ordering(ordering)
     if iterations < 1 or block_size < 1:
         raise ValueError(f"iterations and block_size must be at least 1, got {iterations} and {block_size}")
     directions = directions_of(sweep, iterations)

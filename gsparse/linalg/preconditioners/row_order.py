@@ -13,10 +13,10 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["ORDERINGS", "OrderedMatrix", "Ordering", "find_levels", "ordered_matrix", "resolve_ordering"]
+__all__ = ["OrderedMatrix", "Ordering", "check_ordering", "find_levels", "ordered_matrix", "resolve_ordering"]
 
 Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
-ORDERINGS = get_args(Ordering)
+_ORDERINGS = get_args(Ordering)
 
 # Number of groups of the ordering "wavefront". Iterations of FGMRES to 1e-8 with PyAMG's smoothed aggregation, for an
 # upwind operator on grids of n×n points with flow along the diagonal (tests/linalg/test_smoothers.py):
@@ -40,7 +40,7 @@ class OrderedMatrix:
     csr : Csr
         The matrix, with rising columns.
     ordering : str
-        One of `ORDERINGS`, except "auto".
+        One of `Ordering`, except "auto".
     levels : Levels or None
         Groups of blocks that do not depend on each other; None if the rows are visited one after the other.
     size : int
@@ -98,6 +98,12 @@ def resolve_ordering(device: Device, csr: Csr, ordering: str) -> str:
     magnitudes = csr.with_data(device.xp.abs(csr.data))
     tolerance = float(np.sqrt(np.finfo(csr.dtype).eps))
     return "multicolor" if kernels.is_symmetric(device, magnitudes, False, tolerance) else "wavefront"  # synchronizes
+
+
+def check_ordering(ordering: str) -> None:
+    """Raise ValueError if there is no such order of rows."""
+    if ordering not in _ORDERINGS:
+        raise ValueError(f"ordering must be one of {', '.join(map(repr, _ORDERINGS))}, got {ordering!r}")
 
 
 def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> OrderedMatrix:

@@ -103,9 +103,19 @@ class SquareMatrix:
         return self.rows.astype(np.int64) * self.size + self.csr.indices
 
     @cached_property
-    def diagonal(self) -> Array:
+    def stored_diagonal(self) -> Array:
         """The diagonal, with zeros where no entry is stored."""
         return kernels_of(self.device).diagonal_entries(self.device, self.csr, 0)
+
+    @cached_property
+    def stores_positive_diagonal(self) -> bool:
+        """Whether all elements of `stored_diagonal` are positive. Synchronizes the first time."""
+        return kernels_of(self.device).first_where(self.device, self.stored_diagonal, "not positive") is None
+
+    @cached_property
+    def diagonal(self) -> Array:
+        """The diagonal by which methods divide: `stored_diagonal`, unless a subclass replaces some of its zeros."""
+        return self.stored_diagonal
 
     def inverse_diagonal(self, name: str) -> Array:
         """Return the reciprocals of the diagonal. Synchronizes.
@@ -115,7 +125,9 @@ class SquareMatrix:
         FactorizationError
             If an element is 0.
         """
-        row = kernels_of(self.device).first_where(self.device, self.diagonal, "zero")
+        row = None
+        if not self.stores_positive_diagonal:
+            row = kernels_of(self.device).first_where(self.device, self.diagonal, "zero")
         if row is not None:
             raise FactorizationError(
                 f"{name} divides by the diagonal, which is 0 in row {row}: reorder the rows, or use isai(A)"
@@ -139,6 +151,8 @@ class SquareMatrix:
 
     def has_positive_diagonal(self) -> bool:
         """Return whether all elements of the diagonal are positive. Synchronizes."""
+        if self.stores_positive_diagonal or self.diagonal is self.stored_diagonal:
+            return self.stores_positive_diagonal
         return kernels_of(self.device).first_where(self.device, self.diagonal, "not positive") is None
 
     def is_hermitian(self) -> bool:

@@ -42,6 +42,10 @@ PROBLEMS = {problem.name: problem for problem in elliptic_problems(40)}
 LARGE_PROBLEMS = {problem.name: problem for problem in elliptic_problems(160)}
 # Reduction of the residual to which iterations are counted.
 RTOL = 1e-8
+# Iterations over those of PyAMG that are allowed where Gauss-Seidel's method visits all rows of a colour at once, as it
+# does on a GPU. With the same hierarchy, colours take 126 iterations where PyAMG's order takes 93 (anisotropy along an
+# axis), 41 for 33 (in 3-D) and 36 for 25 (Helmholtz): a limit of 1.3 would not be one of the aggregates.
+MULTICOLOR = 1.5
 
 # Limits of the operator complexity where 1.6 does not do. Where one direction or region is coarsened at a time, a level
 # has a third of the rows of the finer one. Random coefficients have strong connections without a pattern.
@@ -112,10 +116,11 @@ def check(problem: EllipticProblem, device: Device, limit: float) -> None:
     assert result.info == 0
     assert residual(S, result.x, b) < 1e-6
     assert M.operator_complexity <= limit
-    allowed = max(1.3 * pyamg_iterations(problem, S, options, b), 10)
-    assert iterations <= allowed
+    iterations_of_pyamg = pyamg_iterations(problem, S, options, b)
+    assert iterations <= max(1.3 * iterations_of_pyamg, 10)
     same_options = amg(A, strength="symmetric", smoother="gauss_seidel", **options)
-    assert solve(problem, A, b, same_options)[1] <= allowed
+    allowed = MULTICOLOR if "multicolor" in repr(same_options) else 1.3
+    assert solve(problem, A, b, same_options)[1] <= max(allowed * iterations_of_pyamg, 10)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -472,6 +477,7 @@ def test_misuse_is_refused() -> None:
         ({"symmetry": "hermit"}, ValueError, "symmetry must be None or one of"),
         ({"block_size": 5}, ValueError, "block_size must divide the number of rows, 36"),
         ({"max_levels": 0}, ValueError, "max_levels and max_coarse must be at least 1"),
+        ({"smoother": ("gauss_seidel", {"ordering": "color"})}, ValueError, "ordering must be one of"),
         ({"B": np.ones(35)}, ShapeError, "B must have a row for each of the 36 rows"),
         ({"B": 1j * np.ones(36)}, TypeError, "B must be of real numbers"),
         ({"B": np.full(36, np.nan)}, ValueError, "B must be finite"),

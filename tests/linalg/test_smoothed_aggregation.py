@@ -40,8 +40,10 @@ from tests.support import DTYPES, host, matrix_folder
 
 PROBLEMS = {problem.name: problem for problem in elliptic_problems(40)}
 LARGE_PROBLEMS = {problem.name: problem for problem in elliptic_problems(160)}
-# Reduction of the residual to which iterations are counted.
-RTOL = 1e-8
+# The number of right-hand sides where one does not do. With Helmholtz's problem of 1 600 rows, 39 or 55 iterations are
+# counted, in PyAMG too: 39 iterations reduce the residual, but if GMRES then finds the residual without the
+# preconditioner a little too large, another cycle begins.
+RIGHT_SIDES = {"complex shifted Helmholtz": 4}
 # Iterations over those of PyAMG that are allowed where Gauss-Seidel's method visits all rows of a colour at once, as it
 # does on a GPU. With the same hierarchy, colours take 126 iterations where PyAMG's order takes 93 (anisotropy along an
 # axis), 41 for 33 (in 3-D) and 36 for 25 (Helmholtz): a limit of 1.3 would not be one of the aggregates.
@@ -66,61 +68,49 @@ def grid_of(n: int, dtype: Any) -> tuple[sp.csr_array, Any]:
     return sp.csr_array(scale.conj() @ S @ scale, dtype=dtype), phases.conj().astype(dtype)
 
 
-def right_side(S: Any, *, singular: bool) -> Any:
-    b = right_hand_side(S)
+def right_side(S: Any, *, singular: bool, seed: int = 0) -> Any:
+    b = right_hand_side(S, seed=seed)
     return b - b.mean() if singular else b
 
 
-def iterations_of_gmres(norms: Any) -> int:
-    """Return how many iterations reduce the norm of the preconditioned residual to 1e-8 times the first norm.
-
-    The number of all iterations would jump: if GMRES finds at the end of a cycle that the residual without the
-    preconditioner is a little too large, a new cycle begins, which takes a dozen iterations more.
-    """
-    norms = np.asarray(norms)
-    assert norms.min() <= RTOL * norms[0]
-    return int(np.argmax(norms <= RTOL * norms[0]))
-
-
-def pyamg_iterations(problem: EllipticProblem, S: Any, options: dict[str, Any], b: Any, **more: Any) -> int:
-    """Return the iterations of SciPy's solver to 1e-8 with PyAMG's smoothed aggregation."""
+def pyamg_iterations(problem: EllipticProblem, S: Any, options: dict[str, Any], sides: list[Any], **more: Any) -> int:
+    """Return the iterations of SciPy's solver to 1e-8 with PyAMG's smoothed aggregation, for all right-hand sides."""
     pyamg, size = pytest.importorskip("pyamg"), options.get("block_size", 1)
     symmetry = options.get("symmetry", "hermitian" if problem.solver == "cg" else "nonsymmetric")
     matrix = sp.csr_matrix(S) if size == 1 else sp.csr_matrix(S).tobsr((size, size))
     np.random.seed(0)
     ml = pyamg.smoothed_aggregation_solver(matrix, B=options.get("B"), symmetry=symmetry, max_coarse=150, **more)
-    M = ml.aspreconditioner()
-    if problem.solver == "cg":
-        count = Count()
-        la.cg(S, b, M=M, rtol=RTOL, maxiter=500, callback=count)
-        return count.calls
-    norms = [np.linalg.norm(M @ b) / np.linalg.norm(b)]
-    la.gmres(S, b, M=M, rtol=0.1 * RTOL, restart=60, maxiter=500, callback=norms.append, callback_type="pr_norm")
-    return iterations_of_gmres(norms)
+    count, solve = Count(), la.cg if problem.solver == "cg" else la.gmres
+    extra = {} if problem.solver == "cg" else {"restart": 60, "callback_type": "pr_norm"}
+    for b in sides:
+        solve(S, b, M=ml.aspreconditioner(), rtol=1e-8, maxiter=500, callback=count, **extra)
+    return count.calls
 
 
-def solve(problem: EllipticProblem, A: GpuSparseMatrix, b: Any, M: Any) -> tuple[Any, int]:
-    """Return the result of the solver that suits the problem, and its iterations to 1e-8."""
-    if problem.solver == "cg":
-        result = cg(A, b, M=M, rtol=RTOL, maxiter=500, full_output=True)
-        return result, result.iterations
-    result = gmres(A, b, M=M, rtol=0.1 * RTOL, restart=60, maxiter=5, full_output=True)
-    return result, iterations_of_gmres(result.residuals)
+def solve(problem: EllipticProblem, S: Any, A: GpuSparseMatrix, sides: list[Any], M: Any) -> int:
+    """Return the iterations to 1e-8 for all right-hand sides."""
+    extra = {"maxiter": 500} if problem.solver == "cg" else {"restart": 60, "maxiter": 5}
+    iterations = 0
+    for b in sides:
+        result = (cg if problem.solver == "cg" else gmres)(A, b, M=M, rtol=1e-8, full_output=True, **extra)
+        assert result.info == 0
+        assert residual(S, result.x, b) < 1e-6
+        iterations += result.iterations
+    return iterations
 
 
 def check(problem: EllipticProblem, device: Device, limit: float) -> None:
     S, options = problem.make()
-    A, b = GpuSparseMatrix(S, device=device), right_side(S, singular=problem.singular)
+    A, count = GpuSparseMatrix(S, device=device), RIGHT_SIDES.get(problem.name, 1)
+    sides = [right_side(S, singular=problem.singular, seed=seed) for seed in range(count)]
     M = amg(A, **options)
-    result, iterations = solve(problem, A, b, M)
-    assert result.info == 0
-    assert residual(S, result.x, b) < 1e-6
+    iterations = solve(problem, S, A, sides, M)
     assert M.operator_complexity <= limit
-    iterations_of_pyamg = pyamg_iterations(problem, S, options, b)
+    iterations_of_pyamg = pyamg_iterations(problem, S, options, sides)
     assert iterations <= max(1.3 * iterations_of_pyamg, 10)
     same_options = amg(A, strength="symmetric", smoother="gauss_seidel", **options)
     allowed = MULTICOLOR if "multicolor" in repr(same_options) else 1.3
-    assert solve(problem, A, b, same_options)[1] <= max(allowed * iterations_of_pyamg, 10)
+    assert solve(problem, S, A, sides, same_options) <= max(allowed * iterations_of_pyamg, 10)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -41,13 +41,13 @@ from tests.support import DTYPES, host, matrix_folder
 PROBLEMS = [problem.name for problem in elliptic_problems(40)]
 
 # The iterations of these problems jump with the size of the grid, with PyAMG as with us: for the flow, PyAMG takes 9,
-# 13, 11, 13 and 14 on grids of 34, 38, 40, 42 and 46 points. Therefore sums over grids of similar sizes are compared.
+# 13, 11, 13 and 14 on grids of 34, 38, 40, 42 and 46 points. With Helmholtz's problem of 40 points, 39 or 55 iterations
+# are counted, in PyAMG too: 39 reduce the residual, but if GMRES then finds the residual without the preconditioner a
+# little too large, another cycle begins. Therefore sums over grids of similar sizes are compared.
 JUMPING = {"recirculating flow, Péclet 1000", "complex shifted Helmholtz"}
-# Reduction of the residual to which iterations are counted.
-RTOL = 1e-8
-# Iterations over those of PyAMG that are allowed where Gauss-Seidel's method visits all rows of a colour at once, as on
-# a GPU. With the same hierarchy, colours take 126 iterations where its order takes 93 (anisotropy along an axis), 41
-# for 33 (anisotropy in 3-D) and 36 for 25 (Helmholtz): a limit of 1.3 would not be one of the aggregates.
+# Iterations over those of PyAMG that are allowed where Gauss-Seidel's method visits all rows of a colour at once, as it
+# does on a GPU. With the same hierarchy, colours take 126 iterations where PyAMG's order takes 93 (anisotropy along an
+# axis), 41 for 33 (in 3-D) and 36 for 25 (Helmholtz): a limit of 1.3 would not be one of the aggregates.
 MULTICOLOR = 1.5
 
 # Limits of the operator complexity where 1.6 does not do. Where one direction or region is coarsened at a time, a level
@@ -74,17 +74,6 @@ def right_side(S: Any, *, singular: bool) -> Any:
     return b - b.mean() if singular else b
 
 
-def iterations_of_gmres(norms: Any) -> int:
-    """Return how many iterations reduce the norm of the preconditioned residual to 1e-8 times the first norm.
-
-    The number of all iterations would jump: if GMRES finds at the end of a cycle that the residual without the
-    preconditioner is a little too large, a new cycle begins, which takes a dozen iterations more.
-    """
-    norms = np.asarray(norms)
-    assert norms.min() <= RTOL * norms[0]
-    return int(np.argmax(norms <= RTOL * norms[0]))
-
-
 def pyamg_iterations(problem: EllipticProblem, S: Any, options: dict[str, Any], b: Any, **more: Any) -> int:
     """Return the iterations of SciPy's solver to 1e-8 with PyAMG's smoothed aggregation."""
     pyamg, size = pytest.importorskip("pyamg"), options.get("block_size", 1)
@@ -92,23 +81,19 @@ def pyamg_iterations(problem: EllipticProblem, S: Any, options: dict[str, Any], 
     matrix = sp.csr_matrix(S) if size == 1 else sp.csr_matrix(S).tobsr((size, size))
     np.random.seed(0)
     ml = pyamg.smoothed_aggregation_solver(matrix, B=options.get("B"), symmetry=symmetry, max_coarse=150, **more)
-    M = ml.aspreconditioner()
-    if problem.solver == "cg":
-        count = Count()
-        la.cg(S, b, M=M, rtol=RTOL, maxiter=500, callback=count)
-        return count.calls
-    norms = [np.linalg.norm(M @ b) / np.linalg.norm(b)]
-    la.gmres(S, b, M=M, rtol=0.1 * RTOL, restart=60, maxiter=500, callback=norms.append, callback_type="pr_norm")
-    return iterations_of_gmres(norms)
+    count, solve = Count(), la.cg if problem.solver == "cg" else la.gmres
+    extra = {} if problem.solver == "cg" else {"restart": 60, "callback_type": "pr_norm"}
+    solve(S, b, M=ml.aspreconditioner(), rtol=1e-8, maxiter=500, callback=count, **extra)
+    return count.calls
 
 
-def solve(problem: EllipticProblem, A: GpuSparseMatrix, b: Any, M: Any) -> tuple[Any, int]:
-    """Return the result of the solver that suits the problem, and its iterations to 1e-8."""
-    if problem.solver == "cg":
-        result = cg(A, b, M=M, rtol=RTOL, maxiter=500, full_output=True)
-        return result, result.iterations
-    result = gmres(A, b, M=M, rtol=0.1 * RTOL, restart=60, maxiter=5, full_output=True)
-    return result, iterations_of_gmres(result.residuals)
+def solve(problem: EllipticProblem, S: Any, A: GpuSparseMatrix, b: Any, M: Any) -> int:
+    """Return the iterations of the solver that suits the problem, to 1e-8."""
+    extra = {"maxiter": 500} if problem.solver == "cg" else {"restart": 60, "maxiter": 5}
+    result = (cg if problem.solver == "cg" else gmres)(A, b, M=M, rtol=1e-8, full_output=True, **extra)
+    assert result.info == 0
+    assert residual(S, result.x, b) < 1e-6
+    return int(result.iterations)
 
 
 def check(name: str, n: int, device: Device) -> None:
@@ -119,12 +104,10 @@ def check(name: str, n: int, device: Device) -> None:
         S, options = problem.make()
         A, b = GpuSparseMatrix(S, device=device), right_side(S, singular=problem.singular)
         M = amg(A, **options)
-        result, iterations = solve(problem, A, b, M)
-        assert result.info == 0
-        assert residual(S, result.x, b) < 1e-6
         assert M.operator_complexity <= COMPLEXITIES.get(name, 1.6)
         same_options = amg(A, strength="symmetric", smoother="gauss_seidel", **options)
-        counts.append((iterations, solve(problem, A, b, same_options)[1], pyamg_iterations(problem, S, options, b)))
+        ours, with_same_options = (solve(problem, S, A, b, each) for each in (M, same_options))
+        counts.append((ours, with_same_options, pyamg_iterations(problem, S, options, b)))
     ours, with_same_options, pyamgs = np.sum(counts, axis=0)
     allowed = MULTICOLOR if "multicolor" in repr(same_options) else 1.3
     assert ours <= max(1.3 * pyamgs, 10), counts

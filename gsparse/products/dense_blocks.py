@@ -43,7 +43,7 @@ class BlockedStructure(SlicedStructure, Protocol):
 
 def blocksize(structure: BlockedStructure) -> tuple[int, int]:
     """The largest size (rows, columns) of blocks of which the matrix consists; (1, 1) if it has none. Synchronizes."""
-    if structure.survey.num_unsorted or not structure.csr.nnz:
+    if not structure.csr.nnz:
         return 1, 1
     return kernels_of(structure.device).full_blocks(structure.device, structure.csr)
 

@@ -54,6 +54,8 @@ MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
 class LevelMatrix(SquareMatrix):
     """A matrix of a level. An empty row counts as a row of the identity, so that smoothers leave it alone."""
 
+    FILLS_EMPTY_ROWS = True
+
     @cached_property
     def diagonal(self) -> Array:
         diagonal = super().diagonal

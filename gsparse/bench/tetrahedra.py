@@ -46,7 +46,8 @@ def tetrahedral_elasticity(cells: int, poisson_ratio: float = 0.3) -> tuple[sp.b
     ((54, 54), (3, 3), (18, 3), True)
     """
     nodes = _displaced_nodes(cells)
-    offsets = [corner for corner in itertools.product((-1, 0, 1), repeat=3) if max(corner) - min(corner) < 2]
+    steps = (-1, 0, 1)
+    offsets = [(z, y, x) for z in steps for y in steps for x in steps if max(x, y, z) - min(x, y, z) < 2]
     blocks = _blocks_by_offset(nodes, offsets, poisson_ratio)
     return _in_random_order(nodes, offsets, blocks)
 

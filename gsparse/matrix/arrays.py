@@ -28,6 +28,7 @@ from gsparse.formats import Csr
 from gsparse.matrix.loans import ArrayPair
 from gsparse.products.options import MatrixOptions
 from gsparse.products.prepared import PreparedMatrix, prepare_matrix
+from gsparse.products.structure import Structure
 
 __all__ = ["ARRAY_NAMES", "MatrixArrays", "frames_to_the_caller"]
 
@@ -97,10 +98,18 @@ class MatrixArrays:
         return cls(device, options, indptr, indices, ArrayPair(device, on_device=csr.data, conjugated=conjugated))
 
     @classmethod
-    def of_result(cls, device: Device, options: MatrixOptions, csr: Csr, *, conjugated: bool = False) -> Self:
+    def of_result(
+        cls,
+        device: Device,
+        options: MatrixOptions,
+        csr: Csr,
+        *,
+        conjugated: bool = False,
+        structure: Structure | None = None,
+    ) -> Self:
         """Adopt the device arrays of an operation's result; they are examined when they are first multiplied."""
         arrays = cls.of_device(device, options, csr, conjugated=conjugated)
-        arrays.prepared = PreparedMatrix.of_result(device, csr, options)
+        arrays.prepared = PreparedMatrix.of_result(device, csr, options, structure)
         return arrays
 
     def __iter__(self) -> Iterator[ArrayPair]:

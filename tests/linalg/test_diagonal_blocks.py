@@ -160,3 +160,29 @@ def test_multigrid_with_block_jacobi_solves_elasticity(device: Device) -> None:
         assert np.linalg.norm(S @ result.x - b) <= 2e-8 * np.linalg.norm(b)
         counts[name] = result.iterations
     assert counts["blocks"] <= counts["diagonal"]
+
+
+@pytest.mark.parametrize("symmetry", ["hermitian", "nonsymmetric"])
+@pytest.mark.few(1)
+def test_coarse_matrices_consist_of_the_blocks_that_they_are_stored_in(
+    device: Device, symmetry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    S, coordinates = elasticity((6, 5, 4))
+    S.data[::7] = 0
+    S.eliminate_zeros()  # The blocks of the finest matrix are not full.
+    monkeypatch.setattr("gsparse.linalg.multigrid.level_setup._MIN_BLOCK_ENTRIES", 1)
+    M = amg(GpuSparseMatrix(S, device=device), B=rigid_body_modes(coordinates), block_size=3, symmetry=symmetry,
+            max_coarse=2)  # fmt: skip
+    assert len(M.levels) >= 2
+    for level in M.levels[1:]:
+        A = level.operator.matrix
+        structure = A._prepared()[0].structure
+        assert structure.known_blocksize == A.block_shape == (6, 6)
+        found = kernels_of(device).full_blocks(device, structure.csr)
+        assert (found[0] % 6, found[1] % 6) == (0, 0)
+        assert "bsr" in {candidate.format for candidate in A.plan.candidates}
+        x = np.random.default_rng(1).standard_normal(A.shape[0])
+        plain = sp.csr_array(A.tocoo())
+        for format in ("bsr", "csr_scalar"):
+            got = GpuSparseMatrix(A, format=format, device=device) @ x
+            assert np.all(abs(got - plain @ x) <= 1e-13 * (abs(plain) @ abs(x)))

@@ -20,6 +20,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.errors import CoarseningWarning, FactorizationError
 from gsparse.formats import Csr
+from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
 from gsparse.linalg.multigrid.coarsest import dense_inverse
@@ -35,6 +36,7 @@ from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
+from gsparse.products.structure import Structure
 
 __all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
 
@@ -46,6 +48,9 @@ _STALLED = 0.8
 # They are too few for an analysis of values and columns, which took about 10 ms of the set-up of 7-point 200³ on an
 # H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
 _LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
+# Number of entries from which on a coarse matrix may be stored in dense blocks. The products of smaller ones take
+# little more than the time of a launch, whatever they read, and the conversion is a dozen launches.
+_MIN_BLOCK_ENTRIES = 2**20
 
 # ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
 MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
@@ -211,13 +216,23 @@ class LevelSetup:
             return csr
         return csr.with_data(csr.data.astype(inner_dtype(self.dtype, csr.dtype)))
 
+    def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
+        """Return the size of the full blocks of a coarse matrix, if they are worth storing as such.
+
+        A coarse matrix has a row for each candidate of an aggregate. The patterns of the transfers consist of full
+        blocks, so that those of their products do too.
+        """
+        k, is_coarse = self.num_candidates, csr.num_rows != self.candidates.shape[0]
+        return (k, k) if is_coarse and 1 < k <= MAX_BLOCK and csr.nnz >= _MIN_BLOCK_ENTRIES else None
+
     def _operator_of(self, matrix: LevelMatrix, csr: Csr) -> MatrixOperator:
         """Return an operator on the device of `matrix`. Nothing is examined before its first product."""
         is_square = csr.num_rows == csr.num_cols
         symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False
         products = _LEVEL_PRODUCTS if is_square else _TRANSFER_PRODUCTS
         options = MatrixOptions(expected_products=products, symmetric=symmetric)
-        arrays = MatrixArrays.of_result(matrix.device, options, csr)
+        structure = Structure.of(matrix.device, csr, known_blocksize=self._blocksize(csr) if is_square else None)
+        arrays = MatrixArrays.of_result(matrix.device, options, csr, structure=structure)
         return MatrixOperator(matrix.operator.matrix._with_arrays(arrays, csr.shape, GpuSparseMatrix))
 
 

@@ -97,7 +97,7 @@ def cases(folder: Path | None, quick: bool) -> Iterator[Case]:
         S = sp.csr_array(read_file(path))
         if S.dtype.kind == "f" and S.nnz:
             S.sort_indices()
-            rows, columns = GpuSparseMatrix(S, device="cpu")._prepared()[0].structure.blocksize
+            rows, columns = GpuSparseMatrix(S, device="cpu").block_shape
             if min(rows, columns) > 1:
                 size = min(rows, columns)
                 yield Case(path.stem, "folder", sp.bsr_array(S, blocksize=(size, size)))

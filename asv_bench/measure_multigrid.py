@@ -5,6 +5,7 @@ Sections, all of which run by default if the machine can run them:
     poisson     7-point 200³ from a matrix on the GPU: set-up, solve to 1e-8, plain CG, update, memory, each phase
     jumps       the same with coefficients that jump by 10⁶, beside plain CG
     elasticity  1.5 million unknowns, six rigid body modes
+    tetrahedra  the same on an unstructured mesh, with and without dense blocks
     host        7-point 200³ from SciPy's matrix on the host to the solution on the host
     cpu         7-point 100³ on the CPU backend, beside PyAMG
     robustness  rows, levels, complexity and iterations of many problems, beside PyAMG's (on the device that is named)
@@ -25,6 +26,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,11 @@ from gsparse.bench.elliptic_problems import (
     poisson,
 )
 from gsparse.bench.problems import stencil
+from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.errors import CoarseningWarning, DeviceError
+from gsparse.formats.registry import find_format, register, unregister
 from gsparse.linalg import amg, cg, gmres, rigid_body_modes
 
 STATIC = Path(__file__).resolve().parent.parent / "docs" / "_static"
@@ -53,7 +57,8 @@ REPEATS = 5
 RTOL = 1e-8
 # The goals of the project. On an H200: milliseconds of 7-point 200³ from a matrix on the device; AMGX's time over ours;
 # update over set-up; plain CG over set-up and solve, with jumping coefficients; seconds of elasticity, and of 7-point
-# 200³ from the host to the host; memory at the peak over that of the matrix. On a CPU: PyAMG's time over ours.
+# 200³ from the host to the host; set-up and solve of elasticity on tetrahedra with dense blocks over those without;
+# memory at the peak over that of the matrix. On a CPU: PyAMG's time over ours.
 GOALS = {
     "set-up": 25,
     "solve": 30,
@@ -64,6 +69,7 @@ GOALS = {
     "memory": 4,
     "jumps": 3,
     "elasticity": 1.0,
+    "tetrahedra": 0.8,
     "host": 0.25,
     "PyAMG": 3,
 }
@@ -205,6 +211,48 @@ def measure_elasticity(device: Device, side: int) -> None:
     print(M, flush=True)
 
 
+def measure_tetrahedra(device: Device, cells: int) -> None:
+    """Time elasticity on an unstructured mesh with all formats, and without the format of dense blocks."""
+    S, coordinates = tetrahedral_elasticity(cells)
+    csr = S.tocsr()
+    arrays = tuple(device.upload(part) for part in (csr.data, csr.indices, csr.indptr))
+    B = device.upload(rigid_body_modes(coordinates))
+    b = device.upload(np.random.default_rng(0).standard_normal(S.shape[0]))
+
+    def solve(**options: Any) -> Any:
+        A = GpuSparseMatrix(arrays, shape=S.shape, device=device)
+        return cg(A, b, M=amg(A, B=B, block_size=3, **options), rtol=RTOL, full_output=True)
+
+    def phases() -> str:
+        A = GpuSparseMatrix(arrays, shape=S.shape, device=device)
+        M = amg(A, B=B, block_size=3)
+        setup = milliseconds(device, lambda: amg(A, B=B, block_size=3), 3)
+        result = milliseconds(device, lambda: cg(A, b, M=M, rtol=RTOL), 3)
+        formats = [level.operator.matrix.plan.format for level in M.levels]
+        return f"set-up {setup:.1f} ms, solve {result:.1f} ms, formats of the levels {', '.join(formats)}\n{M}"
+
+    with_blocks, iterations = milliseconds(device, solve, 3), solve().iterations
+    described = phases()
+    smoother = ("block_jacobi", {"block_size": 3})
+    jacobi, jacobi_iterations = (
+        milliseconds(device, partial(solve, smoother=smoother), 3),
+        solve(smoother=smoother).iterations,
+    )
+    blocks = find_format("bsr")
+    unregister("bsr")
+    try:
+        without_blocks, described_without = milliseconds(device, solve, 3), phases()
+    finally:
+        register(blocks)
+    name, is_large = f"tetrahedra, {S.shape[0]:,} unknowns", device.kind == "gpu" and cells == 79
+    show(f"{name}, set-up and solve, {iterations} iterations", with_blocks, "ms")
+    show(f"{name}, block Jacobi, {jacobi_iterations} iterations", jacobi, "ms")
+    show(f"{name}, without dense blocks", without_blocks, "ms")
+    show(f"{name}, with blocks over without", with_blocks / without_blocks, "times",
+         GOALS["tetrahedra"] if is_large else None)  # fmt: skip
+    print(f"with blocks: {described}\nwithout: {described_without}", flush=True)
+
+
 def measure_host(device: Device, n: int) -> None:
     S = poisson(n, 7)
     b = np.random.default_rng(0).standard_normal(S.shape[0])
@@ -320,7 +368,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sections = ("poisson", "jumps", "elasticity", "host", "cpu", "robustness")
+    sections = ("poisson", "jumps", "elasticity", "tetrahedra", "host", "cpu", "robustness")
     parser.add_argument("sections", nargs="*", default=list(sections), metavar="SECTION", help=", ".join(sections))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--n", type=int, help="points along an axis; by default 200 on a GPU, 100 on a CPU")
@@ -344,6 +392,7 @@ def main() -> None:
         "poisson": lambda: measure_poisson(device, n),
         "jumps": lambda: measure_jumps(device, n if is_gpu else n // 2),
         "elasticity": lambda: measure_elasticity(device, 79 if is_gpu else 20),
+        "tetrahedra": lambda: measure_tetrahedra(device, 79 if is_gpu else 20),
         "host": lambda: measure_host(device, n),
         "cpu": lambda: measure_cpu(options.n or 100),
     }

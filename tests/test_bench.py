@@ -102,7 +102,7 @@ def test_stencil_is_the_laplacian() -> None:
 def test_shuffled_blocks_are_full_and_as_many_as_those_of_the_stencil() -> None:
     S = as_matrix(problems.shuffled_blocks(5, 3))
     assert S.nnz == 9 * problems.stencil(5, 27).data.size
-    assert GpuSparseMatrix(S, device="cpu")._prepared()[0].structure.blocksize == (3, 3)
+    assert GpuSparseMatrix(S, device="cpu").block_shape == (3, 3)
 
 
 def test_from_lengths_makes_rows_of_the_requested_lengths() -> None:

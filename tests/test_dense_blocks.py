@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_products_of_blocks_are_exact_row_by_row(
     transposed = sp.csr_array(S.T)
     assert_product(A.T @ y, transposed, y)
     assert A.stored.blocksize == largest_blocks(S)
-    assert A.T._prepared()[0].structure.blocksize == A.stored.blocksize[::-1]
+    assert A.T.block_shape == A.stored.blocksize[::-1]
     assert_decodes(A.stored, S, device.lanes)
 
 
@@ -187,6 +188,88 @@ def test_the_blocks_of_a_bsr_array_are_found(device: Device, size: tuple[int, in
     found = {12: 6, 10: 5}
     assert A.stored.blocksize == tuple(found.get(d, d) for d in size)
     assert A.nnz == data.size
+
+
+@pytest.mark.parametrize("size", [(2, 2), (3, 3), (2, 4)])
+def test_the_blocks_of_a_row_may_be_in_any_order_and_repeated(
+    device: Device, size: tuple[int, int], rng: np.random.Generator
+) -> None:
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 9, 75))]).astype(np.int32)
+    data, indices = random_values(rng, (indptr[-1], *size), float), rng.integers(0, 30, indptr[-1]).astype(np.int32)
+    B = sp.bsr_array((data, indices, indptr), shape=(75 * size[0], 30 * size[1]))
+    A = GpuSparseMatrix(B, device=device, format="bsr")
+    x, y = (random_values(rng, n, float) for n in B.shape[::-1])
+    assert not A.has_sorted_indices
+    assert A.stored.blocksize == size
+    assert_product(A @ x, sp.csr_array(B), x)
+    assert_product(A.T @ y, sp.csr_array(sp.csr_array(B).T), y)
+    assert_decodes(A.stored, sp.csr_array(B), device.lanes)
+
+
+def test_a_matrix_names_the_size_of_its_blocks(device: Device, rng: np.random.Generator) -> None:
+    S = of_blocks(rng.integers(1, 6, 50), 40, (3, 4), rng)
+    A = GpuSparseMatrix(S, device=device)
+    assert (A.block_shape, A.T.block_shape, A.tocsc().block_shape) == ((3, 4), (4, 3), (3, 4))
+    assert (A * 2).block_shape == A.with_data(S.data).block_shape == (A + A).block_shape == (3, 4)
+    assert A[:12].block_shape == (3, 4)
+    assert A[1:13].block_shape[0] < 3
+    assert GpuSparseMatrix(sp.eye_array(6, format="csr"), device=device).block_shape == (1, 1)
+    for empty in ((0, 5), (6, 0), (6, 6)):
+        assert GpuSparseMatrix(sp.csr_array(empty), device=device).block_shape == (1, 1)
+    assert GpuSparseMatrix(S.astype(np.longdouble), device=device).block_shape == (1, 1)
+
+
+def test_the_blocks_of_a_bsr_array_are_kept_as_long_as_they_are_full(device: Device, rng: np.random.Generator) -> None:
+    # Pairs of blocks are larger blocks, which products read.
+    S = of_blocks(rng.integers(1, 6, 40), 30, (6, 6), rng)
+    B = sp.bsr_array(S, blocksize=(3, 2))
+    B.data[5, 1, 1] = 0.0  # A stored zero is an entry.
+    A = GpuSparseMatrix(B, device=device, format="bsr")
+    assert (A.block_shape, A.T.block_shape, A.stored.blocksize) == ((3, 2), (2, 3), (6, 6))
+    assert GpuSparseMatrix(S, device=device).block_shape == (6, 6)
+    assert type(A.T)(B, device=device).block_shape == (3, 2)
+    for same in (A.copy(), A * 2, A.with_data(S.data), GpuSparseMatrix(A, format="auto"), A[6:18]):
+        assert same.block_shape == (3, 2)
+    A.release()
+    assert A.block_shape == pickle.loads(pickle.dumps(A)).block_shape == (3, 2)
+    assert A[1:].block_shape == GpuSparseMatrix(A[1:], device=device).block_shape == (1, 6)
+    A.eliminate_zeros()
+    assert A.block_shape == (1, 1)
+
+
+def test_scipy_takes_no_matrix_of_blocks_for_bsr(device: Device, rng: np.random.Generator) -> None:
+    """Methods of SciPy take a matrix with an attribute `blocksize` for one in BSR."""
+    S = of_blocks(rng.integers(1, 6, 20), 15, (3, 3), rng)
+    A = GpuSparseMatrix(sp.bsr_array(S, blocksize=(3, 3)), device=device)
+    assert not hasattr(A, "blocksize")
+    held = A.data  # SciPy writes to an array on loan.
+    A.resize(50, 44)
+    S.resize(50, 44)
+    assert held.size
+    np.testing.assert_array_equal(A.toarray(), S.toarray())
+
+
+@pytest.mark.few(1)
+def test_operations_on_matrices_of_blocks_are_those_of_scipy(device: Device, rng: np.random.Generator) -> None:
+    S, T = (of_blocks(rng.integers(0, 6, 30), 30, (3, 3), rng) for _ in range(2))
+    A, B = (GpuSparseMatrix(sp.bsr_array(M, blocksize=(3, 3)), device=device, format="bsr") for M in (S, T))
+    x, X = random_values(rng, 90, float), random_values(rng, (90, 5), float)
+    for got, want in (
+        (A + B, S + T),
+        (A - B, S - T),
+        (A @ B, S @ T),
+        (A.multiply(B), S.multiply(T)),
+        (A @ sp.bsr_array(T, blocksize=(3, 3)), S @ T),
+        (A + sp.bsr_array(T, blocksize=(3, 3)), S + T),
+        (A.with_data(2 * S.data), 2 * S),
+        (2.5 * A, 2.5 * S),
+    ):
+        assert isinstance(got, GpuSparseMatrix)
+        np.testing.assert_allclose(got.toarray(), want.toarray(), rtol=1e-13, atol=1e-13)
+        assert_product(got @ x, sp.csr_array(got.tocoo()), x)
+        assert_product(got @ X, sp.csr_array(got.tocoo()), X)
+    assert (A + B).block_shape == (A @ B).block_shape == (3, 3)
+    assert (A + B).tobsr().blocksize == (3, 3)
 
 
 def test_auto_stores_unstructured_blocks_in_blocks_and_others_not(device: Device, rng: np.random.Generator) -> None:

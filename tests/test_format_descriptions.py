@@ -45,7 +45,8 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {"pattern_stats": PatternStats(4, 500, (3, 9)), "lay_out": lambda *_: LAID_OUT["slices"]}
     structure |= {"plain_slice_columns": lambda: "slices", "plain_ellpack_columns": lambda: "ellpack"}
     structure |= {"lay_out_ellpack": lambda *_: LAID_OUT["ellpack"]}
-    structure |= {"blocksize": (2, 3), "block_stats": BlockStats((2, 3), 64, 24, np.dtype(np.uint16))}
+    structure |= {"known_blocksize": None, "blocksize": (2, 3)}
+    structure |= {"block_stats": BlockStats((2, 3), 64, 24, np.dtype(np.uint16))}
     structure |= {"block_rows": BLOCK_ROWS, "plain_block_columns": lambda: "plain"}
     structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
     return SimpleNamespace(

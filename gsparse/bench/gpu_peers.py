@@ -115,7 +115,7 @@ def _prepare_blocks(loaded: LoadedMatrix, algorithm: str) -> Prepared:
     """Prepare the product of the largest square blocks that are full, with x or with row-major columns."""
     xp, arrays = loaded.device.xp, loaded.arrays[:3]
     A = gsparse.GpuSparseMatrix(arrays, shape=loaded.shape, device=loaded.device)
-    rows, columns = A._prepared()[0].structure.blocksize
+    rows, columns = A.block_shape
     size = gcd(rows, columns)
     if size == 1:
         raise SkippedError("the matrix does not consist of full square blocks")

@@ -162,6 +162,7 @@ class BlocksStructure(Protocol):
 
     csr: Csr
     device: Device
+    known_blocksize: tuple[int, int] | None
 
     @property
     def rows(self) -> RowStats: ...
@@ -180,9 +181,13 @@ def _fits(stats: RowStats) -> bool:
 
 
 def _describe(matrix: Preparation[BlocksStructure], level: AnalysisLevel) -> Storage | None:
-    """Describe the blocks. They are a candidate only if they are larger than one entry, or if only they are wanted."""
+    """Describe the blocks. They are a candidate only if they are larger than one entry, or if only they are wanted.
+
+    If their size is known, they are a candidate also for a matrix that is not analyzed.
+    """
     structure = matrix.structure
-    is_candidate = level is AnalysisLevel.FULL or (level and structure.blocksize != (1, 1))
+    may_look = level is not AnalysisLevel.NONE or structure.known_blocksize is not None
+    is_candidate = level is AnalysisLevel.FULL or (may_look and structure.blocksize != (1, 1))
     if not is_candidate:
         return None
     stats = structure.block_stats

@@ -1,4 +1,4 @@
-"""The contract of the kernels of relaxation: Gauss-Seidel sweeps, projections on rows, and colours of rows.
+"""The contract of the kernels of relaxation: Gauss-Seidel sweeps, projections on rows, colours of rows, block Jacobi.
 
 A sweep visits the rows of a matrix group by group (`Levels`). Rows of one group do not depend on each other, so their
 order does not matter, and a group is one launch on a GPU:
@@ -16,8 +16,12 @@ from typing import Protocol
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
+from gsparse.kernels.calls import Call
 
-__all__ = ["EVERY_GROUP", "FROM_ZERO", "NOT_THE_FIRST", "Project", "RelaxationKernels", "Sweep"]
+__all__ = ["EVERY_GROUP", "FROM_ZERO", "MAX_INVERSE", "NOT_THE_FIRST", "Project", "RelaxationKernels", "Sweep"]
+
+# The largest number of rows of the blocks that `invert_blocks` inverts. A GPU has a lane for each column of a block.
+MAX_INVERSE = 32
 
 # How a sweep begins: with the first group; with the second one, because the sweep before it ended with the first; or
 # with x = 0, whatever x contains.
@@ -89,5 +93,60 @@ class RelaxationKernels(Protocol):
         Rows of one group have no column in common. `weights` has an element w for each row. They compute
         δ = w·(b_i - g·v) and v += δ·conj(g): with v = x, this is a sweep of Kaczmarz's method. With `of_residual`, b is
         zero and y_i -= δ: with v = b - A·x, y = x and G = Aᴴ, this is a sweep of Gauss-Seidel's method for AᴴA·x = Aᴴb.
+        """
+        ...
+
+    def invert_blocks(
+        self, device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float
+    ) -> tuple[Array, Array]:
+        """Return the inverses of the blocks on the diagonal, and whether each block is regular.
+
+        Parameters
+        ----------
+        csr : Csr
+            A square matrix of floating-point values, whose columns rise. The last block may have fewer rows than the
+            others; it is filled up with the identity.
+        size : int
+            Number of rows of a block, at most `MAX_INVERSE`.
+        fills_rows : bool
+            Whether a row of a block counts as a row of the identity if all of its elements are 0.
+        largest_error : float
+            A block is regular if all elements of its product with its inverse are closer than this to the identity.
+
+        Returns
+        -------
+        array, shape (num_blocks, size, size)
+        array of uint8, shape (num_blocks,)
+        """
+        ...
+
+    def bind_block_step(
+        self,
+        device: Device,
+        weights: Array,
+        omega: float,
+        b: Array,
+        x: Array,
+        r: Array,
+        columns: int,
+        start: str,
+        copies: bool,
+    ) -> Call:
+        """Return a step x_i += ω·W_i·(b_i - r_i) for all blocks i, or x_i = ω·W_i·b_i.
+
+        Traffic in vectors, beside W: 4, or 2 from zero, and 1 more with `copies`.
+
+        Parameters
+        ----------
+        weights : array, shape (num_blocks, size, size)
+            The transposes of W, contiguous, so that neighbouring elements belong to neighbouring rows. The last block
+            may be filled up.
+        b, x, r : array
+            `columns` vectors each, one after the other, all of one dtype. `b` and `x` are different arrays; so are `b`
+            and `r`. From zero and without `copies`, `r` is not used.
+        start : str
+            `EVERY_GROUP`, or `FROM_ZERO` for x_i = ω·W_i·b_i, whatever x contains.
+        copies : bool
+            Whether r finally becomes b.
         """
         ...

@@ -131,8 +131,9 @@ class SetUpKernels(Protocol):
     def full_blocks(self, device: Device, csr: Csr) -> tuple[int, int]:
         """Return the largest size (rows, columns) of aligned blocks, up to 8 x 8, of which a matrix consists.
 
-        Every block of this size is either full or empty. Columns rise within each row. A matrix without such blocks is
-        recognized from its first rows. Synchronizes.
+        Every block of this size is either full or empty, and its entries are in its rows in the order of their columns.
+        The blocks of a row may be in any order, and there several times. A matrix without such blocks is recognized
+        from its first rows. Synchronizes.
         """
         ...
 

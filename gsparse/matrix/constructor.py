@@ -62,7 +62,10 @@ def construct(
     """
     check_source(source)
     other = source if is_device_matrix(source) else None
-    matrix_options = _parse_options(options, MatrixOptions() if other is None else other._arrays.options)
+    inherited = (
+        MatrixOptions(block_shape=_block_shape_of(source, new._by_columns)) if other is None else other._arrays.options
+    )
+    matrix_options = _parse_options(options, inherited)
     check_maxprint(maxprint)
     check_shape(shape)
     home = device_of_source(source) if other is None else other.device
@@ -100,6 +103,14 @@ def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixO
     if schedule is not None:
         options["format"] = name_of(options["format"] or "auto", schedule)
     return replace(inherited, **{name: option for name, option in options.items() if option is not None})
+
+
+def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
+    """Return the size of the blocks of a BSR matrix, as the CSR arrays will hold them; None for anything else."""
+    if not (sp.issparse(source) and source.format == "bsr"):
+        return None
+    rows, columns = map(int, source.blocksize)
+    return (columns, rows) if by_columns else (rows, columns)
 
 
 def _shared(other: MatrixLike, device: Device, matrix_options: MatrixOptions, *, by_columns: bool) -> MatrixArrays:

@@ -154,6 +154,7 @@ class DeviceMatrix:
     plan = as_property(plans.plan)
     plan_for = plans.plan_for
     stored = as_property(plans.stored)
+    block_shape = as_property(plans.block_shape)
 
     distribute = upper_rooms.distribute
     accelerated = upper_rooms.accelerated

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.dtypes import COMPUTE_DTYPES
+from gsparse.device.dtypes import COMPUTE_DTYPES, HOST_ONLY
 from gsparse.formats import Stored
 from gsparse.formats.launch import Panel
 from gsparse.matrix.matrix_like import MatrixLike, method
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import ColumnsPlan
 
-__all__ = ["plan", "plan_for", "stored"]
+__all__ = ["block_shape", "declared_block_shape", "plan", "plan_for", "stored"]
 
 
 def plan(self: MatrixLike) -> Plan:
@@ -50,6 +50,39 @@ def plan_for(self: MatrixLike, columns: int) -> ColumnsPlan:
 def stored(self: MatrixLike) -> Stored:
     """The arrays that A @ x reads, in the format the plan chose; a frozen dataclass of `gsparse.formats`."""
     return self._prepared()[0].product(*_own_types(self)).stored
+
+
+# The property is not called `blocksize` as in SciPy, because methods of SciPy such as `resize` and `sum` take a matrix
+# that has an attribute of this name for one in BSR.
+def block_shape(self: MatrixLike) -> tuple[int, int]:
+    """Rows and columns of the full dense blocks of which the matrix consists, SciPy's `blocksize`. Synchronizes.
+
+    These are the blocks of the BSR matrix that it was made from, if all of them are still full, or else the largest
+    ones up to 8 x 8. (1, 1) stands for no blocks, and for values that stay on the host.
+    """
+    return declared_block_shape(self) or _found_block_shape(self)
+
+
+def declared_block_shape(self: MatrixLike) -> tuple[int, int] | None:
+    """Return the size of the blocks of the BSR matrix from which a matrix was made, if it still consists of them.
+
+    Synchronizes.
+    """
+    declared = self._arrays.options.block_shape
+    if declared is None:
+        return None
+    declared = declared[::-1] if self._by_columns else declared
+    is_divided = all(size % block == 0 for size, block in zip(_found_block_shape(self), declared, strict=True))
+    return declared if is_divided else None
+
+
+def _found_block_shape(matrix: MatrixLike) -> tuple[int, int]:
+    if matrix.dtype.char in HOST_ONLY:
+        return 1, 1
+    structure, device = matrix._arrays.current(matrix._stored_shape).structure, matrix.device
+    with device.active(), device.memory_guard():
+        rows, columns = structure.blocksize
+    return (columns, rows) if matrix._by_columns else (rows, columns)
 
 
 def _own_types(matrix: MatrixLike) -> tuple[np.dtype[Any], np.dtype[Any]]:

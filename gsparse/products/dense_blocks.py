@@ -32,6 +32,8 @@ _NARROW, _NARROW_ELEMENTS = (np.dtype(np.uint16),), 16
 class BlockedStructure(SlicedStructure, Protocol):
     """What these functions need to know about the structure of a matrix."""
 
+    known_blocksize: tuple[int, int] | None
+
     @property
     def natural_slices(self) -> Slices: ...
     @property
@@ -43,8 +45,10 @@ class BlockedStructure(SlicedStructure, Protocol):
 
 def blocksize(structure: BlockedStructure) -> tuple[int, int]:
     """The largest size (rows, columns) of blocks of which the matrix consists; (1, 1) if it has none. Synchronizes."""
-    if structure.survey.num_unsorted or not structure.csr.nnz:
+    if not structure.csr.nnz:
         return 1, 1
+    if structure.known_blocksize is not None:
+        return structure.known_blocksize
     return kernels_of(structure.device).full_blocks(structure.device, structure.csr)
 
 

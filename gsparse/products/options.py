@@ -33,6 +33,9 @@ class MatrixOptions:
         The name of a format or of a layout, or "auto" (`gsparse.formats.registry.choices`).
     threads_per_block, expected_products, compress, tune, symmetric
         As in `gsparse.GpuSparseMatrix`.
+    block_shape : (int, int) or None
+        The size of the blocks of the BSR matrix from which the matrix, or an operand of the operation that made it, was
+        made, in the order of the CSR arrays. It is a hint: an operation may have removed or transposed the blocks.
 
     Raises
     ------
@@ -46,6 +49,7 @@ class MatrixOptions:
     compress: bool | Literal["columns", "values"] = True
     tune: bool | Literal["lazy"] = False
     symmetric: bool | Literal["hermitian"] | None = None
+    block_shape: tuple[int, int] | None = None
 
     @property
     def encoding(self) -> Encoding:

@@ -42,15 +42,25 @@ class Structure:
     device : Device
     csr : Csr
         The arrays without values, because matrices with other values share this structure.
+    known_blocksize : (int, int), optional
+        The size of the full dense blocks of which the matrix consists, if the code that made the arrays knows it. They
+        are then not searched for.
     """
 
     device: Device
     csr: Csr
+    known_blocksize: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, device: Device, csr: Csr, survey: Survey | None = None) -> Structure:
+    def of(
+        cls,
+        device: Device,
+        csr: Csr,
+        survey: Survey | None = None,
+        known_blocksize: tuple[int, int] | None = None,
+    ) -> Structure:
         """Return the structure of a matrix. A survey that has been made already is not made again."""
-        structure = cls(device, csr.with_data(device.no_values(csr.dtype)))
+        structure = cls(device, csr.with_data(device.no_values(csr.dtype)), known_blocksize)
         if survey is not None:
             structure.__dict__["survey"] = survey
         return structure

@@ -235,8 +235,12 @@ def test_candidates_may_be_on_the_device(real_device: Device) -> None:
 
 def test_a_block_sparse_matrix_knows_its_block_size() -> None:
     S, coordinates = elasticity((4, 3, 3))
-    M = amg(sp.bsr_array(S, blocksize=(3, 3)), B=rigid_body_modes(coordinates), max_coarse=10)
-    assert M.block_sizes[0] == 3
+    B = sp.bsr_array(S, blocksize=(3, 3))
+    for A in (B, GpuSparseMatrix(B, device="cpu"), GpuSparseMatrix(B, device="cpu") * 2):
+        assert amg(A, B=rigid_body_modes(coordinates), max_coarse=10).block_sizes[0] == 3
+    A = GpuSparseMatrix(B, device="cpu")
+    for other in (S, A[1:, 1:]):
+        assert amg(other, max_coarse=10).block_sizes[0] == 1
 
 
 @pytest.mark.parametrize("solver", [gmres, bicgstab])

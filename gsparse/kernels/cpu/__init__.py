@@ -13,6 +13,7 @@ from gsparse.kernels.cpu.basis import Arnoldi
 from gsparse.kernels.cpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.cpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.cpu.decomposition import Decomposition
+from gsparse.kernels.cpu.diagonal_blocks import bind_block_step, invert_blocks
 from gsparse.kernels.cpu.edits import (
     add_entries,
     find_entries,
@@ -92,6 +93,7 @@ __all__ = [
     "Decomposition",
     "add_entries",
     "are_in_range",
+    "bind_block_step",
     "bind_dots",
     "bind_projections",
     "bind_step",
@@ -129,6 +131,7 @@ __all__ = [
     "gather_rows",
     "independent_set",
     "insert_entries",
+    "invert_blocks",
     "is_symmetric",
     "join_aggregates",
     "keep_entries",

@@ -5,6 +5,7 @@ from gsparse.kernels.gpu.basis import Arnoldi
 from gsparse.kernels.gpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.gpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.gpu.decomposition import Decomposition
+from gsparse.kernels.gpu.diagonal_blocks import bind_block_step, invert_blocks
 from gsparse.kernels.gpu.edits import (
     add_entries,
     find_entries,
@@ -111,6 +112,7 @@ __all__ = [
     "Decomposition",
     "add_entries",
     "are_in_range",
+    "bind_block_step",
     "bind_dots",
     "bind_projections",
     "bind_step",
@@ -148,6 +150,7 @@ __all__ = [
     "gather_rows",
     "independent_set",
     "insert_entries",
+    "invert_blocks",
     "is_symmetric",
     "join_aggregates",
     "keep_entries",

@@ -15,6 +15,7 @@ from gsparse.kernels.gpu import (
     blocks,
     connections,
     decomposition,
+    diagonal_blocks,
     edits,
     indices,
     merged_rows,
@@ -55,7 +56,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         blocks,
         spmm_bsr,
     )
-    solvers = (connections, aggregation, prolongation, decomposition)
+    solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]
     set_up = [*_set_up(), *_triangular(), *relaxation.instantiations(lanes), *_basis(), *_halo()]
     return [*spmv.instantiations(lanes), *_sums(), *_columns(), *modules, *set_up]

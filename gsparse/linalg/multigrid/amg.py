@@ -79,7 +79,7 @@ def amg(
         Those of the adjoint of a nonsymmetric matrix; by default `B`.
     block_size : int, optional
         Number of unknowns at each node of a mesh, whose rows follow each other. By default that of a block sparse
-        matrix (BSR), and 1 for others.
+        matrix (BSR) or of a GpuSparseMatrix that was made of one, and 1 for others.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}, optional
         With "hermitian" and "symmetric", the restriction is the adjoint and the transpose of the prolongation. With
         "nonsymmetric", it is smoothed with the adjoint of A: use gmres or bicgstab. By default "hermitian" or

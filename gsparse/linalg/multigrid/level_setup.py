@@ -20,6 +20,7 @@ import numpy as np
 from gsparse.device.dtypes import Array
 from gsparse.errors import CoarseningWarning, FactorizationError
 from gsparse.formats import Csr
+from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.coarsening import Coarsening, Transfers
 from gsparse.linalg.multigrid.coarsest import dense_inverse
@@ -47,6 +48,9 @@ _STALLED = 0.8
 # They are too few for an analysis of values and columns, which took about 10 ms of the set-up of 7-point 200³ on an
 # H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
 _LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
+# Number of entries from which on a coarse matrix may be stored in dense blocks. The products of smaller ones take
+# little more than the time of a launch, whatever they read, and the conversion is a dozen launches.
+_MIN_BLOCK_ENTRIES = 2**20
 
 # ``make(matrix, hermitian)`` returns the presmoother and the postsmoother of a level.
 MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
@@ -54,6 +58,8 @@ MakeSmoothers = Callable[[SquareMatrix, bool], tuple[Smoother, Smoother]]
 
 class LevelMatrix(SquareMatrix):
     """A matrix of a level. An empty row counts as a row of the identity, so that smoothers leave it alone."""
+
+    FILLS_EMPTY_ROWS = True
 
     @cached_property
     def diagonal(self) -> Array:
@@ -223,6 +229,16 @@ class LevelSetup:
             return csr
         return csr.with_data(csr.data.astype(inner_dtype(self.dtype, csr.dtype)))
 
+    def _blocksize(self, csr: Csr) -> tuple[int, int] | None:
+        """Return the size of the full blocks of a coarse matrix, if they are worth storing as such.
+
+        A coarse matrix has a row for each candidate of an aggregate. The patterns of the transfers consist of full
+        blocks, so that those of their products do too.
+        """
+        k, is_coarse = self.num_candidates, csr.num_rows != self.candidates.shape[0]
+        is_coarse = is_coarse and csr.num_rows == csr.num_cols
+        return (k, k) if is_coarse and 1 < k <= MAX_BLOCK and csr.nnz >= _MIN_BLOCK_ENTRIES else None
+
     def _operator_of(self, matrix: LevelMatrix, csr: Csr, key: tuple[int, str]) -> MatrixOperator:
         """Return an operator on the device of `matrix`. Nothing is examined before its first product.
 
@@ -236,7 +252,8 @@ class LevelSetup:
         """
         structure = self.structures.get(key)
         if structure is None:
-            structure = self.structures[key] = Structure.of(matrix.device, csr)
+            structure = Structure.of(matrix.device, csr, known_blocksize=self._blocksize(csr))
+            self.structures[key] = structure
         csr = replace(csr, indptr=structure.csr.indptr, indices=structure.csr.indices)
         is_square = csr.num_rows == csr.num_cols
         symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False

@@ -10,6 +10,8 @@ from typing import Any
 import scipy.sparse as sp
 
 from gsparse.kernels.aggregation import MEASURES
+from gsparse.matrix.device_matrix import DeviceMatrix
+from gsparse.matrix.plans import declared_block_shape
 
 __all__ = ["SYMMETRIES", "AggregationOptions", "Strength", "parse_options"]
 
@@ -64,15 +66,15 @@ class AggregationOptions:
 def parse_options(
     A: Any, block_size: int | None, symmetry: str | None, strength: Any, max_levels: int, max_coarse: int
 ) -> AggregationOptions:
-    """Check the options of `amg` for a matrix. A block sparse matrix knows its own block size.
+    """Check the options of `amg` for a matrix. A block sparse matrix, or one made of it, knows its own block size.
 
     Raises
     ------
     ValueError
     """
     if block_size is None:
-        blocks = A.blocksize if sp.issparse(A) and A.format == "bsr" else (1, 1)
-        block_size = blocks[0] if blocks[0] == blocks[1] else 1
+        rows, columns = _own_blocks(A)
+        block_size = rows if rows == columns else 1
     if index(block_size) < 1 or A.shape[0] % block_size:
         raise ValueError(f"block_size must divide the number of rows, {A.shape[0]}, got {block_size}")
     if symmetry is not None and symmetry not in SYMMETRIES:
@@ -83,6 +85,13 @@ def parse_options(
     if not strengths:
         raise ValueError("strength must have an element for the finest level, got an empty list")
     return AggregationOptions(block_size, symmetry, tuple(map(_parse_strength, strengths)), max_levels, max_coarse)
+
+
+def _own_blocks(A: Any) -> tuple[int, int]:
+    """Return the size of the blocks of a matrix in BSR, or made of one, and (1, 1) for others. Synchronizes."""
+    if isinstance(A, DeviceMatrix):
+        return declared_block_shape(A) or (1, 1)
+    return A.blocksize if sp.issparse(A) and A.format == "bsr" else (1, 1)
 
 
 def _parse_strength(strength: Any) -> Strength:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.smoothers import chebyshev, parallel_smoother
-from gsparse.linalg.preconditioners.block_relaxation import block_relaxation
+from gsparse.linalg.preconditioners.block_relaxation import BlockRelaxation
 from gsparse.linalg.preconditioners.gauss_seidel import directions_of, make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, in_leja_order
@@ -35,8 +35,8 @@ def _none(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
 def _jacobi(matrix: SquareMatrix, options: Options, hermitian: bool) -> Smoother:
     if options.get("blocksize", 1) > 1:
         inverses = matrix.device.upload(np.asarray(options["Dinv"], matrix.dtype))
-        name, steps = f"block_jacobi({inverses.shape[1]})", options["iterations"] * (None,)
-        return block_relaxation(matrix, inverses, _real(options["omega"]), steps, name)
+        steps = options["iterations"] * ((_real(options["omega"]), inverses),)
+        return BlockRelaxation(f"block_jacobi({inverses.shape[1]})", steps)
     inverse = matrix.inverse_diagonal("the smoother jacobi")
     omegas = options["iterations"] * (_real(options["omega"]),)
     return Relaxation.scaled(matrix.device, omegas, inverse, "jacobi")
@@ -77,7 +77,8 @@ def _subset_jacobi(matrix: SquareMatrix, options: Options, hermitian: bool, *, n
     subsets, omega = options["iterations"] * (both[0] + both[1]), _real(options["omega"])
     if size > 1:
         inverses = matrix.device.upload(np.asarray(options["Dinv"], matrix.dtype))
-        return block_relaxation(matrix, inverses, omega, subsets, f"{name}({size})")
+        weights = {id(subset): inverses * subset[:, None, None] for subset in subsets}
+        return BlockRelaxation(f"{name}({size})", tuple((omega, weights[id(subset)]) for subset in subsets))
     inverse = matrix.inverse_diagonal(f"the smoother {name}")
     masked = {id(subset): xp.where(subset, inverse, 0) for subset in subsets}
     return Relaxation(len(subsets) * (omega,), name=name, subsets=tuple(masked[id(subset)] for subset in subsets))

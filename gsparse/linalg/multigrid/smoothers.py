@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gsparse.linalg.preconditioners.block_relaxation import block_relaxation, largest_block_eigenvalue
-from gsparse.linalg.preconditioners.diagonal import inverse_blocks
+from gsparse.linalg.preconditioners.block_relaxation import BlockRelaxation
+from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks, largest_block_eigenvalue
 from gsparse.linalg.preconditioners.gauss_seidel import Direction, make_gauss_seidel
 from gsparse.linalg.preconditioners.normal_equations import jacobi_ne, projections
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother, chebyshev_omegas, largest_eigenvalue
@@ -80,7 +80,7 @@ def block_jacobi(matrix: SquareMatrix, sweeps: int, *, block_size: int = 1) -> S
     """Return Jacobi's method for blocks of rows, with ω = 4/3 over the largest eigenvalue of D⁻¹A."""
     inverses = inverse_blocks(matrix, block_size, "the smoother block_jacobi")
     omega = 4 / (3 * largest_block_eigenvalue(matrix, inverses))
-    return block_relaxation(matrix, inverses, omega, sweeps * (None,), f"block_jacobi({block_size})")
+    return BlockRelaxation(f"block_jacobi({block_size})", sweeps * ((omega, inverses),))
 
 
 def gauss_seidel_ne(

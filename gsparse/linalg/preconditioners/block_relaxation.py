@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import dataclass, replace
+from functools import partial
 
 from gsparse.device.dtypes import Array
+from gsparse.kernels.calls import Call
+from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO
 from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.diagonal import block_diagonal
-from gsparse.linalg.preconditioners.relaxation import OperatorRelaxation
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.base import VectorPasses
+from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep
+from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother
 
-__all__ = ["block_relaxation", "largest_block_eigenvalue"]
-
-# Steps of the power method, and a factor for its estimate, which is a lower bound.
-_POWER_STEPS = 15
-_SAFETY = 1.1
+__all__ = ["BlockRelaxation"]
 
 
-def block_relaxation(
-    matrix: SquareMatrix, inverses: Array, omega: float, subsets: Sequence[Array | None], name: str
-) -> OperatorRelaxation:
-    """Return steps x += ω·W·(b − A·x), where W is the block diagonal matrix of the inverses.
+@dataclass(frozen=True, eq=False)
+class BlockRelaxation(Smoother):
+    """A sequence of at least one step x += ω·W·(b - A·x) with block diagonal matrices W.
 
-    Parameters
+    Attributes
     ----------
-    matrix : SquareMatrix
-    inverses : array, shape (num_blocks, size, size)
-    omega : float
-    subsets : sequence of array or None
-        For each step: a mask of the blocks that it changes, or None for all of them.
     name : str
+    steps : tuple of (float, array)
+        ω and W, of shape (num_blocks, size, size), for each step. The blocks are inverses of diagonal blocks of A, or 0
+        where a step leaves the unknowns as they are.
     """
-    operators: dict[int, MatrixOperator] = {}
-    for subset in subsets:
-        if id(subset) not in operators:
-            blocks = inverses if subset is None else inverses * subset[:, None, None]
-            operators[id(subset)] = matrix.operator_of(block_diagonal(matrix, blocks))
-    return OperatorRelaxation(name, tuple((omega, operators[id(subset)], False) for subset in subsets))
+
+    name: str
+    steps: tuple[tuple[float, Array], ...]
+    replaces: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {len(self.steps)} step{'s' if len(self.steps) > 1 else ''}"
+
+    def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
+        return _BoundBlockRelaxation(self, passes, operator, adjoint)
+
+    def mirrored(self) -> BlockRelaxation:
+        return replace(self, steps=self.steps[::-1])
 
 
-def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
-    """Estimate the largest eigenvalue of W·A by the power method, with a margin. Synchronizes."""
-    device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
-    if not matrix.size:
-        return 1.0
-    weights = matrix.operator_of(block_diagonal(matrix, inverses)).bind(device, dtype)
-    multiply = matrix.operator.bind(device, dtype)
-    v = xp.cos(xp.arange(matrix.size, dtype=np.float64) ** 2).astype(dtype)  # looks random, has all frequencies
-    w, norm = xp.empty_like(v), 1.0
-    for _ in range(_POWER_STEPS):
-        v /= xp.linalg.norm(v)
-        multiply(v, w)
-        weights(w, v)
-        norm = float(xp.linalg.norm(v))  # synchronizes
-        if not norm:
-            return 1.0
-    return _SAFETY * norm
+class _BoundBlockRelaxation(BoundSmoother):
+    """A relaxation with blocks, bound to vectors of one dtype.
+
+    Traffic in vectors, not counting what the products and W read: 2 for the first step from x = 0, 5 for every other
+    step, and 3 for the residual after the last step.
+    """
+
+    def __init__(
+        self, relaxation: BlockRelaxation, passes: VectorPasses, operator: MatrixOperator, adjoint: bool
+    ) -> None:
+        super().__init__(passes, operator, adjoint)
+        steps = relaxation.steps[::-1] if adjoint else relaxation.steps
+        bound = {id(weights): BlockStep(passes, weights, adjoint) for _, weights in steps}
+        self._steps = [(omega, bound[id(weights)]) for omega, weights in steps]
+        self._multiply = self._product()
+
+    def _relax(self, x: Array, b: Array, r: Array, guess: bool) -> list[Call]:
+        return self.calls(x, b, r, guess=guess, residual=False)
+
+    def calls(self, x: Array, b: Array, r: Array, *, guess: bool, residual: bool) -> list[Call]:
+        calls: list[Call] = []
+        for number, (omega, step) in enumerate(self._steps):
+            begins = number == 0 and not guess
+            if not begins:
+                calls.append(partial(self._multiply, x, r))
+            copies = residual and number == len(self._steps) - 1
+            calls.append(step.bind(omega, b, x, r, start=FROM_ZERO if begins else EVERY_GROUP, copies=copies))
+        return [*calls, self._subtract_product(x, r)] if residual else calls

@@ -5,27 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import FactorizationError
-from gsparse.formats import Csr
-from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
+from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, solve_batch
+from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, inverse_blocks
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
-__all__ = [
-    "DiagonalPreconditioner",
-    "ProductPreconditioner",
-    "block_diagonal",
-    "block_jacobi",
-    "inverse_blocks",
-    "jacobi",
-]
+__all__ = ["BlockDiagonalPreconditioner", "DiagonalPreconditioner", "ProductPreconditioner", "block_jacobi", "jacobi"]
 
 
 class DiagonalPreconditioner(Preconditioner):
@@ -38,6 +28,21 @@ class DiagonalPreconditioner(Preconditioner):
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         d = passes.diagonal(self._diagonal, adjoint=adjoint)
         return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
+
+
+class BlockDiagonalPreconditioner(Preconditioner):
+    """Multiplies blocks of a vector by the inverses of dense blocks on the diagonal of a matrix."""
+
+    def __init__(self, matrix: SquareMatrix, inverses: Array) -> None:
+        num_blocks, size, _ = inverses.shape
+        last = matrix.size - (num_blocks - 1) * size if num_blocks else 0
+        num_entries = (num_blocks - 1) * size**2 + last**2 if num_blocks else 0
+        super().__init__(matrix.device, matrix.size, inverses.dtype, "block_jacobi", num_entries)
+        self._inverses = inverses
+
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        step = BlockStep(passes, self._inverses, adjoint)
+        return lambda x, y: [step.bind(1.0, x, y, y, start=FROM_ZERO)]
 
 
 class ProductPreconditioner(Preconditioner):
@@ -116,8 +121,8 @@ def jacobi(A: Any) -> Preconditioner:
 def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     """Precondition with the inverses of dense blocks on the diagonal.
 
-    The inverses are stored as a sparse matrix, whose format is chosen as for any other matrix. It stores a column index
-    in one byte or less, so a product reads little more than the values.
+    One kernel launch inverts all blocks of up to 32 rows. A product is one launch, which reads the inverses and two
+    vectors.
 
     Parameters
     ----------
@@ -150,51 +155,4 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     with SquareMatrix.of(A, "block_jacobi") as matrix:
-        inverses = inverse_blocks(matrix, block_size, "block_jacobi")
-        return ProductPreconditioner((matrix.operator_of(block_diagonal(matrix, inverses)), False), kind="block_jacobi")
-
-
-def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
-    """Return the inverses of the diagonal blocks, of shape (number of blocks, size, size). Synchronizes.
-
-    The last block is padded with the identity.
-
-    Raises
-    ------
-    FactorizationError
-        If a block is singular. `name` is the method that needs the inverses.
-    """
-    xp, csr = matrix.device.xp, matrix.csr
-    if size < 1:
-        raise ValueError(f"{name}: block_size must be at least 1, got {size}")
-    count = -(-matrix.size // size)
-    blocks = xp.zeros((count, size, size), matrix.dtype)
-    places = xp.arange(matrix.size, count * size)
-    blocks[places // size, places % size, places % size] = 1
-    inside = matrix.rows // size == csr.indices // size
-    rows, columns = matrix.rows[inside], csr.indices[inside]
-    blocks[rows // size, rows % size, columns % size] = csr.data[inside]
-    identity = xp.broadcast_to(xp.eye(size, dtype=matrix.dtype), blocks.shape)
-    inverses, is_good = solve_batch(xp, blocks, identity)
-    singular = kernels_of(matrix.device).first_where(matrix.device, is_good, "zero")
-    if singular is not None:
-        raise FactorizationError(
-            f"{name}: the block of rows {singular * size} to {min((singular + 1) * size, matrix.size) - 1} is "
-            "singular: use another block_size, or isai(A)"
-        )
-    return inverses
-
-
-def block_diagonal(matrix: SquareMatrix, blocks: Array) -> Csr:
-    """Return the matrix with these dense blocks on its diagonal."""
-    xp, (_, size, _) = matrix.device.xp, blocks.shape
-    rows = xp.arange(matrix.size)
-    begin = rows // size * size
-    widths = xp.minimum(size, matrix.size - begin)
-    indptr = xp.zeros(matrix.size + 1, np.int64)
-    indptr[1:] = xp.cumsum(widths)
-    columns = xp.broadcast_to((begin[:, None] + xp.arange(size)), (matrix.size, size))
-    inside = columns < matrix.size
-    data = blocks.reshape(-1, size)[: matrix.size]
-    index = np.int32 if matrix.size * size < 2**31 else np.int64
-    return Csr((matrix.size, matrix.size), indptr.astype(index), columns[inside].astype(index), data[inside])
+        return BlockDiagonalPreconditioner(matrix, inverse_blocks(matrix, block_size, "block_jacobi"))

@@ -12,7 +12,7 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
 from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal import inverse_blocks
+from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother, SmootherPreconditioner
 from gsparse.linalg.preconditioners.row_order import OrderedMatrix, Ordering, check_ordering, ordered_matrix
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix

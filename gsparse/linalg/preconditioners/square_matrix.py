@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,10 +22,10 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["SquareMatrix", "as_matrix", "solve_batch"]
+__all__ = ["MAX_ERROR", "SquareMatrix", "as_matrix", "solve_batch"]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
-_MAX_ERROR = 1e-2
+MAX_ERROR = 1e-2
 # Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps times the largest
 # magnitude in a row: contributions are added up in a different order on the other side of the diagonal.
 _ROUNDING = 32
@@ -42,6 +42,9 @@ class SquareMatrix:
     operator : MatrixOperator
         The matrix as it was passed, for products.
     """
+
+    # Whether a row of zeros counts as a row of the identity where a diagonal block is inverted.
+    FILLS_EMPTY_ROWS: ClassVar[bool] = False
 
     device: Device
     csr: Csr
@@ -236,4 +239,4 @@ def solve_batch(xp: Any, systems: Array, right: Array) -> tuple[Array, Array]:
         solutions[is_regular] = xp.linalg.solve(systems[is_regular], right[is_regular])
     with np.errstate(invalid="ignore", over="ignore"):
         errors = xp.abs(xp.matmul(systems, solutions) - right).max(axis=(1, 2))
-    return solutions, errors < _MAX_ERROR
+    return solutions, errors < MAX_ERROR

@@ -439,7 +439,16 @@ def test_dask_sizeof_returns_the_bytes_of_a_matrix(device: Device) -> None:
 
 # Public attributes that SciPy's arrays do not have.
 OURS = {
-    *("H", "accelerated", "as_linear_operator", "device", "device_data", "device_indices", "device_indptr"),
+    *(
+        "H",
+        "accelerated",
+        "as_linear_operator",
+        "block_shape",
+        "device",
+        "device_data",
+        "device_indices",
+        "device_indptr",
+    ),
     *("distribute", "freeze", "from_file", "matmat", "matvec", "plan", "plan_for", "release", "rmatmat", "rmatvec"),
     *("stats", "stored", "to_cupy", "with_data"),
 }

@@ -423,7 +423,8 @@ def test_every_definite_real_matrix_converges_in_fewer_iterations_than_plain_cg(
     for path in sorted(matrix_folder().glob("*.npz")):
         if not _is_definite(path):
             continue
-        S = sp.csr_array(sp.load_npz(path)).astype(np.float64)
+        S = sp.csr_array(sp.load_npz(path))
+        S = S if S.dtype.kind == "c" else S.astype(np.float64)
         A, b = GpuSparseMatrix(S, device=real_device), right_hand_side(S)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CoarseningWarning)

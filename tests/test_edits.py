@@ -376,3 +376,21 @@ def test_an_index_of_a_gpu_is_refused_by_a_matrix_on_the_host(on_gpu: Any, S: An
     for call in (lambda: A[make([0])], lambda: A.setdiag(make([1.0])), lambda: A.__setitem__(0, make(np.ones(25)))):
         with pytest.raises(DeviceError, match="the matrix lives on cpu"):
             call()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (1, 5), (5, 2), (2, 3), (4, 4)])
+@pytest.mark.parametrize("block", [(2, 3), (1, 3), (2, 1), (1, 1), (0, 3), (0, 0)])
+def test_a_sparse_block_is_refused_as_by_scipy_also_where_nothing_is_selected(
+    device: Device, shape: tuple[int, int], block: tuple[int, int]
+) -> None:
+    S, B = sp.csr_array(shape), sp.csr_array(np.ones(block))
+    A = GpuSparseMatrix(S, device=device)
+    errors = []
+    for M in (A, S):
+        try:
+            M[0:2, 0:3] = B
+            errors.append("")
+        except ValueError as error:
+            errors.append(str(error))
+    assert errors[0] == errors[1]
+    np.testing.assert_array_equal(A.toarray(), S.toarray())

@@ -392,5 +392,6 @@ def test_a_sparse_block_is_refused_as_by_scipy_also_where_nothing_is_selected(
             errors.append("")
         except ValueError as error:
             errors.append(str(error))
-    assert errors[0] == errors[1]
+    # Where a block is broadcast to nothing, SciPy passes on an error of NumPy's, and we write nothing.
+    assert errors[0] == ("" if errors[1].startswith("zero-size array") else errors[1])
     np.testing.assert_array_equal(A.toarray(), S.toarray())

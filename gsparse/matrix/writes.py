@@ -224,13 +224,15 @@ def _set_sparse(matrix: MatrixLike, index: Index, rows: Array, columns: Array, s
     ValueError
         If the matrix cannot be broadcast to the grid.
     """
+    if 0 in x.shape:
+        return
     device = matrix.device
     # Single entries are a row.
     rows, columns = (part[None] if part.ndim == 1 else part for part in (rows, columns))
     shape = (1, *shape)[-2:]
     if not all(one in (1, other) for one, other in zip((1, *x.shape)[-2:], shape, strict=True)):
         raise ValueError("shape mismatch in assignment")
-    if 0 in x.shape or 0 in shape:
+    if 0 in shape:
         return
     source = csr_of(matrix, x, False)
     with device.active(), device.memory_guard():

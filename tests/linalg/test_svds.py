@@ -92,7 +92,8 @@ def test_graded_singular_values(real_device: Device) -> None:
     largest = graded(np.r_[10.0 ** -np.arange(0, 16, 2), np.zeros(92)])
     assert_triplets(largest, svds(GpuSparseMatrix(largest, device=real_device), 7), 7, "LM")
     smallest = graded(np.r_[np.ones(92), 10.0 ** -np.arange(0, 16, 2)])
-    assert_triplets(smallest, svds(GpuSparseMatrix(smallest, device=real_device), 6, which="SM"), 6, "SM", slack=50)
+    # The rounding errors depend on the LAPACK of NumPy: up to 57 was seen.
+    assert_triplets(smallest, svds(GpuSparseMatrix(smallest, device=real_device), 6, which="SM"), 6, "SM", slack=200)
 
 
 @pytest.mark.parametrize("which", ["LM", "SM"])

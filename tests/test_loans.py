@@ -842,9 +842,9 @@ def test_every_overridden_method_exists_in_scipy(base: type) -> None:
     called = ("_shape_as_2d", "_swap", "_with_data", "_deduped_data", "_ascontainer", "_allow_nd")
     ours = {
         *("H", "matvec", "rmatvec", "matmat", "rmatmat", "as_linear_operator", "with_data", "to_cupy", "distribute"),
-        *("accelerated", "device_data", "device_indices", "device_indptr", "freeze", "release", "plan", "plan_for"),
-        *("stored", "data", "indices", "indptr", "device", "stats", "from_file", "_arrays", "_by_columns", "_lend"),
-        *("_stored_shape", "_reduced_shape", "_selected_shape", "_prepared", "_host_product", "_own_types"),
+        *("accelerated", "block_shape", "device_data", "device_indices", "device_indptr", "freeze", "release", "plan"),
+        *("stored", "data", "indices", "indptr", "device", "stats", "from_file", "plan_for", "_arrays", "_by_columns"),
+        *("_lend", "_stored_shape", "_reduced_shape", "_selected_shape", "_prepared", "_host_product", "_own_types"),
         *("_with_arrays", "_repr_html_", "_transposed_class", "_square", "__annotations__", "__weakref__"),
         *("__copy__", "__deepcopy__", "__array_ufunc__"),
     }

@@ -107,7 +107,7 @@ def _parse_options(options: dict[str, Any], inherited: MatrixOptions) -> MatrixO
 
 def _block_shape_of(source: Any, by_columns: bool) -> tuple[int, int] | None:
     """Return the size of the blocks of a BSR matrix, as the CSR arrays will hold them; None for anything else."""
-    if not (sp.issparse(source) and source.format == "bsr"):
+    if not isinstance(source, (sp.bsr_array, sp.bsr_matrix)):
         return None
     rows, columns = map(int, source.blocksize)
     return (columns, rows) if by_columns else (rows, columns)

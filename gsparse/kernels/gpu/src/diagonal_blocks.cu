@@ -58,7 +58,7 @@ template <class T, class Index> struct DiagonalBlock {
 // Accesses to the inverses are coalesced. A block counts as regular if its product with the inverse differs from the
 // identity by less than `largest_error`.
 template <class T, class Index>
-GS_KERNEL_OF(GS_DIAGONAL_THREADS)
+GS_KERNEL_FOR(GS_DIAGONAL_THREADS, 4)
 invert_blocks(long long num_rows, int size, int width, int fills, double largest_error, const Index *__restrict__ indptr,
               const Index *__restrict__ indices, const T *__restrict__ data, T *inverses, unsigned char *is_regular) {
   const int lane = threadIdx.x % width;

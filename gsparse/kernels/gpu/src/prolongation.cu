@@ -88,7 +88,7 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
 // than the one before until none is left. A lane holds the aggregates of its first entries; those of a very long row are
 // read again each time.
 template <class N, class Index, int WIDTH, int FILLS>
-GS_KERNEL_OF(GS_PROLONG_THREADS)
+GS_KERNEL_FOR(GS_PROLONG_THREADS, 4)
 reach_aggregates(long long num_nodes, int most, double theta, const double *__restrict__ scales,
                  const Index *__restrict__ indptr, const Index *__restrict__ indices, const N *__restrict__ data,
                  const int *__restrict__ aggregates, unsigned char *__restrict__ is_smoothed,

@@ -153,9 +153,17 @@ __device__ __forceinline__ bool gs_add_block_chunk(Reader &gather, const LongRow
   return place == 0;
 }
 
+// Blocks of a multiprocessor. On GPUs before Hopper, the compiler needs more registers than two blocks leave, and would
+// keep some of the sums in memory.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+enum { GS_BSR_BLOCKS = 1 };
+#else
+enum { GS_BSR_BLOCKS = 2 };
+#endif
+
 // `order` is the part at each place of the slices, -1 where there is none; it is null if parts keep their order.
 template <class Stored, class Column, class T, int SIZE, int LOADS, int EACH>
-GS_KERNEL_FOR(GS_SPMM_THREADS, 2)
+GS_KERNEL_FOR(GS_SPMM_THREADS, GS_BSR_BLOCKS)
 bsr_spmm(long long num_parts, long long num_places, int num_columns, int column_bits, int part_bits, int share_bits,
          const long long *__restrict__ slice_offsets, const int *__restrict__ order, int num_chunks,
          const Chunk *__restrict__ chunks, T *partials, unsigned *arrivals, const Column *__restrict__ block_columns,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -21,6 +20,7 @@ from gsparse.bench.records import Run
 from gsparse.bench.runner import RunListener, Settings
 from gsparse.bench.runner import run as run_all
 from gsparse.device.select import get_device
+from gsparse.device.threads import available_cpus
 from gsparse.errors import GsparseError
 from gsparse.formats.launch import THREADS_PER_BLOCK
 
@@ -168,8 +168,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def default_threads(counts: Sequence[int]) -> tuple[int, ...]:
     """Return the thread counts that do not exceed the number of CPUs that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return tuple(count for count in counts if count <= cores)
+    most = available_cpus()
+    return tuple(count for count in counts if count <= most)
 
 
 class Progress(RunListener):

@@ -78,6 +78,43 @@ def test_a_kernel_is_waited_for_while_another_thread_compiles_it() -> None:
     assert compiler.calls == NAMES[:1]
 
 
+def test_two_callers_may_need_a_kernel_that_waits_in_line() -> None:
+    compiler = Compiler()
+    store = KernelStore(compiler, 1)
+    store.begin(NAMES)
+    assert compiler.began.wait(60)  # the only thread compiles the first kernel
+    got: list[Any] = []
+    callers = [threading.Thread(target=lambda: got.append(store.get(*NAMES[-1])), daemon=True) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    compiler.go.set()
+    for caller in callers:
+        caller.join(60)
+    assert got == [kernel, kernel]
+
+
+def test_a_kernel_can_be_compiled_after_a_caller_was_interrupted() -> None:
+    compiler = Compiler()
+    store = KernelStore(compiler, 1)
+    store.begin(NAMES)
+    assert compiler.began.wait(60)
+    compile_kernel = store._compile
+
+    def interrupted(source: str, expression: str) -> Any:
+        raise KeyboardInterrupt
+
+    store._compile = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        store.get(*NAMES[-1])
+    store._compile = compile_kernel
+    compiler.go.set()
+    got: list[Any] = []
+    caller = threading.Thread(target=lambda: got.append(store.get(*NAMES[-1])), daemon=True)
+    caller.start()
+    caller.join(60)
+    assert got == [kernel]
+
+
 def test_the_error_of_a_compilation_reaches_the_caller_that_needs_the_kernel() -> None:
     compiler = Compiler()
     compiler.fails = True

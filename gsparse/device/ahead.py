@@ -15,7 +15,6 @@ kernel that is missing there is compiled when it is needed, and one that turns o
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,6 +26,7 @@ import numpy as np
 
 from gsparse.device.compilation import SOURCE_FOLDER
 from gsparse.device.locks import make_lock
+from gsparse.device.threads import available_cpus
 
 __all__ = ["KernelStore", "recorded_kernels"]
 
@@ -35,18 +35,6 @@ Kernel = Callable[..., None]
 
 # Threads that compile. One core is left to the routine.
 _MOST_THREADS = 8
-
-
-class _Task:
-    """The compilation of one kernel, by the thread that takes it first."""
-
-    def __init__(self) -> None:
-        self._untaken = threading.Lock()
-        self.done = threading.Event()
-
-    def take(self) -> bool:
-        """Return whether the caller is the first."""
-        return self._untaken.acquire(blocking=False)
 
 
 class KernelStore:
@@ -68,9 +56,12 @@ class KernelStore:
     def __init__(self, compile_kernel: Callable[[str, str], Kernel], num_threads: int | None = None) -> None:
         self.compiled: dict[Key, Kernel] = {}
         self._compile = compile_kernel
-        self._num_threads = min(_num_cores() - 1, _MOST_THREADS) if num_threads is None else num_threads
-        self._tasks: dict[Key, _Task] = {}
+        self._num_threads = min(available_cpus() - 1, _MOST_THREADS) if num_threads is None else num_threads
         self._queue: SimpleQueue[Key] = SimpleQueue()
+        # Kernels in the queue that nobody has begun to compile, and for each one that a thread here has begun, an event
+        # that is set at the end. The lock guards both, and the number of threads.
+        self._waiting: set[Key] = set()
+        self._begun: dict[Key, threading.Event] = {}
         self._lock, self._num_started = make_lock(), 0
 
     def get(self, source: str, expression: str) -> Kernel:
@@ -79,10 +70,12 @@ class KernelStore:
         kernel = self.compiled.get(key)
         if kernel is not None:
             return kernel
-        task = self._tasks.get(key)
-        if task is not None and not task.take():
-            task.done.wait()
-        # A compilation that failed on another thread is repeated here, where the caller gets the error.
+        with self._lock:
+            self._waiting.discard(key)
+            end = self._begun.get(key)
+        if end is not None:
+            end.wait()
+        # If the compilation failed on another thread, it is repeated here, so that the caller gets the error.
         return self.compiled.get(key) or self._compile_here(key)
 
     def begin(self, keys: Iterable[Key]) -> None:
@@ -90,10 +83,11 @@ class KernelStore:
         if self._num_threads < 1:
             return
         with self._lock:
-            new = [key for key in dict.fromkeys(keys) if key not in self.compiled and key not in self._tasks]
-            self._tasks.update({key: _Task() for key in new})
-            num_wanted = min(self._num_threads, len(self._tasks))
-            num_new, self._num_started = num_wanted - self._num_started, max(num_wanted, self._num_started)
+            known = self.compiled.keys() | self._waiting | self._begun.keys()
+            new = [key for key in dict.fromkeys(keys) if key not in known]
+            self._waiting.update(new)
+            num_wanted = min(self._num_threads, self._num_started + len(new))
+            num_new, self._num_started = num_wanted - self._num_started, num_wanted
         for key in new:
             self._queue.put(key)
         for _ in range(num_new):
@@ -103,22 +97,21 @@ class KernelStore:
     def _work(self) -> None:
         while True:
             key = self._queue.get()
-            task = self._tasks[key]
-            if not task.take():
-                continue
+            with self._lock:
+                if key not in self._waiting:  # a caller compiles this kernel itself
+                    continue
+                self._waiting.remove(key)
+                end = self._begun[key] = threading.Event()
             try:
-                with suppress(Exception):  # whoever needs this kernel compiles it again, and gets the error
+                # If the compilation fails, the caller that needs this kernel will compile it again, and get the error.
+                with suppress(Exception):
                     self._compile_here(key)
             finally:
-                task.done.set()
+                end.set()
 
     def _compile_here(self, key: Key) -> Kernel:
         kernel = self.compiled[key] = self._compile(*key)
         return kernel
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -308,9 +308,9 @@ def test_complex_values_with_colliding_hashes_are_distinguished(device: Device, 
     def mixed(word: int) -> int:
         return (word + (word >> 29)) & mask
 
-    twin = int(np.array([7.0]).view(np.uint64)[0])
+    second = int(np.array([7.0]).view(np.uint64)[0])
     key = (words[0] * factor & mask) ^ mixed(words[1])
-    other = np.array([((key ^ mixed(twin)) * pow(factor, -1, 2**64)) & mask, twin], np.uint64).view(complex)
+    other = np.array([((key ^ mixed(second)) * pow(factor, -1, 2**64)) & mask, second], np.uint64).view(complex)
     data[::5] = other
     S = sp.csr_array((data, S.indices, S.indptr), shape=S.shape)
     for format in ("csr_vector", "blocked_ellpack"):

@@ -121,14 +121,14 @@ def test_writes_to_a_conjugate(device: Device) -> None:
 
 def test_a_write_while_an_array_is_held_reaches_the_holder(device: Device, S: Any) -> None:
     A = GpuSparseMatrix(S.copy(), device=device)
-    held, twin = A.data, S.data
+    held, expected = A.data, S.data
     for M in (A, S):
         M.__imul__(3)
         M[tuple(part[1] for part in S.nonzero())] = -1
         M.eliminate_zeros()
-    np.testing.assert_array_equal(held, twin)
+    np.testing.assert_array_equal(held, expected)
     assert sum(A.stats.host_operations.values())
-    del held, twin
+    del held, expected
     assert_same(A, S)
 
 

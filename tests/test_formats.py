@@ -134,9 +134,9 @@ def test_array_groups_are_frozen_and_compare_by_identity(arrays: Any) -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(arrays, field.name, None)
     # They are hashable and compare by identity: comparing their arrays would be slow and ambiguous.
-    twin = replace(arrays)
-    assert arrays != twin
-    assert {arrays: 1, twin: 2}[arrays] == 1
+    copied = replace(arrays)
+    assert arrays != copied
+    assert {arrays: 1, copied: 2}[arrays] == 1
 
 
 PARAMETERS = [Launch(), Panel(3), PanelLaunch(4, 2, 8), KernelModel(1e-6, 1e-12), Storage("int32", "float64", 7, 84)]

@@ -1,6 +1,6 @@
 """No product is stale after any way of writing to a matrix that SciPy offers, and every loan ends.
 
-Each test applies the same operations to a matrix and to its SciPy twin, and compares their products.
+Each test applies the same operations to a matrix and to its SciPy counterpart, and compares their products.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ARRAYS = ("data", "indices", "indptr")
 
 
 def make_pair(device: Device, dtype: Any = float, format: str = "auto") -> tuple[Any, Any]:
-    """Return a matrix and its SciPy twin, with unsorted and repeated columns, an empty row and stored zeros."""
+    """Return a matrix and its SciPy counterpart, with unsorted and repeated columns, an empty row and stored zeros."""
     rng = np.random.default_rng(7)
     lengths = rng.integers(1, 6, SHAPE[0])
     lengths[3] = 0
@@ -54,7 +54,7 @@ def make_pair(device: Device, dtype: Any = float, format: str = "auto") -> tuple
 
 
 def assert_same(A: Any, S: Any) -> None:
-    """Compare every kind of product of a matrix and its twin."""
+    """Compare every kind of product of a matrix and its SciPy counterpart."""
     assert A.shape == S.shape
     S = S.copy()  # drops unused room behind the last entry, which SciPy's tocoo would read as entries
     rng = np.random.default_rng(1)
@@ -400,17 +400,17 @@ def test_a_loan_lasts_exactly_as_long_as_the_array_is_held(
         pytest.skip("a view of every other element cannot move a single boundary between rows")
     take, reach = HOLDS[hold]
     A, S = make_pair(device)
-    held, twins = take(getattr(A, name)), take(getattr(S, name))
+    held, expected = take(getattr(A, name)), take(getattr(S, name))
     for step in range(3):
         assert_same(A, S)
         assert getattr(A._arrays, name).on_loan
         before = uploads.copy()
-        put(reach(held), name, step), put(reach(twins), name, step)
+        put(reach(held), name, step), put(reach(expected), name, step)
         assert_same(A, S)
         assert len(uploads) > len(before), "the write was not uploaded"
     assert A._arrays.lent_names == [name], "another array counts as lent"
-    put(reach(held), name, 5), put(reach(twins), name, 5)
-    del held, twins
+    put(reach(held), name, 5), put(reach(expected), name, 5)
+    del held, expected
     assert not getattr(A._arrays, name).on_loan
     assert_same(A, S)
     uploads.clear()

@@ -77,7 +77,7 @@ def numbers_of(path: Path) -> Iterator[tuple[str, Any, str]]:
                 yield name.id, eval(ast.unparse(value)), comment
 
 
-def twins(path: Path) -> list[str]:
+def defined_twice(path: Path) -> list[str]:
     """List the numbers of a module that a CUDA source defines as well: by their comments, or by names and values."""
     return [
         name
@@ -92,12 +92,12 @@ def test_a_number_that_is_defined_twice_is_found(tmp_path: Path) -> None:
         '# Positions of a tile.\nTILE = 2048\n_FEW = 7\n# Threads (GS_SORT_THREADS).\n_T: int = 256\n'
         'A, _CHUNK = 1, 2**8\n_SMALL = 3\n_SCOPE = constant("setup_rows.cu", "GS_SCOPE")\n'
     )  # fmt: skip
-    assert twins(module) == ["TILE", "_T", "_CHUNK"]
+    assert defined_twice(module) == ["TILE", "_T", "_CHUNK"]
 
 
 @pytest.mark.parametrize("path", sorted(LAUNCH_FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_no_constant_of_a_kernel_is_written_again_in_its_launch_code(path: Path) -> None:
-    found = twins(path)
+    found = defined_twice(path)
     assert not found, f"read these with gsparse.kernels.gpu.source_constants.constant: {', '.join(found)}"
 
 

@@ -391,14 +391,14 @@ def test_a_write_ends_the_declared_symmetry(
 ) -> None:
     S = square(rng, complex if declared == "hermitian" else float, "hermitian")
     A = GpuSparseMatrix(S, device=device, symmetric=declared)
-    view, twin, copied = A.T, S.T, A.copy()
+    view, scipy_view, copied = A.T, S.T, A.copy()
     check_views(A, S, rng)
     SYMMETRY_ENDS[write](A)
     SYMMETRY_ENDS[write](S)
     assert (abs(S - S.conj().T)).max() > 0
     check_views(A, S, rng)
     x = random_values(rng, 203, S.dtype)
-    for got, expected in ((view, twin), (A.copy(), S), (2 * A, 2 * S), (GpuSparseMatrix(A), S)):
+    for got, expected in ((view, scipy_view), (A.copy(), S), (2 * A, 2 * S), (GpuSparseMatrix(A), S)):
         assert_product(got.T @ x, expected.T.tocsr(), x)
     assert is_its_own_transpose(copied), "the copy was not written to"
 
@@ -409,12 +409,12 @@ def test_a_write_to_arrays_shared_with_a_view_ends_the_symmetry_of_the_view(
 ) -> None:
     S = square(rng, float, "symmetric")
     A = GpuSparseMatrix(S, device=device, symmetric=True)
-    view, twin = A.T, S.T
+    view, scipy_view = A.T, S.T
     for M in (A, S):
         M.data = M.data.copy()  # from here on the two share the structure alone
         M.indices[:] = (M.indices + 1) % 203
     x = random_values(rng, 203, float)
-    assert_product(view.T @ x, twin.T.tocsr(), x)
+    assert_product(view.T @ x, scipy_view.T.tocsr(), x)
     assert_product(A.T @ x, S.T.tocsr(), x)
 
 

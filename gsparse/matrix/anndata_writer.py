@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from gsparse.matrix.host_operations import counted_twin
+from gsparse.matrix.host_operations import counted_scipy_array
 
 __all__ = ["offer_writers"]
 
@@ -36,7 +36,7 @@ def _register(cls: Any) -> None:
         return
 
     def write(group: Any, key: str, matrix: Any, *, _writer: Any, **options: Any) -> None:
-        _writer.write_elem(group, key, counted_twin(matrix, "anndata's writer"), **options)
+        _writer.write_elem(group, key, counted_scipy_array(matrix, "anndata's writer"), **options)
 
     for group in groups:
         register(group, cls, spec)(write)

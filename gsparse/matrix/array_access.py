@@ -26,7 +26,7 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
         pair = getattr(arrays, name)
         if not pair.lent:
             matrix.stats.left_device(name)
-        arrays.twin = None
+        arrays.scipy_array = None
         return cast("np.ndarray[Any, Any]", pair.lend())
 
     def replace(matrix: MatrixLike, value: Any) -> None:

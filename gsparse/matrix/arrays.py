@@ -51,14 +51,24 @@ class MatrixArrays:
 
     Attributes
     ----------
-    twin : (key, sparse array) or None
+    scipy_array : (key, sparse array) or None
         The plain SciPy array that host operations read, with what it was made from (`host_operations.py`).
     declared : dict
         What somebody assigned to `has_sorted_indices` and `has_canonical_format`, for as long as the entries stay where
         they are.
     """
 
-    __slots__ = ("_has_warned", "_options", "data", "declared", "device", "indices", "indptr", "prepared", "twin")
+    __slots__ = (
+        "_has_warned",
+        "_options",
+        "data",
+        "declared",
+        "device",
+        "indices",
+        "indptr",
+        "prepared",
+        "scipy_array",
+    )
 
     def __init__(
         self,
@@ -74,7 +84,7 @@ class MatrixArrays:
         self.device, self._options = device, options
         self.indptr, self.indices, self.data = indptr, indices, data
         self.prepared = prepared
-        self.twin: tuple[Any, Any] | None = None
+        self.scipy_array: tuple[Any, Any] | None = None
         self.declared: dict[str, bool] = {}
         self._has_warned = has_warned
 
@@ -245,7 +255,7 @@ class MatrixArrays:
         return self.data.read(), self.indices.read(), self.indptr.read()
 
     def make_device_current(self) -> None:
-        """Bring the host arrays to the device, which rules from now on."""
+        """Upload the host arrays and end their loans: the device copies are the current ones from now on."""
         for pair in self:
             pair.make_device_current()
 
@@ -256,7 +266,7 @@ class MatrixArrays:
 
     def release(self) -> None:
         """Drop what was prepared, and host copies that nobody holds."""
-        prepared, self.prepared, self.twin = self.prepared, None, None
+        prepared, self.prepared, self.scipy_array = self.prepared, None, None
         if prepared is not None:
             prepared.release()
         for pair in self:

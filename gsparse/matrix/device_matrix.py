@@ -224,8 +224,8 @@ class DeviceMatrix:
 
     def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
         """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
-        twin = host_operations.counted_twin(self, "product")
-        matrix = twin.T.conj() if adjoint else twin.T if transpose else twin
+        array = host_operations.counted_scipy_array(self, "product")
+        matrix = array.T.conj() if adjoint else array.T if transpose else array
         return matrix @ (x if isinstance(x, np.ndarray) else self.device.download(x))
 
     # -------------------------------------------------------------------------------------------- views and copies

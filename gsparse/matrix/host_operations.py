@@ -1,9 +1,9 @@
 """Operations that SciPy computes on the host.
 
-An operation on the host reads a *twin*: a plain SciPy array over read-only views of the host arrays. Nothing can write
-to the twin, so that the device copy stays true and no array counts as on loan. Results come back as matrices of the
-same class and device; their arrays move there when they are first multiplied. A write on the host borrows the arrays of
-the matrix itself.
+An operation on the host reads a plain SciPy array over read-only views of the host arrays (`scipy_array_of`). Nothing
+can write to it, so the device copy stays current, and no host array counts as on loan. Results come back as matrices of
+the same class and device; their arrays move there when they are first multiplied. A write on the host borrows the
+arrays of the matrix itself.
 
 `HOST_OPERATIONS` is the list of these operations, which the documentation prints (`docs/conf.py`).
 """
@@ -27,10 +27,10 @@ __all__ = [
     "HOST_OPERATIONS",
     "METHODS",
     "brought_back",
-    "counted_twin",
+    "counted_scipy_array",
     "multiply_sparse_on_host",
     "run_on_host",
-    "twin_of",
+    "scipy_array_of",
     "write_on_host",
 ]
 
@@ -38,7 +38,7 @@ __all__ = [
 HOST_OPERATIONS = {
     "``tolil``, ``todok``": "always: SciPy makes the lists and dictionaries of these formats",
     "``A[i, j] = v`` and other writes": "while somebody holds ``A.data``, ``A.indices`` or ``A.indptr``: the host copy "
-    "rules then",
+    "is the current one then",
     "everything": "for ``longdouble`` values, which no device computes in",
     "``data``, ``indices``, ``indptr``": "always: they are the host arrays; those of the device are ``device_data``, "
     "``device_indices`` and ``device_indptr``",
@@ -52,10 +52,10 @@ FROZEN = "this matrix is frozen: write to a copy()"
 _READ_ONLY_WORDS = ("read-only", "not writ", "writeable", "frozen")
 
 
-# --------------------------------------------------------------------------------------------------------------- twin
+# ------------------------------------------------------------------------------------------------------------- reading
 
 
-def counted_twin(matrix: MatrixLike, operation: str) -> Any:
+def counted_scipy_array(matrix: MatrixLike, operation: str) -> Any:
     """Return a plain SciPy array of the same contents, for an operation that only reads. Synchronizes.
 
     Raises
@@ -64,49 +64,49 @@ def counted_twin(matrix: MatrixLike, operation: str) -> Any:
         Inside `gsparse.strict()`.
     """
     matrix.stats.left_device(operation)
-    return twin_of(matrix)
+    return scipy_array_of(matrix)
 
 
-def twin_of(matrix: MatrixLike) -> Any:
-    """Return the twin without counting it, for what only shows the matrix. Synchronizes.
+def scipy_array_of(matrix: MatrixLike) -> Any:
+    """Return the plain SciPy array without counting it, to print the matrix. Synchronizes.
 
-    If columns are unsorted or repeated, each call makes a twin with arrays of its own, because SciPy's methods may sort
-    it or add its repeated entries up in place: the next operation must not see that.
+    If columns are unsorted or repeated, each call makes an array with copies of the host arrays, because SciPy's
+    methods may sort it or add its repeated entries up in place: the next operation must not see that.
     """
     arrays = matrix._arrays
     hosts = arrays.read()
     # As long as nothing was lent or replaced, nothing was written.
     key = (matrix.format, matrix.shape, *((pair, pair.loans) for pair in arrays))
     lent = bool(arrays.lent_names)
-    remembered = arrays.twin
+    remembered = arrays.scipy_array
     if remembered is not None and not lent and key == remembered[0]:
         return remembered[1]
-    twin = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
-    is_read_only = twin.has_canonical_format  # There is nothing to sort or to add up then.
-    arrays.twin = (key, twin) if is_read_only and not lent else None
+    array = matrix._scipy_base(hosts, shape=matrix.shape, maxprint=matrix.maxprint)
+    is_read_only = array.has_canonical_format  # There is nothing to sort or to add up then.
+    arrays.scipy_array = (key, array) if is_read_only and not lent else None
     if is_read_only:
-        return twin
+        return array
     return matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
 
 
 def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
-    """Run SciPy's method `name` on the twin, and return a sparse result of this format as a matrix on the device."""
-    twin = counted_twin(matrix, name)
-    result = getattr(twin, name)(*(_as_plain(name, argument) for argument in args), **options)
-    return matrix if result is twin else brought_back(matrix, result)
+    """Run SciPy's method `name` on the host, and return a sparse result of this format as a matrix on the device."""
+    array = counted_scipy_array(matrix, name)
+    result = getattr(array, name)(*(_as_plain(name, argument) for argument in args), **options)
+    return matrix if result is array else brought_back(matrix, result)
 
 
 def multiply_sparse_on_host(matrix: MatrixLike, other: Any, *, reflected: bool = False) -> Any:
     """Multiply by a sparse matrix: matrix·other, or other·matrix if `reflected`."""
     name = "sparse @ sparse"
-    twin, other = counted_twin(matrix, name), _as_plain(name, other)
-    return brought_back(matrix, other @ twin if reflected else twin @ other)
+    array, other = counted_scipy_array(matrix, name), _as_plain(name, other)
+    return brought_back(matrix, other @ array if reflected else array @ other)
 
 
 def _as_plain(name: str, other: Any) -> Any:
     """Return an operand as SciPy takes it."""
     if is_device_matrix(other):
-        return counted_twin(other, name)
+        return counted_scipy_array(other, name)
     if device_of(other) is not None:
         raise DeviceError(f"{name} of a sparse matrix and a device array is computed on the host: pass other.get()")
     return other
@@ -122,7 +122,7 @@ def brought_back(matrix: MatrixLike, result: Any) -> Any:
     return matrix._with_arrays(MatrixArrays.of_host(matrix.device, options, *hosts), result.shape)
 
 
-# ------------------------------------------------------------------------------------------------------------- writes
+# ------------------------------------------------------------------------------------------------------------- writing
 
 
 def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
@@ -155,8 +155,8 @@ def _downloaded(argument: Any) -> Any:
 
 def _as_text(self: MatrixLike) -> str:
     """Return what ``print(A)`` shows: a head that names this class and the device, and SciPy's table of entries."""
-    twin = twin_of(self)
-    return repr(self) + str(twin).removeprefix(repr(twin))
+    array = scipy_array_of(self)
+    return repr(self) + str(array).removeprefix(repr(array))
 
 
 def _to_lists(self: MatrixLike, copy: bool = False) -> Any:

@@ -17,7 +17,7 @@ from gsparse.device.dtypes import HOST_ONLY, Array, compute_dtype
 from gsparse.device.select import device_of
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.matrix.host_operations import brought_back, counted_twin, run_on_host
+from gsparse.matrix.host_operations import brought_back, counted_scipy_array, run_on_host
 from gsparse.matrix.index import Axis, Index, list_places, parse_index
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.reductions import written
@@ -142,7 +142,7 @@ def _numbers_of(device: Device, axis: Axis, size: int) -> Array | range | None:
 def _iterate(self: MatrixLike) -> Iterator[Any]:
     """Yield the rows as matrices on the same device, or the elements of an array of one dimension. Synchronizes."""
     if self.dtype.char in HOST_ONLY:
-        for row in counted_twin(self, "__iter__"):
+        for row in counted_scipy_array(self, "__iter__"):
             yield brought_back(self, row)
     elif self.ndim == 1:
         yield from self.toarray()

@@ -104,7 +104,7 @@ def all_else_runs_on_the_device(request: pytest.FixtureRequest, monkeypatch: pyt
 
         return watch
 
-    for name in ("counted_twin", "write_on_host"):
+    for name in ("counted_scipy_array", "write_on_host"):
         watching = watched(getattr(host_operations, name))
         for module in (host_operations, indexing, in_place, writes):
             if hasattr(module, name):

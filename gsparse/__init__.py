@@ -14,7 +14,7 @@ from gsparse.errors import GsparseError
 from gsparse.formats import FORMATS
 from gsparse.matrix import assembly
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.matrix.upper_rooms import UPPER_ROOMS
+from gsparse.matrix.upper_layers import UPPER_LAYERS
 from gsparse.products.multiply import spmm, spmv
 from gsparse.sparse import PUBLIC_NAMES
 
@@ -41,7 +41,7 @@ def _imported_later(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-UPPER_ROOMS.update(
+UPPER_LAYERS.update(
     distribute=_imported_later("gsparse.distributed", "distribute"),
     accelerated=_imported_later("gsparse.linalg.accelerated", "AcceleratedOperator"),
     html=_imported_later("gsparse.plot", "html"),

@@ -23,7 +23,7 @@ from gsparse.formats import (
 )
 from gsparse.formats.launch import Launch
 from gsparse.kernels.backends import kernels_of
-from gsparse.products.storage import Entries
+from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 from tests.support import exact_product, from_lengths, host, on_device, random_values
 
@@ -112,7 +112,7 @@ def store(
     parts = (on_device(device, part) for part in (S.indptr, S.indices, S.data))
     csr = Csr(S.shape, *parts)
     structure = Structure.of(device, csr)
-    entries = Entries(structure, csr, compute)
+    entries = MatrixPreparation(structure, csr, compute)
     if values != "shared":
         codes, table = write_down(values, S.data, compute)
         encoded = Values(*(None if a is None else on_device(device, a) for a in (codes, table)))

@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
-    "ABOVE_THE_FACE",
-    "FACE",
-    "ROOMS",
+    "ABOVE_INTERFACE",
+    "INTERFACE",
+    "LAYERS",
     "Graph",
     "circles",
     "imports_that_do_not_go_down",
     "read_graph",
-    "room_of",
+    "subpackage_of",
 ]
 
 PACKAGE = Path(__file__).parent.parent / "gsparse"
 
-# The rooms are the top-level modules and folders of the package. They are listed from the top down, as in the developer
-# guide. Imports go from an upper line to a lower one, and rooms of the same line do not import each other.
-ROOMS = (
+# The subpackages are the top-level modules and folders of the package. They are listed from the top down, as in the
+# developer guide. Imports go from an upper line to a lower one, and those of the same line do not import each other.
+LAYERS = (
     ("__main__",),
     ("cli",),
     ("plot", "bench"),
@@ -41,8 +41,8 @@ ROOMS = (
     ("errors", "_interrupt", "_version", "writing"),
 )
 # `gsparse/__init__.py` exports public names, some of them lazily. The command line stands above it.
-FACE = "gsparse"
-ABOVE_THE_FACE = ("__main__", "cli", "bench")
+INTERFACE = "gsparse"
+ABOVE_INTERFACE = ("__main__", "cli", "bench")
 
 Graph = dict[str, set[str]]
 
@@ -53,7 +53,7 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module: str) -> str:
+def subpackage_of(module: str) -> str:
     """Return the top-level module or folder that a module belongs to."""
     return module.split(".")[1] if "." in module else module
 
@@ -111,17 +111,15 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def imports_that_do_not_go_down(graph: Graph) -> list[tuple[str, str]]:
-    """Return the imports from a lower room to an upper one, or between two rooms of one line of `ROOMS`."""
-    floors = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+    """Return the imports from a lower layer to an upper one, or between two subpackages of one layer."""
+    floors = {name: floor for floor, names in enumerate(LAYERS) for name in names}
     imports = []
     for module, others in graph.items():
         for other in others:
-            importing_room, imported_room = room_of(module), room_of(other)
-            if module == FACE or importing_room == imported_room:
+            importing, imported = subpackage_of(module), subpackage_of(other)
+            if module == INTERFACE or importing == imported:
                 continue
-            goes_down = (
-                importing_room in ABOVE_THE_FACE if other == FACE else floors[imported_room] > floors[importing_room]
-            )
+            goes_down = importing in ABOVE_INTERFACE if other == INTERFACE else floors[imported] > floors[importing]
             if not goes_down:
                 imports.append((module, other))
     return sorted(imports)
@@ -130,9 +128,10 @@ def imports_that_do_not_go_down(graph: Graph) -> list[tuple[str, str]]:
 def main() -> None:
     """Print the figures of the import graph."""
     graph = read_graph()
-    rooms = {room_of(module) for module in graph} - {FACE}
-    arrows = {(room_of(a), room_of(b)) for a, others in graph.items() for b in others if a != FACE}
-    print(f"{len(graph)} files, {len(rooms)} rooms, {sum(a != b for a, b in arrows)} arrows between rooms")
+    subpackages = {subpackage_of(module) for module in graph} - {INTERFACE}
+    arrows = {(subpackage_of(a), subpackage_of(b)) for a, others in graph.items() for b in others if a != INTERFACE}
+    num_arrows = sum(a != b for a, b in arrows)
+    print(f"{len(graph)} files, {len(subpackages)} subpackages, {num_arrows} arrows between subpackages")
     print(f"{len(circles(graph))} circles of files: {circles(graph)}")
     rising = imports_that_do_not_go_down(graph)
     print(f"{len(rising)} imports that do not go down: {rising}")

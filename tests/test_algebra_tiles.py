@@ -233,13 +233,13 @@ def test_long_columns_are_not_counted_if_the_mean_column_is_long(monkeypatch: py
 
     monkeypatch.setattr(EmulatedDevice, "kernel", recording)
     # Columns of which `used` have entries, all of them the same number.
-    for num_cols, used, counts, settles in ((50, 50, False, False), (200, 100, True, False), (1000, 1000, True, True)):
+    for num_cols, used, counts, orders in ((50, 50, False, False), (200, 100, True, False), (1000, 1000, True, True)):
         asked.clear()
         columns = np.sort(np.arange(1000).reshape(200, 5) % used).reshape(-1).astype(np.int32)
         S = sp.csr_array((np.ones(1000), columns, np.arange(0, 1001, 5, dtype=np.int32)), shape=(200, num_cols))
         S = numbered(S)
         assert_transposed(S, kernels_of(device).csr_transpose(device, on(device, S)))
-        assert ("count_columns" in asked, "settle_entries" in asked) == (counts, settles)
+        assert ("count_columns" in asked, "order_entries" in asked) == (counts, orders)
 
 
 @pytest.mark.parametrize("is_canonical", [False, True])

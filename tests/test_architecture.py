@@ -1,4 +1,4 @@
-"""The imports of the package: from upper rooms (top-level folders) to lower ones, and without circles.
+"""The imports of the package: from upper layers to lower ones, and without circles.
 
 Dynamic imports count as well.
 """
@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.import_graph import ABOVE_THE_FACE, FACE, ROOMS, circles, imports_that_do_not_go_down, read_graph, room_of
+from tests.import_graph import (
+    ABOVE_INTERFACE,
+    INTERFACE,
+    LAYERS,
+    circles,
+    imports_that_do_not_go_down,
+    read_graph,
+    subpackage_of,
+)
 
 ROOT = Path(__file__).parent.parent
-# No room may be added without a reason that outweighs a newcomer's effort to learn it.
-_MOST_ROOMS = 20
+# No subpackage may be added without a reason that outweighs a newcomer's effort to learn it.
+_MOST_SUBPACKAGES = 20
 
 
 @pytest.fixture(scope="module")
@@ -26,36 +34,36 @@ def test_no_files_import_each_other_in_a_circle(graph):
     assert circles(graph) == []
 
 
-def test_imports_go_from_upper_rooms_to_lower_ones(graph):
+def test_imports_go_from_upper_layers_to_lower_ones(graph):
     assert imports_that_do_not_go_down(graph) == []
 
 
-def test_every_module_is_in_one_of_few_rooms(graph):
-    rooms = {room_of(module) for module in graph} - {FACE}
-    assert rooms == {room for rooms in ROOMS for room in rooms}
-    assert len(rooms) <= _MOST_ROOMS
+def test_every_module_is_in_one_of_few_subpackages(graph):
+    subpackages = {subpackage_of(module) for module in graph} - {INTERFACE}
+    assert subpackages == {name for names in LAYERS for name in names}
+    assert len(subpackages) <= _MOST_SUBPACKAGES
 
 
-def test_import_linter_checks_the_same_rooms():
+def test_import_linter_checks_the_same_layers():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "rooms")
-    assert [tuple(line.split(" | ")) for line in layers] == [rooms for rooms in ROOMS if rooms != ("__main__",)]
+    (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "layers")
+    assert [tuple(line.split(" | ")) for line in layers] == [names for names in LAYERS if names != ("__main__",)]
 
 
 def test_a_planted_circle_and_an_upward_import_are_found():
     graph = {
         "gsparse.plan.choice": {"gsparse.formats.csr"},
         "gsparse.formats.csr": {"gsparse.device.base", "gsparse.plan.choice"},
-        "gsparse.device.base": {FACE},
-        "gsparse.cli.entry": {FACE},
-        FACE: set(),
+        "gsparse.device.base": {INTERFACE},
+        "gsparse.cli.entry": {INTERFACE},
+        INTERFACE: set(),
     }
     assert circles(graph) == [["gsparse.formats.csr", "gsparse.plan.choice"]]
     assert imports_that_do_not_go_down(graph) == [
-        ("gsparse.device.base", FACE),
+        ("gsparse.device.base", INTERFACE),
         ("gsparse.formats.csr", "gsparse.plan.choice"),
     ]
-    assert "cli" in ABOVE_THE_FACE
+    assert "cli" in ABOVE_INTERFACE
 
 
 def test_dynamic_imports_are_found(tmp_path, monkeypatch):

@@ -45,9 +45,7 @@ from gsparse.bench import (
     report,
     run,
 )
-from gsparse.bench import check as check_module
-from gsparse.bench import command as command_module
-from gsparse.bench import peers as peers_module
+from gsparse.bench.check import ExactProduct, extended_product
 from gsparse.bench.peers import Peer, Prepared, SkippedError, load
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, find_problem
 from gsparse.bench.records import Record, Run, by_matrix, with_reference
@@ -195,7 +193,7 @@ def test_short_calls_are_timed_in_batches() -> None:
 
 @pytest.mark.whole
 def test_every_format_is_measured_and_correct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers_module, "MAX_PREDICTED_RATIO", np.inf)
+    monkeypatch.setattr("gsparse.bench.peers.MAX_PREDICTED_RATIO", np.inf)
     records = measure(load(tiny(), CPU, "float32"), QUICK)
     formats = {r.format for r in records if r.kind == "format"}
     assert formats == set(gsparse.FORMATS) - {"auto"}
@@ -265,10 +263,10 @@ def test_a_failing_matrix_is_recorded_and_the_next_is_measured() -> None:
 def test_extended_products_skip_empty_rows_and_span_chunks(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(check_module, "CHUNK_ENTRIES", 10)
+    monkeypatch.setattr("gsparse.bench.check.CHUNK_ENTRIES", 10)
     arrays = problems.from_lengths(np.array([0, 3, 25, 0, 0, 4, 9, 0]), 40)
     x = rng.random(40) - 0.5
-    exact, bound = check_module.extended_product(*arrays[:3], x)
+    exact, bound = extended_product(*arrays[:3], x)
     np.testing.assert_allclose(exact.astype(float), as_matrix(arrays) @ x, rtol=1e-12)
     np.testing.assert_allclose(bound.astype(float), abs(as_matrix(arrays)) @ abs(x), rtol=1e-12)
 
@@ -400,7 +398,7 @@ def test_thread_counts_are_at_least_one(counts: str, capsys: pytest.CaptureFixtu
 def test_plot_without_matplotlib_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command_module, "find_spec", lambda name: None)
+    monkeypatch.setattr("gsparse.bench.command.find_spec", lambda name: None)
     assert bench("R-MAT 15", "--device", "cpu", "--plot", str(tmp_path)) == 2
     assert "--plot needs matplotlib: pip install 'gsparse-gpu[plot]'" in capsys.readouterr().err
 
@@ -424,7 +422,7 @@ def test_a_wrong_product_or_a_broken_file_exits_with_1(
     options = ("--device", "cpu", "--threads", "1", "--repeats", "1", "--formats", "auto")
     assert bench(str(tmp_path / "bad.npz"), matrix_file, *options) == 1
     assert "not measured: bad, float64: FileFormatError" in capsys.readouterr().out
-    monkeypatch.setattr(check_module.ExactProduct, "compare", lambda self, got: (99.0, False))
+    monkeypatch.setattr(ExactProduct, "compare", lambda self, got: (99.0, False))
     assert bench(matrix_file, *options, "--check") == 1
     assert "WRONG: plan on m" in capsys.readouterr().out
 
@@ -801,7 +799,7 @@ def test_columns_are_measured_for_every_count_layout_and_launch(fake_gpu: FakeGp
 
 def test_a_wrong_column_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = columns.with_columns(load(tiny(), CPU, "float32"), 6)
-    exact = check_module.ExactProduct(loaded)
+    exact = ExactProduct(loaded)
     right = as_matrix(loaded.arrays) @ loaded.x
     assert exact.compare(right)[1]
     assert not exact.compare(right[:, [0, 2, 1, 3, 4, 5]])[1]

@@ -23,8 +23,8 @@ from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.gpu.expressions import loads_choices
 from gsparse.kernels.gpu.panels import panel_of
+from gsparse.matrix import product_methods
 from gsparse.plan.columns import plan_columns
-from gsparse.products import multiply as ops
 from tests.support import (
     DTYPES,
     INDEX_DTYPES,
@@ -66,7 +66,7 @@ class WorkerProducts:
     """Products of one matrix with any launch."""
 
     def __init__(self, device: Device, S: Any) -> None:
-        self.device, self.operand = device, GpuSparseMatrix(S, device=device)._prepared()[0]
+        self.device, self.prepared = device, GpuSparseMatrix(S, device=device)._prepared()[0]
 
     def __call__(
         self, launch: PanelLaunch, X: Any, Y: Any, layouts: tuple[str, str] = ("row_major",) * 2, **scalars: Any
@@ -78,8 +78,8 @@ class WorkerProducts:
                 launch, columns_per_load=panel.pack, loads=min(launch.loads, loads_choices(X.itemsize, panel.pack)[-1])
             )
 
-        survey = self.operand.structure.survey
-        multiply = kernels_of(self.device).csr_spmm(self.device, self.operand.csr, X.dtype, choose, survey)
+        survey = self.prepared.structure.survey
+        multiply = kernels_of(self.device).csr_spmm(self.device, self.prepared.csr, X.dtype, choose, survey)
         device_x, device_y = (self._laid_out(values, layout) for values, layout in zip((X, Y), layouts, strict=True))
         alpha, beta = (X.dtype.type(scalars.get(*default)) for default in (("alpha", 1), ("beta", 0)))
         multiply(device_x, device_y, alpha, beta, scalars.get("conjugate", False))
@@ -111,7 +111,7 @@ def test_any_number_of_columns_is_right(gpu: Device, k: int, rng: np.random.Gene
         X, Y = random_values(rng, (S.shape[1], k), dtype), np.full((S.shape[0], k), np.nan, dtype)
         for layout in ("row_major", "column_major"):
             panel = Panel(k, by_columns=layout == "column_major")
-            plan = plan_columns(multiply.operand.stats, panel, lanes=gpu.lanes, value_bytes=X.itemsize)
+            plan = plan_columns(multiply.prepared.stats, panel, lanes=gpu.lanes, value_bytes=X.itemsize)
             assert_product(multiply(plan.launch, X, Y, (layout, layout)), S, X)
 
 
@@ -171,10 +171,8 @@ def test_products_have_the_same_bits_every_time(gpu: Device, rng: np.random.Gene
 def test_more_columns_than_a_launch_can_take_are_multiplied_in_slabs(
     gpu: Device, launch: PanelLaunch, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gsparse.kernels.gpu import panels as module
-
-    monkeypatch.setattr(module, "MAX_GRID_Y", 3)
-    monkeypatch.setattr(module, "MAX_PARTIAL_BYTES", 100)
+    monkeypatch.setattr("gsparse.kernels.gpu.panels.MAX_GRID_Y", 3)
+    monkeypatch.setattr("gsparse.kernels.gpu.panels.MAX_PARTIAL_BYTES", 100)
     S = STRUCTURES["long rows"](rng)
     X, Y = random_values(rng, (S.shape[1], 70), float), np.full((S.shape[0], 70), np.nan)
     for layout in ("row_major", "column_major"):
@@ -277,7 +275,7 @@ def test_a_repeated_product_takes_the_short_path(
     def take_full_path(*arguments: Any, **options: Any) -> Any:
         raise FullPathTaken
 
-    monkeypatch.setattr(ops, "multiply", take_full_path)
+    monkeypatch.setattr(product_methods, "multiply", take_full_path)
     for X_again in (X, np.asfortranarray(X), X[:, ::-1]):
         ours = on_device(device, X_again)
         for got in (A @ ours, A.matmat(ours)):

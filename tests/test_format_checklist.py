@@ -60,7 +60,7 @@ NEW: dict[str, tuple[str, list[tuple[str, str]]]] = {
             ("ELLPACK", "PADDED"),
             ('"ellpack"', '"padded"'),
             ('"ellpack_columns"', '"padded_columns"'),
-            ("structure.ellpack_columns", 'structure.piece("padded_columns", lambda: structure.ellpack_columns)'),
+            ("structure.ellpack_columns", 'structure.cached("padded_columns", lambda: structure.ellpack_columns)'),
         ],
     ),
     "gsparse/kernels/cpu/spmv_padded.py": (

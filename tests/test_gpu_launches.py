@@ -14,7 +14,7 @@ import gsparse.device.gpu
 import gsparse.device.select
 from gsparse.device.compilation import compile_kernel, compile_options
 from gsparse.device.gpu import GpuDevice
-from gsparse.device.launching import DriverKernel, Slot, driver_launch
+from gsparse.device.launching import DriverKernel, Passed, driver_launch
 from tests.conftest import make_device
 from tests.support import STRUCTURES, assert_product, host, run_python
 from tests.test_launching import FACTORS, SCALARS
@@ -96,7 +96,17 @@ def test_a_bound_product_passes_the_same_bits(gpu: Any, dtype: Any) -> None:
     raw = raw_kernel(gpu, keep("int", "void *", factor, "void *", "int", factor, "int", "void *"))
     kernel, x, y = driver_kernel(gpu, OnlyDriver(raw)), cupy.zeros(3), cupy.zeros(3)
     out = cupy.zeros(100, np.uint8)
-    args = out, np.int32(7), Slot.X, Slot.ALPHA, Slot.Y, Slot.READ_Y, Slot.BETA, Slot.CONJUGATE, None
+    args = (
+        out,
+        np.int32(7),
+        Passed.X,
+        Passed.ALPHA,
+        Passed.Y,
+        Passed.READ_Y,
+        Passed.BETA,
+        Passed.CONJUGATE,
+        None,
+    )
     product = kernel.bind_product((1,), (1,), args, dtype)
     for alpha, beta, conjugate in itertools.product((0, 1, -3), (0, 2), (False, True)):
         a, b = dtype.type(alpha), dtype.type(beta)
@@ -111,7 +121,7 @@ def test_a_captured_launch_keeps_the_arguments_that_it_was_captured_with(gpu: An
     kernel = driver_kernel(gpu, OnlyDriver(raw_kernel(gpu, "add")))
     out, other, stream = cupy.zeros(1), cupy.zeros(1), cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
-    product = kernel.bind_product((1,), (1,), (np.int64(1), Slot.ALPHA, Slot.Y), np.dtype(float))
+    product = kernel.bind_product((1,), (1,), (np.int64(1), Passed.ALPHA, Passed.Y), np.dtype(float))
     with stream:
         stream.begin_capture()
         kernel((1,), (1,), (np.int64(2), np.float64(0.5), out))
@@ -129,7 +139,7 @@ def test_a_captured_launch_keeps_the_arguments_that_it_was_captured_with(gpu: An
 def test_threads_and_streams_that_launch_at_once_pass_their_own_arguments(gpu: Any) -> None:
     cupy, num_threads, count = gpu.xp, 8, 2000
     kernel = driver_kernel(gpu, raw_kernel(gpu, "add"))
-    product = kernel.bind_product((1,), (1,), (np.int64(1), Slot.ALPHA, Slot.Y), np.dtype(float))
+    product = kernel.bind_product((1,), (1,), (np.int64(1), Passed.ALPHA, Passed.Y), np.dtype(float))
     outs = [cupy.zeros(1) for _ in range(num_threads)]
     cupy.cuda.Device().synchronize()
 

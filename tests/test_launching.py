@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import gsparse.device.gpu
 from gsparse.device.gpu import GpuDevice
-from gsparse.device.launching import DriverKernel, Slot, bind_call, driver_launch
+from gsparse.device.launching import DriverKernel, Passed, bind_call, driver_launch
 from gsparse.kernels.gpu.launch import bind_product, launch_blocks, launch_threads
 
 FUNCTION = 0xF0
@@ -169,7 +169,7 @@ def test_each_launch_runs_on_the_stream_that_is_current_on_its_device(cupy: Any,
     launches = [
         lambda: kernel(GRID, BLOCK, (array, array)),
         kernel.bind(GRID, BLOCK, (array, array)),
-        lambda product=kernel.bind_product(GRID, BLOCK, (Slot.X, Slot.Y), np.dtype(float)): product(array, array),
+        lambda product=kernel.bind_product(GRID, BLOCK, (Passed.X, Passed.Y), np.dtype(float)): product(array, array),
     ]
     for stream in (0, 1, 2, 0xABC0):  # the default streams have these small numbers
         cupy.streams = {0: 0xDEAD, 1: stream}
@@ -180,27 +180,32 @@ def test_each_launch_runs_on_the_stream_that_is_current_on_its_device(cupy: Any,
 
 @pytest.mark.parametrize("dtype", FACTORS, ids=str)
 def test_a_bound_product_packs_what_a_call_passes_and_keeps_the_rest(dtype: Any, cupy: Any, kernel: Any) -> None:
-    driver, slots = cupy.cuda.driver, list(Slot)
-    passed = {Slot.ALPHA: dtype.itemsize, Slot.BETA: dtype.itemsize, Slot.READ_Y: 4, Slot.CONJUGATE: 4}
+    driver, slots = cupy.cuda.driver, list(Passed)
+    passed = {
+        Passed.ALPHA: dtype.itemsize,
+        Passed.BETA: dtype.itemsize,
+        Passed.READ_Y: 4,
+        Passed.CONJUGATE: 4,
+    }
     factors = [0, -0.0, 1, 3, -2.5] if dtype.kind != "i" else [0, 1, -7]
     factors += [float("nan")] if dtype.kind == "f" else []
     for turn in range(len(slots)):
         order = slots[turn:] + slots[:turn]
         args = [SCALARS[turn], *order[:2], None, StandInArray(24), *order[2:], SCALARS[-turn], SCALARS[1]]
-        driver.sizes = [passed.get(arg, 8) if isinstance(arg, Slot) else len(bytes_of(arg)) for arg in args]
+        driver.sizes = [passed.get(arg, 8) if isinstance(arg, Passed) else len(bytes_of(arg)) for arg in args]
         product = kernel.bind_product(GRID, BLOCK, args, dtype)
         for alpha, beta, conjugate in itertools.product(map(dtype.type, factors), map(dtype.type, factors), (0, True)):
             x, y = StandInArray(2**40 + turn), StandInArray(16)
             product(x, y, alpha, beta, conjugate)
             values = x, y, alpha, beta, np.int32(beta != 0), np.int32(conjugate)
-            assert driver.arguments == [bytes_of(values[a.value] if isinstance(a, Slot) else a) for a in args]
+            assert driver.arguments == [bytes_of(values[a.value] if isinstance(a, Passed) else a) for a in args]
     assert not cupy.calls
 
 
 def test_a_bound_product_needs_no_factors_if_its_kernel_takes_none(cupy: Any, kernel: Any, driver: Any) -> None:
     driver.sizes = [8, 4, 8]
     for dtype in FACTORS:
-        kernel.bind_product(GRID, BLOCK, (Slot.Y, np.int32(3), Slot.X), dtype)(StandInArray(1), StandInArray(2))
+        kernel.bind_product(GRID, BLOCK, (Passed.Y, np.int32(3), Passed.X), dtype)(StandInArray(1), StandInArray(2))
         assert driver.arguments == list(map(bytes_of, (StandInArray(2), np.int32(3), StandInArray(1))))
     assert not cupy.calls
 
@@ -209,7 +214,7 @@ def test_arrays_that_are_bound_live_as_long_as_the_launch(kernel: DriverKernel) 
     arrays = [StandInArray(8) for _ in range(2)]
     references = [weakref.ref(array) for array in arrays]
     launches: list[Any] = [kernel.bind(GRID, BLOCK, arrays[:1])]
-    launches.append(kernel.bind_product(GRID, BLOCK, (*arrays[1:], Slot.X, Slot.Y), np.dtype(float)))
+    launches.append(kernel.bind_product(GRID, BLOCK, (*arrays[1:], Passed.X, Passed.Y), np.dtype(float)))
     del arrays
     gc.collect()
     assert all(reference() is not None for reference in references)
@@ -225,7 +230,7 @@ LAUNCHES: dict[str, Callable[[DriverKernel], Callable[[int], None]]] = {
     "bound product": lambda kernel: (
         lambda n,
         product=kernel.bind_product(  # type: ignore[misc]
-            GRID, BLOCK, (Slot.X, Slot.ALPHA, Slot.Y), np.dtype(float)
+            GRID, BLOCK, (Passed.X, Passed.ALPHA, Passed.Y), np.dtype(float)
         ): product(StandInArray(n), StandInArray(-n % 2**64), np.float64(n), np.float64(0), False)
     ),
 }
@@ -283,7 +288,7 @@ def test_what_the_driver_refuses_is_left_to_cupy(
 ) -> None:
     driver.sizes = [8, 8, 4]
     array, x, y = (StandInArray(n) for n in (1, 2, 3))
-    product = kernel.bind_product(GRID, BLOCK, (Slot.Y, Slot.X, Slot.READ_Y, Slot.CONJUGATE), np.dtype(complex))
+    product = kernel.bind_product(GRID, BLOCK, (Passed.Y, Passed.X, Passed.READ_Y, Passed.CONJUGATE), np.dtype(complex))
     bound = kernel.bind(GRID, (64,), (array, None, np.int32(3)))
     driver.during = refuse
     kernel((1,), BLOCK, (array,), shared_mem=8)
@@ -310,7 +315,7 @@ def test_arguments_of_other_types_are_left_to_cupy(arg: Any, cupy: StandInCupy, 
     kernel(GRID, BLOCK, (arg,))
     kernel.bind(GRID, BLOCK, (arg,))()
     x, y = StandInArray(1), StandInArray(2)
-    kernel.bind_product(GRID, BLOCK, (arg, Slot.X), np.dtype(float))(x, y)
+    kernel.bind_product(GRID, BLOCK, (arg, Passed.X), np.dtype(float))(x, y)
     passed = [call[2] for call in cupy.calls]
     assert [len(args) for args in passed] == [1, 1, 2]
     assert all(args[0] is arg for args in passed)
@@ -360,7 +365,7 @@ def test_all_launches_of_a_device_go_to_the_driver(monkeypatch: Any, cupy: Any, 
     launch_threads(device, "a.cu", "f<int>", 1000, 256, args)
     launch_blocks(device, "a.cu", "f<int>", 7, 64, args)
     device.bind_kernel("a.cu", "f<int>", (2, 3), (32,), args)()
-    bind_product(device, "a.cu", "f<int>", 5, 32, (Slot.X, np.int32(1)), np.float32)(StandInArray(9), StandInArray(1))
+    bind_product(device, "a.cu", "f<int>", 5, 32, (Passed.X, np.int32(1)), np.float32)(StandInArray(9), StandInArray(1))
     shapes = [(4, 1, 1, 256, 1, 1), (7, 1, 1, 64, 1, 1), (2, 3, 1, 32, 1, 1), (5, 1, 1, 32, 1, 1)]
     assert driver.launches == [(shape, 0, 0, list(map(bytes_of, args))) for shape in shapes]
     assert compiled == [("a.cu", "f<int>")]
@@ -379,7 +384,9 @@ def test_a_launch_gets_the_shared_memory_that_it_asks_for(
 def test_empty_grids_are_not_launched(monkeypatch: Any, cupy: Any, driver: Any, compiled: Any) -> None:
     device = stand_in_device(monkeypatch, cupy)
     launch_threads(device, "a.cu", "f<int>", 0, 256, ())
-    bind_product(device, "a.cu", "f<int>", 0, 32, (Slot.X,), np.float32)(StandInArray(9), StandInArray(1), 1, 0, False)
+    bind_product(device, "a.cu", "f<int>", 0, 32, (Passed.X,), np.float32)(
+        StandInArray(9), StandInArray(1), 1, 0, False
+    )
     assert not compiled
     assert not driver.launches
 
@@ -392,7 +399,9 @@ def test_a_cupy_without_the_drivers_function_launches_itself(monkeypatch: Any, d
     x, y = StandInArray(9), StandInArray(10)
     launch_blocks(device, "a.cu", "f<int>", 7, 64, (x, np.int32(1)))
     device.bind_kernel("a.cu", "f<int>", (2, 3), (32,), (x, np.int32(1)))()
-    product = device.bind_product("a.cu", "f<int>", (5,), (32,), (Slot.Y, Slot.ALPHA, Slot.X, Slot.READ_Y), np.float32)
+    product = device.bind_product(
+        "a.cu", "f<int>", (5,), (32,), (Passed.Y, Passed.ALPHA, Passed.X, Passed.READ_Y), np.float32
+    )
     product(x, y, np.float32(3), np.float32(2), False)
     assert [call[2] for call in cupy.calls] == [
         (x, np.int32(1)), (x, np.int32(1)), (y, np.float32(3), x, np.int32(1)),
@@ -401,7 +410,16 @@ def test_a_cupy_without_the_drivers_function_launches_itself(monkeypatch: Any, d
 
 def test_any_kernel_can_be_bound_as_a_product() -> None:
     calls: list[Any] = []
-    args = (np.int64(4), Slot.Y, Slot.CONJUGATE, Slot.BETA, Slot.READ_Y, Slot.ALPHA, Slot.X, None)
+    args = (
+        np.int64(4),
+        Passed.Y,
+        Passed.CONJUGATE,
+        Passed.BETA,
+        Passed.READ_Y,
+        Passed.ALPHA,
+        Passed.X,
+        None,
+    )
     product = bind_call(lambda *call: calls.append(call), GRID, BLOCK, args)
     product("x", "y", np.float32(2), np.float32(np.nan), True)
     ((grid, block, passed),) = calls

@@ -23,8 +23,7 @@ from gsparse.bench.problems import stencil
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
 from gsparse.formats.registry import REGISTRY, names_of
-from gsparse.products import planning as operand
-from gsparse.products import storage as build
+from gsparse.products import planning, storage
 from tests.conftest import make_device
 from tests.support import STRUCTURES, assert_product, from_lengths, host, random_values
 
@@ -60,7 +59,7 @@ def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
     device: Device, where: str, shapes: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The constants of the CPU let a matrix be analyzed that is small enough for the emulator, and CSR is made slow.
-    monkeypatch.setitem(operand.MACHINE_MODELS, "gpu", operand.MACHINE_MODELS["cpu"])
+    monkeypatch.setitem(planning.MACHINE_MODELS, "gpu", planning.MACHINE_MODELS["cpu"])
     for name in names_of(reads_csr=True):
         slow = {kind: replace(model, fixed=1.0) for kind, model in REGISTRY[name].costs.items()}
         monkeypatch.setitem(REGISTRY, name, replace(REGISTRY[name], costs=slow))
@@ -70,8 +69,8 @@ def test_auto_falls_back_to_csr_if_memory_suffices_for_nothing_else(
     A = GpuSparseMatrix(S, device=device, expected_products=10**9)
     with monkeypatch.context() as short:
         if where == "analysis":
-            short.setattr(build, "compress_values", out_of_memory)
-            short.setattr(build, "find_row_dictionary", out_of_memory)
+            short.setattr(storage, "compress_values", out_of_memory)
+            short.setattr(storage, "find_row_dictionary", out_of_memory)
         else:
             short.setitem(REGISTRY, wanted, replace(REGISTRY[wanted], build=out_of_memory))
         for columns in shapes:

@@ -760,9 +760,9 @@ def test_references_are_counted_exactly(device: Device) -> None:
         assert pair.on_loan, hold
         del second
         assert not pair.on_loan, f"{hold}: something still holds the array"
-        pair.resident()
+        pair.current_array()
         assert not pair.lent, hold
-        assert np.all(host(pair.resident()) == np.arange(6.0)), hold
+        assert np.all(host(pair.current_array()) == np.arange(6.0)), hold
 
 
 def test_views_refer_to_the_array_that_owns_their_memory() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gsparse.formats.row_pattern import MAX_PATTERNS
 from gsparse.kernels.cpu.jit import jitted
-from tests.import_graph import ROOMS
+from tests.import_graph import LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -151,14 +151,14 @@ def test_files_that_a_page_for_developers_names_exist(page: Path) -> None:
     assert [name for name in names if not any((place / name).exists() for place in places)] == []
 
 
-def test_the_table_of_rooms_lists_every_room_from_the_top_floor_down() -> None:
+def test_the_table_lists_every_subpackage_from_the_top_layer_down() -> None:
     page = (ROOT / "docs" / "developers" / "architecture.rst").read_text()
     table = page.partition(".. list-table::")[2].partition("\n``__main__``")[0]
     private = {"__main__", "_interrupt", "_version"}
     assert re.findall(r"^   \* - ``(\w+)``$", table, re.MULTILINE) == [
-        room for rooms in ROOMS for room in rooms if room not in private
+        name for names in LAYERS for name in names if name not in private
     ]
-    assert all(f"``{room}``" in page for room in private)
+    assert all(f"``{name}``" in page for name in private)
 
 
 def test_the_page_of_checks_explains_every_step_of_both_checks() -> None:

@@ -17,7 +17,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.products import multiply as ops
+from gsparse.matrix import product_methods
 from tests.support import host, matrix_folder
 
 SIZE = 120
@@ -248,8 +248,13 @@ def test_function_accepts_the_matrix_and_returns_scipys_result(
     real_device: Device, case: Case, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched: list[str] = []
-    multiply = ops.multiply
-    monkeypatch.setattr(ops, "multiply", lambda *a, **options: (launched.append(dtype), multiply(*a, **options))[1])
+    multiply = product_methods.multiply
+
+    def counted(*args: Any, **options: Any) -> Any:
+        launched.append(dtype)
+        return multiply(*args, **options)
+
+    monkeypatch.setattr(product_methods, "multiply", counted)
     rng = np.random.default_rng(20)
     S = MATRICES[case.matrix](rng, dtype)
     b = rng.standard_normal(SIZE).astype(dtype)

@@ -251,7 +251,7 @@ def test_zeros_are_dropped_and_subnormal_values_are_not(device: Device, dtype: A
     assert again is dropped
 
 
-# ---------------------------------------------------------------------------- pieces of one matrix
+# ---------------------------------------------------------------------------- parts of one matrix
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -57,13 +57,13 @@ class Diagonals:
 
 
 def offsets_of(structure: Any) -> Any:
-    """Return the offsets of all diagonals with entries, a piece that matrices with other values share."""
+    """Return the offsets of all diagonals with entries, an array that matrices with other values share."""
 
     def find() -> Any:
         csr = structure.csr
         return np.unique(csr.indices - np.repeat(np.arange(csr.num_rows), np.diff(csr.indptr)))
 
-    return structure.piece("diagonal_offsets", find)
+    return structure.cached("diagonal_offsets", find)
 
 
 def describe_diagonals(matrix: Preparation[Any], level: AnalysisLevel) -> Storage | None:
@@ -103,7 +103,7 @@ DIAGONALS = StorageFormat(
     requirement="it stores at most 9 diagonals",
     describe=describe_diagonals,
     build=build_diagonals,
-    pieces=("diagonal_offsets",),
+    structure_arrays=("diagonal_offsets",),
     costs={"cpu": KernelModel(fixed=1e-9, byte=1e-16, setup=1.0)},
     kernels={"cpu": bind_diagonals},
 )
@@ -130,7 +130,7 @@ def test_a_format_from_outside_multiplies_by_its_name(diagonals: Any, banded: An
     assert A._prepared()[0].structure.__dict__["diagonal_offsets"].tolist() == [-7, 0, 1, 30]
     doubled = 2 * A
     assert_product(doubled @ x, 2 * banded, x)
-    assert doubled.stored.offsets is A.stored.offsets  # a piece of the shared structure
+    assert doubled.stored.offsets is A.stored.offsets  # an array of the shared structure
     A.release()
     assert "diagonal_offsets" not in A._prepared()[0].structure.__dict__
 
@@ -211,12 +211,12 @@ def test_formats_are_listed_in_the_order_of_the_registry() -> None:
 
 
 def test_formats_share_pieces_only_within_csr() -> None:
-    pieces = {name: set(format.pieces) for name, format in REGISTRY.items()}
-    assert all(pieces.values())
-    csr = {name for name in NAMES if "csr_columns" in pieces[name]}
+    arrays = {name: set(format.structure_arrays) for name, format in REGISTRY.items()}
+    assert all(arrays.values())
+    csr = {name for name in NAMES if "csr_columns" in arrays[name]}
     assert csr == set(names_of(reads_csr=True)) == set(SCHEDULES.values())
     for one, other in pairwise(name for name in NAMES if name not in csr):
-        assert not pieces[one] & pieces[other]
+        assert not arrays[one] & arrays[other]
     assert names_of(only_compressed=True) == ("row_pattern",)
 
 

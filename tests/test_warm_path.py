@@ -1,6 +1,6 @@
-"""A repeated product calls few files, in the order of the rooms, and the general path parses its input once.
+"""A repeated product calls few files, in the order of the layers, and the general path parses its input once.
 
-The rooms are the top-level folders of the package, as listed in tests/import_graph.py.
+The subpackages are the top-level folders of the package, as listed in tests/import_graph.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import gsparse.device.dense
 import gsparse.products.multiply
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from tests.import_graph import ROOMS
+from tests.import_graph import LAYERS
 from tests.support import on_device
 
 PACKAGE = Path(gsparse.__file__).parent
-FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 # Files from the call to the kernel that is bound to the matrix, which is the last of them.
 MOST_FILES = 5
 

@@ -55,8 +55,8 @@ def column_peers(loaded: LoadedMatrix, with_launches: Collection[str] = ()) -> I
         yield Peer(f"plan {layout}".strip(), kind, prepare, {"columns": loaded.columns}, gsparse.set_num_threads)
         if name not in with_launches or loaded.device.kind != "gpu":
             continue
-        panel, operand = panel_of(X), A._prepared()[0]
-        stored, survey = operand.columns_stored(loaded.dtype, loaded.dtype), operand.structure.survey
+        panel, prepared = panel_of(X), A._prepared()[0]
+        stored, survey = prepared.columns_stored(loaded.dtype, loaded.dtype), prepared.structure.survey
         for launch in launches(panel, loaded.device.lanes, loaded.dtype.itemsize):
             label = {"columns": loaded.columns, "format": "csr_spmm"}
             prepare = partial(_prepare_launch, loaded, stored, survey, X, Y, launch)

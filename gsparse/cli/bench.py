@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse import plot
-from gsparse.bench import command as bench
+from gsparse.bench import command
 from gsparse.bench.problems import Problem
 from gsparse.bench.records import Run
 from gsparse.cli.common import Command
@@ -21,14 +21,14 @@ __all__ = ["COMMAND"]
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and draw the figures where ``--plot`` asks for them."""
-    outcome = bench.execute(options)
+    outcome = command.execute(options)
     if outcome is None:
         return 0
     results, problems = outcome
     if options.plot:
         for path in plot.save_figures(options.plot, results.records, _matrices_to_draw(problems, results)):
             print(f"wrote {path}")
-    return bench.exit_code(results)
+    return command.exit_code(results)
 
 
 def _matrices_to_draw(problems: Sequence[Problem], run: Run) -> list[tuple[str, Callable[[], Any]]]:
@@ -42,4 +42,4 @@ def _make_on_host(problem: Problem) -> Any:
     return sp.csr_array((data, indices, indptr), shape=shape)
 
 
-COMMAND = Command("time every format beside the other libraries on this machine", bench.add_arguments, run)
+COMMAND = Command("time every format beside the other libraries on this machine", command.add_arguments, run)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gsparse.bench import problems as bench_problems
+from gsparse.bench import problems
 from gsparse.bench.command import UsageError
 from gsparse.files import SUFFIXES
 
@@ -84,7 +84,7 @@ def refuse_overwrite(path: Path, options: argparse.Namespace) -> None:
 def read_matrix(options: argparse.Namespace) -> sp.csr_array:
     """Read the matrix that is named on the command line."""
     with show_elapsed(f"reading {options.file.name}"):
-        return bench_problems.read_matrix(options.file, options.name)
+        return problems.read_matrix(options.file, options.name)
 
 
 def describe(matrix: Any) -> str:

@@ -35,7 +35,7 @@ _DTYPES = tuple(dtype.name for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
 
 
 @dataclass(frozen=True)
-class Step:
+class WarmupStep:
     """What one step has compiled. Its attributes are keys of the JSON that ``warmup --json`` prints.
 
     Attributes
@@ -118,20 +118,20 @@ def run(options: argparse.Namespace) -> int:
                 print(_line(steps[-1]), flush=True)
     folder = str(cpu_code_folder() if device.kind == "cpu" else cache_folder())
     result = {"device": device.name, "steps": [asdict(step) for step in steps], "folder": folder}
-    total = Step("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
+    total = WarmupStep("in all", "", sum(step.kernels for step in steps), sum(step.seconds for step in steps))
     print_result(result, f"{_line(total)}\non {device.name}; the kernels are kept in {folder}", options)
     return 0
 
 
-def _run_step(what: str, dtype: str, matrices: list[GpuSparseMatrix]) -> Step:
+def _run_step(what: str, dtype: str, matrices: list[GpuSparseMatrix]) -> WarmupStep:
     begin, compiled_before = time.perf_counter(), COMPILE_NOTICE.compilations
     with show_elapsed(f"{what}, {dtype}"):
         for A in matrices:
             STEPS[what](A)
-    return Step(what, dtype, COMPILE_NOTICE.compilations - compiled_before, time.perf_counter() - begin)
+    return WarmupStep(what, dtype, COMPILE_NOTICE.compilations - compiled_before, time.perf_counter() - begin)
 
 
-def _line(step: Step) -> str:
+def _line(step: WarmupStep) -> str:
     count = f"{step.kernels} kernels compiled" if step.kernels else "nothing left to compile"
     return f"{step.what:<36}{step.dtype:<12}{count:<25}{step.seconds:>7.1f} s"
 

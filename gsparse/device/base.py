@@ -81,8 +81,9 @@ class Device(Memory, Streams):
     ) -> Callable[..., None]:
         """Compile a GPU kernel, and return ``launch(x, y, alpha, beta, conjugate)``, as `bind_kernel` does.
 
-        Each `gsparse.device.launching.Slot` in `args` stands for the argument that the call passes. `alpha` and `beta`
-        are scalars of the compute dtype `dtype`. They and `conjugate` can be left out if the kernel does not take them.
+        Each `gsparse.device.launching.Passed` in `args` stands for the argument that the call passes. `alpha` and
+        `beta` are scalars of the compute dtype `dtype`. They and `conjugate` can be left out if the kernel does not
+        take them.
         """
         return bind_call(self.kernel(source, expression), grid, block, args)
 

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DriverKernel", "Slot", "bind_call", "driver_launch"]
+__all__ = ["DriverKernel", "Passed", "bind_call", "driver_launch"]
 
 
-class Slot(Enum):
+class Passed(Enum):
     """Stands for an argument of a kernel that each call of a bound product passes (`Device.bind_product`).
 
     `READ_Y` is 1 if beta is not 0, and `CONJUGATE` is 1 if the values are to be conjugated; kernels take both as int32.
@@ -121,8 +121,8 @@ class DriverKernel:
         """Return ``launch(x, y, alpha, beta, conjugate)``; see `Device.bind_product`."""
         through_cupy = bind_call(self._kernel, grid, block, args)
         factor, is_complex = _FORMATS[dtype.type], dtype.kind == "c"
-        slots = _ADDRESS, _ADDRESS, factor, factor, _FLAG, _FLAG  # in the order of `Slot`
-        bound = [arg for arg in args if not isinstance(arg, Slot)]
+        slots = _ADDRESS, _ADDRESS, factor, factor, _FLAG, _FLAG  # in the order of `Passed`
+        bound = [arg for arg in args if not isinstance(arg, Passed)]
         try:
             packing = self._packing_of(bound, slots)
         except KeyError:
@@ -130,7 +130,7 @@ class DriverKernel:
         nothing: Any = b"" if is_complex else 0
         contents = packing.layout.pack(0, 0, nothing, nothing, 0, 0, *packing.values_of(bound))
         rest = iter(packing.offsets[len(slots) :])
-        offsets = [packing.offsets[arg.value] if isinstance(arg, Slot) else next(rest) for arg in args]
+        offsets = [packing.offsets[arg.value] if isinstance(arg, Passed) else next(rest) for arg in args]
         pool, pack = _Pool(contents, offsets), _Packing.of(slots).layout.pack_into
         free, new_memory = pool.free, pool.new_memory
         start, current_stream, refusals = self._start(grid, block), self._current_stream, self._refusals
@@ -168,8 +168,8 @@ def bind_call(
     """Bind arguments to a kernel of any kind, as the methods of `DriverKernel` do."""
 
     def launch(x: Any = None, y: Any = None, alpha: Any = 0, beta: Any = 0, conjugate: bool = False) -> None:
-        passed = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate))  # in the order of `Slot`
-        kernel(grid, block, tuple(passed[arg.value] if isinstance(arg, Slot) else arg for arg in args))
+        passed = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate))  # in the order of `Passed`
+        kernel(grid, block, tuple(passed[arg.value] if isinstance(arg, Passed) else arg for arg in args))
 
     return launch
 

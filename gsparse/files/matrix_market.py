@@ -21,7 +21,7 @@ from gsparse.files.line_check import REAL, WHOLE, is_plain
 
 __all__ = [
     "WRITER",
-    "Header",
+    "MatrixMarketHeader",
     "compressed_writer",
     "opened",
     "parse",
@@ -69,7 +69,7 @@ _POSITION = {"coordinate": ([WHOLE, WHOLE], "a row, a column and "), "array": ([
 _D_TO_E = bytes.maketrans(b"dD", b"eE")
 
 
-class Header(NamedTuple):
+class MatrixMarketHeader(NamedTuple):
     """The header of a file, as `scipy.io.mminfo` returns it."""
 
     num_rows: int
@@ -103,7 +103,7 @@ def read(path: Path, name: str | None) -> sp.csr_array:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Header, IO[bytes]]]:
+def opened(path: Path) -> Iterator[tuple[MatrixMarketHeader, IO[bytes]]]:
     """Open a file, check its header against the size of the file, and yield it with the stream after the header.
 
     Raises
@@ -144,7 +144,7 @@ def rest_of_line(stream: IO[bytes]) -> bytes:
     return rest
 
 
-def without_entries(header: Header) -> sp.coo_array:
+def without_entries(header: MatrixMarketHeader) -> sp.coo_array:
     """Return a matrix without entries that has the shape and the dtype of a header."""
     head = f"%%MatrixMarket matrix coordinate {header.field} general\n{header.num_rows} {header.num_cols} 0\n"
     return cast("sp.coo_array", parse(BytesIO(head.encode())))
@@ -161,12 +161,12 @@ class _Text:
     Parameters
     ----------
     stream : file, at its first byte
-    header : Header
+    header : MatrixMarketHeader
     header_bytes : int
         The number of bytes of the header.
     """
 
-    def __init__(self, stream: IO[bytes], header: Header, header_bytes: int) -> None:
+    def __init__(self, stream: IO[bytes], header: MatrixMarketHeader, header_bytes: int) -> None:
         self._stream, self._header, self._header_bytes = stream, header, header_bytes
         self._line = 0
         self._numbers = _POSITION[header.layout][0] + _VALUES[header.field][0]
@@ -219,7 +219,7 @@ def compressed_writer(ending: str) -> Callable[[IO[bytes], sp.csr_array, str | N
     return write_compressed
 
 
-def _read_header(stream: IO[bytes]) -> Header:
+def _read_header(stream: IO[bytes]) -> MatrixMarketHeader:
     """Read the lines up to the line of sizes, and return the header."""
     line = stream.readline(_LINE)
     if line.lower().split()[1:2] == [b"vector"]:
@@ -230,10 +230,10 @@ def _read_header(stream: IO[bytes]) -> Header:
         text += line
         if len(text) > _HEADER:
             raise ValueError(f"its header is longer than {_HEADER:,} bytes: take comments out of it")
-    return Header(*scipy.io.mminfo(BytesIO(text)))
+    return MatrixMarketHeader(*scipy.io.mminfo(BytesIO(text)))
 
 
-def _check(header: Header, text_bytes: int) -> None:
+def _check(header: MatrixMarketHeader, text_bytes: int) -> None:
     if header.symmetry != "general" and header.num_rows != header.num_cols:
         raise ValueError(f"it says that it is {header.symmetry}, and of shape {header.shape}")
     if header.layout == "array" and header.field == "pattern":
@@ -245,7 +245,7 @@ def _check(header: Header, text_bytes: int) -> None:
         )
 
 
-def _empty(header: Header, stream: IO[bytes]) -> sp.csr_array:
+def _empty(header: MatrixMarketHeader, stream: IO[bytes]) -> sp.csr_array:
     """Return the matrix of an array without values."""
     if stream.read(_LINE).strip():
         raise ValueError(f"Too many lines in file: an array of shape {header.shape} has no values")

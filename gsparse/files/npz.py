@@ -26,7 +26,7 @@ _HEADERS: dict[tuple[int, int], Any] = {
 }
 
 
-class Header(NamedTuple):
+class ArrayHeader(NamedTuple):
     """The shape and dtype of an array, from its header."""
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ def write(file: IO[bytes], A: sp.csr_array, name: str | None) -> None:
     sp.save_npz(file, A)
 
 
-def headers(archive: zipfile.ZipFile) -> dict[str, Header]:
+def headers(archive: zipfile.ZipFile) -> dict[str, ArrayHeader]:
     """Return the header of each array. Raise ValueError if an array cannot be as large as its header says.
 
     Raises
@@ -67,7 +67,7 @@ def headers(archive: zipfile.ZipFile) -> dict[str, Header]:
     return {member.filename.removesuffix(".npy"): _checked_header(archive, member) for member in archive.infolist()}
 
 
-def array_header(stream: IO[bytes], name: str) -> Header:
+def array_header(stream: IO[bytes], name: str) -> ArrayHeader:
     """Read the header of an array. Its numbers come next in the stream.
 
     Raises
@@ -78,10 +78,10 @@ def array_header(stream: IO[bytes], name: str) -> Header:
     if version not in _HEADERS:
         raise ValueError(f"{name} is of version {version} of NumPy's format")
     shape, _, dtype = _HEADERS[version](stream)
-    return Header(shape, dtype)
+    return ArrayHeader(shape, dtype)
 
 
-def _checked_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+def _checked_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ArrayHeader:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{member.filename} is compressed in a way that NumPy does not write")
     if member.file_size > DEFLATE_RATIO * member.compress_size + _MEMBER_BYTES:

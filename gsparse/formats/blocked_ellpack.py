@@ -207,7 +207,7 @@ BLOCKED_ELLPACK = StorageFormat(
     requirement=f"it counts rows or the entries of each in int32, up to {MAX_INT32}",
     describe=_describe,
     build=_build,
-    pieces=("slices", "slice_columns"),
+    structure_arrays=("slices", "slice_columns"),
     terms=_terms,
     costs=MEASURED_COSTS["blocked_ellpack"],
 )

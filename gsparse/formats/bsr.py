@@ -223,7 +223,7 @@ BSR = StorageFormat(
     requirement=f"it numbers rows and columns in int32, up to {MAX_INT32}",
     describe=_describe,
     build=_build,
-    pieces=("block_rows",),
+    structure_arrays=("block_rows",),
     terms=_terms,
     costs=MEASURED_COSTS["bsr"],
 )

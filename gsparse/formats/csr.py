@@ -330,7 +330,7 @@ CSR_SCALAR = StorageFormat(
     requirement="it fits every matrix",
     describe=_describe,
     build=_build(lambda structure: structure.csr_long_rows(structure.scalar_length)),
-    pieces=("csr_columns", "csr_long_rows_by_limit"),
+    structure_arrays=("csr_columns", "csr_long_rows_by_limit"),
     terms=_scalar_terms,
     costs=MEASURED_COSTS["csr_scalar"],
 )
@@ -352,7 +352,7 @@ CSR_ADAPTIVE = replace(
     requirement=f"it numbers rows in int32, up to {MAX_INT32}",
     describe=_describe_with_blocks,
     build=_build(lambda structure: structure.row_blocks),
-    pieces=("csr_columns", "row_blocks"),
+    structure_arrays=("csr_columns", "row_blocks"),
     terms=_adaptive_terms,
     costs=MEASURED_COSTS["csr_adaptive"],
 )
@@ -362,7 +362,7 @@ CSR_SPLIT = replace(
     name="csr_split",
     schedule="split",
     build=_build(lambda structure: structure.tiles),
-    pieces=("csr_columns", "tiles"),
+    structure_arrays=("csr_columns", "tiles"),
     terms=_split_terms,
     costs=MEASURED_COSTS["csr_split"],
 )

@@ -133,6 +133,6 @@ ELLPACK = StorageFormat(
     requirement=f"it counts the entries of a row in int32, up to {MAX_INT32}",
     describe=_describe,
     build=_build,
-    pieces=("ellpack_columns",),
+    structure_arrays=("ellpack_columns",),
     costs=MEASURED_COSTS["ellpack"],
 )

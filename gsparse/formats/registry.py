@@ -127,8 +127,8 @@ class Storage:
 class Preparation(Protocol[S_co]):
     """A matrix that is being prepared for products, as the functions of a format see it.
 
-    The file of each format declares which attributes of `structure` it needs. `gsparse.products.storage.Entries`
-    implements this protocol.
+    The file of each format declares which attributes of `structure` it needs.
+    `gsparse.products.storage.MatrixPreparation` implements this protocol.
     """
 
     @property
@@ -188,9 +188,10 @@ class StorageFormat:
         of `KernelModel`. `long_length` is that of the `MachineModel`. By default, one thread multiplies one row.
     accepts : callable, optional
         ``accepts(structure)`` returns whether the columns allow the format too. By default they do. It may synchronize.
-    pieces : tuple of str, optional
-        Names of the attributes of the structure that hold the arrays of this format. When a matrix has been built, the
-        pieces of the other formats are dropped.
+    structure_arrays : tuple of str, optional
+        Names of the attributes of the structure that hold arrays of this format. They depend on row pointers and
+        columns alone, so matrices with other values share them. When a matrix has been built, those of the other
+        formats are freed.
     reads_csr : bool, optional
         Whether products read CSR's own arrays, so that nothing is converted and little memory is needed.
     only_compressed : bool, optional
@@ -212,7 +213,7 @@ class StorageFormat:
     schedule: str | None = None
     terms: Callable[[RowStats, Storage, Launch, int], dict[str, float]] = _one_thread_per_row
     accepts: Callable[[Any], bool] = _always
-    pieces: tuple[str, ...] = ()
+    structure_arrays: tuple[str, ...] = ()
     reads_csr: bool = False
     only_compressed: bool = False
     kernels: Mapping[str, Callable[..., Callable[..., None]]] = field(default_factory=lambda: MappingProxyType({}))

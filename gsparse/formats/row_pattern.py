@@ -225,7 +225,7 @@ ROW_PATTERN = StorageFormat(
     requirement=REQUIREMENT,
     describe=_describe,
     build=_build,
-    pieces=("patterns", "natural_slices"),
+    structure_arrays=("patterns", "natural_slices"),
     only_compressed=True,
     costs=MEASURED_COSTS["row_pattern"],
 )

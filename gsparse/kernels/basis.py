@@ -41,7 +41,7 @@ from gsparse.kernels.steps import StepState
 __all__ = ["ARNOLDI_CELLS", "Arnoldi"]
 
 # The cells that these passes share with the steps of a program:
-#   cycle_end         0 while the cycle runs; set when an iteration is settled: 1 if the residual is small enough,
+#   cycle_end         0 while the cycle runs; set when column j of R is finished: 1 if the residual is small enough,
 #                     2 at a breakdown (B·w is in the span of the basis), 3 at the iteration limit. If it is not 0,
 #                     passes do nothing.
 #   norm              norm of the first vector of a cycle; set by the step that sets w
@@ -62,7 +62,7 @@ class Arnoldi(ABC):
     device : Device
     state : StepState
         State of a program that has `ARNOLDI_CELLS`. Its `reduce` adds up sums over all ranks that share the vectors:
-        once per iteration if the backend settles late.
+        once per iteration if the backend finishes columns of R one iteration later.
     w, u : array, shape (columns * n,)
         See the module's docstring.
     restart : int
@@ -108,11 +108,11 @@ class Arnoldi(ABC):
         """Bind the pass that finishes vⱼ and computes the next w."""
 
     @abstractmethod
-    def settle(self, j: int) -> Call:
-        """Bind the decision after iteration j whether the cycle goes on.
+    def finish_column(self, j: int) -> Call:
+        """Bind the end of iteration j: it finishes column j of R, and decides whether the cycle goes on.
 
-        Every later pass of the cycle and `combine` decide it as well: only a caller that must know it earlier calls
-        this.
+        Every later pass of the cycle and `combine` do this as well, if it has not been done. Only a caller that must
+        know the decision earlier needs this call.
         """
 
     @abstractmethod

@@ -61,18 +61,18 @@ class Survey:
     run_span: int
     counts: Any = None
 
-    def describes(self, num_cols: int, room: int) -> bool:
+    def describes(self, num_cols: int, capacity: int) -> bool:
         """Return whether the arrays are a valid CSR structure.
 
         Parameters
         ----------
         num_cols : int
             Columns of the matrix.
-        room : int
+        capacity : int
             Entries that the arrays can hold.
         """
         columns_fit = not self.last or (self.min_column >= 0 and self.max_column < num_cols)
-        return self.first == 0 and not self.num_falls and 0 <= self.last <= room and columns_fit
+        return self.first == 0 and not self.num_falls and 0 <= self.last <= capacity and columns_fit
 
 
 class SetUpKernels(Protocol):

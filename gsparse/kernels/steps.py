@@ -115,7 +115,7 @@ class Step:
     after : str
         Assignments of scalars, computed once from these sums and stored in cells. The pass must not read one of them
         earlier.
-    loose : bool
+    may_stop_early : bool
         Whether elements of this pass may be left unchanged if its own `after` sets `stop`. `after` then need not wait
         for the last element.
     backward : bool
@@ -128,7 +128,7 @@ class Step:
     each: str = ""
     sums: str = ""
     after: str = ""
-    loose: bool = False
+    may_stop_early: bool = False
     backward: bool = False
 
     @cached_property
@@ -175,8 +175,8 @@ class Program:
         return tuple(self.vectors.split())
 
     @cached_property
-    def pending(self) -> frozenset[str]:
-        """Sums that other steps or kernels read and no step assigns: a backend may leave adding them up to those."""
+    def deferred_sums(self) -> frozenset[str]:
+        """Sums that no step assigns: a backend may leave the partial sums to the steps or kernels that read them."""
         sums = {name for step in self.steps for name in step.targets("sums")}
         assigned = {name for step in self.steps for name in step.targets("after")}
         return frozenset(
@@ -232,15 +232,16 @@ class StepState(Protocol):
         Number of right-hand sides. Each vector holds those of all right-hand sides one after the other.
     capacity : int
         Number of residuals in the ring buffer of recent residuals, for each right-hand side.
-    pending : dict
-        Partial sums by name, in a form that only the backend knows, for the steps that add them up.
+    partial_sums : dict
+        The partial sums of each of `Program.deferred_sums`, in a form that only the backend knows. Steps that read the
+        sum add them up.
     """
 
     program: Program
     dtype: np.dtype[Any]
     columns: int
     capacity: int
-    pending: dict[str, Any]
+    partial_sums: dict[str, Any]
 
     @property
     def cells(self) -> Array:

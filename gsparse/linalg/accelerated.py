@@ -209,7 +209,7 @@ def _find_solver(method: str) -> Callable[..., Any]:
 
 
 def _symmetry(matrix: DeviceMatrix) -> tuple[bool, bool]:
-    """Tell whether a matrix is Hermitian, and whether its diagonal is positive too. Synchronizes."""
+    """Return whether a matrix is Hermitian, and whether its diagonal is positive too. Synchronizes."""
     with SquareMatrix.of(matrix, "accelerated", finite=False) as square:
         return square.is_hermitian(), square.has_positive_diagonal()
 

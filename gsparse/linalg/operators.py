@@ -239,13 +239,13 @@ class MatrixOperator(Operator):
             raise DeviceError(
                 f"the matrix lives on {self.matrix.device.name}, the vectors on {device.name}: bring one to the other"
             )
-        operand, conjugate = self.matrix._prepared(transpose=adjoint, adjoint=adjoint)
-        operand.plan_for_many_products()
+        prepared, conjugate = self.matrix._prepared(transpose=adjoint, adjoint=adjoint)
+        prepared.plan_for_many_products()
         storage = storage_dtype(self.dtype, dtype)
         scalars = dtype.type(alpha), dtype.type(beta)
         if columns == 1:
-            return _BoundProduct(operand.product(storage, dtype).multiply, scalars, conjugate, self.matrix.stats)
-        multiply = operand.columns(storage, dtype).multiply
+            return _BoundProduct(prepared.product(storage, dtype).multiply, scalars, conjugate, self.matrix.stats)
+        multiply = prepared.columns(storage, dtype).multiply
 
         def apply(x: Array, y: Array) -> None:
             X, Y = x.reshape(columns, -1).T, y.reshape(columns, -1).T

@@ -27,7 +27,7 @@ def offer_writers(classes: Iterable[Any]) -> None:
 
 @cache
 def _register(cls: Any) -> None:
-    """Have anndata write a matrix as the SciPy array of its contents."""
+    """Register a writer with anndata, which writes a matrix as the SciPy array of its contents."""
     try:
         specs, compat = import_module("anndata._io.specs"), import_module("anndata.compat")
         spec = specs.IOSpec("csc_matrix" if cls._by_columns else "csr_matrix", "0.1.0")

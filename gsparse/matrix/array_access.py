@@ -40,16 +40,16 @@ def device_data(self: MatrixLike) -> Array:
     self._arrays.current(self._stored_shape)
     pair = self._arrays.data
     if not pair.conjugated:
-        return pair.resident()
+        return pair.current_array()
     with self.device.active(), self.device.memory_guard():
-        return self.device.xp.conjugate(pair.resident())
+        return self.device.xp.conjugate(pair.current_array())
 
 
 def device_indices(self: MatrixLike) -> Array:
     """Column indices as the device's own array: read it, never write to it."""
-    return self._arrays.indices.resident()
+    return self._arrays.indices.current_array()
 
 
 def device_indptr(self: MatrixLike) -> Array:
     """Row pointers as the device's own array: read it, never write to it."""
-    return self._arrays.indptr.resident()
+    return self._arrays.indptr.current_array()

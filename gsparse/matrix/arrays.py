@@ -294,7 +294,7 @@ class MatrixArrays:
 
     def _prepare(self, shape: tuple[int, int]) -> PreparedMatrix:
         """Bring written arrays to the device, check them, and reuse what is still true of the last prepared matrix."""
-        indptr, indices, data = (pair.resident() for pair in self)
+        indptr, indices, data = (pair.current_array() for pair in self)
         lent = self.lent_names
         on_loan, options, prepared = bool(lent), self.options, self.prepared
         if prepared is None or prepared.csr.shape != shape or not _is_of(prepared, indptr, indices):
@@ -318,7 +318,7 @@ class MatrixArrays:
 
 
 def _is_of(prepared: PreparedMatrix, indptr: Array, indices: Array) -> bool:
-    """Tell whether a matrix was prepared from these very row pointers and columns."""
+    """Return whether a matrix was prepared from these very row pointers and columns."""
     return prepared.source[0] is indptr and prepared.source[1] is indices
 
 

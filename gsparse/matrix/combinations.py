@@ -205,7 +205,7 @@ def _is_integer(scalar: Any) -> bool:
 
 
 def _is_out_of_range(dtype: np.dtype[Any], scalar: Any) -> bool:
-    """Tell whether a scalar is an integer that values of an integer dtype cannot be: it compares with all as with 0."""
+    """Return whether an integer scalar is out of range for an integer dtype: it compares with all values as with 0."""
     if dtype.kind not in "iu" or not _is_integer(scalar):
         return False
     bounds = np.iinfo(dtype)

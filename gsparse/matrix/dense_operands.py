@@ -41,19 +41,19 @@ __all__ = [
 
 
 def is_scalar(value: Any) -> bool:
-    """Tell whether a value is a scalar to SciPy, or an array of the device without dimensions."""
+    """Return whether a value is a scalar to SciPy, or an array of the device without dimensions."""
     if isinstance(value, np.ndarray):
         return value.ndim == 0
     return bool(np.isscalar(value) or (is_on_device(value) and value.ndim == 0))
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether a value is a dense array of a GPU."""
+    """Return whether a value is a dense array of a GPU."""
     return device_of(value) is not None and not hasattr(value, "tocsr")
 
 
 def is_zero_dimensional_object(value: Any) -> bool:
-    """Tell whether NumPy makes nothing but one object of a value, which may know the operation itself."""
+    """Return whether NumPy makes nothing but one object of a value, which may know the operation itself."""
     array = np.asanyarray(value)
     return bool(array.ndim == 0 and array.dtype == object)
 
@@ -82,7 +82,7 @@ def _array_of(matrix: MatrixLike, other: Any) -> Any:
 
 
 def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
-    """Tell whether the device computes with the values of a matrix and of a dense array."""
+    """Return whether the device computes with the values of a matrix and of a dense array."""
     own, others = matrix.dtype, other.dtype
     return not (own.char in HOST_ONLY or others.char in HOST_ONLY) and own.kind in "biufc" and others.kind in "biufc"
 
@@ -138,7 +138,7 @@ def _scaled(matrix: MatrixLike, factors: Array) -> Any:
         values = csr.with_data(device.xp.conjugate(csr.data)) if matrix._arrays.data.conjugated else csr
         values = scaled_values(device, values, factors)
     # The arrays of a matrix may be longer than the last row pointer says, but not those of another one made of them.
-    if new_shape != matrix.shape or matrix._arrays.indices.resident().size != csr.nnz:
+    if new_shape != matrix.shape or matrix._arrays.indices.current_array().size != csr.nnz:
         return matrix_of(matrix, csr.with_data(values), new_shape, type(matrix))
     return with_values(matrix, values, (True,) if factors.size == 1 else ())
 
@@ -238,7 +238,7 @@ def sparse_result(matrix: MatrixLike, name: str, scalar: Any) -> Any:
 
 
 def _compares_exactly(matrix: MatrixLike, operation: str | None, common: np.dtype[Any], scalar: Any) -> bool:
-    """Tell whether the array module compares values with a scalar exactly: CuPy takes subnormal float32 for 0."""
+    """Return whether the array module compares values with a scalar exactly: CuPy takes subnormal float32 for 0."""
     if matrix.device.is_host:
         return True
     if common.kind == "c":

@@ -21,7 +21,7 @@ to the host, and the prepared matrix. These modules hold its methods:
     reductions.py         sums, means and counts
     extremes.py           maxima and minima, and where they are
     host_operations.py    what SciPy computes on the host
-    upper_rooms.py        methods that upper rooms serve
+    upper_layers.py       methods that upper layers serve
 
 The functions of tables become methods at the end of this file. The others are named in the body of the class, where
 type checkers see their signatures.
@@ -51,7 +51,7 @@ from gsparse.matrix import (
     reductions,
     shapes,
     ufuncs,
-    upper_rooms,
+    upper_layers,
     writes,
 )
 from gsparse.matrix.anndata_writer import offer_writers
@@ -156,8 +156,8 @@ class DeviceMatrix:
     stored = as_property(plans.stored)
     block_shape = as_property(plans.block_shape)
 
-    distribute = upper_rooms.distribute
-    accelerated = upper_rooms.accelerated
+    distribute = upper_layers.distribute
+    accelerated = upper_layers.accelerated
 
     # -------------------------------------------------------------------------------------------- arrays on loan
 
@@ -216,7 +216,7 @@ class DeviceMatrix:
         return wanted
 
     def _prepared(self, *, transpose: bool = False, adjoint: bool = False) -> tuple[PreparedMatrix, bool]:
-        """Return the prepared matrix and whether to conjugate it (`gsparse.products.multiply.Multiplicand`)."""
+        """Return the prepared matrix and whether to conjugate it (`gsparse.products.multiply.MultipliableMatrix`)."""
         prepared, flip = self._arrays.current(self._stored_shape), False
         if (transpose or adjoint) != self._by_columns:
             prepared, flip = prepared.transposed()
@@ -313,7 +313,7 @@ class DeviceMatrix:
         return f"<{type(self).__name__}: {super().__repr__()[1:-1]}, on {self.device.name}>"
 
     def _repr_html_(self) -> str:
-        return cast(str, upper_rooms.UPPER_ROOMS["html"](self))
+        return cast(str, upper_layers.UPPER_LAYERS["html"](self))
 
 
 _TABLES = (product_methods, elementwise, host_operations, conversions, shapes, combinations)

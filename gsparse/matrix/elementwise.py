@@ -122,7 +122,7 @@ def _map_values(matrix: MatrixLike, value_map: ValueMap, *args: Any) -> Any:
             check_dtype(csr.dtype)
             csr = canonical_in_own_dtype(device, csr) if value_map.sums_after else csr
         return matrix_of(matrix, csr, matrix.shape, type(matrix))
-    values = arrays.data.resident()
+    values = arrays.data.current_array()
     with device.active(), device.memory_guard():
         values = device.xp.conjugate(values) if arrays.data.conjugated else values
         values = value_map.function(device.xp, values, *args)

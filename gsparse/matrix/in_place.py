@@ -31,7 +31,7 @@ _SORTED, _CANONICAL = "has_sorted_indices", "has_canonical_format"
 
 
 def is_written_on_host(matrix: MatrixLike) -> bool:
-    """Tell whether the host writes: to values that no device computes in, and to arrays that somebody holds."""
+    """Return whether the host writes: to values that no device computes in, and to arrays that somebody holds."""
     return matrix.dtype.char in HOST_ONLY or matrix._arrays.is_on_loan
 
 
@@ -49,7 +49,7 @@ def check_not_frozen(matrix: MatrixLike) -> None:
 def entries_of(matrix: MatrixLike) -> Csr:
     """Return the CSR arrays of a matrix, with the values that they stand for, before a write."""
     csr, arrays = csr_of(matrix, matrix, matrix._by_columns), matrix._arrays
-    if arrays.indices.resident().size != csr.nnz or arrays.data.resident().size != csr.nnz:
+    if arrays.indices.current_array().size != csr.nnz or arrays.data.current_array().size != csr.nnz:
         # The arrays may be longer than the last row pointer says, but not those that are written next.
         arrays.replace(csr)
     return csr
@@ -59,7 +59,7 @@ def entries_of(matrix: MatrixLike) -> Csr:
 
 
 def _are_sorted(matrix: MatrixLike) -> bool:
-    """Tell whether columns do not fall within any row. Synchronizes."""
+    """Return whether columns do not fall within any row. Synchronizes."""
     if _are_canonical(matrix):
         return True
     device, csr = matrix.device, matrix._arrays.current(matrix._stored_shape).csr
@@ -70,7 +70,7 @@ def _are_sorted(matrix: MatrixLike) -> bool:
 
 
 def _are_canonical(matrix: MatrixLike) -> bool:
-    """Tell whether columns rise within each row, so that no entry is there twice. Synchronizes."""
+    """Return whether columns rise within each row, so that no entry is there twice. Synchronizes."""
     return matrix._arrays.current(matrix._stored_shape).is_canonical
 
 
@@ -148,7 +148,7 @@ def _prune(self: MatrixLike) -> None:
         return
     arrays = self._arrays
     nnz = arrays.current(self._stored_shape).csr.nnz
-    if arrays.indices.resident().size != nnz or arrays.data.resident().size != nnz:
+    if arrays.indices.current_array().size != nnz or arrays.data.current_array().size != nnz:
         check_not_frozen(self)
         entries_of(self)
 

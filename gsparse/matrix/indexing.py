@@ -49,7 +49,7 @@ def _get_item(self: MatrixLike, key: Any) -> Any:
 
 
 def _are_separate(rows: Axis, columns: Axis) -> bool:
-    """Tell whether rows and columns are selected independently: not by two arrays, unless they form a grid."""
+    """Return whether rows and columns are selected independently: not by two arrays, unless they form a grid."""
     if isinstance(rows, int | range) or isinstance(columns, int | range):
         return True
     return bool(rows.ndim == 2 and rows.shape[1] == 1 and (columns.ndim == 1 or columns.shape[0] == 1))

@@ -117,7 +117,7 @@ class ArrayPair:
                 self._reading.flags.writeable = False
             return self._reading
 
-    def resident(self) -> Array:
+    def current_array(self) -> Array:
         """Return the device copy, after an upload if the host copy may differ."""
         if not self.lent:
             return self.on_device
@@ -156,7 +156,7 @@ class ArrayPair:
         return form.copy() if is_copied and self.device.is_host and form is self._host else form
 
     def replace(self, array: Array, *, keeps_declarations: bool = False) -> None:
-        """Have another array of the device from now on, which nobody may write to. No host copy may be on loan.
+        """Replace the device array by another one, to which nobody may write. No host copy may be on loan.
 
         Parameters
         ----------
@@ -183,11 +183,11 @@ class ArrayPair:
             if self.dtype.char in HOST_ONLY:
                 host = np.array(self._host_side())
                 return ArrayPair(self.device, host=np.conjugate(host) if flip else host)
-            array = self.resident()
+            array = self.current_array()
         return ArrayPair(self.device, on_device=array, conjugated=self.conjugated != flip)
 
     def is_host(self, array: Any) -> bool:
-        """Tell whether `array` is the host copy that was lent, which ``A.data *= 2`` assigns.
+        """Return whether `array` is the host copy that was lent, which ``A.data *= 2`` assigns.
 
         A frozen pair lends views; any view of the whole host copy is the same then.
         """
@@ -209,7 +209,7 @@ class ArrayPair:
         """Drop a host copy that nobody refers to."""
         with self._lock:
             if self.on_device is not None and not self.on_loan:
-                self.resident()
+                self.current_array()
                 self._host = self._reading = None
 
     def _host_side(self) -> npt.NDArray[Any]:
@@ -235,7 +235,7 @@ def _native(host: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
-    """Tell whether anybody else refers to an array, or to the array whose memory it shows.
+    """Return whether anybody else refers to an array, or to the array whose memory it shows.
 
     NumPy makes every view refer to the array that owns the memory: counting the references to that one is enough. A
     live weak reference counts as well, because it can become a reference at any time.

@@ -76,7 +76,7 @@ class MatrixLike(Protocol):
 
 
 def is_device_matrix(value: object) -> TypeGuard[MatrixLike]:
-    """Tell whether a value is a `GpuSparseMatrix` or a transposed view of one."""
+    """Return whether a value is a `GpuSparseMatrix` or a transposed view of one."""
     return isinstance(getattr(value, "_arrays", None), MatrixArrays)
 
 

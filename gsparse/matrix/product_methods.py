@@ -15,7 +15,7 @@ from gsparse.matrix.elementwise import is_scalar, scale
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, method
 from gsparse.matrix.sparse_operations import is_sparse, multiply_sparse
-from gsparse.products import multiply as products
+from gsparse.products.multiply import multiply, multiply_columns_quickly, multiply_quickly
 
 __all__ = ["METHODS", "as_linear_operator", "dot", "matmat", "matvec", "rmatmat", "rmatvec"]
 
@@ -49,7 +49,7 @@ def matvec(self: MatrixLike, x: Array, out: Array | None = None) -> Array:
     arrays = self._arrays
     prepared = None if self._by_columns else arrays.up_to_date(self._shape)
     if prepared is not None:
-        product = products.multiply_quickly(prepared, x, out, arrays.data.conjugated, self.stats)
+        product = multiply_quickly(prepared, x, out, arrays.data.conjugated, self.stats)
         if product is not None:
             return product
     return _multiply_vector(self, parse_dense(x), out)
@@ -82,9 +82,9 @@ def _multiply_vector(matrix: MatrixLike, x: DenseInput, out: Array | None = None
     """Multiply a vector, or a single column, which is how SciPy's `LinearOperator` passes one."""
     if x.ndim == 2 and x.shape[1] == 1 and out is None:
         vector = DenseInput(x.array.reshape(-1), x.gpu)
-        product = products.multiply(matrix, vector, adjoint=adjoint)
+        product = multiply(matrix, vector, adjoint=adjoint)
         return x.returned(product.reshape(-1, 1))
-    return products.multiply(matrix, x, out=out, adjoint=adjoint, ndim=1)
+    return multiply(matrix, x, out=out, adjoint=adjoint, ndim=1)
 
 
 @method
@@ -110,10 +110,10 @@ def matmat(self: MatrixLike, X: Array, out: Array | None = None) -> Array:
     arrays = self._arrays
     prepared = None if self._by_columns or out is not None else arrays.up_to_date(self._shape)
     if prepared is not None:
-        product = products.multiply_columns_quickly(prepared, X, arrays.data.conjugated, self.stats)
+        product = multiply_columns_quickly(prepared, X, arrays.data.conjugated, self.stats)
         if product is not None:
             return product
-    return products.multiply(self, X, out=out, ndim=2)
+    return multiply(self, X, out=out, ndim=2)
 
 
 @method
@@ -136,7 +136,7 @@ def rmatmat(self: MatrixLike, X: Array, out: Array | None = None) -> Array:
     ------
     ShapeError, DtypeError, DeviceError, DeviceMemoryError
     """
-    return products.multiply(self, X, out=out, adjoint=True, ndim=2)
+    return multiply(self, X, out=out, adjoint=True, ndim=2)
 
 
 @method
@@ -179,9 +179,9 @@ def _matmul(self: MatrixLike, other: Any) -> Any:
     prepared = None if self._by_columns else arrays.up_to_date(self._shape)
     if prepared is not None:
         conjugate, stats = arrays.data.conjugated, self.stats
-        product = products.multiply_quickly(prepared, other, None, conjugate, stats)
+        product = multiply_quickly(prepared, other, None, conjugate, stats)
         if product is None:
-            product = products.multiply_columns_quickly(prepared, other, conjugate, stats)
+            product = multiply_columns_quickly(prepared, other, conjugate, stats)
         if product is not None:
             return product
     return _matmul_of_parsed(self, other)
@@ -203,7 +203,7 @@ def _matmul_of_parsed(matrix: MatrixLike, other: Any) -> Any:
         return _multiply_row(matrix, x, x.array)
     if x.ndim > 2:
         raise ShapeError(f"a sparse matrix multiplies vectors and matrices, got {x.ndim} dimensions")
-    return _multiply_vector(matrix, x) if x.shape[1:] == (1,) else products.multiply(matrix, x)
+    return _multiply_vector(matrix, x) if x.shape[1:] == (1,) else multiply(matrix, x)
 
 
 def _matmul_reflected(self: MatrixLike, other: Any) -> Any:
@@ -223,7 +223,7 @@ def _matmul_reflected(self: MatrixLike, other: Any) -> Any:
         raise ShapeError(
             f"dimension mismatch: X @ A with A of shape {self.shape} takes X of shape {required}, got {x.shape}"
         )
-    return x.returned(products.multiply(self, x.array.T, transpose=True).T)
+    return x.returned(multiply(self, x.array.T, transpose=True).T)
 
 
 def _multiply_row(matrix: MatrixLike, x: DenseInput, array: Array) -> Any:

@@ -117,7 +117,7 @@ def _refuse_axis(matrix: MatrixLike, name: str, axis: Any) -> int | None:
 
 
 def is_computed_here(matrix: MatrixLike, dtype: Any = None) -> bool:
-    """Tell whether kernels compute with the values, which have neither extended nor half precision."""
+    """Return whether kernels compute with the values, which have neither extended nor half precision."""
     return compute_dtype(matrix.dtype) is not None and (dtype is None or compute_dtype(dtype) is not None)
 
 

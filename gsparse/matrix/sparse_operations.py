@@ -38,7 +38,7 @@ __all__ = [
 
 
 def is_sparse(value: Any) -> bool:
-    """Tell whether a value is a sparse matrix of SciPy or CuPy, or one of this package."""
+    """Return whether a value is a sparse matrix of SciPy or CuPy, or one of this package."""
     return sp.issparse(value) or (device_of(value) is not None and hasattr(value, "tocsr"))
 
 
@@ -131,13 +131,13 @@ def combined(matrix: MatrixLike, csr: Csr) -> Any:
 
 
 def _has_structure_of(matrix: MatrixLike, csr: Csr) -> bool:
-    """Tell whether CSR arrays have the very row pointers and columns of a matrix."""
+    """Return whether CSR arrays have the very row pointers and columns of a matrix."""
     arrays = matrix._arrays
     return csr.indices is arrays.indices.on_device and csr.indptr is arrays.indptr.on_device
 
 
 def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
-    """Tell whether kernels compute with the values of both matrices, which have no extended precision."""
+    """Return whether kernels compute with the values of both matrices, which have no extended precision."""
     return compute_dtype(matrix.dtype) is not None and compute_dtype(other.dtype) is not None
 
 

@@ -236,11 +236,11 @@ def count_terms(
     name: str, storage: Storage, nbytes: int, stats: RowStats, model: MachineModel, launch: Launch
 ) -> dict[str, float]:
     """Return the count of each term of `KernelModel` in one product."""
-    positions, (resident, streamed) = storage.num_stored, model.cache
+    positions, (cached, streamed) = storage.num_stored, model.cache
     common = {
         "fixed": 1,
         "byte": nbytes,
-        "stream": nbytes * min(max((nbytes - resident) / (streamed - resident), 0), 1),
+        "stream": nbytes * min(max((nbytes - cached) / (streamed - cached), 0), 1),
         "position": positions,
         "row": stats.num_rows,
         "step": 0,

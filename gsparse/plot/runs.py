@@ -292,8 +292,8 @@ def _draw_bars(
     ax.axvline(1.0, color="gray", linewidth=0.8)
     ax.set_xscale("log")
     low, high = (bound([1.0, *(value for _, value in rows)]) for bound in (min, max))
-    room = max((high / low) ** 0.1, 1.1)  # for the numbers beside the bars
-    ax.set_xlim(low / room, high * room)
+    margin = max((high / low) ** 0.1, 1.1)  # for the numbers beside the bars
+    ax.set_xlim(low / margin, high * margin)
     label_log_axis(ax.xaxis, low, high)
     ax.set_yticks(range(len(positions)), list(positions), fontsize="x-small")
     ax.set_ylim(len(positions) - 0.4, -0.6)

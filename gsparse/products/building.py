@@ -21,7 +21,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Candidate, Plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
 from gsparse.products.planning import Planner
-from gsparse.products.storage import Entries
+from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 from gsparse.products.tuning import (
     LazyTuner,
@@ -81,22 +81,22 @@ def values_as(csr: Csr, storage: np.dtype[Any]) -> Csr:
     return csr if csr.dtype == storage else csr.with_data(csr.data.astype(storage))
 
 
-def build_product(entries: Entries, format: str, launch: Launch, encoding: Encoding) -> Product:
+def build_product(preparation: MatrixPreparation, format: str, launch: Launch, encoding: Encoding) -> Product:
     """Store a matrix in a format, and bind the product. Synchronizes."""
-    device, compute = entries.structure.device, entries.compute
-    stored = entries.encoded(encoding).stored(format)
+    device, compute = preparation.structure.device, preparation.compute
+    stored = preparation.encoded(encoding).stored(format)
     own_kernel = find_format(format).kernels.get(device.kind)
     bind = kernels_of(device).SPMV[format] if own_kernel is None else own_kernel
     multiply = bind(device, stored, compute, launch)
     return Product(multiply, format, stored, _one_and_zero(compute))
 
 
-def _build_candidate(entries: Entries, candidate: Candidate) -> Product:
-    return build_product(entries, candidate.format, candidate.launch, candidate.storage.encoding)
+def _build_candidate(preparation: MatrixPreparation, candidate: Candidate) -> Product:
+    return build_product(preparation, candidate.format, candidate.launch, candidate.storage.encoding)
 
 
 def build_planned(
-    planner: Planner, plan: Plan, entries: Entries, settle: Callable[[Plan, Product | None], None]
+    planner: Planner, plan: Plan, preparation: MatrixPreparation, adopt: Callable[[Plan, Product | None], None]
 ) -> Product:
     """Build the product that a plan chooses, or that times decide on: stored ones, or those of a measurement.
 
@@ -104,36 +104,36 @@ def build_planned(
     ----------
     planner : Planner
     plan : Plan
-    entries : Entries
-    settle : callable
-        ``settle(plan, product)`` is called with the plan that times have decided on. `product` is its product if all
+    preparation : MatrixPreparation
+    adopt : callable
+        ``adopt(plan, product)`` is called with the plan that times have decided on. `product` is its product if all
         candidates had to be built in order to time them, and None if this function returns it. With ``tune="lazy"``,
         it is called when the times are known, after this function has returned a product that times the candidates.
     """
     if not planner.is_to_be_timed:
-        return _build_candidate(entries, plan.chosen)
-    device, types = entries.structure.device, (entries.csr.dtype, entries.compute)
+        return _build_candidate(preparation, plan.chosen)
+    device, types = preparation.structure.device, (preparation.csr.dtype, preparation.compute)
     key = key_of(device, plan, types)
     times = recall(key, [c.format for c in plan.candidates])
     if times is not None:
         plan = choose_measured(plan, times, "measured before")
-        settle(plan, None)
-        return _build_candidate(entries, plan.chosen)
+        adopt(plan, None)
+        return _build_candidate(preparation, plan.chosen)
     candidates = {c.format: c for c in plan.candidates}
     names = formats_to_time(plan, planner.expected_products)
-    products = {name: _build_candidate(entries, candidates[name]) for name in names}
+    products = {name: _build_candidate(preparation, candidates[name]) for name in names}
 
     def decide(times: dict[str, Timing]) -> Product:
         remember(key, times)
         final_plan = choose_measured(plan, times, "measured")
-        settle(final_plan, products[final_plan.format])
+        adopt(final_plan, products[final_plan.format])
         return products[final_plan.format]
 
     if planner.options.tune == "lazy":
         multiply = LazyTuner(device, {name: product.multiply for name, product in products.items()}, decide)
         return replace(products[names[0]], multiply=multiply)
-    x, y = (device.xp.ones(n, entries.compute) for n in entries.csr.shape[::-1])
-    one, zero = _one_and_zero(entries.compute)
+    x, y = (device.xp.ones(n, preparation.compute) for n in preparation.csr.shape[::-1])
+    one, zero = _one_and_zero(preparation.compute)
     calls = {name: partial(product.multiply, x, y, one, zero, False) for name, product in products.items()}
     return decide(measure(device, calls))
 

@@ -1,4 +1,4 @@
-"""The plans, encoded entries and products of one matrix, by the dtypes of a product, each made once."""
+"""The plans, preparations and products of one matrix, by the dtypes of a product, each made once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gsparse.device.base import Device
 from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan
 from gsparse.products.building import ColumnsProduct, Product
-from gsparse.products.storage import Entries
+from gsparse.products.storage import MatrixPreparation
 
 __all__ = ["FormatCache", "Types"]
 
@@ -30,14 +30,14 @@ class FormatCache:
     device : Device
     lock : reentrant lock
         Is held by the thread that makes an item.
-    plans, entries, products, columns : dict
-        Items by dtypes. `entries` are only kept until their product is built.
+    plans, preparations, products, columns : dict
+        Items by dtypes. `preparations` are only kept until their product is built.
     """
 
     device: Device
     lock: Any = field(default_factory=make_lock)
     plans: dict[Types, Plan] = field(default_factory=dict)
-    entries: dict[Types, Entries] = field(default_factory=dict)
+    preparations: dict[Types, MatrixPreparation] = field(default_factory=dict)
     products: dict[Types, Product] = field(default_factory=dict)
     columns: dict[Types, ColumnsProduct] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ class FormatCache:
     def forget_plans(self) -> None:
         """Drop what has not become a product yet."""
         self.plans.clear()
-        self.entries.clear()
+        self.preparations.clear()
 
     def forget(self) -> None:
         """Drop everything."""

@@ -22,10 +22,10 @@ from gsparse.products.arguments import check_device, check_matrix, check_out, ch
 from gsparse.products.building import ColumnsProduct, Product
 from gsparse.products.prepared import PreparedMatrix
 
-__all__ = ["Multiplicand", "multiply", "multiply_columns_quickly", "multiply_quickly", "spmm", "spmv"]
+__all__ = ["MultipliableMatrix", "multiply", "multiply_columns_quickly", "multiply_quickly", "spmm", "spmv"]
 
 
-class Multiplicand(Protocol):
+class MultipliableMatrix(Protocol):
     """What a product needs to know about a matrix."""
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Multiplicand(Protocol):
         ...
 
 
-def spmv(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | None = None) -> Array:
+def spmv(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | None = None) -> Array:
     """Multiply a sparse matrix by a vector: out = alpha·A·x + beta·out.
 
     Parameters
@@ -84,7 +84,7 @@ def spmv(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | 
     return multiply(A, x, alpha=alpha, beta=beta, out=out, ndim=1)
 
 
-def spmm(A: Multiplicand, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | None = None) -> Array:
+def spmm(A: MultipliableMatrix, x: Array, alpha: Any = 1, beta: Any = 0, out: Array | None = None) -> Array:
     """Multiply a sparse matrix by k dense columns: out = alpha·A·X + beta·out.
 
     Parameters
@@ -137,7 +137,7 @@ _types_of_plain_product = lru_cache(maxsize=256)(_Types.of)
 
 
 def multiply(
-    A: Multiplicand,
+    A: MultipliableMatrix,
     x: Array,
     *,
     alpha: Any = 1,

@@ -1,6 +1,6 @@
 """The plan of a matrix: which formats are candidates, how each would store the matrix, and the reason for the choice.
 
-A planner changes nothing. The same planner makes the same plan from the same entries.
+A planner changes nothing. The same planner makes the same plan from the same preparation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan, make_plan
 from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.options import MatrixOptions
-from gsparse.products.storage import Entries
+from gsparse.products.storage import MatrixPreparation
 from gsparse.products.structure import Structure
 
 __all__ = ["MIN_ANALYSIS_PRODUCTS", "Planner"]
@@ -88,12 +88,12 @@ class Planner:
         """Which parts of the matrix may be stored in fewer bytes."""
         return self.options.encoding if not self.leaves_choice or self.is_worth_analyzing else PLAIN
 
-    def plan(self, entries: Entries, compute: np.dtype[Any]) -> Plan:
+    def plan(self, preparation: MatrixPreparation, compute: np.dtype[Any]) -> Plan:
         """Choose the format for products that compute in this dtype. Synchronizes."""
         device, options, request = self.structure.device, self.options, self.request
         plan = make_plan(
             self.structure.rows,
-            self._storages([format.name for format in choices(request)], entries),
+            self._storages([format.name for format in choices(request)], preparation),
             device=device.name,
             lanes=device.lanes,
             model=MACHINE_MODELS[device.kind],
@@ -120,13 +120,13 @@ class Planner:
             reason = f"{reason}; will be timed {when} (unless its times are stored)"
         return reason
 
-    def _storages(self, allowed: list[str], entries: Entries) -> dict[str, tuple[Storage, ...]]:
+    def _storages(self, allowed: list[str], preparation: MatrixPreparation) -> dict[str, tuple[Storage, ...]]:
         """Describe how each candidate for a plan would store the matrix. Synchronizes."""
         if not self.leaves_choice:
-            return entries.storages(allowed)
+            return preparation.storages(allowed)
         if not self.options.compress:
             allowed = [name for name in allowed if not find_format(name).only_compressed]
-        storages = entries.storages(allowed if self.is_worth_analyzing else ())
+        storages = preparation.storages(allowed if self.is_worth_analyzing else ())
         in_place = names_of(reads_csr=True)
         return {
             name: storage

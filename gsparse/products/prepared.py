@@ -2,7 +2,7 @@
 
     PreparedMatrix --+--> Planner         chooses a format (planning.py)
                      +--> build_...       store the matrix in the format, and bind the product (building.py)
-                     +--> FormatCache     the plans, encoded entries and products, by dtypes (format_cache.py)
+                     +--> FormatCache     the plans, preparations and products, by dtypes (format_cache.py)
                      +--> Structure       everything that depends on row pointers and columns only (structure.py)
 
 The arrays of a `PreparedMatrix` never change. A matrix whose arrays have changed gets a new `PreparedMatrix`. If only
@@ -46,7 +46,7 @@ from gsparse.products.checks import common_index_dtype, refuse_arrays, with_valu
 from gsparse.products.format_cache import FormatCache, Types
 from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, Planner
-from gsparse.products.storage import Entries, halve_precision
+from gsparse.products.storage import MatrixPreparation, halve_precision
 from gsparse.products.structure import Structure
 from gsparse.products.tuning import FirstProducts
 
@@ -101,7 +101,7 @@ class PreparedMatrix:
 
     @made_once
     def _formats(self) -> FormatCache:
-        """What was made for products. Most results of operations are never multiplied, and need none."""
+        """Make the cache of plans and products. Most results of operations are never multiplied, and need none."""
         return FormatCache(self.device)
 
     @classmethod
@@ -177,7 +177,7 @@ class PreparedMatrix:
         return self._formats.find_or_make(self._formats.plans, (storage, compute), make)
 
     def _make_plan(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Plan:
-        return self._planner.plan(self._entries(storage, compute), compute)
+        return self._planner.plan(self._preparation(storage, compute), compute)
 
     def plan_for_many_products(self) -> None:
         """Choose the format of a new result again, for the time after its first products, at the next product."""
@@ -208,22 +208,22 @@ class PreparedMatrix:
     def _build(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Product:
         if self._planner.needs_plan:
             plan = self.plan(storage, compute)
-            settle = partial(self._settle, (storage, compute))
-            product = build_planned(self._planner, plan, self._entries(storage, compute), settle)
+            adopt = partial(self._adopt_plan, (storage, compute))
+            product = build_planned(self._planner, plan, self._preparation(storage, compute), adopt)
         else:
             launch = Launch(self.options.threads_per_block)
-            product = build_product(self._entries(storage, compute), self._planner.request, launch, PLAIN)
+            product = build_product(self._preparation(storage, compute), self._planner.request, launch, PLAIN)
         if self.is_new_result:
             first = FirstProducts(product.multiply, MIN_ANALYSIS_PRODUCTS, WeakMethod(self.plan_for_many_products))
             product = replace(product, multiply=first)
         # Free what the chosen format does not need.
-        del self._formats.entries[storage, compute]
-        self.structure.drop_pieces_except(find_format(product.format).pieces)
+        del self._formats.preparations[storage, compute]
+        self.structure.free_arrays_except(find_format(product.format).structure_arrays)
         # From now on, kernels on any stream may read the arrays that were built on this stream.
         self.device.synchronize()  # synchronizes
         return product
 
-    def _settle(self, types: Types, plan: Plan, product: Product | None) -> None:
+    def _adopt_plan(self, types: Types, plan: Plan, product: Product | None) -> None:
         """Replace the plan by the one that measured times have decided on, and the product as well if there is one."""
         self._formats.plans[types] = plan
         if product is not None:
@@ -270,12 +270,14 @@ class PreparedMatrix:
         reads_less = reads_less and self._planner.is_worth_analyzing
         return csr.with_data(halve_precision(self.device, csr.data)) if reads_less else csr
 
-    def _entries(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Entries:
-        entries = self._formats.entries.get((storage, compute))
-        if entries is None:
-            entries = Entries(self.structure, values_as(self.csr, storage), compute, self._planner.encoding)
-            self._formats.entries[storage, compute] = entries
-        return entries
+    def _preparation(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> MatrixPreparation:
+        preparation = self._formats.preparations.get((storage, compute))
+        if preparation is None:
+            preparation = MatrixPreparation(
+                self.structure, values_as(self.csr, storage), compute, self._planner.encoding
+            )
+            self._formats.preparations[storage, compute] = preparation
+        return preparation
 
     # ------------------------------------------------------------------------------------------------------- the cache
 
@@ -290,7 +292,7 @@ class PreparedMatrix:
         # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
         self._has_memory = False
         self._formats.forget_plans()
-        self.structure.drop_pieces_except(find_format(names_of(reads_csr=True)[0]).pieces)
+        self.structure.free_arrays_except(find_format(names_of(reads_csr=True)[0]).structure_arrays)
         with self.device.memory_guard():
             return make()
 
@@ -303,7 +305,7 @@ class PreparedMatrix:
         with self._formats.lock:
             self._forget()
             self._transposed = self._transposed_csr = None
-            self.structure.drop_pieces_except(())
+            self.structure.free_arrays_except(())
             self._has_memory = True
 
     # --------------------------------------------------------------------------------------------------- the transpose

@@ -1,7 +1,7 @@
 """From CSR to the arrays that products read: the encoding of the values, and the storage in each format.
 
-`Entries` adds values to a `gsparse.products.structure.Structure`. The functions of each format
-(`gsparse.formats.registry`) describe and build the format from both. Each piece is made on the device when it is first
+`MatrixPreparation` adds values to a `gsparse.products.structure.Structure`. The functions of each format
+(`gsparse.formats.registry`) describe and build the format from both. Each array is made on the device when it is first
 needed, and is kept.
 """
 
@@ -23,14 +23,14 @@ from gsparse.products.dictionary import find_dictionary
 from gsparse.products.repeated_rows import find_patterns, find_row_dictionary
 from gsparse.products.structure import Structure
 
-__all__ = ["MAX_VALUES", "Entries", "halve_precision"]
+__all__ = ["MAX_VALUES", "MatrixPreparation", "halve_precision"]
 
 # Largest number of distinct values for which a table is fast: it has to fit in the first-level cache.
 MAX_VALUES = 4096
 
 
 @dataclass(eq=False)
-class Entries:
+class MatrixPreparation:
     """A structure with values: everything that a prepared matrix stores for the products of one dtype.
 
     Parameters
@@ -51,7 +51,7 @@ class Entries:
     # What has been made, by name. The same matrix with other encodings shares it (`encoded`).
     _made: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def encoded(self, encoding: Encoding) -> Entries:
+    def encoded(self, encoding: Encoding) -> MatrixPreparation:
         """Return the same matrix for another encoding. Both share what either has made."""
         return self if encoding == self.encoding else replace(self, encoding=encoding)
 

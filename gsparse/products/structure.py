@@ -1,6 +1,6 @@
 """What depends on row pointers and columns alone: the positions of entries, encoded columns, and rows that repeat.
 
-Each piece is made on the device when it is first needed, and is kept. Matrices that differ in their values only share
+Each array is made on the device when it is first needed, and is kept. Matrices that differ in their values only share
 a structure. The kernels are those of the device's backend (`gsparse.kernels`).
 """
 
@@ -30,7 +30,7 @@ __all__ = ["Structure"]
 # The dtypes of columns that are stored relative to a base, the narrowest first.
 _NARROW = (np.dtype(np.uint8), np.dtype(np.uint16))
 
-_Piece = TypeVar("_Piece")
+_Made = TypeVar("_Made")
 
 
 @dataclass(eq=False)
@@ -65,29 +65,29 @@ class Structure:
             structure.__dict__["survey"] = survey
         return structure
 
-    def drop_pieces_except(self, pieces: Collection[str]) -> None:
-        """Free the arrays of all formats except those with these names (`StorageFormat.pieces`).
+    def free_arrays_except(self, kept: Collection[str]) -> None:
+        """Free the arrays of all formats except those with these names (`StorageFormat.structure_arrays`).
 
-        A piece is a `cached_property`, so deleting its value from ``__dict__`` frees it, and the next access makes it
-        again. Statistics are no pieces, and are kept.
+        Such an attribute is a `cached_property`, so deleting its value from ``__dict__`` frees it, and the next access
+        makes it again. Statistics are kept.
         """
-        names = {"_row_dictionary"}.union(*(format.pieces for format in REGISTRY.values()))
-        for name in names.difference(pieces):
+        names = {"_row_dictionary"}.union(*(format.structure_arrays for format in REGISTRY.values()))
+        for name in names.difference(kept):
             self.__dict__.pop(name, None)
 
-    def piece(self, name: str, make: Callable[[], _Piece]) -> _Piece:
-        """Return a piece that the code of a format makes, and cache it like the others (`StorageFormat.pieces`).
+    def cached(self, name: str, make: Callable[[], _Made]) -> _Made:
+        """Return arrays that the code of a format makes, and cache them (`StorageFormat.structure_arrays`).
 
         Parameters
         ----------
         name : str
         make : callable
-            Makes the piece from row pointers and columns alone, because matrices with other values share it.
+            Makes the arrays from row pointers and columns alone, because matrices with other values share them.
         """
         if name not in self.__dict__:
             self.__dict__[name] = make()
-        piece: _Piece = self.__dict__[name]
-        return piece
+        made: _Made = self.__dict__[name]
+        return made
 
     @cached_property
     def survey(self) -> Survey:

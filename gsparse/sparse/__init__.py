@@ -1,7 +1,7 @@
 """Operations whose operands or results are sparse, and the names of `scipy.sparse` for them.
 
-The modules of this folder compute with CSR arrays. The public names return matrices, which live in an upper room
-(`gsparse.matrix.assembly`); the package's face enters them in `PUBLIC_NAMES` when the package is imported.
+The modules of this folder compute with CSR arrays. The public names return matrices, which live in an upper layer
+(`gsparse.matrix.assembly`); `gsparse/__init__.py` enters them in `PUBLIC_NAMES` when the package is imported.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def device_of_source(source: Any) -> Device | None:
 
 
 def is_spmatrix(source: Any) -> bool:
-    """Tell whether ``*`` of the source is a matrix product: that of `spmatrix` and CuPy's sparse matrices is."""
+    """Return whether ``*`` of the source is a matrix product: that of `spmatrix` and CuPy's sparse matrices is."""
     return isinstance(source, sp.spmatrix) or (hasattr(source, "tocsr") and device_of(source) is not None)
 
 

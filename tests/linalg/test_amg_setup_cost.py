@@ -16,7 +16,7 @@ from gsparse.bench.elliptic_problems import poisson
 from gsparse.device.base import Device
 from gsparse.linalg import amg
 from gsparse.plan.cost_model import MACHINE_MODELS
-from gsparse.products.storage import Entries
+from gsparse.products.storage import MatrixPreparation
 from tests.proof.emulated_device import EmulatedDevice
 from tests.proof.waiting_device import WaitingDevice
 
@@ -83,13 +83,13 @@ def test_the_matrices_of_coarse_levels_are_planned_without_an_analysis(
     kind = real_device.kind
     monkeypatch.setitem(MACHINE_MODELS, kind, replace(MACHINE_MODELS[kind], min_analysis_work=0))
     planned: list[tuple[int, tuple[str, ...]]] = []
-    describe = Entries.storages
+    describe = MatrixPreparation.storages
 
-    def storages(entries: Entries, analyzed: Any) -> Any:
-        planned.append((entries.csr.num_rows, tuple(analyzed)))
-        return describe(entries, analyzed)
+    def storages(preparation: MatrixPreparation, analyzed: Any) -> Any:
+        planned.append((preparation.csr.num_rows, tuple(analyzed)))
+        return describe(preparation, analyzed)
 
-    monkeypatch.setattr(Entries, "storages", storages)
+    monkeypatch.setattr(MatrixPreparation, "storages", storages)
     A = GpuSparseMatrix(poisson(12, 7), device=real_device)
     M = amg(A)
     coarse = {rows: analyzed for rows, analyzed in planned if rows < A.shape[0]}

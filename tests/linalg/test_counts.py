@@ -32,7 +32,7 @@ from gsparse.linalg import (
     svds,
 )
 from gsparse.linalg.krylov import solve_loop
-from gsparse.products import multiply as ops
+from gsparse.matrix import product_methods
 from tests.linalg.problems import Count, laplacian, right_hand_side
 
 S = laplacian(9)
@@ -75,9 +75,9 @@ class CountingKernel:
 
 def watch_kernels(monkeypatch: pytest.MonkeyPatch, A: GpuSparseMatrix) -> list[CountingKernel]:
     """Count the launches of every kernel that multiplies by A."""
-    operand, kernels = A._prepared()[0], []
+    prepared, kernels = A._prepared()[0], []
     for name in ("product", "columns"):
-        make = getattr(operand, name)
+        make = getattr(prepared, name)
 
         def counting(*types: Any, make: Any = make) -> Any:
             found = make(*types)
@@ -85,9 +85,9 @@ def watch_kernels(monkeypatch: pytest.MonkeyPatch, A: GpuSparseMatrix) -> list[C
             change = found._replace if hasattr(found, "_replace") else lambda **parts: replace(found, **parts)
             return change(multiply=kernels[-1])
 
-        monkeypatch.setattr(operand, name, counting)
+        monkeypatch.setattr(prepared, name, counting)
     for name in ("multiply_quickly", "multiply_columns_quickly"):  # these keep kernels of their own
-        monkeypatch.setattr(ops, name, lambda *args: None)
+        monkeypatch.setattr(product_methods, name, lambda *args: None)
     return kernels
 
 

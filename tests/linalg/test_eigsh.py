@@ -15,7 +15,6 @@ from gsparse import GpuSparseMatrix, strict
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import EigenResult, cg, eigsh
-from gsparse.linalg.eigen import eigsh as eigsh_module
 from gsparse.linalg.eigen import inner_solve, lanczos
 from gsparse.linalg.eigen.krylov_space import KrylovSpace
 from gsparse.linalg.eigen.selection import HERMITIAN, hermitian_order
@@ -388,7 +387,7 @@ def test_filters_are_used_where_reading_the_basis_costs_more_than_products(real_
 
 def test_pairs_that_a_filter_leaves_inaccurate_are_improved_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     A, values = GpuSparseMatrix(laplacian(20), device="cpu"), side_values(20, 2)
-    monkeypatch.setattr(eigsh_module, "_SLACK", 1e-3)
+    monkeypatch.setattr("gsparse.linalg.eigen.eigsh._SLACK", 1e-3)
     found = eigsh(A, 4, which="LA", tol=1e-6, full_output=True)
     np.testing.assert_allclose(found.eigenvalues, values[-4:], rtol=1e-11)
 

@@ -55,7 +55,7 @@ def upload(device: Device, S: Any, index: Any = np.int32) -> Csr:
     return Csr(S.shape, *arrays, True)
 
 
-def mirrored(device: Device, csr: Csr) -> Csr:
+def transposed(device: Device, csr: Csr) -> Csr:
     return kernels_of(device).csr_transpose(device, csr)
 
 
@@ -83,7 +83,7 @@ def test_colours_separate_neighbours_and_are_the_same_on_every_device(device: De
     for place in (device, cpu):
         with place.active():
             csr = upload(place, S, index)
-            colors.append(place.download(kernels_of(place).color_rows(place, csr, mirrored(place, csr))))
+            colors.append(place.download(kernels_of(place).color_rows(place, csr, transposed(place, csr))))
     assert colors[0].dtype == np.int32
     assert_independent(S, colors[0])
     np.testing.assert_array_equal(colors[0], colors[1])

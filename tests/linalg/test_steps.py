@@ -70,7 +70,7 @@ def test_a_program_lists_its_vectors_its_cells_and_the_sums_that_other_kernels_c
     assert program.vectors_of(second) == ("c",)
     assert list(program.cells)[:2] == ["stop", "iteration"]
     assert {*program.cells} == {"stop", "iteration", "kept", "s", "t", "total"}
-    assert program.pending == {"total"}
+    assert program.deferred_sums == {"total"}
 
 
 # ------------------------------------------------------------------------------------------- what backends compute

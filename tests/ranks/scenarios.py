@@ -106,13 +106,13 @@ def interrupt_products(A: Any, x: Any, seconds: float) -> None:
 
 def fail_once() -> None:
     """Make this worker's next product raise an error."""
-    from gsparse.distributed.ranks import product_connections as products
+    from gsparse.distributed.ranks import product_connections
 
     def failing(*args: Any) -> Any:
-        products.local_product = multiply
+        product_connections.local_product = multiply
         raise ArithmeticError("planted")
 
-    multiply, products.local_product = products.local_product, failing
+    multiply, product_connections.local_product = product_connections.local_product, failing
 
 
 def interrupted_product(client: distributed.Client, times: int, rng: random.Random) -> str:

@@ -29,7 +29,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import products as multiplier  # noqa: E402
+from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
@@ -221,7 +221,7 @@ def test_lobpcg_runs_on_the_workers(
     def fail_on_multiply(*args: Any) -> None:
         raise AssertionError("blocks came back for a product")
 
-    monkeypatch.setattr(multiplier.WorkerProducts, "multiply", fail_on_multiply)
+    monkeypatch.setattr(products.WorkerProducts, "multiply", fail_on_multiply)
     with distribute(S, client=client, workers=workers[:world_size], reorder="rcm") as A:
         for M, x in ((None, X), (gla.ic0(A), X), (gla.jacobi(A), da.from_array(X, chunks=(30, 2)))):
             values, vectors, norms = gla.lobpcg(A, x, M=M, retResidualNormsHistory=True, **options)
@@ -408,7 +408,7 @@ def test_repartition_closes_the_old_matrix_and_str_describes_the_new_one(client:
 
 def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
-    before = client.run(count_residents)
+    before = client.run(count_states)
     for misspelt, words in (
         ({"partition": "entries"}, "partition must be 'nnz', 'rows', 'metis' or bounds, got 'entries'"),
         ({"reorder": "cmk"}, "reorder must be None or 'rcm', got 'cmk'"),
@@ -417,7 +417,7 @@ def test_a_misspelt_order_is_refused_before_anything_is_sent_or_closed(client: A
             distribute(S, client=client, **misspelt)
         with pytest.raises(ValueError, match=words):
             from_loaders([rows_of_laplacian], (144, 144), client=client, **misspelt)
-        assert client.run(count_residents) == before
+        assert client.run(count_states) == before
         with distribute(S, client=client, workers=workers[:2]) as A:
             with pytest.raises(ValueError, match=words):
                 A.repartition(**misspelt)
@@ -471,26 +471,26 @@ def test_without_a_client_the_message_says_how_to_start_one(monkeypatch: pytest.
 
 def test_closing_a_matrix_leaves_nothing_on_its_workers(client: Any, workers: list[str]) -> None:
     S = laplacian(6)
-    before = client.run(count_residents)
+    before = client.run(count_states)
     A = distribute(S, client=client)
     gla.cg(A, np.ones(36))
     A @ np.ones(36)
     assert all(
-        count == n + 1 for (count, _), (n, _) in zip(client.run(count_residents).values(), before.values(), strict=True)
+        count == n + 1 for (count, _), (n, _) in zip(client.run(count_states).values(), before.values(), strict=True)
     )
     A.close()
     A.close()
-    assert client.run(count_residents) == before
+    assert client.run(count_states) == before
 
 
-def count_residents() -> tuple[int, int]:
+def count_states() -> tuple[int, int]:
     """Return the number of matrices and of product threads that this worker holds."""
     import threading
 
     from gsparse.distributed.worker import registry
 
     product_threads = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse products")]
-    return len(registry._residents) + len(registry._listeners), len(product_threads)
+    return len(registry._states) + len(registry._listeners), len(product_threads)
 
 
 def test_callbacks_see_whole_vectors(client: Any, workers: list[str]) -> None:
@@ -561,7 +561,7 @@ def test_workers_that_the_client_cannot_reach_multiply_through_dask(
     def refuse(*args: Any) -> None:
         raise CommunicationError("no way there")
 
-    monkeypatch.setattr(multiplier, "ProductClient", refuse)
+    monkeypatch.setattr(products, "ProductClient", refuse)
     S = matrices("float64")["square"]
     x = right_hand_side(S)
     with distribute(S, client=client, workers=workers[:3]) as A:

@@ -21,7 +21,7 @@ import pytest
 import gsparse.linalg as gla
 from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
-from tests.ranks.test_cluster import count_residents
+from tests.ranks.test_cluster import count_states
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask.array  # noqa: E402
@@ -106,7 +106,7 @@ def is_solving() -> bool:
     """Return whether a solve runs on this worker: only then does the matrix of its rank have an observer."""
     from gsparse.distributed.worker import registry
 
-    return any(resident.matrix.observer is not None for resident in registry._residents.values())
+    return any(state.matrix.observer is not None for state in registry._states.values())
 
 
 def start_solve(client: Any, A: DistributedMatrix, **options: Any) -> BackgroundSolve:
@@ -325,10 +325,10 @@ def load_without_memory(lo: int, hi: int) -> Any:
 
 
 def test_a_worker_that_runs_out_of_memory_in_set_up_is_an_error(client: Any) -> None:
-    before = client.run(count_residents)
+    before = client.run(count_states)
     with pytest.raises(MemoryError, match="no room"):
         from_loaders([load_without_memory], S.shape, client=client)
-    wait_until(lambda: client.run(count_residents) == before)
+    wait_until(lambda: client.run(count_states) == before)
     with distribute(S, client=client) as A:
         check(client, A)
 
@@ -411,7 +411,7 @@ if __name__ == "__main__":
 
 
 def test_a_killed_client_leaves_nothing_on_the_workers(client: Any) -> None:
-    before = client.run(count_residents)
+    before = client.run(count_states)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", textwrap.dedent(CLIENT), client.scheduler.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT) as process:
@@ -420,7 +420,7 @@ def test_a_killed_client_leaves_nothing_on_the_workers(client: Any) -> None:
         wait_until(lambda: all(client.run(is_solving).values()))
         process.kill()
     wait_until(lambda: not any(client.run(is_solving).values()))
-    wait_until(lambda: client.run(count_residents) == before)
+    wait_until(lambda: client.run(count_states) == before)
     with distribute(S, client=client) as A:
         check(client, A)
 

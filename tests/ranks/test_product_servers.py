@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from gsparse.distributed import listen
-from gsparse.distributed.ranks import handshake
-from gsparse.distributed.ranks import product_connections as products
+from gsparse.distributed.ranks import handshake, product_connections
 from gsparse.distributed.ranks.product_connections import ProductClient, ProductServer
 from gsparse.errors import CommunicationError
 from tests.ranks.groups import LONG, SECRET, SOON, make_certificate
@@ -43,7 +42,7 @@ class Rank:
 
 @pytest.fixture(autouse=True)
 def ranks_are_simple(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "local_product", lambda rank, x, ghosts, operation: rank.product(x))
+    monkeypatch.setattr(product_connections, "local_product", lambda rank, x, ghosts, operation: rank.product(x))
 
 
 @pytest.fixture(params=["plain", "TLS"])
@@ -156,13 +155,21 @@ def test_an_answer_to_another_request_is_refused() -> None:
         with connection:
             deadline = handshake.Deadline(LONG)
             handshake.prove(
-                connection, SECRET, products._SERVER, products._CLIENT, deadline, connects=False, purpose=b"products"
+                connection,
+                SECRET,
+                product_connections._SERVER,
+                product_connections._CLIENT,
+                deadline,
+                connects=False,
+                purpose=b"products",
             )
-            number, _ = products._REQUEST.unpack(products.read(connection, products._REQUEST.size))
-            x, _ = products.receive_array(connection), products.receive_array(connection)
+            number, _ = product_connections._REQUEST.unpack(
+                product_connections.read(connection, product_connections._REQUEST.size)
+            )
+            x, _ = product_connections.receive_array(connection), product_connections.receive_array(connection)
             with suppress(OSError):  # the client closes the connection as soon as it reads the wrong number
-                connection.sendall(products._ANSWER.pack(number - 1, 1, 1))
-                products.send_array(connection, x)
+                connection.sendall(product_connections._ANSWER.pack(number - 1, 1, 1))
+                product_connections.send_array(connection, x)
 
     thread = threading.Thread(target=answer_wrongly)
     thread.start()

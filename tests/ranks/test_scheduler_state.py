@@ -126,7 +126,7 @@ def worker_state() -> tuple[int, int, int, int]:
     from gsparse.distributed.worker import registry
 
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("gsparse")]
-    return len(registry._residents), len(registry._listeners), len(registry._secrets), len(ours)
+    return len(registry._states), len(registry._listeners), len(registry._secrets), len(ours)
 
 
 def use(client: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str])
 def is_solving() -> bool:
     from gsparse.distributed.worker import registry
 
-    return any(kept.matrix.observer is not None for kept in registry._residents.values())
+    return any(kept.matrix.observer is not None for kept in registry._states.values())
 
 
 def test_a_wait_for_another_solve_names_it(client: Any) -> None:

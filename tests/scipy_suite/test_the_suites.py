@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.sparse.linalg
 
 from gsparse import GpuSparseMatrix
-from gsparse.products import multiply as ops
+from gsparse.matrix import product_methods
 from tests.scipy_suite import SUITES, load, replaced
 
 # The arguments of the witnesses that need any.
@@ -40,7 +40,7 @@ def test_scipys_functions_work_on_our_matrices(name: str, monkeypatch: pytest.Mo
         return count
 
     monkeypatch.setattr(GpuSparseMatrix, "__init__", counting("made", GpuSparseMatrix.__init__))
-    monkeypatch.setattr(ops, "multiply", counting("multiplied", ops.multiply))
+    monkeypatch.setattr(product_methods, "multiply", counting("multiplied", product_methods.multiply))
     holder, _, method = suite.witness.rpartition(".")
     instance = getattr(module, holder)() if holder else module
     getattr(instance, "setup_method", lambda: None)()

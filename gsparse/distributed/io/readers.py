@@ -226,7 +226,7 @@ def _checkpoint_of(archive: zipfile.ZipFile) -> str | None:
     return checkpoint
 
 
-def _check_lengths(headers: dict[str, npz.Header], num_rows: int) -> None:
+def _check_lengths(headers: dict[str, npz.ArrayHeader], num_rows: int) -> None:
     """Raise an error if the lengths of the three arrays of CSR do not match."""
     shapes = [headers[name].shape if name in headers else () for name in ("indptr", "indices", "data")]
     if shapes[0] != (num_rows + 1,) or shapes[1] != shapes[2] or len(shapes[1]) != 1:
@@ -283,7 +283,7 @@ class _MatrixMarket:
     writer: ClassVar = matrix_market.WRITER
 
     path: Path
-    header: matrix_market.Header
+    header: matrix_market.MatrixMarketHeader
     dtype: np.dtype[Any]
     checkpoint: ClassVar[None] = None
 

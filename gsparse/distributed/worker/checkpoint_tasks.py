@@ -40,7 +40,7 @@ def save(settings: GroupSettings, rank: int, path: str, checkpoint: str, arrays:
     part = checkpoint_part(Path(path), checkpoint)
     part.parent.mkdir(parents=True, exist_ok=True)
     with new_file(part) as file:
-        sp.save_npz(file, registry.require_matrix(settings.key).matrix.rows_on_host(), compressed=False)
+        sp.save_npz(file, registry.require_state(settings.key).matrix.rows_on_host(), compressed=False)
         with ZipFile(file, "a") as archive:
             for name, values in {**arrays, CHECKPOINT: np.array(checkpoint)}.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -118,7 +118,7 @@ def open_rank(
             matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
             tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
             server = ProductServer(matrix, worker_host(), registry.require_secret(settings.key), tls)
-    registry.store_matrix(settings.key, registry.ResidentMatrix(matrix, communicator, server, settings.epoch))
+    registry.store_state(settings.key, registry.RankState(matrix, communicator, server, settings.epoch))
     return RankMetadata(
         rank,
         int(block.nnz),
@@ -135,12 +135,12 @@ def open_rank(
 def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> None:
     """Connect the ranks of a matrix again after their tasks have failed. All ranks run this task at the same time."""
     check_worker(settings.workers[rank])
-    resident = registry.require_matrix(settings.key)
-    resident.communicator.close()
-    with resident.matrix.device.active():
-        resident.communicator = _connect(settings, rank, addresses, resident.matrix.device)
-        resident.matrix.connect(resident.communicator)
-    resident.epoch = settings.epoch
+    state = registry.require_state(settings.key)
+    state.communicator.close()
+    with state.matrix.device.active():
+        state.communicator = _connect(settings, rank, addresses, state.matrix.device)
+        state.matrix.connect(state.communicator)
+    state.epoch = settings.epoch
 
 
 def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: Any) -> Communicator:
@@ -170,7 +170,7 @@ def _each_has_its_own_gpu(control: Communicator, device: GpuDevice) -> bool:  # 
 
 @contextmanager
 def aborting(communicator: Communicator) -> Iterator[None]:
-    """If the block raises an exception, abort the other ranks."""
+    """Abort the other ranks if the block raises an exception."""
     try:
         yield
     except BaseException as error:

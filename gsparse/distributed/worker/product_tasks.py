@@ -23,7 +23,7 @@ _PRODUCT_TIMEOUT = 60.0
 def multiply(key: str, worker: str, x: HostArray, ghosts: HostArray, operation: str) -> Any:
     """Multiply a rank's blocks by its part of a vector, without the other ranks."""
     check_worker(worker)
-    return local_product(registry.require_matrix(key).matrix, x, ghosts, operation)
+    return local_product(registry.require_state(key).matrix, x, ghosts, operation)
 
 
 def join_and_multiply(

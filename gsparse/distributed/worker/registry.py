@@ -22,16 +22,16 @@ from gsparse.errors import CommunicationError
 
 __all__ = [
     "MatrixReference",
-    "ResidentMatrix",
-    "get_matrix",
+    "RankState",
     "get_secret",
+    "get_state",
     "lost_rows_error",
     "release_matrix",
-    "require_matrix",
     "require_secret",
+    "require_state",
     "store_listener",
-    "store_matrix",
     "store_secret",
+    "store_state",
     "take_listener",
 ]
 
@@ -39,7 +39,7 @@ HostArray = npt.NDArray[Any]
 
 
 @dataclass(eq=False)
-class ResidentMatrix:
+class RankState:
     """A rank's part of one matrix, and the objects that belong to it.
 
     Attributes
@@ -69,7 +69,7 @@ class ResidentMatrix:
         self.communicator.close()
 
 
-_residents: dict[str, ResidentMatrix] = {}
+_states: dict[str, RankState] = {}
 _listeners: dict[tuple[str, int], socket] = {}
 _secrets: dict[str, bytes] = {}
 # Guards the dictionaries. The lock has to be reentrant: the garbage collector may call `release_matrix` in any thread,
@@ -77,18 +77,18 @@ _secrets: dict[str, bytes] = {}
 _lock = make_lock()
 
 
-def store_matrix(key: str, resident: ResidentMatrix) -> None:
+def store_state(key: str, state: RankState) -> None:
     """Store a rank's part of a matrix until it is released."""
     with _lock:
-        _residents[key] = resident
+        _states[key] = state
 
 
-def get_matrix(key: str) -> ResidentMatrix | None:
+def get_state(key: str) -> RankState | None:
     """Return a rank's part of a matrix; None if this worker has none."""
-    return _residents.get(key)
+    return _states.get(key)
 
 
-def require_matrix(key: str) -> ResidentMatrix:
+def require_state(key: str) -> RankState:
     """Return a rank's part of a matrix.
 
     Raises
@@ -96,10 +96,10 @@ def require_matrix(key: str) -> ResidentMatrix:
     CommunicationError
         If this process has none, because it has been restarted since.
     """
-    resident = get_matrix(key)
-    if resident is None:
+    state = get_state(key)
+    if state is None:
         raise lost_rows_error(worker_address())
-    return resident
+    return state
 
 
 def store_secret(key: str, secret: bytes) -> None:
@@ -165,12 +165,12 @@ def release_matrix(key: str) -> None:
     """Remove and close everything that belongs to a matrix."""
     with _lock:
         _secrets.pop(key, None)
-        resident = _residents.pop(key, None)
+        state = _states.pop(key, None)
         unused = [_listeners.pop(known) for known in list(_listeners) if known[0] == key]
     for listener in unused:
         listener.close()
-    if resident is not None:
-        resident.close()
+    if state is not None:
+        state.close()
 
 
 class MatrixReference:

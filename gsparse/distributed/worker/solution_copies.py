@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.worker import registry
-from gsparse.distributed.worker.registry import ResidentMatrix
+from gsparse.distributed.worker.registry import RankState
 
 __all__ = ["assemble", "latest_copy", "store_copies"]
 
@@ -29,9 +29,9 @@ HostArray = npt.NDArray[Any]
 SolutionCopy = tuple[int, HostArray, HostArray]
 
 
-def store_copies(resident: ResidentMatrix, iteration: Any) -> None:
+def store_copies(state: RankState, iteration: Any) -> None:
     """Store the current x of a solve, on all ranks together. Synchronizes."""
-    matrix, control = resident.matrix, resident.communicator
+    matrix, control = state.matrix, state.communicator
     world_size, rank = matrix.communicator.world_size, matrix.communicator.rank
     x = matrix.device.download(iteration.vectors["x"])
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
@@ -39,13 +39,13 @@ def store_copies(resident: ResidentMatrix, iteration: Any) -> None:
     x_before = np.empty(matrix.column_sizes[before] * columns, x.dtype)
     if world_size > 1:
         control.exchange({after: x}, {before: x_before})()
-    resident.solution_copy = iteration.iterations, x, x_before
+    state.solution_copy = iteration.iterations, x, x_before
 
 
 def latest_copy(key: str) -> SolutionCopy | None:
     """Return the latest parts of x that this worker has stored; None if it has none."""
-    resident = registry.get_matrix(key)
-    return None if resident is None else resident.solution_copy
+    state = registry.get_state(key)
+    return None if state is None else state.solution_copy
 
 
 def assemble(copies: Mapping[int, SolutionCopy], sizes: Sequence[int]) -> list[HostArray] | None:

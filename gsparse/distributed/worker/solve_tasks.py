@@ -17,7 +17,7 @@ from gsparse.distributed.worker import registry, solution_copies
 from gsparse.distributed.worker.channel import RankChannel
 from gsparse.distributed.worker.current_worker import CancellationCheck, check_worker
 from gsparse.distributed.worker.group_tasks import GroupSettings, aborting
-from gsparse.distributed.worker.registry import ResidentMatrix
+from gsparse.distributed.worker.registry import RankState
 from gsparse.errors import CommunicationError
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
@@ -48,13 +48,13 @@ class PreconditionerSpec:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def build(self, resident: ResidentMatrix) -> Any:
+    def build(self, state: RankState) -> Any:
         """Return the preconditioner of a rank's diagonal block; it is made at the first call and then stored."""
         key = tokenize(self.name, self.args, self.kwargs)  # NumPy's repr of a large array leaves elements out.
-        if key not in resident.preconditioners:
+        if key not in state.preconditioners:
             make = find_method(self.name, "preconditioner").function
-            resident.preconditioners[key] = make(resident.matrix.diagonal, *self.args, **self.kwargs)
-        return resident.preconditioners[key]
+            state.preconditioners[key] = make(state.matrix.diagonal, *self.args, **self.kwargs)
+        return state.preconditioners[key]
 
 
 @dataclass(frozen=True)
@@ -154,17 +154,17 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
 def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vectors: dict[str, Any]) -> RankSolution:
     """Run a solver of `gsparse.linalg`. All ranks run this task at the same time."""
     check_worker(settings.workers[rank])
-    resident = registry.require_matrix(settings.key)
-    if resident.epoch != settings.epoch:
-        raise CommunicationError(f"rank {rank} has been connected {resident.epoch} times, not {settings.epoch}")
+    state = registry.require_state(settings.key)
+    if state.epoch != settings.epoch:
+        raise CommunicationError(f"rank {rank} has been connected {state.epoch} times, not {settings.epoch}")
     kwargs = {**solve.kwargs, **vectors}
     if solve.preconditioner is not None:
-        kwargs["M"] = solve.preconditioner.build(resident)
-    matrix = resident.matrix
-    with matrix.device.active(), aborting(resident.communicator), _channel(solve, rank) as channel:
+        kwargs["M"] = solve.preconditioner.build(state)
+    matrix = state.matrix
+    with matrix.device.active(), aborting(state.communicator), _channel(solve, rank) as channel:
         if solve.has_callback:
             kwargs["callback"] = _ClientCallback(channel, rank)
-        matrix.observer = _Observer(resident, solve, channel)
+        matrix.observer = _Observer(state, solve, channel)
         try:
             return RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
         finally:
@@ -197,9 +197,9 @@ def precondition(
 ) -> HostArray:
     """Apply a rank's preconditioner to its part of vectors, without the other ranks."""
     check_worker(settings.workers[rank])
-    resident = registry.require_matrix(settings.key)
-    with resident.matrix.device.active():
-        preconditioner = spec.build(resident)
+    state = registry.require_state(settings.key)
+    with state.matrix.device.active():
+        preconditioner = spec.build(state)
         result: HostArray = preconditioner.rmatmat(x) if adjoint else preconditioner.matmat(x)
     return result
 
@@ -211,9 +211,9 @@ class _Observer:
     ends the solve if it is no longer wanted.
     """
 
-    def __init__(self, resident: ResidentMatrix, solve: SolveSpec, channel: RankChannel | None) -> None:
-        self._resident, self._solve, self._check_cancelled = resident, solve, CancellationCheck()
-        self._report_channel = channel if solve.reports_progress and resident.matrix.communicator.rank == 0 else None
+    def __init__(self, state: RankState, solve: SolveSpec, channel: RankChannel | None) -> None:
+        self._state, self._solve, self._check_cancelled = state, solve, CancellationCheck()
+        self._report_channel = channel if solve.reports_progress and state.matrix.communicator.rank == 0 else None
         self._outer_solve: Any = None
         self._next_report, self._next_checkpoint = 0.0, solve.checkpoint_every
 
@@ -228,7 +228,7 @@ class _Observer:
             self._report_channel.send((REPORT, _report(iteration.iterations, iteration.residuals)))
         if solve.checkpoint_every and iteration.iterations >= self._next_checkpoint:
             self._next_checkpoint = iteration.iterations + solve.checkpoint_every
-            solution_copies.store_copies(self._resident, iteration)
+            solution_copies.store_copies(self._state, iteration)
 
 
 class _ClientCallback:

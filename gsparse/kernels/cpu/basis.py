@@ -86,7 +86,7 @@ class Arnoldi(basis.Arnoldi):
 
         return self._pass(orthogonalize, j, j + 2, after)
 
-    def settle(self, j: int) -> Call:
+    def finish_column(self, j: int) -> Call:
         return partial(queue, ())  # `orthogonalize` has decided already
 
     def _pass(self, loop: Callable[..., None], j: int, num_sums: int, after: Callable[[Small], None]) -> Call:

@@ -20,10 +20,10 @@ __all__ = ["color_rows", "order_wavefronts"]
 _HASH_BITS = 26
 
 
-def color_rows(device: Device, csr: Csr, mirrored: Csr | None) -> Array:
+def color_rows(device: Device, csr: Csr, transposed: Csr | None) -> Array:
     """Sort rows by falling priority, and give each of them the first free colour."""
-    others = csr if mirrored is None else mirrored
-    graph = csr.indptr, csr.indices, others.indptr, others.indices, mirrored is not None
+    others = csr if transposed is None else transposed
+    graph = csr.indptr, csr.indices, others.indptr, others.indices, transposed is not None
     priorities = np.empty(csr.num_rows, np.uint32)
     _find_priorities(*graph, priorities)
     order = np.argsort(~priorities, kind="stable")
@@ -77,7 +77,7 @@ def _color(
         colors[row] = color
 
 
-def order_wavefronts(csr: Csr, mirrored: Csr | None, window: int) -> Levels:
+def order_wavefronts(csr: Csr, transposed: Csr | None, window: int) -> Levels:
     """Group the rows of a host matrix so that a sweep over the groups nearly is a sweep in natural order.
 
     The wavefront of a row comes after those of all earlier rows that it is joined with. Wavefronts w, w + window,
@@ -86,7 +86,7 @@ def order_wavefronts(csr: Csr, mirrored: Csr | None, window: int) -> Levels:
 
     Parameters
     ----------
-    csr, mirrored : Csr
+    csr, transposed : Csr
         A matrix on the host, and its transpose if its structure is not symmetric.
     window : int
         Largest number of groups. It is doubled if some row has too many neighbours for so few groups.
@@ -96,8 +96,8 @@ def order_wavefronts(csr: Csr, mirrored: Csr | None, window: int) -> Levels:
     Levels
         On the host.
     """
-    others = csr if mirrored is None else mirrored
-    graph = csr.indptr, csr.indices, others.indptr, others.indices, mirrored is not None
+    others = csr if transposed is None else transposed
+    graph = csr.indptr, csr.indices, others.indptr, others.indices, transposed is not None
     waves = np.empty(csr.num_rows, np.int64)
     while not _find_waves(*graph, np.full(window, -1, np.int64), waves):
         window *= 2

@@ -1,4 +1,4 @@
-"""How the loops of this backend are compiled: kernels, which Python calls, and the pieces that are inlined into them.
+"""How the loops of this backend are compiled: kernels, which Python calls, and subroutines, which kernels call.
 
 A kernel is a function ``(part, num_parts, ...)`` that does one part of a product or of another loop; the header of each
 module says what a part owns. A small product calls the kernel once, for all of it. A large one calls the kernel's
@@ -18,7 +18,7 @@ import numba
 
 from gsparse.kernels.cpu import intrinsics, pool
 from gsparse.kernels.cpu.intrinsics import FUTEX, address_of, part_caller
-from gsparse.kernels.cpu.jit import PIECE_OPTIONS, jitted
+from gsparse.kernels.cpu.jit import SUBROUTINE_OPTIONS, jitted
 from gsparse.kernels.cpu.pool import hand_out, post
 
 __all__ = ["HandOut", "compiled", "compiled_loosely", "inlined", "specialized"]
@@ -79,32 +79,32 @@ def compiled_loosely(function: Callable[P, R], *, allocates: bool = False) -> Ca
 
 
 def specialized(function: Callable[P, None]) -> Callable[[Callable[..., Any]], Callable[P, None]]:
-    """Compile a kernel once for each piece that it calls under the global name ``combined``.
+    """Compile a kernel once for each function that it may call under the global name ``combined``.
 
     Returns
     -------
     callable
-        ``kernel_of(piece)`` returns the kernel in which `combined` is this piece. It is made when it is first needed.
+        ``kernel_of(combined)`` returns the kernel that calls this function. It is made when it is first needed.
     """
 
     @cache
-    def kernel_of(piece: Any) -> Callable[P, None]:
-        # As in `_in_parts`, the piece is a global variable of a copy, and the copy has a name of its own.
-        copy = FunctionType(function.__code__, {**function.__globals__, "combined": piece})
+    def kernel_of(combined: Any) -> Callable[P, None]:
+        # As in `_in_parts`, the function is a global variable of a copy, and the copy has a name of its own.
+        copy = FunctionType(function.__code__, {**function.__globals__, "combined": combined})
         copy.__module__ = function.__module__
-        copy.__qualname__ = f"{function.__qualname__}{piece.py_func.__name__}"
+        copy.__qualname__ = f"{function.__qualname__}{combined.py_func.__name__}"
         return compiled(cast("Callable[P, None]", copy))
 
     return kernel_of
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a piece into each kernel that calls it, without a call.
+    """Compile a subroutine into each kernel that calls it, without a call.
 
     7-point 100**3, eight rows at a time: 5.9 ms inlined. Calls took 8.6 ms, when each one counted the references to its
     arrays with atomic instructions.
     """
-    return cast("Callable[P, R]", numba.njit(forceinline=True, **PIECE_OPTIONS)(function))
+    return cast("Callable[P, R]", numba.njit(forceinline=True, **SUBROUTINE_OPTIONS)(function))
 
 
 _STAMP = f"{crc32(b''.join(Path(file).read_bytes() for file in (intrinsics.__file__, pool.__file__))):x}"

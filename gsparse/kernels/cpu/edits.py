@@ -74,11 +74,11 @@ def sample_entry(device: Device, csr: Csr, row: int, column: int) -> Any:
 
 def put_values(device: Device, data: Array, positions: Array, values: Array) -> None:
     """Let NumPy write."""
-    stay = positions >= 0
-    if stay.all():
+    remains = positions >= 0
+    if remains.all():
         data[positions] = values
     else:
-        data[positions[stay]] = values if values.size == 1 else values[stay]
+        data[positions[remains]] = values if values.size == 1 else values[remains]
 
 
 def insert_entries(device: Device, csr: Csr, rows: Array, columns: Array, values: Array, is_sorted: bool) -> Csr:

@@ -17,7 +17,7 @@ from numba import types as numba_types
 from numba.core import cgutils as numba_cgutils
 from numba.core import imputils as numba_imputils
 
-from gsparse.kernels.cpu.jit import piece
+from gsparse.kernels.cpu.jit import subroutine
 
 __all__ = [
     "FUTEX",
@@ -125,7 +125,7 @@ def pause(typing: Any) -> tuple[Any, Emit]:
     return types.void(), emit
 
 
-@piece
+@subroutine
 def sleep_while(word: int, value: int) -> None:
     """Sleep until woken, or return at once if the word differs from `value`; may also return for no reason.
 
@@ -134,7 +134,7 @@ def sleep_while(word: int, value: int) -> None:
     _syscall(FUTEX, word, _WAIT, value, 0, 0, 0)
 
 
-@piece
+@subroutine
 def wake(word: int, sleepers: int) -> None:
     """Wake at most `sleepers` threads that sleep on the word."""
     _syscall(FUTEX, word, _WAKE, sleepers, 0, 0, 0)

@@ -1,6 +1,6 @@
 """How numba compiles this backend: code that runs without the GIL and is cached on disk.
 
-`jitted` and `piece` only decide how the loops of the other modules are compiled. A listener tells
+`jitted` and `subroutine` only decide how the loops of the other modules are compiled. A listener tells
 `gsparse.device.compile_notice` when that happens.
 """
 
@@ -18,7 +18,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from gsparse.device.cache import UntrustedFolderError, make_private_code_folder
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
-__all__ = ["OPTIONS", "PIECE_OPTIONS", "jitted", "piece"]
+__all__ = ["OPTIONS", "SUBROUTINE_OPTIONS", "jitted", "subroutine"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +31,7 @@ R = TypeVar("R")
 #   small product then takes 8 to 12 % less time, because no counted object is made for each array, and compiling takes
 #   about 5 % less. A function that allocates an array needs them, and numba refuses to compile it without.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
-PIECE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
+SUBROUTINE_OPTIONS: dict[str, Any] = {**OPTIONS, "no_cpython_wrapper": True}
 
 # A fork waits until no other thread compiles. Otherwise the child would have the compiler as that thread left it, and
 # numba's lock without the thread that would release it.
@@ -84,8 +84,8 @@ def _own_cache_folder() -> Iterator[None]:
 
     The code of other libraries is cached where it was before. Beside the source, the cache would remain after pip has
     removed the package, and would hide a package that is installed in another way. Numba compiles a function again
-    if the file of the function has changed, but not if the file of a piece that it calls has; hence the folder is a
-    different one for each state of the sources.
+    if the file of the function has changed, but not if the file of a subroutine that it calls has; hence the folder is
+    a different one for each state of the sources.
     """
     config: Any = numba.config
     before = config.CACHE_DIR
@@ -101,6 +101,6 @@ def _own_cache_folder() -> Iterator[None]:
         config.CACHE_DIR = before
 
 
-def piece(function: Callable[P, R]) -> Callable[P, R]:
+def subroutine(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function into each compiled function that calls it; a call from Python ends the process."""
-    return cast("Callable[P, R]", numba.njit(**PIECE_OPTIONS)(function))
+    return cast("Callable[P, R]", numba.njit(**SUBROUTINE_OPTIONS)(function))

@@ -158,7 +158,7 @@ def gather_first(context: Any, array: Any, codes: Any, k: Any, base: Any, count:
 
 @intrinsic
 def gather_or_first(context: Any, array: Any, codes: Any, k: Any, base: Any) -> Any:
-    """Do the same as `gather`, but read ``array[0]`` where the code is padding."""
+    """Gather elements as `gather` does, but read ``array[0]`` where the code is padding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return gather_lanes(

@@ -48,7 +48,7 @@ from gsparse.kernels.cpu.intrinsics import (
     swap_if,
     wake,
 )
-from gsparse.kernels.cpu.jit import jitted, piece
+from gsparse.kernels.cpu.jit import jitted, subroutine
 
 __all__ = ["hand_out", "post"]
 
@@ -98,7 +98,7 @@ def post(pool: int, helpers: int, num_parts: int, entry: int, args: int) -> None
         raise MemoryError("a part of a product found no memory for its sums: free some")
 
 
-@piece
+@subroutine
 def _claim(pool: int) -> int:
     """Return the address of a free entry of the table, or 0 if there is none."""
     for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
@@ -107,7 +107,7 @@ def _claim(pool: int) -> int:
     return 0
 
 
-@piece
+@subroutine
 def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) -> None:
     store(job + _NUM_PARTS, num_parts)
     store(job + _ENTRY, entry)
@@ -118,7 +118,7 @@ def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) 
         store(job + _SHARES + share * _WORD, share * num_parts // num_shares)
 
 
-@piece
+@subroutine
 def _wake_some(pool: int, helpers: int) -> None:
     """Wake the missing helper threads in a tree: at most `_WAKES` from here, and each of those wakes more.
 
@@ -129,7 +129,7 @@ def _wake_some(pool: int, helpers: int) -> None:
         wake(pool + _POSTED, min(asleep, _WAKES))
 
 
-@piece
+@subroutine
 def _take_parts(job: int, number: int) -> None:
     """Run the parts of one share, then the parts that are left of the others.
 
@@ -146,7 +146,7 @@ def _take_parts(job: int, number: int) -> None:
                 store(job + _FAILED, 1)
 
 
-@piece
+@subroutine
 def _close(pool: int, job: int) -> None:
     """Let no more helpers join, and wait for those that have joined."""
     fetch_and(job + _STATE, _HELPERS)
@@ -190,7 +190,7 @@ def _serve(pool: int, number: int) -> None:
             return
 
 
-@piece
+@subroutine
 def _help(pool: int, number: int) -> bool:
     """Help with one job, and return whether there was one."""
     for job in range(pool + _FIRST_JOB, pool + _SIZE, _JOB_SIZE):
@@ -204,7 +204,7 @@ def _help(pool: int, number: int) -> bool:
     return False
 
 
-@piece
+@subroutine
 def _join(job: int) -> bool:
     state = load(job + _STATE)
     while state & _SEATS:
@@ -214,7 +214,7 @@ def _join(job: int) -> bool:
     return False
 
 
-@piece
+@subroutine
 def _watch(pool: int, posted: int) -> None:
     """Return when another job is posted."""
     fetch_add(pool + _SPINNING, 1)
@@ -258,7 +258,7 @@ def _try(pool: int) -> None:
     _serve(pool, 1)
 
 
-@piece
+@subroutine
 def _nothing(part: int, num_parts: int) -> None:
     pass
 

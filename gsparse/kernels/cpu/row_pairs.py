@@ -90,7 +90,7 @@ def _gt(a: Any, b: Any) -> Any:
     return _less(b, a)
 
 
-_PIECES: dict[str, Any] = {
+_OPERATIONS: dict[str, Any] = {
     "plus": _plus,
     "minus": _minus,
     "times": _times,
@@ -132,7 +132,7 @@ def _merged(operation: str, a: Csr, b: Csr, unsigned: bool) -> Csr:
     sources, counts = offsets[firsts[:-1]], np.zeros(firsts.size, np.int64)
     ends, indices = np.zeros(a.num_rows + 1, np.int64), np.empty(most, a.indices.dtype)
     data = np.empty(most, np.bool_ if operation in COMPARISONS else a_rows[2].dtype)
-    run_parts(_merge_rows(_PIECES[operation]), cost, firsts, sources, a_rows, b_rows, (ends, indices, data), counts)
+    run_parts(_merge_rows(_OPERATIONS[operation]), cost, firsts, sources, a_rows, b_rows, (ends, indices, data), counts)
     np.cumsum(counts, out=counts)
     nnz = int(counts[-1])
     run_parts(_count_from_start, a.num_rows, firsts, counts, ends)
@@ -161,7 +161,7 @@ def _combine_alike(operation: str, a: Csr, b: Csr, unsigned: bool) -> tuple[Arra
     (*_, a_data), (*_, b_data) = _rows(a, unsigned), _rows(b, unsigned)
     results = np.empty(a.nnz, np.bool_ if operation in COMPARISONS else a_data.dtype)
     kept = np.zeros(a.nnz // _KEPT_SHARE + 1, np.int64)
-    run_parts(_combine_values(_PIECES[operation]), a.nnz, a_data, b_data, results, kept)
+    run_parts(_combine_values(_OPERATIONS[operation]), a.nnz, a_data, b_data, results, kept)
     return (results.view(np.int64) if results.dtype == np.uint64 else results), int(kept.sum())
 
 

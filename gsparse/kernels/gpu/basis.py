@@ -23,8 +23,8 @@ _COMBINING_BLOCKS = 3
 class Arnoldi(basis.Arnoldi):
     """Arnoldi's process with two kernels per iteration.
 
-    The kernels of one iteration also settle the iteration before it, so that `settle` is needed only where the host
-    must know the result.
+    The kernels of one iteration also finish the iteration before it, so that `finish_column` is needed only where the
+    host must know the result.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,10 +66,10 @@ class Arnoldi(basis.Arnoldi):
             products = (self._sums[j % 2][m + 1 :], np.int64(2 * (m + 1)), np.int32(1))
         return self._over_elements(name, j, self.vectors, self.w, self.u, *products, self._of_w)
 
-    def settle(self, j: int) -> Call:
+    def finish_column(self, j: int) -> Call:
         blocks = self._launch.blocks(j) if self.reduce is None else 0  # 0: the partial sums have been added up before
         args = (np.int32(j), self._of_w, np.int32(blocks), *self._small_problems)
-        last = self._bind(_name("settle", self.w.dtype), (1, self.columns), THREADS, args)
+        last = self._bind(_name("finish_column", self.w.dtype), (1, self.columns), THREADS, args)
         if self.reduce is None:
             return last
         return partial(queue, [self._add_up(j, self._of_w, of_w=True), self._reduce(j + 1), last])
@@ -89,13 +89,13 @@ class Arnoldi(basis.Arnoldi):
 
     def combine(self, x: Array) -> Call:
         combined = self.preconditioned if self.flexible else self.vectors
-        settle = self.settle(self.restart - 1)
+        finish = self.finish_column(self.restart - 1)
         tile = THREADS * max(1, 16 // x.itemsize)
         grid = (max(1, min(-(-self.size // tile), _COMBINING_BLOCKS * self.device.multiprocessors)), self.columns)
         args = (np.int64(self.size), combined, x, *self._small_problems)
         solve = self._bind(_name("solve", x.dtype), (1, self.columns), self.device.lanes, self._small_problems)
         add = self._bind(_name("combine", combined.dtype, x.dtype), grid, THREADS, args)
-        return partial(queue, (settle, solve, add))
+        return partial(queue, (finish, solve, add))
 
     def _bind(self, name: str, grid: tuple[int, int], threads_per_block: int, args: tuple[Any, ...]) -> Call:
         return self.device.bind_kernel(_SOURCE, name, grid, (threads_per_block,), args)

@@ -111,7 +111,7 @@ def _halo() -> list[tuple[str, str]]:
 def _basis() -> list[tuple[str, str]]:
     kernels: list[tuple[str, str]] = []
     for compute in (dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"):
-        for name in ("sums", "settle", "solve"):
+        for name in ("sums", "finish_column", "solve"):
             kernels.append(("basis.cu", expression(f"basis_{name}", compute)))
         stored = (s for s in COMPUTE_DTYPES if s.kind == compute.kind and s.itemsize <= compute.itemsize)
         for pair in product(stored, (compute,)):

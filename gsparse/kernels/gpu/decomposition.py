@@ -39,7 +39,7 @@ class Decomposition(decomposition.Decomposition):
         return partial(queue, calls)
 
     def predict(self, j: int, first: int) -> Call:
-        dots, num_dots = self.state.pending["wu"]
+        dots, num_dots = self.state.partial_sums["wu"]
         calls: list[Call] = []
         before = self._before(j, first)
         if self.reduce is not None and j > first:

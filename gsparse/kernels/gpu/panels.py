@@ -10,7 +10,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.launching import Slot
+from gsparse.device.launching import Passed
 from gsparse.formats.launch import Panel, PanelLaunch
 from gsparse.kernels.contract import ChoosePanelLaunch
 from gsparse.kernels.gpu.expressions import packs
@@ -139,4 +139,13 @@ def panel_args(x: Array, y: Array, columns_per_load: int, row_step: Any) -> tupl
     x_steps = row_step(x.strides[0]), np.int64(x.strides[1])
     row_stride, column_stride = (np.int64(step // y.itemsize) for step in y.strides)
     y_steps = row_stride, column_stride, np.int32(1 < columns_per_load <= _pack(y))
-    return Slot.X, *x_steps, Slot.Y, *y_steps, Slot.ALPHA, Slot.BETA, Slot.READ_Y, Slot.CONJUGATE
+    return (
+        Passed.X,
+        *x_steps,
+        Passed.Y,
+        *y_steps,
+        Passed.ALPHA,
+        Passed.BETA,
+        Passed.READ_Y,
+        Passed.CONJUGATE,
+    )

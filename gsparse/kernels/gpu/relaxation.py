@@ -14,7 +14,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
-from gsparse.device.launching import Slot
+from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
@@ -48,10 +48,10 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     return [*((_SOURCE, name) for name in names), *((_COLORING, name) for name in coloring)]
 
 
-def color_rows(device: Device, csr: Csr, mirrored: Csr | None) -> Array:
+def color_rows(device: Device, csr: Csr, transposed: Csr | None) -> Array:
     """Launch rounds until all rows are coloured. Synchronizes after every `_ROUNDS` rounds."""
     xp, index, size = device.xp, csr.indptr.dtype, np.int64(csr.num_rows)
-    others, has_others = csr if mirrored is None else mirrored, np.int32(mirrored is not None)
+    others, has_others = csr if transposed is None else transposed, np.int32(transposed is not None)
     priorities, colors = device.empty(csr.num_rows, np.uint32), xp.full(csr.num_rows, -1, np.int32)
     args: Any = (size, csr.indptr, others.indptr, has_others, priorities)
     launch_threads(device, _COLORING, expression("row_priorities", index), csr.num_rows, _COLOR_THREADS, args)
@@ -134,14 +134,14 @@ def bind_sweep(
     name = "sweep_rows" if size == 1 else "sweep_blocks"
     sizes = () if size == 1 else (np.int32(size),)
     weights, num_rows = device.xp.ascontiguousarray(weights).reshape(-1), np.int64(rows.num_cols)
-    args = (*sizes, *groups.order, *groups.matrix, weights, num_rows, Slot.X, Slot.Y)
+    args = (*sizes, *groups.order, *groups.matrix, weights, num_rows, Passed.X, Passed.Y)
     launches = groups.bind(name, args, skip=int(start != EVERY_GROUP))
     if start == FROM_ZERO and num_rows:
         first, last = levels.bounds[-2:] if backward else levels.bounds[:2]
         numbers = (np.int64(rows.num_rows), num_rows, np.int64(first), np.int64(last - first), np.int32(size))
         begin = expression("begin_sweep", rows.dtype, rows.indices.dtype)
         grid = (-(-rows.num_rows // _THREADS), columns)
-        args = (*numbers, levels.order, weights, Slot.X, Slot.Y)
+        args = (*numbers, levels.order, weights, Passed.X, Passed.Y)
         launches.insert(0, device.bind_product(_SOURCE, begin, grid, (_THREADS,), args))
 
     def sweep(x: Array, b: Array) -> None:
@@ -158,7 +158,7 @@ def bind_projections(
     assert levels is not None
     groups = _Groups(device, rows, levels, 1, columns, backward)
     sizes = (np.int64(rows.num_rows), np.int32(of_residual))
-    args = (*groups.order, *groups.matrix, weights.reshape(-1), *sizes, Slot.X, Slot.Y)
+    args = (*groups.order, *groups.matrix, weights.reshape(-1), *sizes, Passed.X, Passed.Y)
     launches = groups.bind("project_rows", args, skip=0)
 
     def project(v: Array, other: Array) -> None:

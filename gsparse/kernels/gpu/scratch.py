@@ -21,10 +21,10 @@ from gsparse.kernels.gpu.launch import launch_threads
 
 __all__ = ["PerStream", "Scratch", "call_for_stream", "records"]
 
-_Bound = TypeVar("_Bound")
+_Result = TypeVar("_Result")
 
 
-class PerStream(Generic[_Bound]):
+class PerStream(Generic[_Result]):
     """Keeps a result of `bind` for each stream, made with arrays that only this stream uses. They are 0 at first.
 
     Parameters
@@ -37,11 +37,11 @@ class PerStream(Generic[_Bound]):
         The size and the dtype of each array.
     """
 
-    def __init__(self, device: Device, bind: Callable[..., _Bound], *arrays: tuple[int, Any]) -> None:
+    def __init__(self, device: Device, bind: Callable[..., _Result], *arrays: tuple[int, Any]) -> None:
         self._device, self._bind, self._arrays = device, bind, arrays
-        self._of_stream: dict[Any, _Bound] = {}
+        self._of_stream: dict[Any, _Result] = {}
 
-    def get(self) -> _Bound:
+    def get(self) -> _Result:
         """Return what is bound for the caller's current stream. The arrays are allocated on first use."""
         key = self._device.stream_key()
         bound = self._of_stream.get(key)

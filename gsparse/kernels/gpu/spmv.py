@@ -10,7 +10,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
-from gsparse.device.launching import Slot
+from gsparse.device.launching import Passed
 from gsparse.formats import (
     BlockedEllpack,
     Bsr,
@@ -67,7 +67,7 @@ _MANY_ROWS = 1_000_000
 _LONG_CARRY = 4.0
 
 # The last arguments of a product but one.
-_SLOTS = (Slot.X, Slot.Y, Slot.ALPHA, Slot.BETA, Slot.READ_Y, Slot.CONJUGATE)
+_SLOTS = (Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE)
 # The arguments for long rows of a matrix that has none (LongRows, long_rows.cuh).
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
 
@@ -243,7 +243,7 @@ def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: 
     carry_blocks = -(-num_split * lanes // threads)
 
     def bind(carries: Array) -> tuple[Callable[..., None], Callable[..., None]]:
-        args, carry_args = (*first, carries, *entries, *_SLOTS), (*rows, carries, Slot.Y, Slot.ALPHA)
+        args, carry_args = (*first, carries, *entries, *_SLOTS), (*rows, carries, Passed.Y, Passed.ALPHA)
         return (
             bind_product(device, "spmv_split.cu", name, tiles.num_tiles, shape[0], args, dtype),
             bind_product(device, "spmv_split.cu", carry, carry_blocks, threads, carry_args, dtype),

@@ -71,9 +71,9 @@ __device__ __forceinline__ void gs_example_update(
    It first loads two elements of each vector (`e_r`), so that their loads are in flight together. Then it computes each
    element in the type T (`l_r`), stores what was assigned, and adds the terms of the sums in the type C (`w_0`).
 4. `after` needs the sum over all blocks here. Therefore the last block to arrive adds the partial sums of all blocks
-   up, and its first thread calls the function below. If `after` needed no sum of its own step, nor set `stop` (in a
-   step that is not `loose`), the first block would call it at once. Sums that only other steps read are left as partial
-   sums (`gs_leave_sums`), one for each block.
+   up, and its first thread calls the function below. If `after` needed no sum of its own step, nor set `stop` (or if
+   the step had `may_stop_early`), the first block would call it at once. Sums that only other steps read are left as
+   partial sums (`gs_leave_sums`), one for each block.
 
 >>> print(_after_function(program, step).strip())
 template <class T, class C>
@@ -121,23 +121,23 @@ from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.steps import Assignment, Program, Step, names_in
 
-__all__ = ["finished_sums", "is_split", "pending_read", "step_names", "step_source"]
+__all__ = ["deferred_read", "finished_sums", "is_split", "step_names", "step_source"]
 
 # Elements that a thread has in flight.
 _ELEMENTS = 2
 
 
 @cache
-def pending_read(program: Program, step: Step) -> tuple[str, ...]:
+def deferred_read(program: Program, step: Step) -> tuple[str, ...]:
     """Return the sums of other steps that a step adds up before it begins."""
     read = step.reads("before", "each", "sums", "after")
-    return tuple(name for name in read if name in program.pending and name not in step.targets("sums"))
+    return tuple(name for name in read if name in program.deferred_sums and name not in step.targets("sums"))
 
 
 def finished_sums(step: Step) -> bool:
     """Return whether the `after` of a step must wait until all blocks have processed their elements."""
     own = any(name in step.targets("sums") for name in step.reads("after"))
-    return own or ("stop" in step.targets("after") and not step.loose)
+    return own or ("stop" in step.targets("after") and not step.may_stop_early)
 
 
 def is_split(step: Step) -> bool:
@@ -176,17 +176,17 @@ def _kinds(step: Step) -> tuple[str, ...]:
 
 def _pass_function(program: Program, step: Step) -> str:
     """Write the function that passes over the vectors, for both kinds of kernels."""
-    vectors, num_sums, pending = (
+    vectors, num_sums, deferred = (
         program.vectors_of(step),
         max(len(step.targets("sums")), 1),
-        pending_read(program, step),
+        deferred_read(program, step),
     )
     written = [v for v in vectors if v in step.targets("each")]
     reads = [v for v in vectors if v in step.reads("each", "sums")]
-    from_cells = [c for c in program.cells_read(step, "before", "each", "sums") if c not in pending]
-    names = {c: f"c_{c}" for c in (*from_cells, *pending, *step.targets("before"))}
+    from_cells = [c for c in program.cells_read(step, "before", "each", "sums") if c not in deferred]
+    names = {c: f"c_{c}" for c in (*from_cells, *deferred, *step.targets("before"))}
     scalars = _load_cells(program, from_cells)
-    scalars += _scalars(step.sections["before"], names, {*from_cells, *pending})
+    scalars += _scalars(step.sections["before"], names, {*from_cells, *deferred})
     # Scalars that elements are computed from, in the type of the elements.
     used = {n for a in step.sections["each"] for n in names_in(a.value) if n in names}
     scalars += "".join(f"  const T t_{n} = Narrow<T>::from(c_{n});\n" for n in sorted(used))
@@ -200,7 +200,7 @@ __device__ __forceinline__ void gs_{program.name}_{step.name}(
   history += static_cast<long long>(blockIdx.y) * capacity;
   if (gs_real(cells[0]) != 0) return;
   // (2) Scalars.
-{_add_pending(pending)}{scalars}  // (3) Elements.
+{_add_deferred(deferred)}{scalars}  // (3) Elements.
   C sum[{num_sums}];
   for (int s = 0; s < {num_sums}; ++s) sum[s] = Scalar<C>::zero();
   const long long first = blockIdx.y * n, step = static_cast<long long>(gridDim.x) * blockDim.x;
@@ -220,17 +220,17 @@ def _parameters(program: Program, step: Step, pointer: str = "C *") -> str:
     """Write the parameters of a pass up to its cells: vectors, sums of other steps, and its own partial sums."""
     written = step.targets("each")
     vectors = [f"{'' if v in written else 'const '}T *__restrict__ v_{v}" for v in program.vectors_of(step)]
-    pending = [f"const {pointer}p_{name}, int n_{name}" for name in pending_read(program, step)]
+    deferred = [f"const {pointer}p_{name}, int n_{name}" for name in deferred_read(program, step)]
     outputs = [f"{pointer}o_{name}" for name in step.targets("sums")]
-    groups = (["long long n"], vectors, pending, [*outputs, "unsigned *arrivals"])
+    groups = (["long long n"], vectors, deferred, [*outputs, "unsigned *arrivals"])
     return "".join(f"    {', '.join(group)},\n" for group in groups if group)
 
 
 def _pass_kernel(program: Program, step: Step, kind: str) -> str:
     """Write a kernel of a pass: it only has the shared memory, and calls the function."""
-    sums, pending = step.targets("sums"), pending_read(program, step)
+    sums, deferred = step.targets("sums"), deferred_read(program, step)
     vectors = (f"v_{v}" for v in program.vectors_of(step))
-    arguments = ", ".join(("n", *vectors, *(f"p_{n}, n_{n}" for n in pending), *(f"o_{n}" for n in sums)))
+    arguments = ", ".join(("n", *vectors, *(f"p_{n}, n_{n}" for n in deferred), *(f"o_{n}" for n in sums)))
     return f"""
 template <class T>
 GS_KERNEL_OF(GS_PASS_THREADS) {program.name}_{step.name}{kind}(
@@ -245,19 +245,19 @@ GS_KERNEL_OF(GS_PASS_THREADS) {program.name}_{step.name}{kind}(
 
 def _after_function(program: Program, step: Step) -> str:
     """Write the function that computes the scalars of `after` from the sums."""
-    pending = "".join(f", C c_{name}" for name in pending_read(program, step))
+    deferred = "".join(f", C c_{name}" for name in deferred_read(program, step))
     return f"""
 template <class T, class C>
 __device__ __forceinline__ void gs_{program.name}_{step.name}_after(
-    const C *sum{pending}, C *cells, double *history, int capacity) {{
+    const C *sum{deferred}, C *cells, double *history, int capacity) {{
 {_after(program, step)}}}
 """
 
 
 def _after_kernel(program: Program, step: Step) -> str:
     """Write the kernel of `after`: one block for each right-hand side, which adds up the sums that ranks exchanged."""
-    sums, pending = step.targets("sums"), pending_read(program, step)
-    read = [*sums, *(name for name in pending if name not in sums)]
+    sums, deferred = step.targets("sums"), deferred_read(program, step)
+    read = [*sums, *(name for name in deferred if name not in sums)]
     parameters = "".join(f"    const C *p_{name}, int n_{name},\n" for name in read) + f"    {_CELLS}"
     return f"""
 template <class T>
@@ -268,19 +268,19 @@ GS_KERNEL_OF(GS_PASS_THREADS) {program.name}_{step.name}_after(
   cells += blockIdx.y * num_cells;
   history += static_cast<long long>(blockIdx.y) * capacity;
   if (gs_real(cells[0]) != 0) return;
-{_add_pending(read)}  const C sum[] = {{{", ".join(f"c_{name}" for name in sums)}}};
+{_add_deferred(read)}  const C sum[] = {{{", ".join(f"c_{name}" for name in sums)}}};
   if (threadIdx.x == 0) {_call_after(program, step)}
 }}
 """
 
 
-def _add_pending(names: Iterable[str]) -> str:
+def _add_deferred(names: Iterable[str]) -> str:
     return "".join(f"  const C c_{name} = gs_total(p_{name}, n_{name}, shared);\n" for name in names)
 
 
 def _call_after(program: Program, step: Step) -> str:
-    pending = "".join(f", c_{name}" for name in pending_read(program, step))
-    return f"gs_{program.name}_{step.name}_after<T>(sum{pending}, cells, history, capacity);"
+    deferred = "".join(f", c_{name}" for name in deferred_read(program, step))
+    return f"gs_{program.name}_{step.name}_after<T>(sum{deferred}, cells, history, capacity);"
 
 
 def _ending(program: Program, step: Step) -> str:
@@ -321,16 +321,16 @@ def _scalars(assignments: tuple[Assignment, ...], names: dict[str, str], known: 
 
 def _after(program: Program, step: Step) -> str:
     """Write the statements of `after`: load cells, compute, and store the cells that are assigned."""
-    pending = pending_read(program, step)
-    read = [name for name in program.cells_read(step, "after") if name not in pending]
+    deferred = deferred_read(program, step)
+    read = [name for name in program.cells_read(step, "after") if name not in deferred]
     if any(not a.target for a in step.sections["after"]) and "iteration" not in read:
         read.append("iteration")
     sums, stored = step.targets("sums"), step.targets("after")
-    names = {name: f"c_{name}" for name in (*read, *pending, *sums, *stored)}
+    names = {name: f"c_{name}" for name in (*read, *deferred, *sums, *stored)}
     text = "".join(f"  C c_{name} = sum[{i}];\n" for i, name in enumerate(sums)) + _load_cells(program, read)
-    text += _scalars(step.sections["after"], names, {*read, *pending, *sums})
+    text += _scalars(step.sections["after"], names, {*read, *deferred, *sums})
     text += "".join(f"  cells[{program.cells[name]}] = c_{name};\n" for name in stored)
-    unused = "".join(f" (void)c_{name};" for name in (*pending, *sums))
+    unused = "".join(f" (void)c_{name};" for name in (*deferred, *sums))
     return text + f"  (void)sum; (void)history; (void)capacity; (void)cells;{unused}\n"
 
 

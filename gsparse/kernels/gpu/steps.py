@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.source_constants import constant
-from gsparse.kernels.gpu.step_source import is_split, pending_read, step_source
+from gsparse.kernels.gpu.step_source import deferred_read, is_split, step_source
 from gsparse.kernels.steps import Program, Step, StepState
 
 __all__ = ["bind_dots", "bind_step"]
@@ -43,7 +43,7 @@ def bind_step(
     blocks = max(1, min(-(-size // _THREADS), _MAX_BLOCKS))
     is_shared = bool(sums) and state.reduce is not None
     is_two_kernels = is_shared and is_split(step)
-    pending = [part for name in pending_read(program, step) for part in state.pending[name]]
+    deferred = [part for name in deferred_read(program, step) for part in state.partial_sums[name]]
     if is_shared:
         outputs = device.empty((len(sums), columns * blocks), state.cells.dtype)
         reduce = _reduction(device, state, sums, outputs, blocks)
@@ -52,14 +52,14 @@ def bind_step(
     arrivals = device.xp.zeros(columns, np.uint32)
     cells = (state.cells, np.int32(len(program.cells)), state.history, np.int32(state.capacity))
     bind = partial(_bind, device, program, step, state)
-    args = (np.int64(size), *arrays, *pending, *outputs, arrivals, *cells)
+    args = (np.int64(size), *arrays, *deferred, *outputs, arrivals, *cells)
     run = bind("_leave" if is_two_kernels else "", (blocks, columns), (_THREADS,), args)
     if not is_shared:
         return run
     calls: list[Call] = [run, *reduce]
     if is_two_kernels:
-        totals = [part for name in sums for part in state.pending[name]]
-        calls.append(bind("_after", (1, columns), (device.lanes,), (*totals, *pending, *cells)))
+        totals = [part for name in sums for part in state.partial_sums[name]]
+        calls.append(bind("_after", (1, columns), (device.lanes,), (*totals, *deferred, *cells)))
     return partial(queue, calls)
 
 
@@ -80,15 +80,17 @@ def _reduction(device: Device, state: StepState, names: Sequence[str], partials:
     too.
     """
     shape = (state.columns, _FEW_SUMS)
-    if not any(name in state.pending for name in names):
+    if not any(name in state.partial_sums for name in names):
         side_by_side = device.xp.zeros((len(names), *shape), state.cells.dtype)
-        state.pending.update({name: (few, np.int32(_FEW_SUMS)) for name, few in zip(names, side_by_side, strict=True)})
+        state.partial_sums.update(
+            {name: (few, np.int32(_FEW_SUMS)) for name, few in zip(names, side_by_side, strict=True)}
+        )
         sets = [(partials, side_by_side)]
     else:
         for name in names:
             sums = (device.xp.zeros(shape, state.cells.dtype), np.int32(_FEW_SUMS))
-            state.pending.setdefault(name, sums)
-        sets = [(part, state.pending[name][0]) for name, part in zip(names, partials, strict=True)]
+            state.partial_sums.setdefault(name, sums)
+        sets = [(part, state.partial_sums[name][0]) for name, part in zip(names, partials, strict=True)]
     assert state.reduce is not None
     calls: list[Call] = []
     for part, few in sets:
@@ -119,7 +121,10 @@ def _bind_sum(device: Device, count: int, partials: Array, few: Array) -> Call:
 
 def _output(device: Device, state: StepState, name: str, blocks: int) -> Array:
     """Return the array for the partial sums of a name, the same one for all steps that leave this sum."""
-    partials = state.pending.get(name)
+    partials = state.partial_sums.get(name)
     if partials is None or int(partials[1]) != blocks:
-        partials = state.pending[name] = (device.empty(state.columns * blocks, state.cells.dtype), np.int32(blocks))
+        partials = state.partial_sums[name] = (
+            device.empty(state.columns * blocks, state.cells.dtype),
+            np.int32(blocks),
+        )
     return partials[0]

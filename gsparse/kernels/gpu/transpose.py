@@ -41,7 +41,7 @@ def instantiations() -> list[tuple[str, str]]:
     names = [expression("sum_squares", np.dtype(np.int32))]
     for index in INDEX_DTYPES:
         names.append(expression("count_columns", index))
-        kernels = ("transpose_small", "place_by_rank", "settle_entries")
+        kernels = ("transpose_small", "place_by_rank", "order_entries")
         names += [expression(name, item, index) for name, item in product(kernels, ITEMS)]
         names += [expression("place_entries", item, index, number) for item, number in product(ITEMS, INDEX_DTYPES)]
     return [(_SOURCE, name) for name in names]
@@ -105,7 +105,7 @@ def _transpose_by_counts(device: Device, csr: Csr) -> Csr:
     transposed = _empty_transpose(device, csr, indptr)
     sizes = (np.int64(csr.nnz), np.int64(num_cols))
     args = (*sizes, indptr, rows, numbers, placed, transposed.indices, as_items(transposed.data))
-    name, blocks = expression("settle_entries", data.dtype, index), num_tiles(csr.nnz + num_cols)
+    name, blocks = expression("order_entries", data.dtype, index), num_tiles(csr.nnz + num_cols)
     launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, args)
     return transposed
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.launching import Slot
+from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
@@ -57,7 +57,7 @@ def triangular_solver(
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
     launches = []
     for first, last, blocks, threads in _launches(levels):
-        args = (np.int32(first), np.int32(last), *matrix, Slot.X, Slot.Y)
+        args = (np.int32(first), np.int32(last), *matrix, Passed.X, Passed.Y)
         launches.append(device.bind_product("triangular.cu", name, (blocks, columns), (threads,), args))
 
     def solve(x: Array, y: Array) -> None:

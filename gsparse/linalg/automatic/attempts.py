@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.linalg.automatic.direct import solve_directly
-from gsparse.linalg.automatic.plan import Candidate
+from gsparse.linalg.automatic.plan import Trial
 from gsparse.linalg.automatic.preconditioners import make_preconditioner
-from gsparse.linalg.automatic.problem import Problem
+from gsparse.linalg.automatic.problem import LinearProblem
 from gsparse.linalg.automatic.properties import MatrixProperties
 from gsparse.linalg.norms import norm
 from gsparse.linalg.registry import find_method
@@ -38,7 +38,11 @@ _LSMR_SAFETY = 0.01
 
 
 def try_method(
-    problem: Problem, candidate: Candidate, found: MatrixProperties | None, maxiter: int | None, progress: bool
+    problem: LinearProblem,
+    candidate: Trial,
+    found: MatrixProperties | None,
+    maxiter: int | None,
+    progress: bool,
 ) -> tuple[SolveAttempt, SolveResult | None]:
     """Try one method. The best solution is kept in `problem`. Synchronizes.
 
@@ -62,7 +66,7 @@ def try_method(
     return SolveAttempt(candidate.name, candidate.why, outcome, iterations, residual, seconds), result
 
 
-def _solve_on_host(problem: Problem, found: MatrixProperties | None) -> str:
+def _solve_on_host(problem: LinearProblem, found: MatrixProperties | None) -> str:
     device, wide = problem.device, np.result_type(problem.system.dtype, np.float64)
     host = on_host(device, problem.matrix._prepared()[0].csr)
     host = sp.csr_array(host.conj() if problem.matrix._prepared()[1] else host, dtype=wide)
@@ -74,12 +78,16 @@ def _solve_on_host(problem: Problem, found: MatrixProperties | None) -> str:
     return _outcome(problem, "residual no smaller" if not better else "residual still too large")
 
 
-def _outcome(problem: Problem, otherwise: str) -> str:
+def _outcome(problem: LinearProblem, otherwise: str) -> str:
     return "converged" if problem.is_solved else otherwise
 
 
 def _iterate(
-    problem: Problem, candidate: Candidate, found: MatrixProperties | None, maxiter: int | None, progress: bool
+    problem: LinearProblem,
+    candidate: Trial,
+    found: MatrixProperties | None,
+    maxiter: int | None,
+    progress: bool,
 ) -> tuple[str, SolveResult | None, int]:
     """Run an iterative solver until the true residual is small enough, or does not become smaller any more."""
     A, scale = problem.matrix if problem.matrix is not None else problem.A, None
@@ -110,7 +118,13 @@ def _iterate(
 
 
 def _run(
-    problem: Problem, candidate: Candidate, A: Any, scale: Any, rtol: float, limit: int, options: dict[str, Any]
+    problem: LinearProblem,
+    candidate: Trial,
+    A: Any,
+    scale: Any,
+    rtol: float,
+    limit: int,
+    options: dict[str, Any],
 ) -> SolveResult:
     """Call the solver once, beginning with the best solution so far."""
     method, b = find_method(candidate.method, "solver"), problem.as_columns(problem.system.b)
@@ -130,7 +144,7 @@ def _run(
     return replace(result, x=problem.x)
 
 
-def _scale_columns(problem: Problem) -> tuple[Any, Any]:
+def _scale_columns(problem: LinearProblem) -> tuple[Any, Any]:
     """Return the matrix with columns of norm 1, and the factors of the columns, repeated for each right-hand side."""
     matrix, device = problem.matrix, problem.device
     if matrix is None:

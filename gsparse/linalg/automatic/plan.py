@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from gsparse.linalg.automatic.properties import MatrixProperties
 
-__all__ = ["DIRECT_SIZE", "Candidate", "least_squares", "methods_for", "methods_for_operator"]
+__all__ = ["DIRECT_SIZE", "Trial", "least_squares", "methods_for", "methods_for_operator"]
 
 # Number of rows up to which a factorization on the host is tried first: it takes milliseconds.
 DIRECT_SIZE = 2000
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Trial:
     """A method that may be tried.
 
     Attributes
@@ -38,7 +38,7 @@ class Candidate:
         return f"{self.method} with {self.preconditioner}" if self.preconditioner else self.method
 
 
-def methods_for(found: MatrixProperties) -> tuple[Candidate, ...]:
+def methods_for(found: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods to try for a square matrix, in order.
 
     A singular matrix is not factorized before iterative methods have failed.
@@ -52,11 +52,11 @@ def methods_for(found: MatrixProperties) -> tuple[Candidate, ...]:
     is_singular = found.has_constant_null_space or found.num_empty_rows > 0
     if found.num_rows <= DIRECT_SIZE and not is_singular:
         why = f"{found.num_rows} rows: a factorization on the host takes milliseconds"
-        methods = (Candidate("direct", "", why), *(c for c in methods if c.method != "direct"))
+        methods = (Trial("direct", "", why), *(c for c in methods if c.method != "direct"))
     return methods
 
 
-def _definite(found: MatrixProperties) -> tuple[Candidate, ...]:
+def _definite(found: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a Hermitian matrix with a positive diagonal."""
     word = "Hermitian" if found.dtype.kind == "c" else "symmetric"
     if found.is_dominant:
@@ -64,20 +64,20 @@ def _definite(found: MatrixProperties) -> tuple[Candidate, ...]:
     else:
         why = f"{word} with a positive diagonal: probably positive definite"
     chain = (
-        Candidate("cg", "amg", f"{why}; multigrid", 250),
-        Candidate("cg", "ic0", "an incomplete factorization, which suits matrices that multigrid does not", 2000),
-        Candidate("minres", "jacobi", f"{word}, maybe indefinite", 2000),
+        Trial("cg", "amg", f"{why}; multigrid", 250),
+        Trial("cg", "ic0", "an incomplete factorization, which suits matrices that multigrid does not", 2000),
+        Trial("minres", "jacobi", f"{word}, maybe indefinite", 2000),
         _DIRECT,
-        Candidate("gmres", "ilu0", "positive definiteness is not needed", 600),
+        Trial("gmres", "ilu0", "positive definiteness is not needed", 600),
         _last(found),
     )
     if found.is_strongly_dominant:
-        jacobi = Candidate("cg", "jacobi", f"{why}, and so dominant that the diagonal is a good preconditioner", 500)
+        jacobi = Trial("cg", "jacobi", f"{why}, and so dominant that the diagonal is a good preconditioner", 500)
         return (jacobi, *chain)
     return chain
 
 
-def _indefinite(found: MatrixProperties) -> tuple[Candidate, ...]:
+def _indefinite(found: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a Hermitian matrix with zeros or negative numbers on the diagonal."""
     word = "Hermitian" if found.dtype.kind == "c" else "symmetric"
     if found.num_zero_diagonal:
@@ -85,55 +85,58 @@ def _indefinite(found: MatrixProperties) -> tuple[Candidate, ...]:
     else:
         why = f"{word} with a diagonal of both signs: indefinite"
     return (
-        Candidate("minres", "absolute_diagonal", why, 2000),
+        Trial("minres", "absolute_diagonal", why, 2000),
         _DIRECT,
-        Candidate("gmres", "ilu0", "an incomplete factorization, for ill-conditioned matrices", 600),
-        Candidate("minres", "", "no preconditioner, in case the diagonal misleads", _many(found)),
+        Trial("gmres", "ilu0", "an incomplete factorization, for ill-conditioned matrices", 600),
+        Trial("minres", "", "no preconditioner, in case the diagonal misleads", _many(found)),
         _last(found),
     )
 
 
-def _nonsymmetric(found: MatrixProperties) -> tuple[Candidate, ...]:
+def _nonsymmetric(found: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a matrix that is not Hermitian."""
-    ilu = Candidate("gmres", "ilu0", "not symmetric: GMRES with an incomplete factorization", 600)
+    ilu = Trial("gmres", "ilu0", "not symmetric: GMRES with an incomplete factorization", 600)
     tail = (
         _DIRECT,
-        Candidate("bicgstab", "ilu0", "many iterations, without the memory that GMRES needs", 2000),
-        Candidate("gmres", "matched_ilu0", "rows exchanged, so that the diagonal is large", 600),
-        Candidate("gmres", "gauss_seidel", "relaxation, where factors are unstable", 600),
+        Trial("bicgstab", "ilu0", "many iterations, without the memory that GMRES needs", 2000),
+        Trial("gmres", "matched_ilu0", "rows exchanged, so that the diagonal is large", 600),
+        Trial("gmres", "gauss_seidel", "relaxation, where factors are unstable", 600),
         _last(found),
     )
     if found.num_zero_diagonal:
         why = f"not symmetric, {found.num_zero_diagonal} zeros on the diagonal: rows are exchanged first"
-        return (Candidate("gmres", "matched_ilu0", why, 600), *(c for c in tail if c.preconditioner != "matched_ilu0"))
+        return (
+            Trial("gmres", "matched_ilu0", why, 600),
+            *(c for c in tail if c.preconditioner != "matched_ilu0"),
+        )
     if found.is_m_matrix:
         why = "not symmetric, with a dominant diagonal and negative entries beside it, as of a flow: multigrid"
-        return (Candidate("fgmres", "amg", why, 200), ilu, *tail)
+        return (Trial("fgmres", "amg", why, 200), ilu, *tail)
     return (ilu, *tail)
 
 
-def least_squares(found: MatrixProperties) -> tuple[Candidate, ...]:
+def least_squares(found: MatrixProperties) -> tuple[Trial, ...]:
     """Return the methods for a rectangular matrix."""
     shape = f"{found.num_rows} equations for {found.num_cols} unknowns"
     limit = max(4 * min(found.num_rows, found.num_cols), 1000)
     chain = (
-        Candidate("lsmr", "", f"{shape}: least squares", min(limit, 10_000)),
-        Candidate("lsmr", "column_norms", "columns of very different norms are scaled", min(limit, 10_000)),
-        Candidate("direct", "", "the augmented system, factorized on the host"),
+        Trial("lsmr", "", f"{shape}: least squares", min(limit, 10_000)),
+        Trial("lsmr", "column_norms", "columns of very different norms are scaled", min(limit, 10_000)),
+        Trial("direct", "", "the augmented system, factorized on the host"),
     )
     if max(found.num_rows, found.num_cols) <= DIRECT_SIZE:
-        return (Candidate("direct", "", f"{shape}: least squares, small enough for the host"), *chain[:2])
+        return (Trial("direct", "", f"{shape}: least squares, small enough for the host"), *chain[:2])
     return chain
 
 
-def methods_for_operator(num_rows: int, num_cols: int) -> tuple[Candidate, ...]:
+def methods_for_operator(num_rows: int, num_cols: int) -> tuple[Trial, ...]:
     """Return the methods for an operator whose entries cannot be read."""
     if num_rows != num_cols:
-        return (Candidate("lsmr", "", "an operator that is not square: least squares", 10_000),)
+        return (Trial("lsmr", "", "an operator that is not square: least squares", 10_000),)
     why = "the entries of an operator cannot be read: its symmetry is not known"
     return (
-        Candidate("gmres", "", why, 2000),
-        Candidate("bicgstab", "", "many iterations, without the memory that GMRES needs", 5000),
+        Trial("gmres", "", why, 2000),
+        Trial("bicgstab", "", "many iterations, without the memory that GMRES needs", 5000),
     )
 
 
@@ -142,8 +145,8 @@ def _many(found: MatrixProperties) -> int:
     return min(max(found.num_rows, 4000), 12_000)
 
 
-def _last(found: MatrixProperties) -> Candidate:
-    return Candidate("lsmr", "column_norms", "least squares, which also converge for singular matrices", _many(found))
+def _last(found: MatrixProperties) -> Trial:
+    return Trial("lsmr", "column_norms", "least squares, which also converge for singular matrices", _many(found))
 
 
-_DIRECT = Candidate("direct", "", "a factorization on the host, if it is not too expensive")
+_DIRECT = Trial("direct", "", "a factorization on the host, if it is not too expensive")

@@ -13,13 +13,13 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
 
-__all__ = ["Problem"]
+__all__ = ["LinearProblem"]
 
 HostArray = npt.NDArray[Any]
 
 
 @dataclass(eq=False)
-class Problem:
+class LinearProblem:
     """A·X = B, with a tolerance for each column.
 
     Attributes
@@ -96,7 +96,7 @@ class Problem:
         self.system.b = b
         self.residuals = self.true_residuals(self.x)
 
-    def settle(self, x: Array) -> None:
+    def accept(self, x: Array) -> None:
         """Keep this solution, whatever its residuals, for the right-hand side that was given. Synchronizes."""
         self.system.b, self.x = self.given_b, x
         self.residuals = self.true_residuals(x)

@@ -13,8 +13,8 @@ from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import Array
 from gsparse.errors import ConvergenceWarning
 from gsparse.linalg.automatic.attempts import try_method
-from gsparse.linalg.automatic.plan import Candidate, least_squares, methods_for, methods_for_operator
-from gsparse.linalg.automatic.problem import Problem
+from gsparse.linalg.automatic.plan import Trial, least_squares, methods_for, methods_for_operator
+from gsparse.linalg.automatic.problem import LinearProblem
 from gsparse.linalg.automatic.properties import MatrixProperties, examine
 from gsparse.linalg.krylov.linear_system import LinearSystem, make_linear_system
 from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, device_for, solve_dtype
@@ -132,7 +132,9 @@ def solve(
     return finished
 
 
-def _make_problem(A: Any, b: Any, rtol: float | None, atol: float, x0: Any) -> tuple[Problem, MatrixProperties | None]:
+def _make_problem(
+    A: Any, b: Any, rtol: float | None, atol: float, x0: Any
+) -> tuple[LinearProblem, MatrixProperties | None]:
     """Check the arguments and examine the matrix. Synchronizes."""
     if hasattr(A, "__gsparse_call__"):
         raise TypeError("solve reads the entries of a matrix on one device: call cg, gmres or another solver instead")
@@ -154,7 +156,9 @@ def _make_problem(A: Any, b: Any, rtol: float | None, atol: float, x0: Any) -> t
         tolerances = system.tolerances(rtol, atol)
         tolerances = np.where(np.isinf(tolerances), 0.0, tolerances)  # b = 0 has the solution 0, which is exact
         is_square = operator.shape[0] == operator.shape[1]
-        problem = Problem(operator, matrix, system, tolerances, _common_rtol(system, tolerances, rtol), not is_square)
+        problem = LinearProblem(
+            operator, matrix, system, tolerances, _common_rtol(system, tolerances, rtol), not is_square
+        )
         found = None
         if matrix is not None and is_square:
             with SquareMatrix.of(matrix, "solve") as square:
@@ -181,13 +185,13 @@ def _common_rtol(system: LinearSystem, tolerances: Any, rtol: float) -> float:
     return max(min(ratios, default=rtol), rtol)
 
 
-def _candidates(problem: Problem, found: MatrixProperties | None) -> tuple[Candidate, ...]:
+def _candidates(problem: LinearProblem, found: MatrixProperties | None) -> tuple[Trial, ...]:
     if found is None:
         return methods_for_operator(*problem.A.shape)
     return methods_for(found) if found.is_square else least_squares(found)
 
 
-def _remove_constant(problem: Problem, found: MatrixProperties | None) -> float:
+def _remove_constant(problem: LinearProblem, found: MatrixProperties | None) -> float:
     """Make b consistent with a symmetric matrix whose null space holds constants, as a pure Neumann problem.
 
     Return the part of b that was taken away: the largest ratio of the norms, over all columns. Synchronizes.
@@ -208,8 +212,8 @@ def _has_free_constant(found: MatrixProperties | None) -> bool:
 
 
 def _try_all(
-    problem: Problem,
-    candidates: tuple[Candidate, ...],
+    problem: LinearProblem,
+    candidates: tuple[Trial, ...],
     found: MatrixProperties | None,
     maxiter: int | None,
     progress: bool,
@@ -227,12 +231,12 @@ def _try_all(
     return attempts, last
 
 
-def _is_least_squares(problem: Problem) -> bool:
+def _is_least_squares(problem: LinearProblem) -> bool:
     return problem.is_least_squares_solution(max(problem.rtol, _NORMAL_TOLERANCE))
 
 
 def _finish(
-    problem: Problem,
+    problem: LinearProblem,
     found: MatrixProperties | None,
     attempts: list[SolveAttempt],
     result: SolveResult | None,
@@ -245,7 +249,7 @@ def _finish(
     if _has_free_constant(found):
         why += "; the matrix is singular: solutions differ by a constant, and x has the mean 0"
         columns = problem.x.reshape(problem.columns, -1)
-        problem.settle((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
+        problem.accept((columns - columns.mean(axis=1, keepdims=True)).reshape(-1))
     is_iterative = result is not None and last.iterations > 0
     relative = problem.relative_residuals
     return SolveResult(
@@ -264,7 +268,7 @@ def _finish(
     )
 
 
-def _verdict(problem: Problem, attempts: list[SolveAttempt], removed: float) -> tuple[int, str, str]:
+def _verdict(problem: LinearProblem, attempts: list[SolveAttempt], removed: float) -> tuple[int, str, str]:
     """Return `info`, the reason why the solve ended, and advice. Synchronizes."""
     failed = max(sum(attempt.iterations for attempt in attempts), 1)
     if removed:

@@ -13,7 +13,7 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.dense import as_dense
 from gsparse.linalg.eigen.inner_solve import InnerSolver, given_solver, make_solver, shifted
 from gsparse.linalg.eigen.lanczos import Wanted
-from gsparse.linalg.eigen.problem import EigenResult, Problem, is_small, seed_of, start_vector
+from gsparse.linalg.eigen.problem import Eigenproblem, EigenResult, is_small, seed_of, start_vector
 
 __all__ = ["Call", "dense_arrays", "mass_solver", "shifted_solver"]
 
@@ -24,20 +24,20 @@ class Call:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Eigenproblem
     wanted : Wanted
     is_dense : bool
         Whether the problem is small, and is solved by LAPACK on the host.
     """
 
-    problem: Problem
+    problem: Eigenproblem
     wanted: Wanted
     is_dense: bool
 
     @classmethod
     def of(
         cls,
-        problem: Problem,
+        problem: Eigenproblem,
         k: int,
         which: str,
         ncv: int | None,
@@ -55,8 +55,8 @@ class Call:
 
     def run(
         self,
-        solve_dense: Callable[[Problem, Any, Wanted], EigenResult],
-        solve: Callable[[Problem, Any, Wanted, Array | None], EigenResult],
+        solve_dense: Callable[[Eigenproblem, Any, Wanted], EigenResult],
+        solve: Callable[[Eigenproblem, Any, Wanted, Array | None], EigenResult],
         options: Any,
         v0: Any,
         *,
@@ -87,13 +87,13 @@ class Call:
         return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
 
 
-def dense_arrays(problem: Problem, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+def dense_arrays(problem: Eigenproblem, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Return A and M (None for the identity) as dense arrays on the host. Synchronizes."""
     A = as_dense(problem.A, problem.device, dtype)
     return A, None if problem.M is None else as_dense(problem.M, problem.device, dtype)
 
 
-def mass_solver(problem: Problem, Minv: Any, tol: float) -> InnerSolver:
+def mass_solver(problem: Eigenproblem, Minv: Any, tol: float) -> InnerSolver:
     """Return the solver with M, which is not the identity: the caller's, or one that is chosen by the matrix."""
     assert problem.M is not None
     if Minv is not None:
@@ -102,7 +102,7 @@ def mass_solver(problem: Problem, Minv: Any, tol: float) -> InnerSolver:
 
 
 def shifted_solver(
-    problem: Problem, sigma: complex, OPinv: Any, tol: float, dtype: np.dtype[Any], *, hermitian: bool
+    problem: Eigenproblem, sigma: complex, OPinv: Any, tol: float, dtype: np.dtype[Any], *, hermitian: bool
 ) -> InnerSolver:
     """Return the solver with A - sigma·M for vectors of a dtype: the caller's, or one that is chosen by the matrix."""
     if OPinv is not None:

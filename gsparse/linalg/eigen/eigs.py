@@ -17,8 +17,8 @@ from gsparse.linalg.eigen.krylov_schur import KrylovSchur
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.problem import (
+    Eigenproblem,
     EigenResult,
-    Problem,
     check_arguments,
     check_dense_fallback,
     make_problem,
@@ -159,7 +159,7 @@ def eigs(
     return call.run(_solve_dense, _solve, options, v0, **output)
 
 
-def _options(problem: Problem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> _Options:
+def _options(problem: Eigenproblem, sigma: Any, part: str | None, Minv: Any, OPinv: Any, tol: float) -> _Options:
     """Check `OPpart`, and return the options of the transform."""
     if part is not None and (sigma is None or problem.dtype.kind == "c"):
         raise ValueError("OPpart should not be specified with sigma=None or complex A")
@@ -192,13 +192,13 @@ def _transformed(values: Host, options: _Options) -> Host:
 # ---------------------------------------------------------------- dense
 
 
-def _eig(problem: Problem, return_eigenvectors: bool) -> Any:
+def _eig(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
     """Return all eigenpairs of a dense matrix, from `scipy.linalg.eig`."""
     A, M = dense_arrays(problem, problem.dtype)
     return scipy.linalg.eig(A, b=M, right=return_eigenvectors)
 
 
-def _solve_dense(problem: Problem, options: _Options, wanted: Wanted) -> EigenResult:
+def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> EigenResult:
     device, dtype = problem.device, wide(problem.dtype)
     M = None if problem.M is None else as_dense(problem.M, device, dtype)
     if options.OPinv is not None and not options.part:  # A may be a placeholder then
@@ -220,7 +220,7 @@ def _solve_dense(problem: Problem, options: _Options, wanted: Wanted) -> EigenRe
 # ---------------------------------------------------------------- iterations
 
 
-def _solve(problem: Problem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
+def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
     transform, solver = _transform(problem, options)
     space = Space(problem.device, problem.dtype, problem.A.shape[0], problem.n, problem.A.first_index, problem.A.ranks)
     method = KrylovSchur(space, transform, wanted)
@@ -236,7 +236,7 @@ def _solve(problem: Problem, options: _Options, wanted: Wanted, v0: Array | None
     return EigenResult(w, v, residuals, method.cycles, method.num_products, method.runs, report)
 
 
-def _transform(problem: Problem, options: _Options) -> tuple[Transform, InnerSolver | None]:
+def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, InnerSolver | None]:
     """Return the operator whose Krylov space is built, and the solver in it."""
     device, dtype = problem.device, problem.dtype
     product = problem.A.bind(device, dtype)
@@ -264,7 +264,7 @@ def _part_of(solver: InnerSolver, dtype: np.dtype[Any], part: str) -> Apply:
     return solve
 
 
-def _pairs(problem: Problem, options: _Options, method: KrylovSchur) -> tuple[Host, Host]:
+def _pairs(problem: Eigenproblem, options: _Options, method: KrylovSchur) -> tuple[Host, Host]:
     """Return the eigenvalues of the problem, and eigenvectors of the Schur form that was found."""
     if not len(method.schur):
         return np.zeros(0, complex), np.zeros((0, 0), complex)
@@ -288,7 +288,7 @@ def _projected(method: KrylovSchur, product: Apply, X: Array) -> Host:
 
 
 def _vectors(
-    problem: Problem, options: _Options, method: KrylovSchur, values: Host, combinations: Host
+    problem: Eigenproblem, options: _Options, method: KrylovSchur, values: Host, combinations: Host
 ) -> tuple[Array, Host]:
     """Return eigenvectors of norm 1 as rows, and the norms of their residuals. Synchronizes."""
     space, xp = method.space, method.space.device.xp

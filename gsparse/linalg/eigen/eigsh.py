@@ -18,8 +18,8 @@ from gsparse.linalg.eigen.inner_solve import InnerSolver
 from gsparse.linalg.eigen.krylov_space import Space
 from gsparse.linalg.eigen.lanczos import Lanczos, SemidefiniteMassError, Wanted
 from gsparse.linalg.eigen.problem import (
+    Eigenproblem,
     EigenResult,
-    Problem,
     check_arguments,
     check_dense_fallback,
     make_problem,
@@ -181,13 +181,13 @@ def _check_transform(options: _Options) -> None:
 # ---------------------------------------------------------------- dense
 
 
-def _eigh(problem: Problem, return_eigenvectors: bool) -> Any:
+def _eigh(problem: Eigenproblem, return_eigenvectors: bool) -> Any:
     """Return all eigenpairs of a dense matrix, from `scipy.linalg.eigh`."""
     A, M = dense_arrays(problem, problem.dtype)
     return scipy.linalg.eigh(A, b=M, eigvals_only=not return_eigenvectors)
 
 
-def _solve_dense(problem: Problem, options: _Options, wanted: Wanted) -> EigenResult:
+def _solve_dense(problem: Eigenproblem, options: _Options, wanted: Wanted) -> EigenResult:
     dtype, device = wide(problem.dtype), problem.device
     M = None if problem.M is None else as_dense(problem.M, device, dtype)
     transform = Solve(_no_product, False, kind=options.mode, sigma=options.sigma or 0.0)
@@ -214,7 +214,7 @@ def _solve_dense(problem: Problem, options: _Options, wanted: Wanted) -> EigenRe
     return EigenResult(w, v, np.full(len(order), np.nan), 0, 0, 1)
 
 
-def _pairs_of_inverse(problem: Problem, options: _Options, M: Host | None) -> tuple[Host, Host]:
+def _pairs_of_inverse(problem: Eigenproblem, options: _Options, M: Host | None) -> tuple[Host, Host]:
     """Return eigenpairs of the transformed problem where the caller passes OPinv; A may be a placeholder then."""
     dtype, device = wide(problem.dtype), problem.device
     G = as_dense(as_operator(options.OPinv, device, "OPinv"), device, dtype)
@@ -240,7 +240,7 @@ def _no_product(x: Array, y: Array) -> None:
     raise NotImplementedError("a dense problem multiplies no vectors")
 
 
-def _scipys_order(problem: Problem, values: Host, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def _scipys_order(problem: Eigenproblem, values: Host, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     """Return places in SciPy's order: ascending values or, if A is complex, the most wanted first."""
     return order if problem.dtype.kind == "c" else order[np.argsort(values, kind="stable")]
 
@@ -248,7 +248,7 @@ def _scipys_order(problem: Problem, values: Host, order: npt.NDArray[np.intp]) -
 # ---------------------------------------------------------------- iterations
 
 
-def _solve(problem: Problem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
+def _solve(problem: Eigenproblem, options: _Options, wanted: Wanted, v0: Array | None) -> EigenResult:
     transform, mass, solver = _transform(problem, options)
     space = Space(
         problem.device, problem.dtype, problem.A.shape[0], problem.n, problem.A.first_index, problem.A.ranks, mass
@@ -280,7 +280,7 @@ def _solve(problem: Problem, options: _Options, wanted: Wanted, v0: Array | None
     return EigenResult(w, v, residuals[order], lanczos.cycles, lanczos.num_products, lanczos.runs, report)
 
 
-def _solve_without_mass(problem: Problem, options: _Options, wanted: Wanted) -> EigenResult:
+def _solve_without_mass(problem: Eigenproblem, options: _Options, wanted: Wanted) -> EigenResult:
     """Find the eigenpairs with the standard inner product, where (A - σM)⁻¹·M is not Hermitian. Synchronizes."""
     which = {"LA": "LR", "SA": "SR"}.get(wanted.which, wanted.which)
     if options.mode != "normal" or options.sigma is None or which not in GENERAL or problem.M is None:
@@ -301,7 +301,7 @@ def _solve_without_mass(problem: Problem, options: _Options, wanted: Wanted) -> 
     return replace(found, eigenvalues=values, eigenvectors=vectors, residuals=found.residuals[order])
 
 
-def _transform(problem: Problem, options: _Options) -> tuple[Transform, Any, InnerSolver | None]:
+def _transform(problem: Eigenproblem, options: _Options) -> tuple[Transform, Any, InnerSolver | None]:
     """Return the operator whose Krylov space is built, the product of its inner product, and the solver in it."""
     device, dtype = problem.device, problem.dtype
     product = problem.A.bind(device, dtype)
@@ -317,7 +317,7 @@ def _transform(problem: Problem, options: _Options) -> tuple[Transform, Any, Inn
     return Solve(product, False, solve=solver, kind=options.mode, sigma=sigma), inner_product, solver
 
 
-def _filter_rule(problem: Problem, transform: Transform, tol: float) -> FilterRule | None:
+def _filter_rule(problem: Eigenproblem, transform: Transform, tol: float) -> FilterRule | None:
     """Return the rule for filters, for products of sparse matrices that only queue work."""
     cost = matrix_cost(problem.A, problem.dtype)
     if isinstance(transform, Solve) or not problem.A.is_resident or cost is None:
@@ -358,7 +358,7 @@ def _polished(lanczos: Lanczos) -> Lanczos:
     return again
 
 
-def _residuals(problem: Problem, options: _Options, lanczos: Lanczos, values: Host) -> Host:
+def _residuals(problem: Eigenproblem, options: _Options, lanczos: Lanczos, values: Host) -> Host:
     """Return ‖A·x - λ·M·x‖, or NaN if the caller passes OPinv, because A may be a placeholder then."""
     if options.OPinv is not None or not len(values):
         return np.full(len(values), np.nan)

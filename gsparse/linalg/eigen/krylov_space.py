@@ -62,7 +62,7 @@ _CAPTURED_RUN = 3
 _BUFFER_SIZE = 2**27
 
 
-class Operator(Protocol):
+class SpaceOperator(Protocol):
     """An operator B as a Krylov space uses it."""
 
     is_resident: bool
@@ -203,7 +203,7 @@ class KrylovSpace:
         (step,) = (step for step in PROGRAM.steps if step.name == name)
         return kernels_of(self.space.device).bind_step(self.space.device, PROGRAM, step, vectors, self.state)
 
-    def cycle(self, operator: Operator, end: int) -> Projection:
+    def cycle(self, operator: SpaceOperator, end: int) -> Projection:
         """Extend the space to `end` vectors, and return the projected matrix. Synchronizes once, at the end.
 
         A cycle may be made in several calls.
@@ -230,7 +230,7 @@ class KrylovSpace:
     def _is_mass_resident(self) -> bool:
         return bool(getattr(self.space.multiply_mass, "is_resident", False))
 
-    def _bind(self, operator: Operator, end: int) -> list[Call]:
+    def _bind(self, operator: SpaceOperator, end: int) -> list[Call]:
         steps, multiply_mass = self.decomposition, self.space.multiply_mass
         product = self._product(operator)
         calls: list[Call] = [] if multiply_mass is None else [self._mass_product]
@@ -241,13 +241,13 @@ class KrylovSpace:
                 calls += [self._mass_product, steps.measure(j + 1, self.z)]
         return [*calls, steps.finish(end)]
 
-    def _product(self, operator: Operator) -> list[Call]:
+    def _product(self, operator: SpaceOperator) -> list[Call]:
         """Bind an operator once. `predict` is bound later, and must find the sum that this operator leaves."""
         if operator not in self._products:
             calls = operator.calls(self)
-            self._products[operator] = calls, self.state.pending.get("wu")
+            self._products[operator] = calls, self.state.partial_sums.get("wu")
         calls, sums = self._products[operator]
-        self.state.pending["wu"] = sums
+        self.state.partial_sums["wu"] = sums
         return calls
 
     def _mass_product(self) -> None:
@@ -292,7 +292,7 @@ class KrylovSpace:
 
     # ---------------------------------------------------------------- restarts
 
-    def start(self, x: Array, operator: Operator | None = None) -> bool:
+    def start(self, x: Array, operator: SpaceOperator | None = None) -> bool:
         """Begin a new process with a vector, orthogonal to the locked vectors. Synchronizes.
 
         With an operator, B·x is used, so that the vector lies in its range.

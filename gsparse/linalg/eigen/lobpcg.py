@@ -4,7 +4,7 @@ Locally optimal block preconditioned conjugate gradients. With k columns, an ite
 
     R = A·X - B·X·Λ                     residuals of the Ritz pairs (X, Λ)
     W = M·R                             of the columns that have not converged
-    S = [X  P  W]                       made B-orthonormal; W by `Eigenproblem.orthonormal`
+    S = [X  P  W]                       made B-orthonormal; W by `BlockEigenproblem.orthonormal`
     Λ, C = eig(Sᴴ·A·S, Sᴴ·B·S)          the small Rayleigh-Ritz problem, on the host
     X = S·C                             likewise A·X and B·X, without products with A and B
     P = S·C_P                           what the new X has got from P and W
@@ -28,8 +28,8 @@ from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
 from gsparse.errors import ShapeError
 from gsparse.linalg.eigen.rayleigh_ritz import (
+    BlockEigenproblem,
     BlockProduct,
-    Eigenproblem,
     as_block_product,
     concatenate_columns,
     multiply_block,
@@ -46,7 +46,7 @@ _MIN_ROWS_PER_COLUMN = 5
 
 
 def is_small(rows: int, constraints: int, columns: int) -> bool:
-    """Tell whether a problem is so small that it is solved as a dense one."""
+    """Return whether a problem is so small that it is solved as a dense one."""
     return rows - constraints < _MIN_ROWS_PER_COLUMN * columns
 
 
@@ -154,7 +154,7 @@ def lobpcg(
         on_host = device_of(X) is None
         block, constraints = _block(device, X, "X"), None if Y is None else _block(device, Y, "Y")
         products = as_block_product(A, device, on_host), as_block_product(B, device, on_host, "B")
-        problem = Eigenproblem(device, *products, largest, ranks)
+        problem = BlockEigenproblem(device, *products, largest, ranks)
         rows, columns = block.shape if ranks is None else (A.whole_shape[0], block.shape[1])
         num_constraints = 0 if constraints is None else constraints.shape[1]
         histories: list[list[Host]] = []
@@ -180,7 +180,7 @@ class _LobpcgLoop:
         The Ritz values of each iteration, and the norms of their residuals.
     """
 
-    problem: Eigenproblem
+    problem: BlockEigenproblem
     M: BlockProduct | None
     tol: float
     restart_control: int
@@ -277,7 +277,7 @@ class _LobpcgLoop:
             print(f"{title}: eigenvalues {values}, residual norms {norms}")
 
 
-def _solve_dense(problem: Eigenproblem, X: Array, num_constraints: int) -> tuple[Host, Array]:
+def _solve_dense(problem: BlockEigenproblem, X: Array, num_constraints: int) -> tuple[Host, Array]:
     rows, columns = X.shape
     if problem.ranks is not None:
         raise ShapeError(

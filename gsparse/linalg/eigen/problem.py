@@ -19,7 +19,7 @@ from gsparse.linalg.operators import MatrixOperator, Operator, as_operator, devi
 
 __all__ = [
     "EigenResult",
-    "Problem",
+    "Eigenproblem",
     "check_arguments",
     "check_dense_fallback",
     "make_problem",
@@ -77,7 +77,7 @@ class EigenResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Eigenproblem:
     """A·x = λ·M·x.
 
     Attributes
@@ -129,7 +129,7 @@ def is_small(n: int, k: int, ncv: int | None, maxiter: int | None) -> bool:
     return size >= n or (ncv is None and maxiter is None and n <= _SMALL)
 
 
-def make_problem(A: Any, M: Any, v0: Any, name: str) -> Problem:
+def make_problem(A: Any, M: Any, v0: Any, name: str) -> Eigenproblem:
     """Check A and M.
 
     Raises
@@ -157,10 +157,10 @@ def make_problem(A: Any, M: Any, v0: Any, name: str) -> Problem:
     on_host = v0 is None or device_of(v0) is None
     is_dense = not sp.issparse(A) and not hasattr(A, "matvec") and not isinstance(A, Operator)
     is_sparse = isinstance(operator, MatrixOperator)
-    return Problem(device, dtype, operator, mass, operator.whole_shape[0], on_host, is_sparse, is_dense)
+    return Eigenproblem(device, dtype, operator, mass, operator.whole_shape[0], on_host, is_sparse, is_dense)
 
 
-def check_dense_fallback(problem: Problem, A: Any, M: Any, k: int, limit: str, function: str) -> None:
+def check_dense_fallback(problem: Eigenproblem, A: Any, M: Any, k: int, limit: str, function: str) -> None:
     """Refuse k that is too large for an iteration, unless A and M are dense, as SciPy does."""
     text = f"k >= {limit} for N * N square matrix. Attempting to use scipy.linalg.{function} instead."
     warnings.warn(text, RuntimeWarning, stacklevel=4)
@@ -193,7 +193,7 @@ def check_arguments(
         raise ValueError("Minv should not be specified with M = None.")
 
 
-def start_vector(problem: Problem, v0: Any) -> Array | None:
+def start_vector(problem: Eigenproblem, v0: Any) -> Array | None:
     """Return the caller's initial vector on the device, or None."""
     if v0 is None:
         return None

@@ -18,14 +18,14 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.linalg.operators import MatrixOperator, RankGroup, as_operator
 
-__all__ = ["BlockProduct", "Eigenproblem", "as_block_product", "concatenate_columns", "multiply_block"]
+__all__ = ["BlockEigenproblem", "BlockProduct", "as_block_product", "concatenate_columns", "multiply_block"]
 
 Host = npt.NDArray[Any]
 BlockProduct = Callable[[Array], Array]
 
 
 @dataclass(eq=False)
-class Eigenproblem:
+class BlockEigenproblem:
     """A·x = λ·B·x, where A and B are functions that multiply blocks, and the operations on blocks that LOBPCG needs.
 
     Attributes

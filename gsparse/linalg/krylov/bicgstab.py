@@ -57,7 +57,7 @@ PROGRAM = Program(
                 stop = 1 if (sqrt(rr) < tolerance or rr == 0) and (stop != 3 or iteration == 0) else stop
                 stop = 2 if isnan(rr) else 1 if is_half_step > 0 else stop
             """,
-            loose=True,
+            may_stop_early=True,
         ),
         Step(
             "half",
@@ -65,7 +65,7 @@ PROGRAM = Program(
             each="r -= alpha * v",
             sums="ss = abs2(r)",
             after="alpha = rho / rv; stop = 5 if abs2(rv) == 0 else 0",
-            loose=True,
+            may_stop_early=True,
         ),
         Step(
             "stabilize",

@@ -73,7 +73,7 @@ PROGRAM = Program(
                 is_indefinite = 1 if pq < 0 and verdict == 0 else is_indefinite
                 stop = verdict
             """,
-            loose=True,
+            may_stop_early=True,
             backward=True,
         ),
     ),

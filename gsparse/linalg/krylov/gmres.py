@@ -352,7 +352,7 @@ def _solve(
     body: list[Call] = []
     for j in range(restart):
         body += [_skip_after_cycle(loop, call) for call in multiply(j)]
-        body += [basis.project(j), basis.orthogonalize(j), _unless_queued(loop, basis.settle(j))]
+        body += [basis.project(j), basis.orthogonalize(j), _unless_queued(loop, basis.finish_column(j))]
     body += [basis.combine(loop.vectors["x"]), *residual("finish")]
     loop.run([*scale, *residual("start")], body, per_graph)
     at_maxiter = more_iterations("cycles (maxiter) or longer ones (restart)", "ilu0(A), amg(A)", system.M is not None)

@@ -56,7 +56,7 @@ class SolveState:
     ranks : RankGroup, optional
         The ranks that share the vectors. The sums of a pass are added up over all of them, so every rank has the same
         scalars.
-    pending : dict
+    partial_sums : dict
         Partial sums by name, in the form in which the backend leaves them.
     """
 
@@ -67,7 +67,7 @@ class SolveState:
     capacity: int = _HISTORY_LENGTH
     ranks: RankGroup | None = None
     buffer: Array = field(init=False, repr=False)
-    pending: dict[str, Any] = field(default_factory=dict, repr=False)
+    partial_sums: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._is_fresh = True
@@ -98,7 +98,7 @@ class SolveState:
         self._is_fresh = False
         cells = buffer[: self._num_cells].view(self._cell_dtype).reshape(self.columns, -1)
         for name, value in scalars.items():
-            if name in self.program.pending:
+            if name in self.program.deferred_sums:
                 raise KeyError(f"{name} is a sum of passes, not a scalar to be set")
             cells[:, self.program.cells[name]] = value
         self.buffer[...] = self.device.upload(buffer)
@@ -271,14 +271,14 @@ class SolveLoop:
         count = per_graph or next((n for limit, n in _ITERATIONS_PER_GRAPH if seconds <= limit), 1)
         with recorded_products() as count_products:
             launch = self.device.capture(lambda: queue(body, count))
-        pending: deque[Callable[[], Snapshot]] = deque()
+        snapshots: deque[Callable[[], Snapshot]] = deque()
         began, num_ahead = time.perf_counter(), -1
         while True:
             launch()
             count_products()
-            pending.append(self.state.read_async())
-            if len(pending) > num_ahead:
-                if self._record_and_check(pending.popleft()()):
+            snapshots.append(self.state.read_async())
+            if len(snapshots) > num_ahead:
+                if self._record_and_check(snapshots.popleft()()):
                     return
                 if num_ahead < 0:  # decided after the first graph only, because all ranks add up their times
                     num_ahead = int(self._mean_over_ranks(time.perf_counter() - began) <= _MAX_SECONDS_AHEAD)

@@ -2,7 +2,7 @@
 
 What is done on each level, beginning with the finest:
 
-    connections  →  aggregates  →  smoothers  →  T, P and R  →  R·A·P, the matrix of the next level
+    connections  →  aggregates  →  smoothers  →  T, P and R  →  the Galerkin product R·A·P
 
 The matrix of the coarsest level gets a dense inverse.
 """

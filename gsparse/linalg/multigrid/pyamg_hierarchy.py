@@ -46,7 +46,7 @@ def _warn_of_replacements(levels: Sequence[Level]) -> None:
 
 
 def _is_hermitian(matrix: SquareMatrix, symmetry: str | None) -> bool:
-    """Tell whether the finest matrix of a hierarchy is Hermitian; `symmetry` is PyAMG's name. Synchronizes."""
+    """Return whether the finest matrix of a hierarchy is Hermitian; `symmetry` is PyAMG's name. Synchronizes."""
     if symmetry == "hermitian" or (symmetry == "symmetric" and matrix.dtype.kind != "c"):
         return matrix.is_roughly_hermitian()  # PyAMG's default, so the matrix may be neither
     return symmetry != "nonsymmetric" and matrix.is_hermitian()

@@ -141,11 +141,11 @@ def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Level
         return None
     pattern = csr.with_data(device.xp.ones(csr.nnz, np.float32))
     is_symmetric = kernels.is_symmetric(device, pattern, False)  # synchronizes
-    mirrored = None if is_symmetric else _block_graph(device, kernels.csr_transpose(device, pattern), size)
+    transposed = None if is_symmetric else _block_graph(device, kernels.csr_transpose(device, pattern), size)
     graph = _block_graph(device, csr, size)
     if ordering == "multicolor":
-        return _group(device, kernels.color_rows(device, graph, mirrored), csr.indptr.dtype)
-    return _wavefronts(device, graph, mirrored, _WINDOW if ordering == "wavefront" else max(graph.num_rows, 1))
+        return _group(device, kernels.color_rows(device, graph, transposed), csr.indptr.dtype)
+    return _wavefronts(device, graph, transposed, _WINDOW if ordering == "wavefront" else max(graph.num_rows, 1))
 
 
 def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
@@ -165,7 +165,7 @@ def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
     return Levels(xp.argsort(colors, kind="stable").astype(index), bounds)
 
 
-def _wavefronts(device: Device, csr: Csr, mirrored: Csr | None, window: int) -> Levels:
+def _wavefronts(device: Device, csr: Csr, transposed: Csr | None, window: int) -> Levels:
     """Find wavefronts on the host, and copy them to the device. Synchronizes."""
     from gsparse.kernels.cpu.coloring import order_wavefronts  # imports numba, so only if needed
 
@@ -173,5 +173,5 @@ def _wavefronts(device: Device, csr: Csr, mirrored: Csr | None, window: int) -> 
         indptr, indices = (device.download(part) for part in (matrix.indptr, matrix.indices))  # synchronizes
         return Csr(matrix.shape, indptr, indices, indices)
 
-    levels = order_wavefronts(download(csr), None if mirrored is None else download(mirrored), window)
+    levels = order_wavefronts(download(csr), None if transposed is None else download(transposed), window)
     return Levels(device.upload(levels.order), levels.bounds)

@@ -159,14 +159,14 @@ class SquareMatrix:
         return kernels_of(self.device).first_where(self.device, self.diagonal, "not positive") is None
 
     def is_hermitian(self) -> bool:
-        """Tell whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding.
+        """Return whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding.
 
         Synchronizes.
         """
         return self._is_hermitian_within(_ROUNDING * float(np.finfo(self.dtype).eps))
 
     def is_roughly_hermitian(self) -> bool:
-        """Tell whether the matrix was declared Hermitian; if nothing was declared, whether half of the digits agree.
+        """Return whether the matrix was declared Hermitian; if nothing was declared, whether half of the digits agree.
 
         Synchronizes.
         """

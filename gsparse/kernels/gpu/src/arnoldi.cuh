@@ -13,11 +13,11 @@
 // other.
 //
 // No pass over the vectors waits for this. What the next pass needs (the norm of w and the last element of p) each of
-// its blocks computes by itself (`gs_head`). The rest (`gs_settle`: the column of R, the rotation and the residual) is
-// done by one extra block of that pass. Therefore s, the products and p exist twice, for even and for odd j.
+// its blocks computes by itself (`gs_head`). The rest (`gs_finish_column`: the column of R, the rotation and the
+// residual) is done by one extra block of that pass. Therefore s, the products and p exist twice, for even and odd j.
 //
-// In `gs_settle` a block works on one problem: eight neighbouring lanes own a row of Q and R, and read it coalesced.
-// `shared` holds the sums over the block, and three values after them.
+// In `gs_finish_column` a block works on one problem: eight neighbouring lanes own a row of Q and R, and read it
+// coalesced. `shared` holds the sums over the block, and three values after them.
 // Source: D. Bielich et al., Parallel Computing 112, 2022 (see basis.py); Y. Saad and M. H. Schultz, "GMRES", SIAM J.
 // Sci. Stat. Comput. 7(3), 1986, for the least-squares problem.
 #pragma once
@@ -59,7 +59,7 @@ template <class T> struct SmallProblem {
   C *y;             // the solution of the least-squares problem
   C *rhs;           // Q * e1 * norm: the right-hand side of R * y = rhs; its last element is the residual
   C *scales;        // what y[j] is divided by, because stored vectors z are not normalized
-  C *num_settled;   // the number of columns of R that are finished
+  C *num_finished;   // the number of columns of R that are finished
   C *Q, *R;         // row by row, m + 1 and m elements in a row
   T *coefficients;  // y / scales, in the type of the vectors
   C *cells;
@@ -70,7 +70,7 @@ template <class T> struct SmallProblem {
       : m(all.m), flexible(all.flexible), epsilon(all.epsilon), sums(all.sums),
         p_of_parity(all.memory + blockIdx.y * all.problem_size),
         norms(p_of_parity + 2 * (m + 1)), y(norms + 2), rhs(y + m + 1), scales(rhs + m + 1),
-        num_settled(scales + m + 1), Q(num_settled + 1), R(Q + (m + 1ll) * (m + 1)),
+        num_finished(scales + m + 1), Q(num_finished + 1), R(Q + (m + 1ll) * (m + 1)),
         coefficients(all.coefficients + static_cast<long long>(blockIdx.y) * m),
         cells(all.cells + static_cast<long long>(blockIdx.y) * all.num_cells),
         history(all.history + static_cast<long long>(blockIdx.y) * all.capacity), capacity(all.capacity),
@@ -194,14 +194,15 @@ __device__ __forceinline__ void gs_rotate_rows(const SmallProblem<T> &problem, i
 // Finish column j of R, record the residual and decide whether the cycle goes on, unless that has been done before. One
 // block does this; all of its threads must take part. `shared` has room for 2 * GS_MAX_WARPS + 3 values.
 template <class T>
-__device__ __forceinline__ void gs_settle(const SmallProblem<T> &problem, int j, typename Wide<T>::type *shared) {
+__device__ __forceinline__ void gs_finish_column(const SmallProblem<T> &problem, int j,
+                                                 typename Wide<T>::type *shared) {
   typedef typename Wide<T>::type C;
-  const C num_settled = *problem.num_settled, rhs = problem.rhs[j], one = Make<C>::from(1);
+  const C num_finished = *problem.num_finished, rhs = problem.rhs[j], one = Make<C>::from(1);
   const C inverse = one / problem.norms[j & 1];
   const double square = gs_real(problem.s(j + 1)[j + 1]), iteration = gs_real(problem.cells[1]) + 1;
   const double tolerance = gs_real(problem.cells[problem.inner_tolerance]);
   const double limit = gs_real(problem.cells[problem.limit]);
-  if (gs_real(num_settled) > j) return;
+  if (gs_real(num_finished) > j) return;
   const NewColumn<C> column = gs_new_column(problem, j, inverse, shared);
   // The square of the element below the diagonal of H is that of the norm of the new w. Values below `noise` are
   // rounding error: then the operator adds nothing new to the basis.
@@ -216,7 +217,7 @@ __device__ __forceinline__ void gs_settle(const SmallProblem<T> &problem, int j,
   problem.r(j)[j] = g.r;
   problem.rhs[j] = is_singular ? Scalar<C>::zero() : g.c * rhs;
   problem.rhs[j + 1] = last;
-  *problem.num_settled = Make<C>::from(j + 1);
+  *problem.num_finished = Make<C>::from(j + 1);
   problem.history[static_cast<long long>(iteration) % problem.capacity] = residual;
   problem.cells[1] = Make<C>::from(iteration);
   problem.cells[problem.residual] = Make<C>::from(residual);

@@ -21,13 +21,13 @@ basis_sums(int j, int of_w, const typename Wide<T>::type *partials, int blocks, 
   gs_add_up(of_w ? j + 2 : j + 1, partials, blocks, of_w ? problem.s(j + 1) : problem.products(j));
 }
 
-// Settle column j. Before that, add up what `orthogonalize` has left, unless `blocks` is 0.
+// Finish column j of R. Before that, add up what `orthogonalize` has left, unless `blocks` is 0.
 template <class T>
 GS_KERNEL_OF(GS_BASIS_THREADS)
-basis_settle(int j, const typename Wide<T>::type *partials, int blocks, int m, int flexible, double epsilon,
-             typename Wide<T>::type *sums, typename Wide<T>::type *memory, long long problem_size, T *coefficients,
-             typename Wide<T>::type *cells, int num_cells, double *history, int capacity, int cycle_end, int norm,
-             int residual, int inner_tolerance, int limit) {
+basis_finish_column(int j, const typename Wide<T>::type *partials, int blocks, int m, int flexible, double epsilon,
+                    typename Wide<T>::type *sums, typename Wide<T>::type *memory, long long problem_size,
+                    T *coefficients, typename Wide<T>::type *cells, int num_cells, double *history, int capacity,
+                    int cycle_end, int norm, int residual, int inner_tolerance, int limit) {
   GS_SHARED(typename Wide<T>::type, shared, GS_BASIS_SHARED);
   const SmallProblems<T> problems = {m,     flexible,  epsilon, sums,     memory,    problem_size, coefficients,
                                      cells, num_cells, history, capacity, cycle_end, norm,         residual,
@@ -36,7 +36,7 @@ basis_settle(int j, const typename Wide<T>::type *partials, int blocks, int m, i
   if (problems.is_idle()) return;
   if (blocks) gs_add_up(j + 2, partials + blockIdx.y * (m + 2ll) * blocks, blocks, problem.s(j + 1));
   __syncthreads();
-  gs_settle(problem, j, shared);
+  gs_finish_column(problem, j, shared);
 }
 
 // Solve R * y = rhs by one warp. A lane owns a row; rows are solved in groups of a warp, from the last to the first:
@@ -55,7 +55,7 @@ basis_solve(int m, int flexible, double epsilon, typename Wide<T>::type *sums, t
                                      inner_tolerance,  limit};
   const SmallProblem<T> problem(problems);
   if (problem.is_stopped()) return;
-  const int size = int(gs_real(*problem.num_settled)), lane = threadIdx.x;
+  const int size = int(gs_real(*problem.num_finished)), lane = threadIdx.x;
   for (int first = (size - 1) / GS_WARP * GS_WARP; first >= 0 && size > 0; first -= GS_WARP) {
     const int i = first + lane, rows = size - first < GS_WARP ? size - first : GS_WARP;
     const C *row = problem.r(i < size ? i : first);
@@ -108,14 +108,15 @@ basis_project(long long n, int j, int teams, const S *__restrict__ basis, const 
 
 // The small problem's part of `orthogonalize`, done by block 0: finish the last iteration, or begin a cycle.
 template <class T>
-__device__ __forceinline__ void gs_settle_last(const SmallProblem<T> &problem, int j, typename Wide<T>::type *shared) {
+__device__ __forceinline__ void gs_finish_last_column(const SmallProblem<T> &problem, int j,
+                                                      typename Wide<T>::type *shared) {
   typedef typename Wide<T>::type C;
   if (j > 0) {
-    gs_settle(problem, j - 1, shared);
+    gs_finish_column(problem, j - 1, shared);
   } else if (threadIdx.x == 0) {
     problem.rhs[0] = problem.cells[problem.norm];
     problem.Q[0] = Make<C>::from(1);
-    *problem.num_settled = Scalar<C>::zero();
+    *problem.num_finished = Scalar<C>::zero();
   }
 }
 
@@ -178,7 +179,7 @@ basis_orthogonalize(long long n, int j, int teams, S *basis, T *w, const T *__re
   if (problems.is_idle()) return;
   const SmallProblem<T> problem(problems);
   if (blockIdx.x == 0) {
-    gs_settle_last(problem, j, shared);
+    gs_finish_last_column(problem, j, shared);
     return;
   }
   const Coefficients<T, HELD> by =
@@ -201,7 +202,7 @@ basis_combine(long long n, const S *__restrict__ basis, T *__restrict__ x, int m
                                      inner_tolerance,  limit};
   const SmallProblem<T> problem(problems);
   if (problem.is_stopped()) return;
-  const int num_vectors = int(gs_real(*problem.num_settled));
+  const int num_vectors = int(gs_real(*problem.num_finished));
   const long long stride = gridDim.y * n, step = static_cast<long long>(gridDim.x) * blockDim.x;
   basis += blockIdx.y * n;
   x += blockIdx.y * n;

@@ -11,7 +11,7 @@
 //     entries of a column   12 40 77     numbers of the entries, or of their rows, which rise in the same order
 //     ranks                  2  0  1     in the order in which threads counted them
 //     placed                40 77 12     by rank, behind the entries of the columns before
-//     settled               12 40 77     by how many numbers of the column are smaller
+//     in order              12 40 77     by how many numbers of the column are smaller
 //
 // Each thread of the last step reads all numbers of its column, so columns have to be short. Placing the values together
 // with the numbers makes the last step read and write neighbouring elements.
@@ -165,13 +165,13 @@ __device__ __forceinline__ Index gs_num_less(const Number *__restrict__ numbers,
   return count;
 }
 
-// The columns and values of the transpose: an entry comes behind those of its column with smaller numbers, or with smaller
-// rows if `numbers` is null because no column has two entries of one row.
+// The columns and values of the transpose: an entry comes behind those of its column with smaller numbers, or with
+// smaller rows if `numbers` is null because no column has two entries of one row.
 template <class Item, class Index>
-GS_KERNEL_OF(GS_TILE_THREADS) settle_entries(long long nnz, long long num_cols, const Index *__restrict__ starts,
-                                             const Index *__restrict__ placed_rows, const int *__restrict__ numbers,
-                                             const Item *__restrict__ placed_data, Index *__restrict__ new_indices,
-                                             Item *__restrict__ new_data) {
+GS_KERNEL_OF(GS_TILE_THREADS) order_entries(long long nnz, long long num_cols, const Index *__restrict__ starts,
+                                            const Index *__restrict__ placed_rows, const int *__restrict__ numbers,
+                                            const Item *__restrict__ placed_data, Index *__restrict__ new_indices,
+                                            Item *__restrict__ new_data) {
   GS_SHARED(int, columns, GS_TILE);
   const Tile tile = gs_find_tile(starts, num_cols, nnz);
   gs_find_rows(starts, tile, columns);

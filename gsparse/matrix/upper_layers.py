@@ -1,6 +1,6 @@
-"""Methods of the matrix that upper rooms serve: `distribute`, `accelerated`, and the notebook's table.
+"""Methods of the matrix that upper layers serve: `distribute`, `accelerated`, and the notebook's table.
 
-The matrix imports none of these rooms. The package's face (`gsparse/__init__.py`), which stands above all of them,
+The matrix imports none of these layers. The public interface (`gsparse/__init__.py`), which stands above all of them,
 enters a function for each name when the package is imported.
 """
 
@@ -13,9 +13,9 @@ from scipy.sparse.linalg import LinearOperator
 
 from gsparse.matrix.matrix_like import MatrixLike, method
 
-__all__ = ["UPPER_ROOMS", "accelerated", "distribute"]
+__all__ = ["UPPER_LAYERS", "accelerated", "distribute"]
 
-UPPER_ROOMS: dict[str, Callable[..., Any]] = {}
+UPPER_LAYERS: dict[str, Callable[..., Any]] = {}
 
 
 @method
@@ -32,7 +32,7 @@ def distribute(self: MatrixLike, **options: Any) -> Any:
     gsparse.distributed.DistributedMatrix
         A block of rows for each worker.
     """
-    return UPPER_ROOMS["distribute"](self, **options)
+    return UPPER_LAYERS["distribute"](self, **options)
 
 
 @method
@@ -66,4 +66,4 @@ def accelerated(
     ShapeError
         Where the matrix is not square.
     """
-    return cast(LinearOperator, UPPER_ROOMS["accelerated"](self, method, M, rtol, **options))
+    return cast(LinearOperator, UPPER_LAYERS["accelerated"](self, method, M, rtol, **options))

@@ -20,11 +20,6 @@ from tests.support import STRUCTURES
 DTYPES = (np.float64, np.float32, np.complex64, np.int8, np.uint64, np.bool_)
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
-
-
 def untidy(shape: tuple[int, int], rng: np.random.Generator, dtype: Any = float) -> sp.csr_array:
     """Return a matrix with unsorted rows, repeated entries, zeros and empty rows."""
     count = shape[0] * 2

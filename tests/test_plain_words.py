@@ -190,3 +190,18 @@ def length_of(function: ast.FunctionDef) -> int:
     assert function.end_lineno is not None
     docstring = ast.get_docstring(function, clean=False)
     return function.end_lineno - function.lineno + 1 - (docstring.count("\n") + 1 if docstring is not None else 0)
+
+
+# ----------------------------------------------------------------------------------------------------- helpers of tests
+
+
+def test_helpers_of_tests_exist_once() -> None:
+    """A newcomer finds one `matrix`, one `wait_until` and one `rng`, whose seed the command line sets."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    assert places["matrix"] == ["tests/linalg/problems.py"]
+    assert places["wait_until"] == ["tests/ranks/groups.py"]
+    assert places["rng"] == ["tests/seeds.py"]

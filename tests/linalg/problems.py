@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from gsparse import GpuSparseMatrix
+from gsparse.device.base import Device
 from tests.support import host, random_values
+
+
+def matrix(device: Device, S: Any) -> GpuSparseMatrix:
+    """Return a matrix on the device of a test."""
+    return GpuSparseMatrix(S, device=device)
 
 
 def laplacian(n: int, dtype: Any = float) -> sp.csr_array:

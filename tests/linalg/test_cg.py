@@ -11,7 +11,6 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
 import gsparse
-from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, ShapeError
 from gsparse.linalg import (
@@ -29,7 +28,7 @@ from gsparse.linalg import (
     lsqr,
     minres,
 )
-from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
+from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
 from tests.support import DTYPES, host, matrix_folder, on_device
 
 S = laplacian(7)
@@ -37,15 +36,11 @@ B = right_hand_side(S)
 JACOBI = sp.csr_array(sp.diags_array(1 / (1 + S.diagonal() + np.arange(S.shape[0]) % 3)))
 
 
-def matrix(device: Device, S: Any = S) -> GpuSparseMatrix:
-    return GpuSparseMatrix(S, device=device)
-
-
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
 def test_cg_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any) -> None:
     count = Count()
     x, info = la.cg(S, B, rtol=1e-10, M=M, callback=count)
-    result = cg(matrix(device), B, rtol=1e-10, M=M, full_output=True)
+    result = cg(matrix(device, S), B, rtol=1e-10, M=M, full_output=True)
     assert (result.info, info) == (0, 0)
     assert abs(result.iterations - count.calls) <= 2
     assert residual(S, result.x, B) < 1e-9
@@ -55,7 +50,7 @@ def test_cg_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Devic
 def test_cg_solves_right_hand_sides_side_by_side(device: Device) -> None:
     b = right_hand_side(S, 3)
     b[:, 1] = 0
-    x, info = cg(matrix(device), b, rtol=1e-9)
+    x, info = cg(matrix(device, S), b, rtol=1e-9)
     assert info == 0
     assert x.shape == b.shape
     np.testing.assert_array_equal(x[:, 1], 0)
@@ -81,7 +76,7 @@ def test_cg_promotes_integers(real_device: Device) -> None:
 
 def test_cg_accepts_all_kinds_of_operators(real_device: Device) -> None:
     expected, _ = la.cg(S, B, rtol=1e-10)
-    A = matrix(real_device)
+    A = matrix(real_device, S)
     operator = la.aslinearoperator(S)
     inverse = la.LinearOperator(S.shape, matvec=lambda x: JACOBI @ x, dtype=float)
     with_device = on_device(real_device, B)
@@ -98,7 +93,7 @@ def test_cg_accepts_all_kinds_of_operators(real_device: Device) -> None:
 
 
 def test_cg_begins_at_x0_and_does_not_change_it(real_device: Device) -> None:
-    A, guess = matrix(real_device), right_hand_side(S, seed=1)
+    A, guess = matrix(real_device, S), right_hand_side(S, seed=1)
     original = guess.copy()
     x, info = cg(A, B, guess, rtol=1e-10)
     assert info == 0
@@ -111,22 +106,22 @@ def test_cg_begins_at_x0_and_does_not_change_it(real_device: Device) -> None:
 
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
 def test_cg_begins_at_the_preconditioned_right_hand_side(real_device: Device, M: Any) -> None:
-    first = cg(matrix(real_device), B, "Mb", M=M, maxiter=0, full_output=True)
+    first = cg(matrix(real_device, S), B, "Mb", M=M, maxiter=0, full_output=True)
     np.testing.assert_allclose(first.x, B if M is None else M @ B, rtol=1e-15)
     with pytest.raises(ValueError, match="'Mb'"):
-        cg(matrix(real_device), B, "b")
+        cg(matrix(real_device, S), B, "b")
 
 
 def test_cg_returns_zero_for_a_zero_right_hand_side(device: Device) -> None:
     for guess in (None, B):
-        result = cg(matrix(device), np.zeros_like(B), guess, full_output=True)
+        result = cg(matrix(device, S), np.zeros_like(B), guess, full_output=True)
         assert (result.info, result.iterations) == (0, 0)
         np.testing.assert_array_equal(result.x, 0)
 
 
 def test_cg_stops_at_maxiter(device: Device) -> None:
     for maxiter in (0, 1, 3):
-        result = cg(matrix(device), B, maxiter=maxiter, rtol=1e-12, full_output=True)
+        result = cg(matrix(device, S), B, maxiter=maxiter, rtol=1e-12, full_output=True)
         x, _ = la.cg(S, B, maxiter=maxiter, rtol=1e-12)
         assert result.iterations == maxiter
         assert result.info == max(maxiter, 1)  # SciPy returns 0 for maxiter=0, as if it had converged
@@ -138,7 +133,7 @@ def test_cg_stops_at_maxiter(device: Device) -> None:
 
 def test_cg_calls_back_after_each_iteration(real_device: Device) -> None:
     counter, scipy_counter = Count(), Count()
-    x, _ = cg(matrix(real_device), B, rtol=1e-8, callback=counter)
+    x, _ = cg(matrix(real_device, S), B, rtol=1e-8, callback=counter)
     la.cg(S, B, rtol=1e-8, callback=scipy_counter)
     assert abs(counter.calls - scipy_counter.calls) <= 1
     np.testing.assert_array_equal(counter.last, x)
@@ -170,7 +165,7 @@ def test_the_result_of_a_solve_with_nan_can_be_printed(real_device: Device, name
     """Check one right-hand side with a NaN, and two of which only one has a NaN, with a progress bar."""
     b = B.copy()
     b[3] = np.nan
-    solve, A = getattr(gsparse.linalg, name), matrix(real_device)
+    solve, A = getattr(gsparse.linalg, name), matrix(real_device, S)
     result = solve(A, b, full_output=True, progress=True)
     assert "residual nan → nan\nb holds NaN or inf." in str(result)
     assert result.log().endswith(str(result))
@@ -201,13 +196,13 @@ def test_cg_solves_small_systems(device: Device) -> None:
     assert (x.tolist(), info) == ([0.5], 0)
     x, info = cg(matrix(device, sp.csr_array((0, 0))), np.zeros(0))
     assert (x.shape, info) == ((0,), 0)
-    x, info = cg(matrix(device), B[:, None], rtol=1e-9)
+    x, info = cg(matrix(device, S), B[:, None], rtol=1e-9)
     assert info == 0
     assert residual(S, x.ravel(), B) < 1e-8
 
 
 def test_cg_refuses_incompatible_arguments(real_device: Device) -> None:
-    A = matrix(real_device)
+    A = matrix(real_device, S)
     with pytest.raises(ShapeError, match="square"):
         cg(matrix(real_device, S[:, 1:]), B)
     with pytest.raises(ShapeError, match="incompatible"):
@@ -234,11 +229,11 @@ def test_cg_refuses_incompatible_arguments(real_device: Device) -> None:
 )
 def test_the_error_for_a_preconditioner_by_name_says_how_to_make_one(real_device: Device, M: Any, words: str) -> None:
     with pytest.raises(TypeError, match=f"M must be a matrix or operator, {words}"):
-        cg(matrix(real_device), B, M=M)
+        cg(matrix(real_device, S), B, M=M)
 
 
 def test_cg_reports_its_history_and_progress(real_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
-    result = cg(matrix(real_device), B, rtol=1e-8, full_output=True, progress=True)
+    result = cg(matrix(real_device, S), B, rtol=1e-8, full_output=True, progress=True)
     _, info = result
     assert isinstance(result, SolveResult)
     assert info == 0
@@ -249,7 +244,7 @@ def test_cg_reports_its_history_and_progress(real_device: Device, capsys: pytest
     assert result.residuals[-1] < 1e-8 * np.linalg.norm(B) <= result.residuals[-2]
     assert "converged after" in str(result)
     assert f"{result.iterations}it" in capsys.readouterr().err  # without maxiter, the bar has no total
-    result = cg(matrix(real_device), B, rtol=1e-8, full_output=True, progress=True, maxiter=500)
+    result = cg(matrix(real_device, S), B, rtol=1e-8, full_output=True, progress=True, maxiter=500)
     assert f"{result.iterations}/500" in capsys.readouterr().err
 
 
@@ -292,7 +287,7 @@ def test_a_failed_solve_names_the_operators_that_are_not_symmetric(
     device: Device, solve: Any, columns: int | None
 ) -> None:
     b, M_nonsymmetric = right_hand_side(S, columns), ilu0(matrix(device, NONSYMMETRIC), shift=0.01)
-    M_jacobi = jacobi(matrix(device))
+    M_jacobi = jacobi(matrix(device, S))
     cases = [
         (S, None, "Allow more"), (S, M_jacobi, "Allow more"), (NONSYMMETRIC, None, "A is not symmetric: "),
         (NONSYMMETRIC, M_jacobi, "A is not symmetric: "), (S, M_nonsymmetric, "M is not symmetric: "),

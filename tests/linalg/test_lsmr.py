@@ -10,21 +10,16 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ConvergenceWarning, ShapeError
 from gsparse.linalg import SolveResult, lsmr, lsqr
-from tests.linalg.problems import rectangular, right_hand_side
+from tests.linalg.problems import matrix, rectangular, right_hand_side
 from tests.support import DTYPES, host, on_device
 
 SHAPES = [(90, 40), (40, 90), (60, 60), (1, 1)]
 METHODS = [(lsqr, la.lsqr), (lsmr, la.lsmr)]
 TIGHT = {"atol": 1e-10, "btol": 1e-10}
 methods = pytest.mark.parametrize(("mine", "theirs"), METHODS, ids=["lsqr", "lsmr"])
-
-
-def matrix(device: Device, S: Any) -> GpuSparseMatrix:
-    return GpuSparseMatrix(S, device=device)
 
 
 @methods

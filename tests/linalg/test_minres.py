@@ -9,11 +9,10 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as la
 
-from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import ShapeError
 from gsparse.linalg import minres
-from tests.linalg.problems import Count, indefinite, laplacian, residual, right_hand_side
+from tests.linalg.problems import Count, indefinite, laplacian, matrix, residual, right_hand_side
 from tests.support import DTYPES
 
 S = indefinite(7)
@@ -22,17 +21,13 @@ JACOBI = sp.csr_array(sp.diags_array(1 / (abs(S.diagonal()) + np.arange(S.shape[
 EYE = sp.eye_array(S.shape[0])
 
 
-def matrix(device: Device, S: Any = S) -> GpuSparseMatrix:
-    return GpuSparseMatrix(S, device=device)
-
-
 @pytest.mark.parametrize("shift", [0.0, 0.25])
 @pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
 @pytest.mark.few(1)
 def test_minres_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any, shift: float) -> None:
     count = Count()
     x, info = la.minres(S, B, rtol=1e-9, M=M, shift=shift, check=True, callback=count)
-    result = minres(matrix(device), B, rtol=1e-9, M=M, shift=shift, check=True, full_output=True)
+    result = minres(matrix(device, S), B, rtol=1e-9, M=M, shift=shift, check=True, full_output=True)
     assert (result.info, info) == (0, 0)
     assert abs(result.iterations - count.calls) <= 1
     assert residual(S - shift * EYE, result.x, B) < 1e-7
@@ -40,7 +35,7 @@ def test_minres_takes_as_many_iterations_as_scipy_to_the_same_solution(device: D
 
 
 def test_minres_records_the_norm_of_the_residual(device: Device) -> None:
-    result = minres(matrix(device), B, rtol=1e-6, full_output=True)
+    result = minres(matrix(device, S), B, rtol=1e-6, full_output=True)
     np.testing.assert_allclose(result.residuals[0], np.linalg.norm(B))
     np.testing.assert_allclose(result.residuals[-1], np.linalg.norm(B - S @ result.x), rtol=1e-6)
     assert np.all(np.diff(result.residuals) <= 0)
@@ -49,7 +44,7 @@ def test_minres_records_the_norm_of_the_residual(device: Device) -> None:
 def test_minres_solves_right_hand_sides_side_by_side(device: Device) -> None:
     b = right_hand_side(S, 3)
     b[:, 1] = 0
-    x, info = minres(matrix(device), b, rtol=1e-10)
+    x, info = minres(matrix(device, S), b, rtol=1e-10)
     assert info == 0
     np.testing.assert_array_equal(x[:, 1], 0)
     assert np.all(residual(S, x[:, ::2], b[:, ::2]) < 1e-8)
@@ -77,10 +72,10 @@ def test_minres_finds_a_least_squares_solution_of_a_singular_system(device: Devi
 
 def test_minres_begins_at_x0_with_a_shift(device: Device) -> None:
     guess = right_hand_side(S, seed=1)
-    x, info = minres(matrix(device), B, guess, rtol=1e-10, shift=0.25)
+    x, info = minres(matrix(device, S), B, guess, rtol=1e-10, shift=0.25)
     assert info == 0
     assert residual(S - 0.25 * EYE, x, B) < 1e-8  # SciPy omits the shift in the first residual
-    again, info = minres(matrix(device), B, x, rtol=1e-6, shift=0.25)
+    again, info = minres(matrix(device, S), B, x, rtol=1e-6, shift=0.25)
     np.testing.assert_allclose(again, x, rtol=1e-6, atol=1e-9)
 
 
@@ -90,7 +85,7 @@ def test_minres_needs_one_iteration_for_an_eigenvector_and_none_for_zero(device:
     assert (result.info, result.iterations) == (0, 1)
     np.testing.assert_allclose(result.x, B[:40] / 3, rtol=1e-14)
     for guess in (None, B):
-        result = minres(matrix(device), np.zeros_like(B), guess, full_output=True)
+        result = minres(matrix(device, S), np.zeros_like(B), guess, full_output=True)
         assert (result.info, result.iterations) == (0, 0)
         np.testing.assert_array_equal(result.x, 0)
 
@@ -98,13 +93,13 @@ def test_minres_needs_one_iteration_for_an_eigenvector_and_none_for_zero(device:
 def test_minres_stops_at_maxiter_and_calls_back(real_device: Device) -> None:
     for maxiter in (1, 3):
         counter, scipy_counter = Count(), Count()
-        result = minres(matrix(real_device), B, maxiter=maxiter, callback=counter, full_output=True)
+        result = minres(matrix(real_device, S), B, maxiter=maxiter, callback=counter, full_output=True)
         x, info = la.minres(S, B, maxiter=maxiter, callback=scipy_counter)
         assert result.info == info == maxiter
         assert counter.calls == scipy_counter.calls == maxiter
         np.testing.assert_allclose(result.x, x, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(counter.last, result.x)
-    assert minres(matrix(real_device), B, maxiter=0, full_output=True).iterations == 0
+    assert minres(matrix(real_device, S), B, maxiter=0, full_output=True).iterations == 0
 
 
 def test_minres_checks_symmetry_and_definiteness(device: Device) -> None:
@@ -113,9 +108,9 @@ def test_minres_checks_symmetry_and_definiteness(device: Device) -> None:
         minres(matrix(device, T), B, check=True)
     M = sp.csr_array(JACOBI + sp.diags_array(np.ones(S.shape[0] - 1), offsets=1))
     with pytest.raises(ValueError, match="non-symmetric preconditioner"):
-        minres(matrix(device), B, M=M, check=True)
+        minres(matrix(device, S), B, M=M, check=True)
     with pytest.raises(ValueError, match="indefinite preconditioner"):
-        minres(matrix(device), B, M=sp.csr_array(-1.0 * EYE))
+        minres(matrix(device, S), B, M=sp.csr_array(-1.0 * EYE))
 
 
 def test_minres_stops_within_one_iteration_on_nan(device: Device) -> None:

@@ -28,7 +28,7 @@ from gsparse.linalg import (
 )
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import levels_of
-from tests.linalg.problems import Count, convection, laplacian, residual, right_hand_side
+from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import DTYPES, host, on_device
 
@@ -56,10 +56,6 @@ FOR_ANY: dict[str, Callable[[Any], Any]] = {
     "ilu0, levels": lambda A: ilu0(A, solve="levels"),
     "ilu0, jacobi": lambda A: ilu0(A, solve="jacobi"),
 }
-
-
-def matrix(device: Device, S: Any) -> GpuSparseMatrix:
-    return GpuSparseMatrix(S, device=device)
 
 
 def positive(n: int, dtype: Any) -> Any:

@@ -6,6 +6,7 @@ import multiprocessing
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ SECRET = b"known to this group only"
 # Time limits in seconds. A test that shows that nobody waits for a time limit uses LONG, and asserts that it took no
 # longer than SOON, which is enough on a busy machine.
 TIMEOUT, SOON, LONG = 30.0, 60.0, 240.0
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Ask for a condition again and again until it is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true in time"
+        time.sleep(0.05)
 
 
 def run_sockets(

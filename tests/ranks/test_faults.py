@@ -21,6 +21,7 @@ import pytest
 import gsparse.linalg as gla
 from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import laplacian, residual, right_hand_side
+from tests.ranks.groups import wait_until
 from tests.ranks.test_cluster import count_states
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
@@ -93,13 +94,6 @@ class BackgroundSolve:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the solve hangs"
         return self.error
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = ERROR_DEADLINE) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.05)
 
 
 def is_solving() -> bool:

@@ -23,7 +23,7 @@ from gsparse.distributed import listen
 from gsparse.distributed.ranks import handshake, product_connections
 from gsparse.distributed.ranks.product_connections import ProductClient, ProductServer
 from gsparse.errors import CommunicationError
-from tests.ranks.groups import LONG, SECRET, SOON, make_certificate
+from tests.ranks.groups import LONG, SECRET, SOON, make_certificate, wait_until
 from tests.ranks.strangers import seconds_until_closed, strangers
 
 NO_GHOSTS = np.empty(0)
@@ -93,13 +93,6 @@ class Computing:
 
 def handlers(before: set[threading.Thread]) -> int:
     return sum(thread.name == "gsparse products" for thread in set(threading.enumerate()) - before)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.01)
 
 
 # ------------------------------------------------------------------- products that end early

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -16,6 +15,7 @@ import scipy.sparse as sp
 import gsparse.linalg as gla
 from gsparse.errors import CommunicationError
 from tests.linalg.problems import laplacian, right_hand_side
+from tests.ranks.groups import wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 da = pytest.importorskip("dask.array")
@@ -51,13 +51,6 @@ def client() -> Iterator[Any]:
 @pytest.fixture
 def workers(client: Any) -> list[str]:
     return sorted(known_workers(client))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------ secrets

@@ -18,8 +18,9 @@ from gsparse.linalg.multigrid import level_setup
 from gsparse.linalg.preconditioners import eigenvalue
 from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, largest_eigenvalue, spectral_radius
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.random_vectors import hashed_vector
 from tests.linalg.problems import laplacian
-from tests.support import DTYPES
+from tests.support import DTYPES, host
 
 # LAPACK takes long for the thin beam.
 HERMITIAN = {p.name: p for p in elliptic_problems(16) if p.solver == "cg" and "beam" not in p.name}
@@ -120,3 +121,13 @@ def test_smoothers_and_prolongators_of_a_level_share_one_estimate(
     M = amg(GpuSparseMatrix(poisson(20, 5), device="cpu"), **options)
     assert len(M.levels) == 2
     assert sizes == [level.size for level in M.levels]
+
+
+def test_hashed_vectors_of_other_numbers_are_independent(device: Device) -> None:
+    vectors = [host(hashed_vector(device, 999, np.dtype(np.float64), number)) for number in range(3)]
+    gram = 12 / 999 * np.array(vectors) @ np.transpose(vectors)
+    assert np.abs(gram - np.eye(3)).max() < 0.1  # three times the deviation of random numbers
+    assert max(np.abs(vector).max() for vector in vectors) <= 0.5
+    # Nor do neighbours depend on each other, as the frequencies of the vector show.
+    spectrum = np.abs(np.fft.rfft(vectors[0])) ** 2 / (999 / 12)
+    assert spectrum.max() < 12

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gsparse.device.dtypes import Array
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import Operator
+from gsparse.linalg.random_vectors import hashed_vector
 from gsparse.linalg.result import SolveResult, more_iterations
 
 __all__ = [
@@ -19,8 +19,10 @@ __all__ = [
     "without_false_success",
 ]
 
-# Frequencies of the test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
-_FREQUENCIES = (np.sqrt(2), np.sqrt(3), np.sqrt(5))
+# Number of test vectors. A pair of them misses a small asymmetry with a probability of about one percent.
+_NUM_PROBES = 3
+# Factor that gives the elements of these vectors, which are uniform between -1/2 and 1/2, a variance of 1.
+_SCALE = float(np.sqrt(12))
 # The test takes three products with each operator: at most a tenth of the time of a solve of this many iterations.
 _MIN_ITERATIONS = 30
 
@@ -78,17 +80,6 @@ def not_hermitian(system: LinearSystem) -> list[str]:
     return [name for name, operator in operators.items() if not _is_hermitian(system, operator)]
 
 
-def _probe(system: LinearSystem, size: int, frequency: float) -> Array:
-    """Return exp(i·frequency·k²) for k = 0, 1, ...; for real systems, √2 times the real part.
-
-    Such a chirp contains all frequencies equally, like random numbers, but it can be computed on the device.
-    """
-    xp, dtype = system.device.xp, system.dtype
-    phase = frequency * xp.arange(size, dtype=np.float64) ** 2
-    values = xp.exp(1j * phase) if dtype.kind == "c" else np.sqrt(2) * xp.cos(phase)
-    return values.astype(dtype)
-
-
 def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:
     """Compare <u, B·v> with the conjugate of <v, B·u> for vectors that look random, with elements of variance 1.
 
@@ -97,7 +88,7 @@ def _is_hermitian(system: LinearSystem, operator: Operator) -> bool:
     that computes in single precision.
     """
     device, dtype, size = system.device, system.dtype, operator.shape[0]
-    xp, probes = device.xp, [_probe(system, size, frequency) for frequency in _FREQUENCIES]
+    xp, probes = device.xp, [_SCALE * hashed_vector(device, size, dtype, number) for number in range(_NUM_PROBES)]
     apply, products = operator.bind(device, dtype), [xp.zeros(size, dtype) for _ in probes]
     for probe, product in zip(probes, products, strict=True):
         apply(probe, product)

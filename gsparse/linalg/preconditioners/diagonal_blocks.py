@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
@@ -11,6 +9,7 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, MAX_INVERSE
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
+from gsparse.linalg.random_vectors import hashed_vector
 
 __all__ = ["BlockStep", "inverse_blocks", "largest_block_eigenvalue"]
 
@@ -97,7 +96,7 @@ def largest_block_eigenvalue(matrix: SquareMatrix, inverses: Array) -> float:
     if not matrix.size:
         return 1.0
     multiply = matrix.operator.bind(device, dtype)
-    v = xp.cos(xp.arange(matrix.size, dtype=np.float64) ** 2).astype(dtype)  # looks random, has all frequencies
+    v = hashed_vector(device, matrix.size, dtype)
     w, norm = xp.empty_like(v), 1.0
     weigh = BlockStep(VectorPasses(device, dtype, 1), inverses, adjoint=False).bind(1.0, w, v, v, start=FROM_ZERO)
     for _ in range(_POWER_STEPS):

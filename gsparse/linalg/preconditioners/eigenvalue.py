@@ -31,6 +31,7 @@ from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.solve_loop import SolveState
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.random_vectors import hashed_vector
 
 __all__ = ["estimated_eigenvalue", "gershgorin_bound", "largest_eigenvalue", "spectral_radius"]
 
@@ -42,9 +43,6 @@ _STEPS = 8
 _SAFETY = 1.05
 # Dimension of the space whose Ritz values estimate the spectral radius of a matrix that is not Hermitian.
 _RITZ_VECTORS = 8
-
-# Odd numbers whose multiples, modulo 2³², have bits that look random (Knuth; the finalizer of MurmurHash3).
-_MULTIPLIERS = (2654435761, 0x85EBCA6B)
 
 # `d` is the inverse diagonal. `rho_old` starts at infinity, which makes the first beta² zero. Each iteration records
 # its alpha, and the beta² of the next iteration.
@@ -134,7 +132,7 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
     state = SolveState(device, PROGRAM, dtype, 1, capacity=2 * _STEPS)
     state.set(rho_old=np.inf)
     steps = {step.name: step for step in PROGRAM.steps}
-    p, q, w = _random_vector(matrix), xp.zeros(matrix.size, dtype), device.empty(matrix.size, dtype)
+    p, q, w = hashed_vector(device, matrix.size, dtype), xp.zeros(matrix.size, dtype), device.empty(matrix.size, dtype)
     d = xp.abs(inverse_diagonal).astype(dtype, copy=False)
 
     def bind(name: str, p: Array, q: Array) -> Call:
@@ -168,7 +166,7 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
         return 1.0
     multiply = matrix.operator.bind(device, dtype)
     basis, product = device.empty((count + 1, matrix.size), dtype), device.empty(matrix.size, dtype)
-    basis[0] = _random_vector(matrix)
+    basis[0] = hashed_vector(device, matrix.size, matrix.dtype)
     for j in range(count):
         multiply(basis[j], product)
         basis[j + 1] = inverse_diagonal * product - basis[j]
@@ -200,19 +198,6 @@ def _largest_magnitude(gram: npt.NDArray[Any], recurrence: npt.NDArray[np.float6
         residual = recurrence @ vector - value * np.append(vector, 0)
         squares = [np.vdot(v, g @ v).real for v, g in ((residual, gram), (vector, inner))]
         return float(abs(value + 1) + np.sqrt(max(squares[0], 0) / squares[1]))
-
-
-def _random_vector(matrix: SquareMatrix) -> Array:
-    """Return hashes of the row numbers, between -1/2 and 1/2.
-
-    A multiplication alone would leave a sequence that rises and falls regularly, so that it has little of most
-    eigenvectors of a grid. Folding the upper bits into the lower ones, and another multiplication, mend that.
-    """
-    hashes = matrix.device.xp.arange(1, matrix.size + 1, dtype=np.uint32)
-    for multiplier in _MULTIPLIERS:
-        hashes *= np.uint32(multiplier)
-        hashes ^= hashes >> np.uint32(16)
-    return (hashes * np.float64(2.0**-32) - 0.5).astype(matrix.dtype, copy=False)
 
 
 def _largest(alphas: npt.NDArray[np.float64], squares: npt.NDArray[np.float64]) -> tuple[float, float]:

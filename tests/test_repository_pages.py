@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from gsparse.formats.row_pattern import MAX_PATTERNS
 from gsparse.kernels.cpu.jit import jitted
+from gsparse.kernels.gpu import step_source
+from gsparse.linalg.krylov.cg import PROGRAM
 from tests.import_graph import LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,6 +162,15 @@ def test_the_table_lists_every_subpackage_from_the_top_layer_down() -> None:
         name for names in LAYERS for name in names if name not in private
     ]
     assert all(f"``{name}``" in page for name in private)
+
+
+def test_the_generated_kernel_on_the_page_is_the_one_that_is_generated() -> None:
+    page = (ROOT / "docs" / "developers" / "architecture.rst").read_text()
+    (shown,) = re.findall(r"^\.\. code-block:: cpp\n\n(.*?\n   \}\n)$", page, re.MULTILINE | re.DOTALL)
+    step = next(step for step in PROGRAM.steps if step.name == "start")
+    assert textwrap.dedent(shown) == step_source._pass_function(PROGRAM, step).lstrip()
+    (source,) = re.findall(r'^   Step\("start", each="(.*)", sums="(.*)"\)$', page, re.MULTILINE)
+    assert source == (step.each, step.sums)
 
 
 def test_the_page_of_checks_explains_every_step_of_both_checks() -> None:

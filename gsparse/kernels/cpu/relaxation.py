@@ -7,7 +7,7 @@ part has as many of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,19 @@ from gsparse.kernels.relaxation import FROM_ZERO, NOT_THE_FIRST, Project, Sweep
 __all__ = ["bind_projections", "bind_sweep", "color_rows"]
 
 
+class VisitedRows(NamedTuple):
+    """The rows of a matrix in the order of a sweep, as loops take them.
+
+    Place p of the sweep has the entries ``indptr[p]`` to ``indptr[p + 1]``, which are those of row ``order[p]``. If a
+    sweep visits blocks of rows, `order` has the numbers of the blocks.
+    """
+
+    order: Array
+    indptr: Array
+    indices: Array
+    data: Array
+
+
 def bind_sweep(
     device: Device, rows: Csr, levels: Levels | None, weights: Array, columns: int, backward: bool, start: str
 ) -> Sweep:
@@ -29,11 +42,12 @@ def bind_sweep(
     num_blocks, size = weights.shape[:2]
     order = np.arange(num_blocks, dtype=rows.indptr.dtype) if levels is None else levels.order
     loop: Callable[..., None] = _sweep_rows if size == 1 else _sweep_blocks
-    matrix: tuple[Any, ...] = (order, rows.indptr, rows.indices, rows.data)
+    visited = (order, rows.indptr, rows.indices, rows.data)
+    factors: tuple[Array, ...]
     if size == 1:
-        matrix = (*matrix, weights.reshape(-1))
+        factors = (weights.reshape(-1),)
     else:
-        matrix = (*matrix, np.ascontiguousarray(weights), np.empty(num_blocks * size, rows.dtype))
+        factors = (np.ascontiguousarray(weights), np.empty(num_blocks * size, rows.dtype))
     groups = _groups(rows, levels, size, num_blocks, backward)
     groups = groups[1:] if start == NOT_THE_FIRST and levels is not None else groups
 
@@ -41,7 +55,7 @@ def bind_sweep(
         if start == FROM_ZERO:
             x[...] = 0
         for source, target in zip(b.reshape(columns, -1), x.reshape(columns, -1), strict=True):
-            _run(loop, groups, (*matrix, source, target, backward), levels is None)
+            _run(loop, groups, (visited, *factors, source, target, backward), levels is None)
 
     return sweep
 
@@ -51,12 +65,12 @@ def bind_projections(
 ) -> Project:
     """Bind projections."""
     order = np.arange(rows.num_rows, dtype=rows.indptr.dtype) if levels is None else levels.order
-    matrix = (order, rows.indptr, rows.indices, rows.data, weights.reshape(-1))
+    args = ((order, rows.indptr, rows.indices, rows.data), weights.reshape(-1))
     groups = _groups(rows, levels, 1, rows.num_rows, backward)
 
     def project(v: Array, other: Array) -> None:
         for target, values in zip(v.reshape(columns, -1), other.reshape(columns, -1), strict=True):
-            _run(_project_rows, groups, (*matrix, target, values, backward, of_residual), levels is None)
+            _run(_project_rows, groups, (*args, target, values, backward, of_residual), levels is None)
 
     return project
 
@@ -91,10 +105,10 @@ def _visited(step: int, begin: int, end: int, backward: bool) -> int:
 
 
 @inlined
-def _minus_row(total: Any, place: Any, indptr: Array, indices: Array, data: Array, x: Array) -> Any:
+def _minus_row(total: Any, place: Any, rows: VisitedRows, x: Array) -> Any:
     """Subtract the product of a row and x from a value."""
-    for k in range(indptr[place], indptr[place + np.uint64(1)]):
-        total -= data[np.uint64(k)] * x[np.uint64(indices[np.uint64(k)])]
+    for k in range(rows.indptr[place], rows.indptr[place + np.uint64(1)]):
+        total -= rows.data[np.uint64(k)] * x[np.uint64(rows.indices[np.uint64(k)])]
     return total
 
 
@@ -104,20 +118,18 @@ def _sweep_rows(
     num_parts: int,
     first: int,
     last: int,
-    order: Array,
-    indptr: Array,
-    indices: Array,
-    data: Array,
+    visited: VisitedRows,
     weights: Array,
     b: Array,
     x: Array,
     backward: bool,
 ) -> None:
+    rows = VisitedRows(*visited)
     begin, end = _share(part, num_parts, first, last)
     for step in range(end - begin):
         place = np.uint64(_visited(step, begin, end, backward))
-        row = np.uint64(order[place])
-        x[row] += weights[place] * _minus_row(b[row], place, indptr, indices, data, x)
+        row = np.uint64(rows.order[place])
+        x[row] += weights[place] * _minus_row(b[row], place, rows, x)
 
 
 @compiled
@@ -126,10 +138,7 @@ def _sweep_blocks(
     num_parts: int,
     first: int,
     last: int,
-    order: Array,
-    indptr: Array,
-    indices: Array,
-    data: Array,
+    visited: VisitedRows,
     inverses: Array,
     residuals: Array,
     b: Array,
@@ -138,13 +147,14 @@ def _sweep_blocks(
 ) -> None:
     """Compute the residuals of a block's rows, all of them with the old x, and then add their products with W."""
     size = inverses.shape[1]
+    rows = VisitedRows(*visited)
     begin, end = _share(part, num_parts, first, last)
     for step in range(end - begin):
         block = _visited(step, begin, end, backward)
-        place, row = np.uint64(block * size), np.uint64(np.int64(order[block]) * size)
+        place, row = np.uint64(block * size), np.uint64(np.int64(rows.order[block]) * size)
         count = np.uint64(min(size, x.size - np.int64(row)))  # The last block may have fewer rows.
         for i in range(count):
-            residuals[place + i] = _minus_row(b[row + i], place + i, indptr, indices, data, x)
+            residuals[place + i] = _minus_row(b[row + i], place + i, rows, x)
         for i in range(count):
             for j in range(count):
                 x[row + i] += inverses[np.uint64(block), i, j] * residuals[place + j]
@@ -156,23 +166,21 @@ def _project_rows(
     num_parts: int,
     first: int,
     last: int,
-    order: Array,
-    indptr: Array,
-    indices: Array,
-    data: Array,
+    visited: VisitedRows,
     weights: Array,
     v: Array,
     other: Array,
     backward: bool,
     of_residual: bool,
 ) -> None:
+    rows = VisitedRows(*visited)
     begin, end = _share(part, num_parts, first, last)
     for step in range(end - begin):
         place = np.uint64(_visited(step, begin, end, backward))
-        row = np.uint64(order[place])
+        row = np.uint64(rows.order[place])
         right = weights[place] * 0 if of_residual else other[row]
-        total = _minus_row(right, place, indptr, indices, data, v) * weights[place]
-        for k in range(indptr[place], indptr[place + np.uint64(1)]):
-            v[np.uint64(indices[np.uint64(k)])] += total * np.conj(data[np.uint64(k)])
+        total = _minus_row(right, place, rows, v) * weights[place]
+        for k in range(rows.indptr[place], rows.indptr[place + np.uint64(1)]):
+            v[np.uint64(rows.indices[np.uint64(k)])] += total * np.conj(rows.data[np.uint64(k)])
         if of_residual:
             other[row] -= total

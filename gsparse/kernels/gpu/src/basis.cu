@@ -1,5 +1,5 @@
-// basis.cu - the passes over vectors of Arnoldi's process for GMRES (contract and equations: gsparse/kernels/basis.py; the
-// pieces of the passes, and who owns what: basis.cuh; the small problem, which block 0 does: arnoldi.cuh).
+// basis.cu - the passes over vectors of Arnoldi's process for GMRES (contract and equations: gsparse/kernels/basis.py;
+// the pieces of the passes, and who owns what: basis.cuh; the small problem, which block 0 does: arnoldi.cuh).
 #include "arnoldi.cuh"
 #include "basis.cuh"
 

@@ -1,7 +1,7 @@
 // coloring.cu - colours of the rows of a matrix, such that rows that are joined by an entry have different colours.
 //
-// Each row has a priority. A launch colours every row whose neighbours of higher priority have colours already, with the
-// smallest colour that none of them has; launches follow until all rows are coloured:
+// Each row has a priority. A launch colours every row whose neighbours of higher priority have colours already, with
+// the smallest colour that none of them has; launches follow until all rows are coloured:
 //
 //     priorities    5 - 9 - 2 - 7 - 4        rows in a line, joined with the rows beside them
 //     launch 1      .   0   .   0   .        the rows before all of their neighbours
@@ -11,15 +11,15 @@
 // Its own colour is the same in both cases, because it depends on the neighbours of higher priority alone. So the
 // colours are those of the sequential method in the order of the priorities. Only integers are atomic.
 //
-// A thread owns a row. The rows of a warp that are longer than GS_LONG_ROW are then coloured by the whole warp, one after
-// the other. Reads are coalesced for those rows only. Nothing is in shared memory.
-// Source: M. T. Jones and P. E. Plassmann, "A parallel graph coloring heuristic", SIAM J. Sci. Comput. 14(3), 1993;
-// W. Hasenplaugh, T. Kaler, T. B. Schardl and C. E. Leiserson, "Ordering heuristics for parallel graph coloring",
-// SPAA 2014 (largest logarithm of the degree first).
+// A thread owns a row. The rows of a warp that are longer than GS_LONG_ROW are then coloured by the whole warp, one
+// after the other. Reads are coalesced for those rows only. Nothing is in shared memory.
+// Source: M. T. Jones and P. E. Plassmann, "A parallel graph coloring heuristic", SIAM J. Sci. Comput. 14(3), 1993; W.
+// Hasenplaugh, T. Kaler, T. B. Schardl and C. E. Leiserson, "Ordering heuristics for parallel graph coloring", SPAA
+// 2014 (largest logarithm of the degree first).
 #include "scalar.cuh"
 
-// Threads of a block, and blocks for which a multiprocessor must have registers; entries above which a row is long; bits
-// of a priority that are a hash; colours that are examined at once.
+// Threads of a block, and blocks for which a multiprocessor must have registers; entries above which a row is long;
+// bits of a priority that are a hash; colours that are examined at once.
 enum { GS_COLOR_THREADS = 256, GS_BLOCKS = 4, GS_LONG_ROW = 64, GS_HASH_BITS = 26, GS_WINDOW = 64 };
 
 typedef unsigned long long Mask;
@@ -44,7 +44,8 @@ template <class Index> struct Graph {
   }
 };
 
-// A priority: the logarithm of the number of neighbours, and 26 bits of a hash of the row (the finalizer of splitmix64).
+// A priority: the logarithm of the number of neighbours, and 26 bits of a hash of the row (the finalizer of
+// splitmix64).
 template <class Index>
 GS_KERNEL_OF(GS_COLOR_THREADS)
 row_priorities(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ other_indptr,

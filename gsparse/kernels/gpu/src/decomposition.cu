@@ -88,8 +88,8 @@ decomposition_orthogonalize(long long n, int j, int teams, T *basis, T *w, const
   gs_orthogonalize<HELD>(team, tile, tiles, n, j, basis, w, u, by, partials, shared);
 }
 
-// The projected matrix of a Hermitian operator, as far as the steps before have found it. In the basis of vectors before
-// and after `first`, where the cycle began, it is
+// The projected matrix of a Hermitian operator, as far as the steps before have found it. In the basis of vectors
+// before and after `first`, where the cycle began, it is
 //
 //                 0 .. first-1     first ...
 //     0 ..        theta            b^H             theta    diagonal: the values of the vectors that were kept

@@ -47,8 +47,22 @@ template <class T, class Index> struct DiagonalBlock {
   }
 };
 
-// Invert the diagonal blocks by Gauss-Jordan elimination with partial pivoting. A group of `width` lanes, a power of two,
-// owns a block, and a lane one of its columns, which nobody else reads or writes in memory:
+// The row of the largest element of a column from row k on; the elements of the column are `size` apart.
+template <class T> __device__ __forceinline__ int gs_pivot(const T *column, int k, int size) {
+  int pivot = k;
+  double largest = gs_extent(column[k * size]);
+  for (int i = k + 1; i < size; ++i) {
+    const double extent = gs_extent(column[i * size]);
+    if (extent > largest) {
+      largest = extent;
+      pivot = i;
+    }
+  }
+  return pivot;
+}
+
+// Invert the diagonal blocks by Gauss-Jordan elimination with partial pivoting. A group of `width` lanes, a power of
+// two, owns a block, and a lane one of its columns, which nobody else reads or writes in memory:
 //
 //     lane       0 1 2 -        step k: the lane of column k finds the pivot, and exchanges its row with row k.
 //     row 0      a b c          Its column then becomes that of the inverse, and all lanes subtract multiples of row k
@@ -76,15 +90,7 @@ invert_blocks(long long num_rows, int size, int width, int fills, double largest
   for (int k = 0; k < size; ++k) {
     int pivot = k;
     if (owns && lane == k) {
-      double largest = gs_extent(own[k * size]);
-      for (int i = k + 1; i < size; ++i) {
-        const double extent = gs_extent(own[i * size]);
-        if (extent > largest) {
-          largest = extent;
-          pivot = i;
-        }
-      }
-      exchanged = pivot;
+      exchanged = pivot = gs_pivot(own, k, size);
     }
     pivot = gs_shfl(pivot, k, width);
     T top = owns ? own[pivot * size] : Scalar<T>::zero();
@@ -120,10 +126,10 @@ invert_blocks(long long num_rows, int size, int width, int fills, double largest
   if (exists && lane == 0) is_regular[number] = !is_wrong;
 }
 
-// x_i += omega * W_i (b_i - r_i), or x_i = omega * W_i b_i without a guess, for each block i. With `copies`, r becomes b
-// after that. `columns` has W block by block, each column by column. A thread block owns whole blocks of rows, so that
-// all of them have been read before r is overwritten, and a thread one row of each pass over them. Neighbouring threads
-// read neighbouring elements of W; b and r come through the cache. Blocks along y are right-hand sides.
+// x_i += omega * W_i (b_i - r_i), or x_i = omega * W_i b_i without a guess, for each block i. With `copies`, r becomes
+// b after that. `columns` has W block by block, each column by column. A thread block owns whole blocks of rows, so
+// that all of them have been read before r is overwritten, and a thread one row of each pass over them. Neighbouring
+// threads read neighbouring elements of W; b and r come through the cache. Blocks along y are right-hand sides.
 template <class T>
 GS_KERNEL_OF(GS_DIAGONAL_THREADS)
 relax_blocks(long long num_rows, int size, int rows_per_block, T omega, int has_guess, int copies,

@@ -2,10 +2,10 @@
 // neighbour (gsparse/kernels/aggregation.py). It is that of the greedy method, which looks at the nodes in the order of
 // their priorities; smaller numbers, or smaller hashes of them, come first.
 //
-// next[j] is the undecided node that comes first among j and its neighbours. A node is a root once it is the next one of
-// itself and of all of its neighbours, because then all nodes before it within distance two are decided; missing[i] counts
-// how many of these still have another next one. One launch makes all generations of roots. Each generation has two
-// phases, each of which only looks at what the phase before has listed:
+// next[j] is the undecided node that comes first among j and its neighbours. A node is a root once it is the next one
+// of itself and of all of its neighbours, because then all nodes before it within distance two are decided; missing[i]
+// counts how many of these still have another next one. One launch makes all generations of roots. Each generation has
+// two phases, each of which only looks at what the phase before has listed:
 //
 //   decide_nodes   roots    ->  their neighbours get the label of the root, undecided nodes at distance two OUTSIDE
 //   find_next      decided  ->  where such a node was the next one of j, find the one after it, and list new roots
@@ -15,19 +15,20 @@
 //
 // Each node is decided once, and is listed once in each list, so all phases together look at each entry of the graph a
 // few times. Generations are many and small: what takes time is to wait for memory, one read after the other. So the
-// items of a list are spread over all blocks, and a block collects what it lists in shared memory. The order of the items
-// in a list varies, but no result depends on it. Only integers are atomic. Values that other threads change during a
-// launch are read with gs_fresh.
+// items of a list are spread over all blocks, and a block collects what it lists in shared memory. The order of the
+// items in a list varies, but no result depends on it. Only integers are atomic. Values that other threads change
+// during a launch are read with gs_fresh.
 //
-// Between phases, blocks wait for each other. That must not depend on all blocks of the grid running at the same time. So
-// the blocks that run when the kernel begins form a team, and the others leave:
+// Between phases, blocks wait for each other. That must not depend on all blocks of the grid running at the same time.
+// So the blocks that run when the kernel begins form a team, and the others leave:
 //
 //     joined      1 2 3 ... 263 264 | closed          the first block waits for the others, but not for long
 //     team size                     | 264             a block that comes later sees that it is too late
 //
-// Source: N. Bell, S. Dalton and L. N. Olson, "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM J.
-// Sci. Comput. 34(4), 2012 (independent sets of distance two); G. E. Blelloch, J. T. Fineman and J. Shun, "Greedy
-// sequential maximal independent set and matching are parallel on average", SPAA 2012 (dependences of the greedy method).
+// Source: N. Bell, S. Dalton and L. N. Olson, "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM
+// J. Sci. Comput. 34(4), 2012 (independent sets of distance two); G. E. Blelloch, J. T. Fineman and J. Shun, "Greedy
+// sequential maximal independent set and matching are parallel on average", SPAA 2012 (dependences of the greedy
+// method).
 #include "search.cuh"
 #include "weights.cuh"
 
@@ -149,8 +150,8 @@ __device__ __forceinline__ void gs_list_staged(Staged staged, int *list, unsigne
 
 // ---------------------------------------------------------------------------- generations
 
-// `node`, unless it is negative, has become the next one of itself or of one more neighbour: return whether that makes it
-// a root.
+// `node`, unless it is negative, has become the next one of itself or of one more neighbour: return whether that makes
+// it a root.
 template <class Index> __device__ __forceinline__ bool gs_is_complete(Nodes<Index> n, int node) {
   return node >= 0 && atomicAdd(n.missing + node, -1) == 1;
 }
@@ -207,9 +208,9 @@ __device__ __forceinline__ void gs_read_batch(Nodes<Index> n, Batch<Index> batch
   __syncthreads();
 }
 
-// Decide the nodes within distance two of the roots in the list, from `begin` to `end`. A group of lanes has an item of a
-// batch: it labels that node, and looks at the row of it. A node that one group finds at distance two may be a neighbour
-// of a root for another group: whatever comes first, its label is that of the root in the end.
+// Decide the nodes within distance two of the roots in the list, from `begin` to `end`. A group of lanes has an item of
+// a batch: it labels that node, and looks at the row of it. A node that one group finds at distance two may be a
+// neighbour of a root for another group: whatever comes first, its label is that of the root in the end.
 template <class Index, int WIDTH>
 __device__ __forceinline__ void gs_decide_nodes(Nodes<Index> n, Team team, Batch<Index> batch, Staged staged,
                                                 unsigned begin, unsigned end, int fewest) {
@@ -247,8 +248,8 @@ __device__ __forceinline__ void gs_decide_nodes(Nodes<Index> n, Team team, Batch
   gs_list_staged(staged, n.decided, n.counters + GS_DECIDED);
 }
 
-// The undecided node that comes first among a node and its neighbours, or GS_NONE. In natural order, nodes up to `after`
-// are decided. Entries are read several at a time, because to wait for their labels takes long.
+// The undecided node that comes first among a node and its neighbours, or GS_NONE. In natural order, nodes up to
+// `after` are decided. Entries are read several at a time, because to wait for their labels takes long.
 template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undecided(Nodes<Index> n, int node, int after) {
   const Index end = n.indptr[node + 1];
   Index begin = n.indptr[node];
@@ -271,7 +272,8 @@ template <class Index, int HASHED> __device__ __forceinline__ int gs_first_undec
   return best;
 }
 
-// Find the next nodes after those in the list of decided nodes, from `begin` to `end`. A group of lanes has one of these.
+// Find the next nodes after those in the list of decided nodes, from `begin` to `end`. A group of lanes has one of
+// these.
 template <class Index, int WIDTH, int HASHED>
 __device__ __forceinline__ void gs_find_next(Nodes<Index> n, Team team, Staged staged, unsigned begin, unsigned end) {
   const int lane = gs_lane<WIDTH>();
@@ -305,8 +307,8 @@ __device__ __forceinline__ Nodes<Index> gs_nodes(long long num_nodes, const Inde
 
 // -------------------------------------------------------------- kernels: `lists` are next, missing, roots and decided
 
-// The next node of each node, and, as its `missing`, the number of its neighbours in the graph and itself. Nodes without
-// neighbours become isolated. Counters are 0.
+// The next node of each node, and, as its `missing`, the number of its neighbours in the graph and itself. Nodes
+// without neighbours become isolated. Counters are 0.
 template <class Index, int WIDTH, int HASHED>
 GS_KERNEL_OF(GS_SET_THREADS) begin_set(long long num_nodes, const Index *indptr, const Index *indices, int *labels,
                                        int *lists, unsigned *counters) {

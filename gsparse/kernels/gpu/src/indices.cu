@@ -2,8 +2,8 @@
 // number; neighbouring threads have neighbouring ones. Blocks leave counts of what is wrong (tiles.cuh).
 #include "tiles.cuh"
 
-// checked[i] = numbers[i], or numbers[i] + size for a negative one, which is counted from the end. If `checked` is null,
-// negative numbers are out of range. *total becomes how many numbers are out of range.
+// checked[i] = numbers[i], or numbers[i] + size for a negative one, which is counted from the end. If `checked` is
+// null, negative numbers are out of range. *total becomes how many numbers are out of range.
 template <class Number>
 GS_KERNEL_OF(GS_TILE_THREADS) check_numbers(long long count, long long size, const Number *__restrict__ numbers,
                                             long long *__restrict__ checked, long long *__restrict__ offsets,
@@ -28,8 +28,8 @@ __device__ __forceinline__ long long gs_claim_place(long long *place, long long 
   return static_cast<long long>(atomicCAS(reinterpret_cast<Unsigned *>(place), Unsigned(-1), Unsigned(number)));
 }
 
-// places[numbers[i]] = i, where `places` is -1 before. *total becomes how many numbers are there more than once; then the
-// places are of no use.
+// places[numbers[i]] = i, where `places` is -1 before. *total becomes how many numbers are there more than once; then
+// the places are of no use.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) place_numbers(long long count, const long long *__restrict__ numbers,
                                             Index *__restrict__ places, long long *__restrict__ offsets,

@@ -1,5 +1,5 @@
-// order.cuh - which of two values is equal to, or less than, the other. Complex numbers compare as in SciPy: by the real
-// parts, then by the imaginary parts. `flip` turns the order of unsigned integers into that of signed ones.
+// order.cuh - which of two values is equal to, or less than, the other. Complex numbers compare as in SciPy: by the
+// real parts, then by the imaginary parts. `flip` turns the order of unsigned integers into that of signed ones.
 #pragma once
 #include "scalar.cuh"
 

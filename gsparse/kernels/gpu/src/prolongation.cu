@@ -1,8 +1,9 @@
-// prolongation.cu - prolongators of smoothed aggregation (gsparse/kernels/aggregation.py): orthonormal candidates within
-// each aggregate, the aggregates that each node reaches, and P = (I - omega D^-1 A) T, where A is the filtered matrix.
+// prolongation.cu - prolongators of smoothed aggregation (gsparse/kernels/aggregation.py): orthonormal candidates
+// within each aggregate, the aggregates that each node reaches, and P = (I - omega D^-1 A) T, where A is the filtered
+// matrix.
 //
-// T has k entries in each row, all of them in the columns of one aggregate, so P needs no general product of matrices: a
-// group of lanes has a row of P, and each lane one of its entries, whose sum it makes from all entries of A's row.
+// T has k entries in each row, all of them in the columns of one aggregate, so P needs no general product of matrices:
+// a group of lanes has a row of P, and each lane one of its entries, whose sum it makes from all entries of A's row.
 //
 //     row of A           a_i2   a_i5   a_i9          nodes 2, 5 and 9 are in aggregates 7, 4 and 7
 //     row of P (k = 2)   [4: lane 0, lane 1]  [7: lane 2, lane 3]
@@ -83,10 +84,10 @@ orthonormalize(long long num_aggregates, int block_size, int k, double tolerance
 
 // ---------------------------------------------------------------------------- the pattern
 
-// The aggregates that each node reaches: their number (FILLS = 0), or their numbers, which rise. A node that reaches more
-// than `most` is left with its own aggregate. A group of lanes has a node and takes the smallest aggregate that is greater
-// than the one before until none is left. A lane holds the aggregates of its first entries; those of a very long row are
-// read again each time.
+// The aggregates that each node reaches: their number (FILLS = 0), or their numbers, which rise. A node that reaches
+// more than `most` is left with its own aggregate. A group of lanes has a node and takes the smallest aggregate that is
+// greater than the one before until none is left. A lane holds the aggregates of its first entries; those of a very
+// long row are read again each time.
 template <class N, class Index, int WIDTH, int FILLS>
 GS_KERNEL_FOR(GS_PROLONG_THREADS, 4)
 reach_aggregates(long long num_nodes, int most, double theta, const double *__restrict__ scales,

@@ -1,11 +1,13 @@
 // reductions.cu - one value from each run of consecutive values: sums, extremes, and where the extremes are. Also which
 // values pass a test: the first one, and how many.
 //
-// Runs are rows of a matrix, or pieces of long rows. A group of `width` consecutive lanes has a run: lane i reads values
-// i, i + width, i + 2 width, ..., so neighbouring lanes read neighbouring values. The lanes then combine what they have
-// in a tree of shuffles. The order depends on the bounds of the runs alone, so the same input gives the same bits.
+// Runs are rows of a matrix, or pieces of long rows. A group of `width` consecutive lanes has a run: lane i reads
+// values i, i + width, i + 2 width, ..., so neighbouring lanes read neighbouring values. The lanes then combine what
+// they have in a tree of shuffles. The order depends on the bounds of the runs alone, so the same input gives the same
+// bits.
 //
-// Run r holds data[bounds[r]] to data[bounds[r + 1] - 1]. A bound beyond `size`, the number of values, stands for `size`.
+// Run r holds data[bounds[r]] to data[bounds[r + 1] - 1]. A bound beyond `size`, the number of values, stands for
+// `size`.
 #include "sums.cuh"
 #include "tiles.cuh"
 
@@ -13,8 +15,8 @@ __device__ __forceinline__ long long gs_clamped(long long bound, long long size)
 
 // ---------------------------------------------------------------------------- sums
 
-// What is summed, by number (gsparse.kernels.algebra.TERMS): the values, their absolute values, the squares of those, or
-// 1 for each value that is not 0. Sums of floating-point values are made in double precision.
+// What is summed, by number (gsparse.kernels.algebra.TERMS): the values, their absolute values, the squares of those,
+// or 1 for each value that is not 0. Sums of floating-point values are made in double precision.
 enum { GS_VALUE, GS_ABSOLUTE, GS_SQUARE, GS_NONZERO };
 
 __device__ __forceinline__ double gs_positive(double a) { return a < 0 ? -a : a; }
@@ -161,8 +163,8 @@ template <class T> __device__ __forceinline__ bool gs_beats(int extreme, long lo
   return gs_is_least(extreme) ? gs_less(b, a, flip) : gs_less(a, b, flip);
 }
 
-// Whether b, found at position j, replaces a, found at position i: of equal values the first one stays. Position -1 says
-// that nothing was found.
+// Whether b, found at position j, replaces a, found at position i: of equal values the first one stays. Position -1
+// says that nothing was found.
 template <class T>
 __device__ __forceinline__ bool gs_replaces(int extreme, long long flip, T a, long long i, T b, long long j) {
   if (j < 0) return false;
@@ -232,9 +234,9 @@ GS_KERNEL extreme_positions(int extreme, long long flip, int width, long long nu
 
 // The column of the extreme of each row, where positions[row] is that of its extreme entry: a thread a row.
 //
-// Columns rise within rows, so a row that lacks a column has columns 0, 1, ..., m - 1 first, and its first missing column
-// m is found by binary search. An extreme entry on the wrong side of 0, or NaN, yields to the 0 in column m, as in SciPy.
-// An entry that is 0 yields if it comes later.
+// Columns rise within rows, so a row that lacks a column has columns 0, 1, ..., m - 1 first, and its first missing
+// column m is found by binary search. An extreme entry on the wrong side of 0, or NaN, yields to the 0 in column m, as
+// in SciPy. An entry that is 0 yields if it comes later.
 template <class T, class Index>
 GS_KERNEL extreme_columns(int extreme, long long flip, long long num_rows, long long num_cols,
                           const Index *__restrict__ indptr, const Index *__restrict__ indices,

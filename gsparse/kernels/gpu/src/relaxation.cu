@@ -5,11 +5,11 @@
 //     order     r r r r | r r r | r r            blocks of rows, group by group
 //               group 0   group 1
 //
-// A launch visits the groups `first`, first + step, ... before `last`: either one group, with as many blocks as its rows
-// need, or several small ones with one block, which waits at a barrier after each of them. LANES consecutive lanes own a
-// row: they read its entries side by side (coalesced) and add up with a tree of shuffles. Vectors are read where other
-// threads may have written during the launch, so not from the cache of the multiprocessor (gs_fresh). Blocks along y are
-// right-hand sides. Sums have a fixed order and nothing is atomic, so that results are always the same.
+// A launch visits the groups `first`, first + step, ... before `last`: either one group, with as many blocks as its
+// rows need, or several small ones with one block, which waits at a barrier after each of them. LANES consecutive lanes
+// own a row: they read its entries side by side (coalesced) and add up with a tree of shuffles. Vectors are read where
+// other threads may have written during the launch, so not from the cache of the multiprocessor (gs_fresh). Blocks
+// along y are right-hand sides. Sums have a fixed order and nothing is atomic, so that results are always the same.
 // Source: Y. Saad, "Iterative Methods for Sparse Linear Systems", chapters 4 and 12 (multicoloured Gauss-Seidel) and 8
 // (projections on rows: S. Kaczmarz, 1937).
 #include "scalar.cuh"
@@ -39,9 +39,9 @@ template <int WIDTH, class R> __device__ __forceinline__ Complex<R> gs_of_first(
   return {gs_of_first<WIDTH>(v.re), gs_of_first<WIDTH>(v.im)};
 }
 
-// Begin a sweep from x = 0: x_i = W_i b_i for the first `count` blocks in the order, and 0 for all others. A thread owns
-// an element of x. `size` is the number of rows of a block; the last block may have fewer, and then the place of a row
-// that does not exist is empty.
+// Begin a sweep from x = 0: x_i = W_i b_i for the first `count` blocks in the order, and 0 for all others. A thread
+// owns an element of x. `size` is the number of rows of a block; the last block may have fewer, and then the place of a
+// row that does not exist is empty.
 template <class T, class Index>
 GS_KERNEL_OF(GS_SWEEP_THREADS)
 begin_sweep(long long num_places, long long num_rows, long long first, long long count, int size,
@@ -85,8 +85,8 @@ sweep_rows(int first, int last, int step, const long long *__restrict__ bounds, 
   }
 }
 
-// The same with blocks of `size` rows: x_i += W_i (b_i - (A x)_i). The residuals of the rows that the thread block visits
-// at once, whole blocks of them, are kept in shared memory.
+// The same with blocks of `size` rows: x_i += W_i (b_i - (A x)_i). The residuals of the rows that the thread block
+// visits at once, whole blocks of them, are kept in shared memory.
 template <class T, class Index, int LANES>
 GS_KERNEL_FOR(GS_SWEEP_THREADS, GS_BLOCKS)
 sweep_blocks(int first, int last, int step, int size, const long long *__restrict__ bounds,
@@ -122,8 +122,8 @@ sweep_blocks(int first, int last, int step, int size, const long long *__restric
   }
 }
 
-// e = w (b_i - g v) and v += e conj(g) for each row i, where g is the stored row and b is `other`. With `of_residual`, b
-// is 0, and other_i -= e. Rows of one group have no column in common.
+// e = w (b_i - g v) and v += e conj(g) for each row i, where g is the stored row and b is `other`. With `of_residual`,
+// b is 0, and other_i -= e. Rows of one group have no column in common.
 template <class T, class Index, int LANES>
 GS_KERNEL_FOR(GS_SWEEP_THREADS, GS_BLOCKS)
 project_rows(int first, int last, int step, const long long *__restrict__ bounds, const Index *__restrict__ order,

@@ -3,7 +3,8 @@
 #include "tiles.cuh"
 
 // Classes of rows: rows without products, rows whose products are sorted in registers (at most 16, 32 and 64 products),
-// those of three tables, and wide rows. A block leaves the number of rows of each class, and the sum of the rows' sizes.
+// those of three tables, and wide rows. A block leaves the number of rows of each class, and the sum of the rows'
+// sizes.
 enum { GS_ROW_CLASSES = 8, GS_FIRST_TABLE = 4, GS_CLASS_COUNTS = GS_ROW_CLASSES + 1, GS_COUNT_THREADS = 128 };
 // The most products that are sorted in registers.
 enum { GS_SORTED = 64 };
@@ -18,7 +19,8 @@ GS_KERNEL_OF(GS_COUNT_THREADS) spgemm_products(long long num_rows, const Index *
   if (row < num_rows) {
     const Index end = a_indptr[row + 1];
 #pragma unroll 4
-    for (Index k = a_indptr[row] + Index(lane); k < end; k += GROUP) sum += b_indptr[a_indices[k] + 1] - b_indptr[a_indices[k]];
+    for (Index k = a_indptr[row] + Index(lane); k < end; k += GROUP)
+      sum += b_indptr[a_indices[k] + 1] - b_indptr[a_indices[k]];
   }
   sum = gs_group_sum<GROUP>(sum);
   if (row < num_rows && lane == 0) products[row] = Index(sum < 0x7fffffff ? sum : 0x7fffffff);
@@ -34,7 +36,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) longest_row(long long num_rows, const Index *__res
 #pragma unroll
   for (int i = 0; i < GS_TILE_ITEMS; ++i) {
     const long long row = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
-    if (row < num_rows) most = Maximum::of(most, static_cast<long long>(SIZES ? values[row] : values[row + 1] - values[row]));
+    if (row < num_rows)
+      most = Maximum::of(most, static_cast<long long>(SIZES ? values[row] : values[row + 1] - values[row]));
   }
   gs_scan<Maximum>(most, greatest, &all);
   gs_leave_maximum(all, Tally{of_blocks, arrivals, longest});
@@ -49,14 +52,47 @@ __device__ __forceinline__ long long gs_unpacked(const Packed *counts, int of_ro
   return (of_row < 4 ? counts[0] : counts[1]) >> 16 * (of_row % 4) & 0xffff;
 }
 
+// Turn the counts of each class, one for each block, into the sums of those before; the last block to arrive does this,
+// a warp for each class. The total of a class comes behind all counts, and into `totals`.
+__device__ __forceinline__ void gs_sum_class_counts(long long *__restrict__ counts, long long *__restrict__ totals) {
+  const long long blocks = gridDim.x;
+  const int lane = threadIdx.x % GS_WARP;
+  for (int c = threadIdx.x / GS_WARP; c < GS_CLASS_COUNTS; c += GS_TILE_WARPS) {
+    long long *const of_class = counts + c * blocks;
+    const long long share = (blocks + GS_WARP - 1) / GS_WARP, begin = lane * share < blocks ? lane * share : blocks;
+    const long long end = begin + share < blocks ? begin + share : blocks;
+    long long sum = 0;
+#pragma unroll 8
+    for (long long b = begin; b < end; ++b) sum += gs_fresh(of_class + b);
+    long long before = sum;
+    for (int d = 1; d < GS_WARP; d *= 2) {
+      const long long other = gs_shfl_up(before, d, GS_WARP);
+      if (lane >= d) before += other;
+    }
+    const long long total = gs_shfl(before, GS_WARP - 1, GS_WARP);
+    before -= sum;
+    for (long long b = begin; b < end; ++b) {
+      const long long of_block = gs_fresh(of_class + b);
+      of_class[b] = before;
+      before += of_block;
+    }
+    if (lane == 0) totals[c] = counts[GS_CLASS_COUNTS * blocks + c] = total;
+  }
+}
+
 // The class of each row by its number of products, if that is at most 64, or else by its size: one of classes 4 to 7,
-// the first one whose limit the size does not exceed. A row with more than 16 products for each entry that a table is for
-// belongs to a larger table, if there is one. If `products` is null, rows count as if they had more than 64 products.
+// the first one whose limit the size does not exceed. A row with more than 16 products for each entry that a table is
+// for belongs to a larger table, if there is one. If `products` is null, rows count as if they had more than 64
+// products.
 //
-// counts[c * blocks + b], for each class c, is the number of rows of the class in the tiles before tile b, and for c =
-// GS_ROW_CLASSES the sum of their sizes; counts[GS_CLASS_COUNTS * blocks + c] is that of all tiles, also in totals[c],
-// which the host reads. `flag` is set to 0, for the
-// kernels that follow.
+//     counts      tile 0  tile 1  ...              each count is the number of rows of the class in the tiles before;
+//     class 0   |   0   |  c00  | c00 + c01 ..     the last row has the sums of their sizes instead
+//     class 1   |   0   |  c10  | ..
+//     ...
+//     sizes     |   0   |  s0   | s0 + s1 ..
+//     totals    | one for each of the rows above   also in `totals`, which the host reads
+//
+// `flag` is set to 0, for the kernels that follow.
 template <class Index, int LIMIT_4, int LIMIT_5, int LIMIT_6>
 GS_KERNEL_OF(GS_TILE_THREADS) classify_rows(long long num_rows, const Index *__restrict__ sizes,
                                             const Index *__restrict__ products, unsigned char *__restrict__ classes,
@@ -104,29 +140,7 @@ GS_KERNEL_OF(GS_TILE_THREADS) classify_rows(long long num_rows, const Index *__r
   }
   __syncthreads();
   if (!is_last[0]) return;
-  // A warp turns the counts of a class into sums.
-  const int lane = threadIdx.x % GS_WARP;
-  for (int c = threadIdx.x / GS_WARP; c < GS_CLASS_COUNTS; c += GS_TILE_WARPS) {
-    long long *const of_class = counts + c * blocks;
-    const long long share = (blocks + GS_WARP - 1) / GS_WARP, begin = lane * share < blocks ? lane * share : blocks;
-    const long long end = begin + share < blocks ? begin + share : blocks;
-    long long sum = 0;
-#pragma unroll 8
-    for (long long b = begin; b < end; ++b) sum += gs_fresh(of_class + b);
-    long long before = sum;
-    for (int d = 1; d < GS_WARP; d *= 2) {
-      const long long other = gs_shfl_up(before, d, GS_WARP);
-      if (lane >= d) before += other;
-    }
-    const long long total = gs_shfl(before, GS_WARP - 1, GS_WARP);
-    before -= sum;
-    for (long long b = begin; b < end; ++b) {
-      const long long of_block = gs_fresh(of_class + b);
-      of_class[b] = before;
-      before += of_block;
-    }
-    if (lane == 0) totals[c] = counts[GS_CLASS_COUNTS * blocks + c] = total;
-  }
+  gs_sum_class_counts(counts, totals);
   if (threadIdx.x == 0) *arrivals = 0;
 }
 

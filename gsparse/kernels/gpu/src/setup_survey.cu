@@ -90,62 +90,77 @@ __device__ __forceinline__ void gs_survey_columns(long long nnz, const Index *__
   gs_combine_max(facts, GS_HIGH, gs_ordered(high));
 }
 
-// `room` is the number of elements of `indices`. Row pointers may be invalid: nothing is read outside of the arrays,
-// whatever their values are. Counts of each part go to `parts`, statistics and counts of the whole matrix to `words`.
+// What is known about the arrays and the part of the rows that a block surveys.
+struct SurveyedRows {
+  long long num_rows, part_rows;  // all rows, and those of a part
+  long long nnz, long_length;     // entries, and the length above which a row is long
+  int block_work, tile_work;      // of the adaptive and of the split schedule
+};
+
+// Survey the rows of part blockIdx.x, a thread for each row at a time: the extremes and sums of their lengths, and what
+// each format will need for them. All threads of the block take part.
 template <class Index>
-GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long long room, long long long_length,
+__device__ __forceinline__ void gs_survey_rows(const SurveyedRows &rows, const Index *__restrict__ indptr,
+                                               const Index *__restrict__ indices, Count *facts) {
+  long long counts[GS_COUNTS] = {};
+  long long shortest = 0x7fffffffffffffffll, longest = -shortest - 1;
+  long long empty = 0, squares = 0, long_entries = 0, falls = 0, unsorted = 0;
+  const long long end = (blockIdx.x + 1) * rows.part_rows;
+  for (long long row = blockIdx.x * rows.part_rows + threadIdx.x; row < end; row += blockDim.x) {
+    const bool owned = row < rows.num_rows;
+    const long long length = owned ? gs_row_length(indptr, row) : 0;
+    const bool is_long = length > rows.long_length;
+    const long long width = gs_warp_max(length), short_width = gs_warp_max(is_long ? 0 : length);
+    if (!owned) continue;
+    if (row % GS_WARP == 0) {  // only the first lane has the maximum of the slice
+      counts[GS_PLACES] += GS_WARP * width;
+      counts[GS_SPLIT_PLACES] += GS_WARP * short_width;
+    }
+    if (length < shortest) shortest = length;
+    if (length > longest) longest = length;
+    empty += length == 0;
+    squares += length * length;
+    falls += length < 0;
+    long_entries += is_long ? length : 0;
+    counts[GS_LONG_PLACES] += is_long ? gs_whole_runs(length) : 0;
+    counts[GS_BLOCKS] += gs_begins_block(indptr, row, rows.block_work);
+    const long long carries = gs_carries(indptr, row, rows.tile_work);
+    counts[GS_SPLIT_ROWS] += carries > 0;
+    counts[GS_CARRIES] += carries;
+#pragma unroll
+    for (int l = 0; l < GS_LIMITS; ++l) {
+      const bool over = length > static_cast<long long>(GS_FIRST_LIMIT) << l;
+      counts[GS_LONG + 2 * l] += over;
+      counts[GS_LONG + 2 * l + 1] += over ? gs_chunks(length) : 0;
+    }
+    // A step from one row into the next must not count, but gs_survey_columns counts it: subtract it here.
+    const long long begin = indptr[row];
+    if (begin > 0 && begin < rows.nnz && length > 0) unsorted -= indices[begin] <= indices[begin - 1];
+  }
+  gs_combine_max(facts, GS_SHORTEST, longest < shortest ? 0 : ~gs_ordered(shortest));
+  gs_combine_max(facts, GS_LONGEST, longest < shortest ? 0 : gs_ordered(longest));
+  gs_combine_sum(facts, GS_EMPTY, empty);
+  gs_combine_sum(facts, GS_SQUARES, squares);
+  gs_combine_sum(facts, GS_LONG_ENTRIES, long_entries);
+  gs_combine_sum(facts, GS_FALLS, falls);
+  gs_combine_sum(facts, GS_UNSORTED, unsorted);
+#pragma unroll
+  for (int i = 0; i < GS_COUNTS; ++i) gs_combine_sum(facts, GS_FACTS + i, counts[i]);
+}
+
+// `capacity` is the number of elements of `indices`. Row pointers may be invalid: nothing is read outside of the
+// arrays, whatever their values are. Counts of each part go to `parts`, statistics and counts of the whole matrix to
+// `words`.
+template <class Index>
+GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long long capacity, long long long_length,
                  int block_work, int tile_work, int spans, const Index *__restrict__ indptr,
                  const Index *__restrict__ indices, Count *__restrict__ words, long long *__restrict__ parts) {
   GS_SHARED(Count, facts, GS_FACTS + GS_COUNTS);
   for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) facts[i] = 0;
   __syncthreads();
-  const long long last = indptr[num_rows], nnz = last < 0 ? 0 : last < room ? last : room;
-  if (int(blockIdx.x) < num_parts) {
-    long long counts[GS_COUNTS] = {};
-    long long shortest = 0x7fffffffffffffffll, longest = -shortest - 1;
-    long long empty = 0, squares = 0, long_entries = 0, falls = 0, unsorted = 0;
-    const long long end = (blockIdx.x + 1) * part_rows;
-    for (long long row = blockIdx.x * part_rows + threadIdx.x; row < end; row += blockDim.x) {
-      const bool owned = row < num_rows;
-      const long long length = owned ? gs_row_length(indptr, row) : 0;
-      const bool is_long = length > long_length;
-      const long long width = gs_warp_max(length), short_width = gs_warp_max(is_long ? 0 : length);
-      if (!owned) continue;
-      if (row % GS_WARP == 0) {  // only the first lane has the maximum of the slice
-        counts[GS_PLACES] += GS_WARP * width;
-        counts[GS_SPLIT_PLACES] += GS_WARP * short_width;
-      }
-      if (length < shortest) shortest = length;
-      if (length > longest) longest = length;
-      empty += length == 0;
-      squares += length * length;
-      falls += length < 0;
-      long_entries += is_long ? length : 0;
-      counts[GS_LONG_PLACES] += is_long ? gs_whole_runs(length) : 0;
-      counts[GS_BLOCKS] += gs_begins_block(indptr, row, block_work);
-      const long long carries = gs_carries(indptr, row, tile_work);
-      counts[GS_SPLIT_ROWS] += carries > 0;
-      counts[GS_CARRIES] += carries;
-#pragma unroll
-      for (int l = 0; l < GS_LIMITS; ++l) {
-        const bool over = length > static_cast<long long>(GS_FIRST_LIMIT) << l;
-        counts[GS_LONG + 2 * l] += over;
-        counts[GS_LONG + 2 * l + 1] += over ? gs_chunks(length) : 0;
-      }
-      // A step from one row into the next must not count, but gs_survey_columns counts it: subtract it here.
-      const long long begin = indptr[row];
-      if (begin > 0 && begin < nnz && length > 0) unsorted -= indices[begin] <= indices[begin - 1];
-    }
-    gs_combine_max(facts, GS_SHORTEST, longest < shortest ? 0 : ~gs_ordered(shortest));
-    gs_combine_max(facts, GS_LONGEST, longest < shortest ? 0 : gs_ordered(longest));
-    gs_combine_sum(facts, GS_EMPTY, empty);
-    gs_combine_sum(facts, GS_SQUARES, squares);
-    gs_combine_sum(facts, GS_LONG_ENTRIES, long_entries);
-    gs_combine_sum(facts, GS_FALLS, falls);
-    gs_combine_sum(facts, GS_UNSORTED, unsorted);
-#pragma unroll
-    for (int i = 0; i < GS_COUNTS; ++i) gs_combine_sum(facts, GS_FACTS + i, counts[i]);
-  }
+  const long long last = indptr[num_rows], nnz = last < 0 ? 0 : last < capacity ? last : capacity;
+  if (int(blockIdx.x) < num_parts)
+    gs_survey_rows({num_rows, part_rows, nnz, long_length, block_work, tile_work}, indptr, indices, facts);
   gs_survey_columns(nnz, indices, facts, spans != 0);
   __syncthreads();
   for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) {

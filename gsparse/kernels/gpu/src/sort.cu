@@ -5,9 +5,9 @@
 //                  count (sparse_rows.cu) are then the places at which the keys of tile t with digit d begin.
 //   place_digits   brings each key, and its number, to its place.
 //
-// Within a tile, a warp has consecutive keys, a round of GS_WARP of them after the other. Lanes with the same digit find
-// each other by comparing the bits of the digit, one vote for each. A key comes after those of its digit in the warps
-// before, in the rounds before, and in the lanes before, so equal keys keep their order:
+// Within a tile, a warp has consecutive keys, a round of GS_WARP of them after the other. Lanes with the same digit
+// find each other by comparing the bits of the digit, one vote for each. A key comes after those of its digit in the
+// warps before, in the rounds before, and in the lanes before, so equal keys keep their order:
 //
 //     keys      3 1 3 | 1 3 3       two warps
 //     rank      0 0 1 | 1 2 3       among the keys of the same digit in the tile

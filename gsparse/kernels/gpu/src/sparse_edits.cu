@@ -1,7 +1,7 @@
 // sparse_edits.cu - single entries of a sparse matrix: found, added up, inserted, and put into a dense array.
 //
-// A sample is a row and a column. If columns rise within each row, a thread finds its sample by a binary search. If not,
-// a warp has a sample and reads the whole row, neighbouring lanes neighbouring entries.
+// A sample is a row and a column. If columns rise within each row, a thread finds its sample by a binary search. If
+// not, a warp has a sample and reads the whole row, neighbouring lanes neighbouring entries.
 //
 // New entries are inserted in two passes. The first one finds the place of each new entry: the number of old entries
 // before it. The second one moves each old entry by the number of new ones that come before it:
@@ -123,8 +123,8 @@ GS_KERNEL put_values(long long count, int is_one, const long long *__restrict__ 
 
 // ---------------------------------------------------------------------------- insertions
 
-// The number of old entries before each new one: those of earlier rows, and if rows are sorted, those of its own row that
-// have smaller columns.
+// The number of old entries before each new one: those of earlier rows, and if rows are sorted, those of its own row
+// that have smaller columns.
 template <class Index>
 GS_KERNEL insertion_places(long long count, const long long *__restrict__ rows, const long long *__restrict__ columns,
                            int is_sorted, const Index *__restrict__ indptr, const Index *__restrict__ indices,
@@ -158,8 +158,9 @@ GS_KERNEL insert_entries(long long nnz, long long num_rows, long long count, con
 
 // ---------------------------------------------------------------------------- missing entries, dense arrays
 
-// The columns that each row lacks: a thread a missing entry. Row r lacks num_cols - (its length) columns, so those of all
-// rows before it are r*num_cols - indptr[r]. Before the entry at place j of a row, (its column) - j columns are missing.
+// The columns that each row lacks: a thread a missing entry. Row r lacks num_cols - (its length) columns, so those of
+// all rows before it are r*num_cols - indptr[r]. Before the entry at place j of a row, (its column) - j columns are
+// missing.
 template <class Index>
 GS_KERNEL missing_entries(long long count, long long num_rows, long long num_cols, const Index *__restrict__ indptr,
                           const Index *__restrict__ indices, Index *__restrict__ new_indptr,

@@ -1,26 +1,29 @@
-// sparse_pairs.cu - two sparse matrices of one shape with sorted rows, combined entry by entry: sums, maxima, products of
-// entries, comparisons. An entry that only one of the matrices has is combined with 0.
+// sparse_pairs.cu - two sparse matrices of one shape with sorted rows, combined entry by entry: sums, maxima, products
+// of entries, comparisons. An entry that only one of the matrices has is combined with 0.
 //
 // The two rows are merged, column by column, with the entry of A before an entry of B in the same column:
 //
 //     A's row       1 3     7          merged    1 3 3 4 7 9 |      the end of the row is a position, too
 //     B's row         3 4     9        result    1 3   4 7 9        if nothing becomes 0
 //
-// The merged rows one after the other are cut into tiles of equal size (Green, McColl and Bader 2012; Merrill
-// and Garland 2016). Where each tile begins in A and B is found by a search for the row and one within the row (the merge
-// path): in a launch of its own with a warp for each tile, since a block that searched for itself would have nothing else
-// to do meanwhile. A block brings its parts of A and B to shared memory. Each thread finds its first position by the same
-// two searches and merges several positions one after the other.
+// The merged rows one after the other are cut into tiles of equal size (Green, McColl and Bader 2012; Merrill and
+// Garland 2016). Where each tile begins in A and B is found by a search for the row and one within the row (the merge
+// path): in a launch of its own with a warp for each tile, since a block that searched for itself would have nothing
+// else to do meanwhile. A block brings its parts of A and B to shared memory. Each thread finds its first position by
+// the same two searches and merges several positions one after the other.
 //
-// As in sparse_rows.cu, a launch counts the entries of each tile's result, and another one merges again and writes them.
-// Reads: A and B, twice. Writes: the result.
+// As in sparse_rows.cu, a launch counts the entries of each tile's result, and another one merges again and writes
+// them. Reads: A and B, twice. Writes: the result.
 #include "search.cuh"
 #include "tiles.cuh"
 
 // Positions of a thread, and of a tile: half as many if a value and a column have more than GS_NARROW_BYTES bytes.
 enum { GS_NARROW_BYTES = 12 };
 template <class T, class Index> struct Pair {
-  enum { items = sizeof(T) + sizeof(Index) > GS_NARROW_BYTES ? GS_TILE_ITEMS / 2 : GS_TILE_ITEMS, tile = items * GS_TILE_THREADS };
+  enum {
+    items = sizeof(T) + sizeof(Index) > GS_NARROW_BYTES ? GS_TILE_ITEMS / 2 : GS_TILE_ITEMS,
+    tile = items * GS_TILE_THREADS
+  };
 };
 
 // Operations on two values, by number (gsparse.kernels.algebra.OPERATIONS). They compare as order.cuh does.
@@ -55,8 +58,8 @@ struct Place {
   long long row, a, b;
 };
 
-// How many of the first `count` positions of a merged row are entries of A. `a` and `b` are the columns of the two rows,
-// of lengths a_length and b_length.
+// How many of the first `count` positions of a merged row are entries of A. `a` and `b` are the columns of the two
+// rows, of lengths a_length and b_length.
 template <class Index>
 __device__ __forceinline__ long long gs_merge_path(const Index *a, long long a_length, const Index *b, long long b_length,
                                                    long long count) {
@@ -69,7 +72,8 @@ __device__ __forceinline__ long long gs_merge_path(const Index *a, long long a_l
   return low;
 }
 
-// Where the tile begins whose first position is `position`, or where the last one ends. All lanes of a warp look for it.
+// Where the tile begins whose first position is `position`, or where the last one ends. All lanes of a warp look for
+// it.
 template <class Index>
 __device__ __forceinline__ Place gs_find_place(long long position, long long num_rows, const Index *__restrict__ a_indptr,
                                                const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
@@ -97,9 +101,10 @@ __device__ __forceinline__ void gs_keep_place(Place place, long long *places) {
 // places[3 * t], and the two elements after it: where tile t begins (Place), and for t = the number of tiles, where the
 // last one ends. A warp each.
 template <class Index>
-GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, long long size, const Index *__restrict__ a_indptr,
-                                          const Index *__restrict__ a_indices, const Index *__restrict__ b_indptr,
-                                          const Index *__restrict__ b_indices, long long *__restrict__ places) {
+GS_KERNEL_OF(GS_TILE_THREADS) find_places(int tile_size, long long num_rows, long long size,
+                                          const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
+                                          const Index *__restrict__ b_indptr, const Index *__restrict__ b_indices,
+                                          long long *__restrict__ places) {
   const long long tile = gs_thread() / GS_WARP, tiles = (size + tile_size - 1) / tile_size;
   if (tile > tiles) return;
   const long long position = tile * tile_size < size ? tile * tile_size : size;
@@ -111,62 +116,73 @@ template <class T, class Index, class Out> struct Merged {
   Index columns[Pair<T, Index>::items];
   Out values[Pair<T, Index>::items];
   unsigned has_entry, has_both, ends_row;  // a bit for each position
-  int first_row;                 // of the thread, less that of the tile
+  int first_row;                           // of the thread, less that of the tile
 };
 
-// Merges the positions of this thread. `places` has six elements: where the tile begins and ends. All threads of the block take part; `columns` has room for Pair::tile + 2 columns
-// and `values` for Pair::tile + 1 values. Returns the first row of the tile.
-template <class T, class Index, class Out>
-__device__ __forceinline__ long long gs_merge_tile(int operation, long long flip, long long num_rows, long long size,
-                                                   Rows<T, Index> a, Rows<T, Index> b, const long long *places,
-                                                   Index *columns, T *values, Merged<T, Index, Out> *merged) {
-  const int ITEMS = Pair<T, Index>::items, TILE = Pair<T, Index>::tile;
-  GS_SHARED(short, a_begins, TILE + 2);
-  GS_SHARED(short, b_begins, TILE + 2);
-  const long long begin = static_cast<long long>(blockIdx.x) * TILE;
-  const int count = size - begin < TILE ? int(size - begin) : TILE;
-  const Place first = {places[0], places[1], places[2]}, last = {places[3], places[4], places[5]};
-  const int num_a = int(last.a - first.a), num_b = int(last.b - first.b), num_ends = int(last.row - first.row);
-  // Where the rows of the tile begin, less the tile's first entries: at most what the tile holds, and negative for a row
-  // that began before. One more entry of B may follow, if it is in the same row as the last one of A.
-  for (int r = threadIdx.x; r <= num_ends + 1; r += GS_TILE_THREADS) {
-    const long long row = first.row + r < num_rows ? first.row + r : num_rows;
-    const long long a_begin = a.indptr[row] - first.a, b_begin = b.indptr[row] - first.b;
-    a_begins[r] = short(a_begin < num_a ? (a_begin < 0 ? -1 : a_begin) : num_a);
-    b_begins[r] = short(b_begin < num_b + 1 ? (b_begin < 0 ? -1 : b_begin) : num_b + 1);
-  }
-  Index *const a_columns = columns + 1, *const b_columns = a_columns + num_a;
-  T *const b_values = values + num_a;
-  const bool began = first.row < num_rows && first.a > a.indptr[first.row];
-  const bool goes_on = last.row < num_rows && last.b < b.indptr[last.row + 1];
-  for (int e = threadIdx.x; e < num_a; e += GS_TILE_THREADS) {
-    a_columns[e] = a.indices[first.a + e];
-    values[e] = a.data[first.a + e];
-  }
-  for (int e = threadIdx.x; e < num_b + goes_on; e += GS_TILE_THREADS) {
-    b_columns[e] = b.indices[first.b + e];
-    b_values[e] = b.data[first.b + e];
-  }
-  if (threadIdx.x == 0 && began) columns[0] = a.indices[first.a - 1];
-  __syncthreads();
+// A tile in shared memory: the entries of A, then those of B, with their columns and values.
+//
+//     columns    | entry of A before the tile | A: num_a entries | B: num_b entries | one more entry of B |
+//     values                                  | A: num_a values  | B: num_b values  | one more value of B |
+//
+// The entry before and the one more are there only if they are in the first and in the last row of the tile. Rows begin
+// at `a_begins` and `b_begins`, less the tile's first entries: at most what the tile holds, and -1 for a row that began
+// before it.
+template <class T, class Index> struct PairTile {
+  Index *a_columns, *b_columns;
+  T *a_values, *b_values;
+  short *a_begins, *b_begins;
+  int num_a, num_b, num_ends;  // entries of A and of B, and row ends
+  bool began;                  // whether the first row has an entry of A before the tile
 
-  // The row of this thread's first position: the last one that begins at or before it.
-  const int position = threadIdx.x * ITEMS;
-  int row = 0, high = num_ends;
-  while (row < high) {
-    const int middle = high - (high - row) / 2;
-    const int begins = a_begins[middle] + (b_begins[middle] < num_b ? b_begins[middle] : num_b) + middle;
-    if (begins <= position) row = middle;
-    else high = middle - 1;
+  // Copy the tile from `first` to `last`. All threads of the block take part, and must be synchronized afterwards.
+  __device__ __forceinline__ void load(const Rows<T, Index> &a, const Rows<T, Index> &b, long long num_rows,
+                                       const Place &first, const Place &last) {
+    for (int r = threadIdx.x; r <= num_ends + 1; r += GS_TILE_THREADS) {
+      const long long row = first.row + r < num_rows ? first.row + r : num_rows;
+      const long long a_begin = a.indptr[row] - first.a, b_begin = b.indptr[row] - first.b;
+      a_begins[r] = short(a_begin < num_a ? (a_begin < 0 ? -1 : a_begin) : num_a);
+      b_begins[r] = short(b_begin < num_b + 1 ? (b_begin < 0 ? -1 : b_begin) : num_b + 1);
+    }
+    began = first.row < num_rows && first.a > a.indptr[first.row];
+    const bool goes_on = last.row < num_rows && last.b < b.indptr[last.row + 1];
+    for (int e = threadIdx.x; e < num_a; e += GS_TILE_THREADS) {
+      a_columns[e] = a.indices[first.a + e];
+      a_values[e] = a.data[first.a + e];
+    }
+    for (int e = threadIdx.x; e < num_b + goes_on; e += GS_TILE_THREADS) {
+      b_columns[e] = b.indices[first.b + e];
+      b_values[e] = b.data[first.b + e];
+    }
+    if (threadIdx.x == 0 && began) a_columns[-1] = a.indices[first.a - 1];
   }
-  merged->has_entry = merged->has_both = merged->ends_row = 0;
-  merged->first_row = row;
-  if (position >= count) return first.row;
+
+  // The row of a position: the last one that begins at or before it.
+  __device__ __forceinline__ int row_of(int position) const {
+    int row = 0, high = num_ends;
+    while (row < high) {
+      const int middle = high - (high - row) / 2;
+      const int begins = a_begins[middle] + (b_begins[middle] < num_b ? b_begins[middle] : num_b) + middle;
+      if (begins <= position) row = middle;
+      else high = middle - 1;
+    }
+    return row;
+  }
+};
+
+// Merge the positions of this thread, from `position` on, which is in the tile's row `row`.
+template <class T, class Index, class Out>
+__device__ __forceinline__ void gs_merge_share(int operation, long long flip, const PairTile<T, Index> &tile, int row,
+                                               int position, int count, Merged<T, Index, Out> *merged) {
+  const int ITEMS = Pair<T, Index>::items;
+  const Index *const a_columns = tile.a_columns, *const b_columns = a_columns + tile.num_a;
+  const short *const a_begins = tile.a_begins, *const b_begins = tile.b_begins;
+  const int num_b = tile.num_b;
+  const T *const a_values = tile.a_values, *const b_values = a_values + tile.num_a;
   int a_next = a_begins[row] < 0 ? 0 : a_begins[row], b_next = b_begins[row] < 0 ? 0 : b_begins[row];
   b_next = b_next < num_b ? b_next : num_b;
   int a_end = a_begins[row + 1], b_end = b_begins[row + 1];
   // The first entry of A in the row that may have the same column as an entry of B: it may lie before the tile.
-  int a_first = row == 0 && began ? -1 : a_next;
+  int a_first = row == 0 && tile.began ? -1 : a_next;
   {
     const int before = position - (a_next + b_next + row), b_last = b_end < num_b ? b_end : num_b;
     const int of_a = int(gs_merge_path(a_columns + a_next, a_end - a_next, b_columns + b_next, b_last - b_next, before));
@@ -188,7 +204,7 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
     const bool from_a = has_a && (!has_b || a_columns[a_next] <= b_columns[b_next]);
     const bool has_both = from_a && has_b && a_columns[a_next] == b_columns[b_next];
     const bool is_done = !from_a && a_next > a_first && a_columns[a_next - 1] == b_columns[b_next];
-    const T a_value = from_a ? values[a_next] : Scalar<T>::zero();
+    const T a_value = from_a ? a_values[a_next] : Scalar<T>::zero();
     const T b_value = has_both || !from_a ? b_values[b_next] : Scalar<T>::zero();
     const Out result = gs_combined(operation, flip, a_value, b_value, static_cast<Out *>(nullptr));
     if (has_both) merged->has_both |= 1u << i;
@@ -198,15 +214,39 @@ __device__ __forceinline__ long long gs_merge_tile(int operation, long long flip
     a_next += from_a;
     b_next += !from_a;
   }
+}
+
+// Merge the positions of this thread. `places` has six elements: where the tile begins and ends. All threads of the
+// block take part; `columns` has room for Pair::tile + 2 columns and `values` for Pair::tile + 1 values. Returns the
+// first row of the tile.
+template <class T, class Index, class Out>
+__device__ __forceinline__ long long gs_merge_tile(int operation, long long flip, long long num_rows, long long size,
+                                                   Rows<T, Index> a, Rows<T, Index> b, const long long *places,
+                                                   Index *columns, T *values, Merged<T, Index, Out> *merged) {
+  const int ITEMS = Pair<T, Index>::items, TILE = Pair<T, Index>::tile;
+  GS_SHARED(short, a_begins, TILE + 2);
+  GS_SHARED(short, b_begins, TILE + 2);
+  const long long begin = static_cast<long long>(blockIdx.x) * TILE;
+  const int count = size - begin < TILE ? int(size - begin) : TILE;
+  const Place first = {places[0], places[1], places[2]}, last = {places[3], places[4], places[5]};
+  const int num_a = int(last.a - first.a), num_b = int(last.b - first.b), num_ends = int(last.row - first.row);
+  PairTile<T, Index> tile = {columns + 1, columns + 1 + num_a, values, values + num_a, a_begins, b_begins,
+                             num_a,       num_b,               num_ends, false};
+  tile.load(a, b, num_rows, first, last);
+  __syncthreads();
+  const int position = threadIdx.x * ITEMS, row = tile.row_of(position);
+  merged->has_entry = merged->has_both = merged->ends_row = 0;
+  merged->first_row = row;
+  if (position < count) gs_merge_share(operation, flip, tile, row, position, count, merged);
   return first.row;
 }
 
-// The lower bits of a count, which hold the number of entries of the result. `both`, what a place adds to the count where
-// both matrices have an entry, is 0 or the next higher bit.
+// The lower bits of a count, which hold the number of entries of the result. `both`, what a place adds to the count
+// where both matrices have an entry, is 0 or the next higher bit.
 const long long GS_RESULTS = (1ll << 40) - 1;
 
-// The number of entries of each tile's result. If `finds_places`, `places` are written as find_places does: that saves a
-// launch, which takes longer if the matrices are small.
+// The number of entries of each tile's result. If `finds_places`, `places` are written as find_places does: that saves
+// a launch, which takes longer if the matrices are small.
 template <class T, class Index, class Out>
 GS_KERNEL_FOR(GS_TILE_THREADS, 5) count_pairs(int operation, long long flip, long long num_rows, long long size,
                                           const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
@@ -232,8 +272,8 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) count_pairs(int operation, long long flip, lon
   }
   Merged<T, Index, Out> merged;
   gs_merge_tile(operation, flip, num_rows, size, Rows<T, Index>{a_indptr, a_indices, a_data},
-                Rows<T, Index>{b_indptr, b_indices, b_data}, finds_places ? of_tile : places + 3ll * blockIdx.x, columns,
-                values, &merged);
+                Rows<T, Index>{b_indptr, b_indices, b_data}, finds_places ? of_tile : places + 3ll * blockIdx.x,
+                columns, values, &merged);
   int all;  // the number of entries of the result in the lower half, and the number of places that both have above
   gs_scan<Sum>(gs_num_bits(merged.has_entry) | gs_num_bits(merged.has_both) << 16, sums, &all);
   gs_leave_count((all & 0xffff) + (all >> 16) * both, Tally{offsets, arrivals, total});
@@ -245,7 +285,8 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, l
                                             const Index *__restrict__ a_indptr, const Index *__restrict__ a_indices,
                                             const T *__restrict__ a_data, const Index *__restrict__ b_indptr,
                                             const Index *__restrict__ b_indices, const T *__restrict__ b_data,
-                                            const long long *__restrict__ places, const long long *__restrict__ offsets, Index *__restrict__ indptr,
+                                            const long long *__restrict__ places,
+                                            const long long *__restrict__ offsets, Index *__restrict__ indptr,
                                             Index *__restrict__ indices, Out *__restrict__ data) {
   const int TILE = Pair<T, Index>::tile;
   GS_SHARED(Index, columns, TILE + 2);
@@ -281,8 +322,8 @@ GS_KERNEL_FOR(GS_TILE_THREADS, 5) combine_pairs(int operation, long long flip, l
 const long long GS_DIFFERS = 1ll << 40;
 
 // results[k] = the combination of a[k] and b[k], for `count` values. *total becomes how many results are not 0, and
-// GS_DIFFERS more for each block that finds different row pointers or columns. Row pointers or columns that are the same
-// arrays are null.
+// GS_DIFFERS more for each block that finds different row pointers or columns. Row pointers or columns that are the
+// same arrays are null.
 template <class T, class Index, class Out>
 GS_KERNEL_OF(GS_TILE_THREADS) combine_alike(int operation, long long flip, long long count, long long num_pointers,
                                             const Index *__restrict__ a_indptr, const Index *__restrict__ b_indptr,

@@ -1,5 +1,5 @@
-// sparse_rows.cu - entries and rows of one sparse matrix: counted, copied, scaled and added up. The work is shared out in
-// tiles of entries and row ends (tiles.cuh).
+// sparse_rows.cu - entries and rows of one sparse matrix: counted, copied, scaled and added up. The work is shared out
+// in tiles of entries and row ends (tiles.cuh).
 //
 // A selection takes two launches with the same tiles. The first one counts what is selected in each tile, and its last
 // block turns the counts into the place of each tile's first entry (gs_leave_count). The host reads their sum and
@@ -76,8 +76,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) count_selected(long long nnz, long long num_rows, 
   gs_leave_count(all, Tally{offsets, arrivals, total});
 }
 
-// The selected entries, and the row pointers of the result. A bit tells whether an entry is selected, so that the number
-// of selected ones before an entry is a sum over words, which is kept, and over the bits of one word:
+// The selected entries, and the row pointers of the result. A bit tells whether an entry is selected, so that the
+// number of selected ones before an entry is a sum over words, which is kept, and over the bits of one word:
 //
 //     words     1101 | 0100 | 1111        before the entry marked x are 3 + 1 selected ones
 //     before    0    | 3    | 4                     ..x
@@ -131,7 +131,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) copy_selected(long long nnz, long long num_rows, c
 
 // ---------------------------------------------------------------------------- rows
 
-// The sum of the sizes of each tile of rows, where a size is `sizes[row]`, or the length of row `taken[row]` (TAKEN = 1).
+// The sum of the sizes of each tile of rows, where a size is `sizes[row]`, or the length of row `taken[row]` (TAKEN =
+// 1).
 template <class Index, int TAKEN> struct Sizes {
   const long long *__restrict__ taken;
   const Index *__restrict__ values;
@@ -184,8 +185,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) point_to_rows(long long num_rows, const long long 
   }
 }
 
-// Row pointers of consecutive rows, the first of which begins at entry indptr[0], and the numbers of their first entry and
-// of the one after their last entry, for the host.
+// Row pointers of consecutive rows, the first of which begins at entry indptr[0], and the numbers of their first entry
+// and of the one after their last entry, for the host.
 template <class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) slice_pointers(long long num_rows, const Index *__restrict__ indptr,
                                              Index *__restrict__ new_indptr, long long *__restrict__ bounds) {

@@ -69,8 +69,8 @@ template <class T, int EACH> __device__ __forceinline__ void gs_store_pack(Pack<
 }
 
 // Store a lane's columns of a row of Y as alpha*sums + beta*Y, see gs_store. `sums` holds EACH sums for each of LOADS
-// loads. `y` points to column 0 of the row, and `stride` is the number of elements from one column to the next. `packed`
-// says whether EACH neighbouring columns of Y lie side by side and are aligned, as those of X always do.
+// loads. `y` points to column 0 of the row, and `stride` is the number of elements from one column to the next.
+// `packed` says whether EACH neighbouring columns of Y lie side by side and are aligned, as those of X always do.
 template <int LOADS, int EACH, class T>
 __device__ __forceinline__ void gs_store_columns(const T *sums, const LaneColumns &columns, T *y, long long stride,
                                                  int packed, T alpha, T beta, int read_y) {

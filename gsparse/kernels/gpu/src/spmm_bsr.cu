@@ -1,8 +1,8 @@
 // spmm_bsr.cu - Y = alpha*A*X + beta*Y for A in BSR with square blocks (gsparse.formats.bsr), and k dense columns.
 //
-// A group of 2^column_bits lanes owns a part of a block row, or several parts of one, and a tile of columns. A lane holds
-// the sums of all SIZE rows of the block row for its own columns, so that it reads each element of X once for SIZE rows,
-// and each value of A once for all of its columns:
+// A group of 2^column_bits lanes owns a part of a block row, or several parts of one, and a tile of columns. A lane
+// holds the sums of all SIZE rows of the block row for its own columns, so that it reads each element of X once for
+// SIZE rows, and each value of A once for all of its columns:
 //
 //                 columns of X of the lane                  sums of the lane
 //     block       x x x x   row 0 of the block's rows       s s s s   row 0 of the block row
@@ -10,9 +10,9 @@
 //     a10 a11
 //
 // Neighbouring lanes own neighbouring columns, so that a row-major X is read coalesced. Neighbouring groups own
-// neighbouring parts of a slice, whose values lie side by side. The parts of a block row are added up by shuffles. A warp
-// owns a chunk of a long block row: its groups take turns at the blocks, and the last chunk of a row to arrive adds the
-// partial sums up, always in the same order. No shared memory is used.
+// neighbouring parts of a slice, whose values lie side by side. The parts of a block row are added up by shuffles. A
+// warp owns a chunk of a long block row: its groups take turns at the blocks, and the last chunk of a row to arrive
+// adds the partial sums up, always in the same order. No shared memory is used.
 #include "spmm.cuh"
 
 // The blocks of A as they are stored.
@@ -107,8 +107,8 @@ template <class Stored, class Column, class T, int SIZE, int LOADS, int EACH> st
   }
 };
 
-// Add up the blocks of a chunk, and of the whole block row if this chunk is the last to arrive. Return whether this lane
-// has sums to store, and for which block row.
+// Add up the blocks of a chunk, and of the whole block row if this chunk is the last to arrive. Return whether this
+// lane has sums to store, and for which block row.
 template <class Reader, class T, int SIZE>
 __device__ __forceinline__ bool gs_add_block_chunk(Reader &gather, const LongRows<T> &long_rows, int column_bits,
                                                    long long *row) {
@@ -117,7 +117,8 @@ __device__ __forceinline__ bool gs_add_block_chunk(Reader &gather, const LongRow
   if (number >= long_rows.num_chunks) return false;
   const Chunk chunk = long_rows.chunks[number];
   *row = chunk.row;
-  for (int k = place; k < chunk.size; k += places) gather.add(chunk.begin + k, gather.code(chunk.begin + k, chunk.begin + chunk.size));
+  for (int k = place; k < chunk.size; k += places)
+    gather.add(chunk.begin + k, gather.code(chunk.begin + k, chunk.begin + chunk.size));
   gather.add_groups(1 << column_bits, GS_WARP);
   if (chunk.chunks == 1) return place == 0;
   if (place == 0) {

@@ -26,8 +26,8 @@
 //
 // Source: C. Yang, A. Buluc and J. Owens, "Design principles for sparse matrix multiplication on the GPU", Euro-Par
 // 2018; G. Huang, G. Dai, Y. Wang and H. Yang, "GE-SpMM", SC 2020. GE-SpMM passes entries round by shuffles. Here lanes
-// read them again from the first-level cache: with shuffles, products were 2.2 to 2.8 times slower from 16 columns on, on an
-// H200.
+// read them again from the first-level cache: with shuffles, products were 2.2 to 2.8 times slower from 16 columns on,
+// on an H200.
 #include "spmm.cuh"
 
 // Blocks that a multiprocessor must be able to hold at once. More would leave too few registers for the loads in

@@ -19,9 +19,9 @@
 // The largest number of rows and columns of a block (gsparse.formats.bsr.MAX_BLOCK), and of threads of a launch.
 enum { GS_MAX_BLOCK = 8, GS_BSR_THREADS = GS_WARP * GS_MAX_BLOCK };
 
-// The number of blocks that a thread loads at once: those with at most 48 bytes of values, but at most six. With less in
-// flight, too few reads would be on their way to hide the latency of memory; with more, registers would not suffice for
-// enough warps.
+// The number of blocks that a thread loads at once: those with at most 48 bytes of values, but at most six. With less
+// in flight, too few reads would be on their way to hide the latency of memory; with more, registers would not suffice
+// for enough warps.
 template <class T, int COLUMNS> struct BlockBatch {
   enum { fitting = 48 / (int(sizeof(T)) * COLUMNS), size = fitting < 1 ? 1 : fitting > 6 ? 6 : fitting };
 };
@@ -107,8 +107,8 @@ template <class T> struct Target {
   int read_y;
 };
 
-// Do the work of one warp for a chunk: multiply it with x, and add up its block row if it is the last of its chunks. The
-// first lane stores the products of a finished block row.
+// Do the work of one warp for a chunk: multiply it with x, and add up its block row if it is the last of its chunks.
+// The first lane stores the products of a finished block row.
 template <class Reader, class T, class RowDots>
 __device__ __forceinline__ void gs_multiply_block_chunk(const Reader &blocks, const LongRows<T> &long_rows,
                                                         const Target<T> &target, RowDots &dots) {

@@ -13,8 +13,8 @@
 //                        entry j of them side by side (coalesced).
 //
 // A thread owns a row, or ROWS rows in row_pattern_values. Neighbouring threads mostly follow the same pattern, so that
-// they read the same offsets, which the first-level cache serves to all of them at once, and neighbouring elements of x.
-// Nothing is in shared memory, except the partial sum of conj(x)*y where it is asked for (sums.cuh).
+// they read the same offsets, which the first-level cache serves to all of them at once, and neighbouring elements of
+// x. Nothing is in shared memory, except the partial sum of conj(x)*y where it is asked for (sums.cuh).
 #include "entries.cuh"
 
 // Patterns, written once for all rows that share them.

@@ -6,8 +6,8 @@
 //     rows          a b c |   |   d e |        three rows, of which the second one is empty
 //     positions     0 1 2 3   4   5 6 7        row r begins at position indptr[r] + r
 //
-// A block finds the rows at the two ends of its tile by a search in which all lanes of a warp take part, and the rows of
-// all its entries by marking where rows begin: the row of an entry is the last one that begins at or before it.
+// A block finds the rows at the two ends of its tile by a search in which all lanes of a warp take part, and the rows
+// of all its entries by marking where rows begin: the row of an entry is the last one that begins at or before it.
 //
 //     entries       a b c d e
 //     marks         0 . . 2 .                  a maximum of all marks up to an entry is the number of its row
@@ -61,8 +61,8 @@ struct Tally {
   long long *total;
 };
 
-// Leaves the count of this block, which its first thread has. The last block of the launch to arrive replaces each count
-// by the sum of those of the blocks before, and writes the sum of all. All threads of the block take part.
+// Leaves the count of this block, which its first thread has. The last block of the launch to arrive replaces each
+// count by the sum of those of the blocks before, and writes the sum of all. All threads of the block take part.
 __device__ __forceinline__ void gs_leave_count(long long count, Tally tally) {
   GS_SHARED(long long, sums, GS_TILE_WARPS);
   GS_SHARED(int, is_last, 1);
@@ -118,8 +118,8 @@ struct Tile {
   int num_entries;
 };
 
-// The row to which a position belongs: the last one that begins at or before it. All lanes of the warp look for it: each
-// step divides the rows that are left by their number. `begins(row)` is the position at which a row begins.
+// The row to which a position belongs: the last one that begins at or before it. All lanes of the warp look for it:
+// each step divides the rows that are left by their number. `begins(row)` is the position at which a row begins.
 template <class Begins>
 __device__ __forceinline__ long long gs_row_at(long long num_rows, long long position, Begins begins) {
   const int lane = threadIdx.x % GS_WARP;
@@ -147,7 +147,8 @@ __device__ __forceinline__ Tile gs_find_tile(const Index *__restrict__ indptr, l
   return Tile{first_row, end_row, first_entry, int(end - end_row - first_entry)};
 }
 
-// Writes rows[e], the row of entry e of the tile less the tile's first row. `rows` has GS_TILE elements, in shared memory.
+// Writes rows[e], the row of entry e of the tile less the tile's first row. `rows` has GS_TILE elements, in shared
+// memory.
 template <class Index>
 __device__ __forceinline__ void gs_find_rows(const Index *__restrict__ indptr, Tile tile, int *rows) {
   GS_SHARED(int, shared, GS_TILE_WARPS);

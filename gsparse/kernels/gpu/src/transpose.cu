@@ -1,20 +1,20 @@
-// transpose.cu - the transpose of a sparse matrix, in which entries of one column keep the order of their rows. There are
-// three ways:
+// transpose.cu - the transpose of a sparse matrix, in which entries of one column keep the order of their rows. There
+// are three ways:
 //
 //   one block     The entries of a small matrix are sorted in shared memory, and one launch does everything.
 //   counted       Entries find their places by counting the entries of each column, if most columns are short.
 //   sorted        Otherwise the entries are sorted by their columns (sort.cu), and then copied in that order.
 //
-// The counted way takes these steps. Only the ranks depend on which thread comes first, and the last step puts that right,
-// so the result is always the same:
+// The counted way takes these steps. Only the ranks depend on which thread comes first, and the last step puts that
+// right, so the result is always the same:
 //
 //     entries of a column   12 40 77     numbers of the entries, or of their rows, which rise in the same order
 //     ranks                  2  0  1     in the order in which threads counted them
 //     placed                40 77 12     by rank, behind the entries of the columns before
 //     in order              12 40 77     by how many numbers of the column are smaller
 //
-// Each thread of the last step reads all numbers of its column, so columns have to be short. Placing the values together
-// with the numbers makes the last step read and write neighbouring elements.
+// Each thread of the last step reads all numbers of its column, so columns have to be short. Placing the values
+// together with the numbers makes the last step read and write neighbouring elements.
 #include "search.cuh"
 #include "tiles.cuh"
 
@@ -54,8 +54,9 @@ __device__ __forceinline__ void gs_sum_digits(int *counts) {
   __syncthreads();
 }
 
-// A key is the column of an entry, then its number in GS_NUMBER_BITS bits. The keys are sorted by `steps` digits of `width`
-// bits of their columns, from the lowest digit on, as in sort.cu: a warp has consecutive keys, in rounds of GS_WARP.
+// A key is the column of an entry, then its number in GS_NUMBER_BITS bits. The keys are sorted by `steps` digits of
+// `width` bits of their columns, from the lowest digit on, as in sort.cu: a warp has consecutive keys, in rounds of
+// GS_WARP.
 template <class Item, class Index>
 GS_KERNEL_OF(GS_SMALL_THREADS) transpose_small(int nnz, long long num_rows, int num_cols, int steps, int width,
                                                const Index *__restrict__ indptr, const Index *__restrict__ indices,
@@ -137,8 +138,8 @@ GS_KERNEL_OF(GS_TILE_THREADS) sum_squares(long long size, const Count *__restric
   gs_leave_count(all, Tally{of_blocks, arrivals, total});
 }
 
-// Brings the row and the value of each entry to its place by rank, and its number unless `numbers` is null. `starts` are
-// the row pointers of the transpose.
+// Brings the row and the value of each entry to its place by rank, and its number unless `numbers` is null. `starts`
+// are the row pointers of the transpose.
 template <class Item, class Index>
 GS_KERNEL_OF(GS_TILE_THREADS) place_by_rank(long long nnz, long long num_rows, const Index *__restrict__ indptr,
                                             const Index *__restrict__ indices, const Item *__restrict__ data,

@@ -73,8 +73,8 @@ class PreparedMatrix:
         The indptr, indices and data from which this object was made. If a matrix still has these very arrays, this
         object is still valid for it.
     on_loan : bool, optional
-        Whether somebody may write to an array of the matrix before the next product, so that a conversion would serve
-        one product only.
+        Whether the user holds an array of the matrix and may write to it before the next product. Then a conversion to
+        another format would serve one product only.
     is_new_result : bool, optional
         Whether the matrix is the result of an operation and has not been multiplied often. Until then, products use a
         format without set-up.
@@ -94,9 +94,9 @@ class PreparedMatrix:
     plain_product: Product | None = field(default=None, repr=False)
     plain_columns: ColumnsProduct | None = field(default=None, repr=False)
     _transposed: tuple[PreparedMatrix, bool] | None = field(default=None, repr=False)
-    # The transposed arrays, if they were made before anybody needed to know whether the matrix is symmetric.
+    # The transposed arrays, if they were needed before the matrix was tested for symmetry. `transposed` then uses them.
     _transposed_csr: Csr | None = field(default=None, repr=False)
-    # Whether memory has sufficed so far. If not, only formats that read CSR's own arrays are candidates.
+    # False after memory did not suffice for a format. Then only formats that read CSR's own arrays are candidates.
     _has_memory: bool = field(default=True, repr=False)
 
     @made_once
@@ -167,7 +167,7 @@ class PreparedMatrix:
 
     @property
     def _planner(self) -> Planner:
-        """How the format is chosen now. May synchronize."""
+        """The object that chooses the format, with what is known about the products to come. May synchronize."""
         flags = self.is_new_result, self.on_loan, self._has_memory
         return Planner(self.structure, self.options, self._format, *flags)
 
@@ -180,7 +180,7 @@ class PreparedMatrix:
         return self._planner.plan(self._preparation(storage, compute), compute)
 
     def plan_for_many_products(self) -> None:
-        """Choose the format of a new result again, for the time after its first products, at the next product."""
+        """Let the next product of a new result choose its format again, now for many products."""
         if not self.is_new_result:
             return
         with self._formats.lock:

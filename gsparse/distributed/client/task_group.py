@@ -92,7 +92,7 @@ class TaskGroup:
                 self.client, workers, self.timeout, registry.store_secret, self.key, self.secret, on_error="ignore"
             )
             addresses = self._open_ports()
-            # The inputs are not bound to a local variable. Dask's exceptions keep the frames of its callers alive until
+            # No local variable refers to the inputs. Dask's exceptions keep the frames of its callers alive until
             # the garbage collector runs, and with a local variable also the inputs on the workers.
             with naming_lost_workers(self.client, self.workers):
                 tasks = self._connect(
@@ -130,7 +130,7 @@ class TaskGroup:
         return [self.submit(function, name, r, settings, r, addresses, *arguments[r]) for r in self.ranks]
 
     def close(self) -> None:
-        """Release the matrix on the remaining workers. Dask would wait half a minute for an answer of a lost one."""
+        """Release the matrix on the workers that are left. Dask would wait half a minute for the answer of another."""
         self.is_open = False
         with suppress(Exception):
             workers = self.remaining_workers()
@@ -154,7 +154,8 @@ class TaskGroup:
     def wait_for_inputs(self, inputs: list[Any]) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.
 
-        The tasks of a group occupy threads of the workers. An input that is still to be computed might get none.
+        The tasks of a group occupy threads of the workers until all of them run. If an input were still to be computed
+        then, there might be no thread left to compute it.
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
         is_waiting = bool(futures)
@@ -176,7 +177,8 @@ class TaskGroup:
     def exclusive(self) -> Iterator[None]:
         """Reserve the workers for this group while the block runs (`reservation.reserved`)."""
         self.check_open()
-        known_workers(self.client)  # Dask waits without a limit for the locks of a scheduler that has been stopped.
+        # This raises an error if the scheduler has been stopped. Dask would wait for its locks without a time limit.
+        known_workers(self.client)
         with self._lock, self.client.as_current(), reserved(self.client, self.workers, 10 * self.timeout):
             yield
 

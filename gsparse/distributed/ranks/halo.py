@@ -182,9 +182,14 @@ class Halo:
 class HaloExchange:
     """Exchanges the entries of vectors by the plan of a `Halo`, with buffers that every product reuses.
 
-    There are two buffers. One holds this rank's entries that other ranks need (`_shared`), the other one its ghosts
-    (`_ghosts`). `gather` sends shared entries and receives ghosts; `scatter_add` sends ghosts and receives values to be
-    added to shared entries. In both buffers, the entries for one rank are contiguous, one column after the other.
+    There are two buffers. `_shared` holds the entries of this rank that other ranks need, and `_ghosts` its ghosts:
+
+        gather         x  →  _shared  →  other ranks;    other ranks  →  _ghosts               (for A·x)
+        scatter_add    ghost values  →  _ghosts  →  other ranks;    other ranks  →  _shared  →  added to y    (for Aᴴ·x)
+
+    In both buffers, the entries for one rank are contiguous, one column after the other. For two columns:
+
+        | rank 0: column 0 | rank 0: column 1 | rank 2: column 0 | rank 2: column 1 | ...
 
     Parameters
     ----------

@@ -102,5 +102,5 @@ def _own_cache_folder() -> Iterator[None]:
 
 
 def subroutine(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function into each compiled function that calls it; a call from Python ends the process."""
+    """Compile a function for calls from compiled code only. It has no wrapper: a call from Python ends the process."""
     return cast("Callable[P, R]", numba.njit(**SUBROUTINE_OPTIONS)(function))

@@ -1,23 +1,33 @@
-"""Helpers: threads that run parts of products without ever needing the GIL: they stay in compiled code until they end.
+"""Helper threads that run parts of products. They stay in compiled code until they end, so they never need the GIL.
 
-A product writes a job into a table that the helpers search, increments POSTED, which they watch, and wakes helpers that
-sleep. It then runs parts itself, closes the job, and waits for helpers that are still running a part. So it never waits
-for a part that no thread has begun. If the table is full, the product runs all parts itself. The parts of a job are
-divided into shares of consecutive parts, one for each thread; a thread that has finished its share continues with the
-parts that are left of the others.
+The work of one product is a *job*. The thread that multiplies (the *caller* below) shares it with the helpers in five
+steps:
 
-Words of memory; each line of this table begins a cache line:
+    caller    write the job into a free entry of the job table (if none is free, run all parts itself)
+              increment POSTED, which idle helpers watch, and wake helpers that sleep
+    all       run parts: those of the own share first, then those that are left in other shares
+    caller    close the job, so that no more helpers join
+              wait for the helpers that are still running a part; free the entry of the table
 
-    POSTED   number of jobs posted so far; idle helpers watch it, first spinning, then asleep
-    SPINNING number of spinning helpers | SPINS reads of POSTED before sleeping | ALIVE helpers | LIMIT of ALIVE
-    TAKEN    whether this entry of the table is in use | STATE | NUM_PARTS | ENTRY, ARGS addresses | FAILED | NUM_SHARES
-    SHARES   the next part of each share of this job
-    ...      further jobs
+So the caller never waits for a part that no thread has begun. A share is a range of consecutive parts; there is one for
+each thread.
 
-STATE holds in one word how many helpers may still join and how many have joined, so that joining, leaving and closing
-are one atomic step each:  WAITING (the product sleeps) | free seats, in units of SEAT | helpers in the job.
-A helper accesses the other words of a job only between joining and leaving it, and the product frees the entry of the
-table when STATE says that all helpers have left.
+The memory of the pool, in words of eight bytes. Each row begins a cache line:
+
+    | POSTED                                                            |   number of jobs posted so far
+    | SPINNING | SPINS | ALIVE | LIMIT                                  |   spinning helpers; reads of POSTED before a
+    |                                                                   |   helper sleeps; helpers; the most helpers
+    | TAKEN | STATE | NUM_PARTS | ENTRY | ARGS | FAILED | NUM_SHARES    |   job 0: whether the entry is in use, ...
+    | SHARES: the next part of share 0 | of share 1 | ...               |
+    | TAKEN | STATE | ...                                               |   job 1
+    ...
+
+STATE is one word, so that joining, leaving and closing a job are one atomic step each:
+
+    bit        30        29 ... 15         14 ... 0
+            | WAITING |  free seats  | helpers in the job |       WAITING: the caller sleeps until the last one leaves
+
+A helper accesses the other words of a job only between joining and leaving it.
 """
 
 from __future__ import annotations
@@ -122,7 +132,7 @@ def _describe(job: int, num_shares: int, num_parts: int, entry: int, args: int) 
 def _wake_some(pool: int, helpers: int) -> None:
     """Wake the missing helper threads in a tree: at most `_WAKES` from here, and each of those wakes more.
 
-    POSTED has been changed before, so that a helper that is about to sleep does not.
+    The caller has incremented POSTED before. A helper that is about to sleep compares that word, and stays awake.
     """
     asleep = helpers - load(pool + _SPINNING)
     if asleep > 0:
@@ -163,10 +173,10 @@ def _close(pool: int, job: int) -> None:
 # -------------------------------------------------------------------------------------------------- compiled: helpers
 @jitted
 def _enter(pool: int) -> None:
-    """Serve as one more helper, unless there are enough of them.
+    """Serve as one more helper, unless there are LIMIT of them already.
 
-    A thread counts itself in this function, not where it is started: an interruption there could count a thread that
-    does not exist.
+    The thread itself increments ALIVE. If the code that starts threads did it, an interruption (Ctrl-C) before the
+    start would leave a count without a thread.
     """
     alive: int = load(pool + _ALIVE)
     while alive < load(pool + _LIMIT):
@@ -178,7 +188,7 @@ def _enter(pool: int) -> None:
 
 @jitted
 def _serve(pool: int, number: int) -> None:
-    """Help with jobs until there are more helpers than wanted; `number` is the share with which to begin."""
+    """Help with jobs until there are more helpers than LIMIT; `number` is the share with which to begin."""
     while True:
         posted = load(pool + _POSTED)
         if _help(pool, number):
@@ -301,7 +311,8 @@ class _Pool:
                     thread.start()
                 except RuntimeError:  # no thread can be started, or the interpreter is ending
                     break
-            self.size = size  # set last, so that the next product starts the threads that an interruption has left out
+            # Set last: if an interruption has prevented the start of a thread, the next product starts it.
+            self.size = size
 
     def start(self) -> None:
         """Compile and try the code of helpers; if that fails, as with an unknown numba, products run without them."""

@@ -1,7 +1,13 @@
 """Two sparse matrices combined entry by entry. The contract is in `gsparse.kernels.algebra`.
 
-The sorted rows of both matrices are merged once. A share of the rows writes its entries where they would be if the two
-matrices had no column in common. The entries of all shares are then moved together.
+The sorted rows of both matrices are merged once, by shares of consecutive rows. How many entries a share will have is
+not known before, so it begins to write at the place that it would have if the matrices had no column in common. Then
+the entries of all shares are moved together, which closes the gaps:
+
+    place      sources[0]           sources[1]               sources[2]
+    merged     | entries 0 |  gap   | entries 1 |    gap     | entries 2 |  gap
+    moved      | entries 0 | entries 1 | entries 2 |
+    place      counts[0]   counts[1]   counts[2]
 """
 
 from __future__ import annotations
@@ -207,7 +213,11 @@ def _merge_rows(
     merged: Rows,
     counts: Array,
 ) -> None:
-    """Merge the rows of some shares, from ``sources[s]``; count the entries of a share up to the end of each row."""
+    """Merge the rows of some shares.
+
+    Share s writes its entries from place ``sources[s]`` on. ``ends[row + 1]`` becomes the number of entries of the
+    share up to the end of the row, and ``counts[s + 1]`` the number of all entries of the share.
+    """
     a_indptr, a_indices, a_data = a_rows
     b_indptr, b_indices, b_data = b_rows
     ends, c_indices, c_data = merged

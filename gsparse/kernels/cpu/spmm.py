@@ -24,19 +24,26 @@ __all__ = ["csr_spmm"]
 
 Eight = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
-# Number of columns from which on a row-major `x` is read along its rows, with the sums in memory. Fewer columns, or
-# columns that are not contiguous within a row, are summed up to eight at a time in registers. 7-point 60**3, ms, in
-# memory / in registers / SciPy: 4 columns 7.0 / 2.4 / 3.6, 8 columns 4.8 / 3.7 / 4.9, 16 columns 6.7 / 7.1 / 9.2, 32
-# columns 11.5 / 12.9 / 17.6.
+# From this number of columns on, a row-major `x` is read along its rows, and the sums of a row of `y` are in memory. If
+# there are fewer columns, or if the columns are not contiguous within a row, up to eight sums at a time are in
+# registers. Milliseconds for 7-point 60**3:
+#
+#     columns             4      8     16     32
+#     sums in memory    7.0    4.8    6.7   11.5
+#     in registers      2.4    3.7    7.1   12.9
+#     SciPy             3.6    4.9    9.2   17.6
 _MIN_ROW_COLUMNS = 16
 
 # Columns that are not contiguous within a row are multiplied in strips of this many columns, each copied to row-major
-# order: an entry then reads one cache line instead of eight, and the extra memory is that of eight vectors.
-# Column-major, fe_body, one thread, ms, without a copy / in strips / SciPy, which copies all columns: 8 columns 2.0 /
-# 1.6 / 2.1, 32 columns 10.8 / 5.8 / 9.4, 128 columns 37 / 26 / 38.
+# order first. An entry then reads one cache line of `x` instead of eight, and the copy takes as much memory as eight
+# vectors. Milliseconds for a column-major `x`, fe_body, one thread; SciPy copies all columns at once:
+#
+#     columns             3      6      8     32    128
+#     without a copy    1.0    1.7    2.0   10.8     37
+#     in strips         1.0    1.2    1.6    5.8     26
+#     SciPy             1.1    1.4    2.1    9.4     38
 _STRIP_COLUMNS = 8
-# Up to this many columns are not copied. Without a copy / in strips / SciPy, as above: 3 columns 1.0 / 1.0 / 1.1,
-# 6 columns 1.7 / 1.2 / 1.4.
+# Up to this many columns are not copied.
 _FEW_COLUMNS = 2
 
 

@@ -32,8 +32,9 @@ __all__ = ["SolveLoop", "SolveState"]
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# Up to this duration of a graph, in seconds, one graph is queued ahead of the one that the host waits for. A longer
-# graph is not, so that little runs in vain after convergence.
+# If a graph takes at most this many seconds, the next one is queued while the host waits for it, so that the device is
+# never idle. A longer graph is queued only after the host has seen that the solve goes on, because a graph that begins
+# after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
 # Residuals per right-hand side that the device keeps until the host reads them.
 _HISTORY_LENGTH = 64
@@ -159,8 +160,8 @@ class SolveLoop:
     monitor : ConvergenceMonitor, optional
         The caller's callback and the progress bar.
     history : int, optional
-        Number of residuals that the device keeps for each right-hand side. The host has to read the scalars at least
-        once in as many iterations.
+        Number of residuals that the device keeps for each right-hand side. The host must read them at least once every
+        `history` iterations, because newer ones overwrite them.
     norm : str, optional
         Which norm the program records as the residual, see `SolveResult`.
     """
@@ -191,7 +192,8 @@ class SolveLoop:
         self._residuals: list[npt.NDArray[np.float64]] = []
         self._num_residuals = 0
         self._is_resident = True
-        self._bound: dict[tuple[Any, bool], Apply] = {}  # bound once each: a product may allocate vectors of its own
+        # Each product is bound once, because it may allocate vectors of its own.
+        self._bound: dict[tuple[Any, bool], Apply] = {}
 
     def step(self, name: str, **renamed: str) -> Call:
         """Bind a pass to its vectors; ``x="y"`` makes it use the vector y in place of the program's x."""

@@ -174,6 +174,7 @@ template <class T, class Index, class Out>
 __device__ __forceinline__ void gs_merge_share(int operation, long long flip, const PairTile<T, Index> &tile, int row,
                                                int position, int count, Merged<T, Index, Out> *merged) {
   const int ITEMS = Pair<T, Index>::items;
+  // The pointers to B are derived again, because ptxas then needs fewer registers.
   const Index *const a_columns = tile.a_columns, *const b_columns = a_columns + tile.num_a;
   const short *const a_begins = tile.a_begins, *const b_begins = tile.b_begins;
   const int num_b = tile.num_b;

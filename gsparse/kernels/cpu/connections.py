@@ -121,9 +121,9 @@ def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure:
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
     options = block_size, MEASURES[measure], theta
     run_parts(_examine, csr.nnz + csr.num_rows, matrix, graph, *options, scales, dropped, bounds, diagonal)
-    limits = bounds.max(axis=1, initial=0.0).tolist()
+    bound, unfiltered_bound = bounds.max(axis=1, initial=0.0).tolist()
     diagonal_range = float(diagonal.min(initial=np.inf)), float(diagonal.max(initial=0.0))
-    return Examination(scales, int(dropped.sum()), *limits, diagonal_range)
+    return Examination(scales, int(dropped.sum()), bound, unfiltered_bound, diagonal_range)
 
 
 @inlined

@@ -112,6 +112,7 @@ class Coarsening:
         found = self.examine(csr, phases)
         graph = phases.run("strength", self._connect, *found)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
+        # What takes much memory is kept from the first update on: the order of the nodes, and the structure of A·P.
         self._groups: tuple[Array, Array] | None = None
         # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
@@ -160,19 +161,18 @@ class Coarsening:
         phases : Phases
         """
         device = self._device
-        if self._groups is None:
-            self._groups = self._group_nodes()
+        groups = self._group_nodes() if self._groups is None else self._groups
         of_right, of_left = phases.run("candidates", candidates)
         if self._symmetry != "nonsymmetric":
             del of_left
-        tentative, coarse = phases.run("candidates", self._orthonormalize, of_right)
+        tentative, coarse = phases.run("candidates", self._orthonormalize, groups, of_right)
         del of_right
         found, self._found = self._found, None
         assert found is not None
         P = phases.run("prolongation", self._smooth, 0, csr, found, tentative, radius)
         del found, tentative
         if self._symmetry == "nonsymmetric":
-            tentative, left_coarse = phases.run("candidates", self._orthonormalize, of_left)
+            tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, of_left)
             R = phases.run("prolongation", self._smooth_left, csr, tentative, radius)
             del of_left, tentative
         else:
@@ -180,6 +180,8 @@ class Coarsening:
             R = phases.run("transpose", self._transpose, P)
             R = R.with_data(device.xp.conj(R.data)) if self._symmetry == "hermitian" and R.dtype.kind == "c" else R
         R = replace(R, is_canonical=True)
+        self._groups = groups if self._products else None
+        del groups
         A_coarse = phases.run("products", self._galerkin_product, csr, P, R)
         A_coarse = self._without_empty_rows(A_coarse, coarse)
         return Transfers(P, R, A_coarse, coarse, left_coarse)
@@ -192,11 +194,8 @@ class Coarsening:
         order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
         return bounds[: count + 1], order
 
-    def _orthonormalize(self, candidates: Array) -> tuple[Array, Array]:
-        assert self._groups is not None
-        return kernels_of(self._device).orthonormal_candidates(
-            self._device, *self._groups, candidates, self._block_size
-        )
+    def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
+        return kernels_of(self._device).orthonormal_candidates(self._device, *groups, candidates, self._block_size)
 
     def _smooth(self, number: int, csr: Csr, found: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
@@ -233,10 +232,7 @@ class Coarsening:
         return R.with_data(device.xp.conj(R.data))
 
     def _galerkin_product(self, csr: Csr, P: Csr, R: Csr) -> Csr:
-        """Return R·A·P.
-
-        A·P has more entries than all other matrices here. Its structure is only kept if there is an update.
-        """
+        """Return R·A·P. The structure of A·P, which has more entries than all other matrices here, may be kept."""
         is_update = bool(self._products)
         AP = self._multiply("A·P", csr, P, keep=is_update)
         return self._multiply("R·A·P", R, AP, keep=True)

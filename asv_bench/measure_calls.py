@@ -47,9 +47,9 @@ class LaunchedByCupy(GpuDevice):
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         kernel = super().kernel(source, expression)
 
-        def launch(*args: Any) -> None:
-            self.launches.append(partial(kernel, *args))
-            kernel(*args)
+        def launch(*args: Any, **options: Any) -> None:
+            self.launches.append(partial(kernel, *args, **options))
+            kernel(*args, **options)
 
         return launch
 

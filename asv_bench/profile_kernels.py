@@ -11,7 +11,8 @@ line has the milliseconds of all launches of a kernel, their number and the micr
 the sum with the time of the operation: the rest is spent on launching kernels and reading results.
 
 With ``--waits``, it also lists where the host waits for the GPU, with the number of times: each line names the
-functions that lead there, the innermost first.
+functions that lead there, the innermost first. With ``--memory``, it lists what lies in the memory of the GPU at the
+peak of an operation, in multiples of the matrix, by the functions that allocated it.
 """
 
 from __future__ import annotations
@@ -87,11 +88,7 @@ def recorded_waits(device: Device) -> Iterator[Counter[str]]:
     def recording(wait: Callable[..., Any]) -> Callable[..., Any]:
         def waits(*args: Any, **options: Any) -> Any:
             if not depth[0]:  # one of these functions may call another one
-                frames = [f for f in traceback.extract_stack() if "gsparse" in Path(f.filename).parts]
-                names = [
-                    f"{Path(f.filename).stem}.{f.name}" for f in frames if Path(f.filename).parent.name != "device"
-                ]
-                counts[" < ".join(names[: -CALLERS - 1 : -1])] += 1
+                counts[innermost_functions()] += 1
             depth[0] += 1
             try:
                 return wait(*args, **options)
@@ -108,6 +105,39 @@ def recorded_waits(device: Device) -> Iterator[Counter[str]]:
         yield counts
 
 
+@contextmanager
+def recorded_memory() -> Iterator[Counter[str]]:
+    """Find what is allocated in the block, and not freed, when there is the most of it: bytes by the functions."""
+    cupy = import_module("cupy")
+    blocks, most, now, peak = dict[int, tuple[str, int]](), [0], [0], Counter[str]()
+
+    class Hook(cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
+        name = "recorded memory"
+
+        def malloc_postprocess(self, **options: Any) -> None:
+            blocks[options["pmem_id"]] = innermost_functions(), options["mem_size"]
+            now[0] += options["mem_size"]
+            if now[0] > most[0]:
+                most[0] = now[0]
+                peak.clear()
+                for name, size in blocks.values():
+                    peak[name] += size
+
+        def free_postprocess(self, **options: Any) -> None:
+            if blocks.pop(options["pmem_id"], None):
+                now[0] -= options["mem_size"]
+
+    with Hook():
+        yield peak
+
+
+def innermost_functions() -> str:
+    """Return the functions of gsparse that are being called, the innermost first, without those of its devices."""
+    frames = [f for f in traceback.extract_stack() if "gsparse" in Path(f.filename).parts]
+    names = [f"{Path(f.filename).stem}.{f.name}" for f in frames if Path(f.filename).parent.name != "device"]
+    return " < ".join(names[: -CALLERS - 1 : -1])
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,11 +145,13 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=200, help="points in each direction (default: %(default)s)")
     parser.add_argument("--matrix", type=Path, nargs="*", default=[], help="files of matrices")
     parser.add_argument("--waits", action="store_true", help="list where the host waits for the GPU")
+    parser.add_argument("--memory", action="store_true", help="list what lies in memory at the peak")
     options = parser.parse_args()
     device = get_device("gpu")
     for path in options.matrix or [None]:
         S = sp.csr_array(sp.load_npz(path)) if path else poisson(options.points, 7)
-        known = operations(GpuSparseMatrix(S if S.dtype.kind in "fc" else S.astype(np.float64), device=device))
+        A = GpuSparseMatrix(S if S.dtype.kind in "fc" else S.astype(np.float64), device=device)
+        known = operations(A)
         for name in options.operations:
             if name not in known:
                 parser.error(f"no operation {name}; there are {', '.join(known)}")
@@ -131,6 +163,13 @@ def main() -> None:
                 for callers, count in waits.most_common():
                     print(f"{count:5d}  {callers}")
                 print(f"{waits.total():5d}  waits in all")
+            if options.memory:
+                with recorded_memory() as peak:
+                    known[name]()
+                matrix = A._prepared()[0].csr.nbytes
+                for callers, size in peak.most_common(ROWS):
+                    print(f"{size / matrix:8.3f}  {callers}")
+                print(f"{peak.total() / matrix:8.3f}  times the matrix in all")
 
 
 if __name__ == "__main__":

@@ -105,8 +105,8 @@ class StandInCupy:
             self.cuda.driver = driver
 
     def raw_kernel(self) -> Any:
-        def launch(*call: Any, **options: Any) -> None:
-            self.calls.append((*call, options))
+        def launch(grid: Any, block: Any, args: Any, /, **options: Any) -> None:
+            self.calls.append((grid, block, args, options))
 
         launch.kernel = SimpleNamespace(ptr=FUNCTION)  # type: ignore[attr-defined]
         return launch

@@ -74,14 +74,19 @@ class Examination:
         What connections are compared with: see `MEASURES`.
     num_dropped : int
         Number of entries that rows drop.
-    bound : float
-        Gershgorin's bound for the eigenvalues of the filtered matrix, each row divided by its diagonal. Rows with a
-        zero on the diagonal do not count.
+    bound, unfiltered_bound : float
+        Gershgorin's bounds for the eigenvalues of the filtered matrix and of the matrix, each row divided by its
+        diagonal. Rows with a zero on the diagonal do not count.
+    diagonal_range : (float, float)
+        The smallest and the largest real part of an element of the diagonal of the matrix, where 0 stands for all that
+        are not positive.
     """
 
     scales: Array
     num_dropped: int
     bound: float
+    unfiltered_bound: float
+    diagonal_range: tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)

@@ -289,6 +289,10 @@ def test_one_pass_finds_scales_dropped_entries_and_gershgorins_bound(
         eps = float(np.finfo(dtype).eps)
         assert found.bound >= bound * (1 - 100 * eps)
         assert found.bound <= bound * (1 + 100 * eps if block_size == 1 or not dropped else 1.3)
+        unfiltered = (np.asarray(abs(S).sum(axis=1)) / abs(S.diagonal())).max()
+        assert found.unfiltered_bound == pytest.approx(unfiltered, rel=100 * eps)
+        positive = np.where(S.diagonal().real > 0, S.diagonal().real, 0)
+        assert found.diagonal_range == (positive.min(), positive.max())
     with device.active():
         _, _, found = examined(device, S, block_size, "symmetric", 0.0)
     diagonal = weights(S.diagonal()) if block_size == 1 else node_matrix(S, block_size).diagonal()
@@ -310,6 +314,15 @@ def test_strong_connections_are_those_of_the_definition(device: Device, dtype: A
             np.testing.assert_array_equal(device.download(strong.indices), S.indices[keep])
             np.testing.assert_array_equal(device.download(strong.data), S.data[keep])
             np.testing.assert_array_equal(device.download(strong.indptr), np.cumsum([0, *np.bincount(rows[keep])]))
+
+
+@pytest.mark.parametrize("diagonal", [[2, 3, 2], [2, 2, 2], [2, -1, 3], [0, 2, 3], [np.nan, 1, 2], [-1, -1, -1]])
+def test_an_examination_finds_the_range_of_the_diagonal(device: Device, diagonal: list[float]) -> None:
+    S = sp.csr_array(sp.diags_array(np.repeat(np.array(diagonal, float), 100)))
+    with device.active():
+        _, _, found = examined(device, S, 1, "classical", 0.0)
+    positive = [max(value, 0.0) if value == value else 0.0 for value in diagonal]
+    assert found.diagonal_range == (min(positive), max(positive))
 
 
 def test_a_matrix_with_strong_connections_only_is_its_own_graph(device: Device) -> None:

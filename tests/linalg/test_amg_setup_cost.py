@@ -20,15 +20,15 @@ from gsparse.products.storage import MatrixPreparation
 from tests.proof.emulated_device import EmulatedDevice
 from tests.proof.waiting_device import WaitingDevice
 
-# Memory at the peak of a set-up, with the matrix, and that which a hierarchy keeps, over the memory of the matrix. They
-# were 5.1 and 3.2 while slots of products and diagonals were kept.
-MOST_AT_PEAK, MOST_KEPT = 4.2, 2.8
+# Memory at the peak of a set-up, with the matrix, and that which a hierarchy keeps, over the memory of the matrix: 3.9
+# and 2.0 when this was written, and 5.1 and 3.2 when slots of products and diagonals were kept.
+MOST_AT_PEAK, MOST_KEPT = 4.0, 2.2
 # How often the host may wait for a GPU in the set-up of two levels above the coarsest, and in an update.
-MOST_WAITS, MOST_WAITS_OF_UPDATE = 36, 18
+MOST_WAITS, MOST_WAITS_OF_UPDATE = 30, 12
 
 
 @pytest.mark.whole
-def test_a_set_up_takes_little_more_than_four_times_the_memory_of_the_matrix() -> None:
+def test_a_set_up_takes_at_most_four_times_the_memory_of_the_matrix() -> None:
     # The arrays of an emulated GPU are NumPy's, whose memory can be traced.
     A = GpuSparseMatrix(poisson(20, 7), device=EmulatedDevice(32))
     amg(A)  # compiles kernels, and makes the plan of A, which is no part of the set-up
@@ -51,6 +51,7 @@ def test_a_set_up_and_an_update_seldom_wait_for_the_device() -> None:
     M = amg(A, max_coarse=10)  # also makes the plan of A, which is no part of the set-up
     assert len(M.levels) == 2
     waits = device.waits_of(lambda: amg(A, max_coarse=10))
+    M.update(A)  # The first update finds structures that a set-up does not keep.
     waits_of_update = device.waits_of(lambda: M.update(A))
     assert waits <= MOST_WAITS
     assert waits_of_update <= MOST_WAITS_OF_UPDATE

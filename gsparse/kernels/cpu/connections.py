@@ -116,12 +116,21 @@ def _merge_blocks(
 
 def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
     """Find the scale of each node, then what its rows drop."""
-    scales, bounds = np.empty(nodes.num_rows), np.zeros(csr.num_rows)
-    dropped = np.zeros(csr.num_rows, np.int64)
+    scales, bounds = np.empty(nodes.num_rows), np.empty((2, csr.num_rows))
+    diagonal, dropped = np.empty(csr.num_rows), np.empty(csr.num_rows, np.int64)
     matrix, graph = (csr.indptr, csr.indices, csr.data), (nodes.indptr, nodes.indices, nodes.data)
     options = block_size, MEASURES[measure], theta
-    run_parts(_examine, csr.nnz + csr.num_rows, matrix, graph, *options, scales, dropped, bounds)
-    return Examination(scales, int(dropped.sum()), float(bounds.max(initial=0.0)))
+    run_parts(_examine, csr.nnz + csr.num_rows, matrix, graph, *options, scales, dropped, bounds, diagonal)
+    bound, unfiltered_bound = bounds.max(axis=1, initial=0.0).tolist()
+    diagonal_range = float(diagonal.min(initial=np.inf)), float(diagonal.max(initial=0.0))
+    return Examination(scales, int(dropped.sum()), bound, unfiltered_bound, diagonal_range)
+
+
+@inlined
+def _bound_of_row(others: Any, diagonal: Any, divisor: Any) -> Any:
+    """Return the sum of the magnitudes of a row over that of the divisor; 0 if that is 0, or not a number."""
+    length = abs(divisor)
+    return (others + abs(diagonal)) / length if length > 0 else 0.0
 
 
 @compiled
@@ -136,6 +145,7 @@ def _examine(
     scales: Array,
     dropped: Array,
     bounds: Array,
+    diagonals: Array,
 ) -> None:
     indptr, indices, data = matrix
     node_indptr, node_indices, node_data = graph
@@ -149,8 +159,8 @@ def _examine(
         for q in range(block_size):
             row = np.uint64(node * block_size + q)
             place, row_end = np.uint64(indptr[row]), np.uint64(indptr[row + np.uint64(1)])
-            diagonal = lumped = data[:1].sum() * 0  # zeros of the dtype of the values
-            total, count = 0.0, np.int64(0)
+            diagonal = lumped = data[:0].sum()  # zeros of the dtype of the values
+            total, total_dropped, count = 0.0, 0.0, np.int64(0)
             for e in range(begin, end):
                 other = np.int64(node_indices[np.uint64(e)])
                 kept = keeps(node, other, node_data[np.uint64(e)], scale, theta)
@@ -164,12 +174,14 @@ def _examine(
                         count += 1
                         if column % block_size == q:
                             lumped += value
+                            total_dropped += abs(value)
                         else:  # it is added to an entry beside the diagonal
                             total += abs(value)
                     place += np.uint64(1)
-            divisor = abs(safe_diagonal(diagonal + lumped, diagonal))
-            if divisor > 0:
-                bounds[row] = (total + abs(diagonal + lumped)) / divisor
+            filtered = diagonal + lumped
+            bounds[0, row] = _bound_of_row(total, filtered, safe_diagonal(filtered, diagonal))
+            bounds[1, row] = _bound_of_row(total + total_dropped, diagonal, diagonal)
+            diagonals[row] = diagonal.real if diagonal.real > 0 else 0.0
             dropped[row] = count
 
 

@@ -28,6 +28,8 @@ __all__ = [
 
 _SOURCE = "connections.cu"
 _THREADS = constant(_SOURCE, "GS_CONNECTION_THREADS")
+# The number of totals of an examination, and the place of the complement of the smallest element of the diagonal.
+_TOTALS, _SMALLEST = constant(_SOURCE, "GS_TOTALS"), constant(_SOURCE, "GS_SMALLEST")
 # Lanes that share a row, and the mean length up to which the smaller number does.
 WIDTHS, _SHORT_ROWS = (8, 32), 16
 _FLOATS = tuple(dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc")
@@ -71,14 +73,16 @@ def block_weights(device: Device, csr: Csr, block_size: int) -> Csr:
 
 def examine_rows(device: Device, csr: Csr, nodes: Csr, block_size: int, measure: str, theta: float) -> Examination:
     """Make one pass over the rows of each node. Synchronizes."""
-    scales, totals = device.empty(nodes.num_rows, _WEIGHT), device.xp.zeros(2, np.uint64)
+    scales, totals = device.empty(nodes.num_rows, _WEIGHT), device.xp.zeros(_TOTALS, np.uint64)
     options = (np.int64(nodes.num_rows), np.int32(block_size), np.int32(MEASURES[measure]), np.float64(theta))
     matrices = (csr.indptr, csr.indices, csr.data, nodes.indptr, nodes.indices, nodes.data)
     width = lanes_of(csr)
     name = expression("examine_rows", csr.dtype, nodes.dtype, csr.indices.dtype, width, int(block_size > 1))
     launch_threads(device, _SOURCE, name, nodes.num_rows * width, _THREADS, (*options, *matrices, scales, totals))
-    num_dropped, bound = device.download(totals)  # synchronizes
-    return Examination(scales, int(num_dropped), float(bound.view(np.float64)))
+    found = device.download(totals)  # synchronizes
+    found[_SMALLEST] = ~found[_SMALLEST]
+    bound, unfiltered_bound, largest, smallest = found[1:].view(np.float64).tolist()
+    return Examination(scales, int(found[0]), bound, unfiltered_bound, (smallest, largest))
 
 
 def strong_connections(device: Device, nodes: Csr, scales: Array, theta: float) -> Csr:

@@ -43,7 +43,7 @@ def launch_blocks(
     if blocks == 0:
         return
     check_grid(expression, blocks)
-    device.kernel(source, expression)((blocks, 1, 1), (threads_per_block, 1, 1), args, shared_bytes)
+    device.kernel(source, expression)((blocks, 1, 1), (threads_per_block, 1, 1), args, shared_mem=shared_bytes)
 
 
 def bind_product(

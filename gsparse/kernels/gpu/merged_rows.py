@@ -61,7 +61,7 @@ _EVEN, _MOST_PRODUCTS = 4, 8192
 _ENOUGH_ROWS, _MANY_ROWS = 9_000, 500_000
 # The part of the memory of the result that slots may take while it is made, and what they may take in any case; and the
 # part that they may take if they are kept to make the product again.
-_SPARE_PART, _SPARE_BYTES, _KEPT_PART = 0.25, 1 << 20, 1.0
+_SPARE_PART, _SPARE_BYTES, _KEPT_PART = 0.1, 1 << 20, 1.0
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,8 @@ class Coarsening:
     ----------
     aggregates : array of int32, shape (num_nodes,)
     num_aggregates : int
-    bound : float
-        Gershgorin's bound for the matrix that smooths the prolongator, by the latest values.
-    num_dropped : int
-        Number of entries that this matrix has less than that of the level.
+    unfiltered_bound, diagonal_range
+        As in `Examination`, for the latest values.
     """
 
     def __init__(
@@ -114,16 +112,18 @@ class Coarsening:
         found = self.examine(csr, phases)
         graph = phases.run("strength", self._connect, *found)
         self.aggregates, self.num_aggregates = phases.run("aggregation", aggregate_nodes, device, graph)
+        # What takes much memory is kept from the first update on: the order of the nodes, and the structure of A·P.
         self._groups: tuple[Array, Array] | None = None
         # The patterns of the prolongator, and of that of the adjoint: of nodes, and of rows (indptr, indices).
         self._patterns: list[tuple[NodePattern, tuple[Array, Array]]] = []
-        self._products: list[CsrProduct] = []
+        self._products: dict[str, CsrProduct] = {}
         self._transpose = CsrTranspose(device)
 
     def examine(self, csr: Csr, phases: Phases) -> tuple[Csr, Examination]:
         """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
         self._found: tuple[Csr, Examination] | None = phases.run("strength", self._examine, csr)
-        self.bound, self.num_dropped = self._found[1].bound, self._found[1].num_dropped
+        examination = self._found[1]
+        self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
         return self._found
 
     def _examine(self, csr: Csr) -> tuple[Csr, Examination]:
@@ -161,20 +161,18 @@ class Coarsening:
         phases : Phases
         """
         device = self._device
-        if self._groups is None:
-            self._groups = self._group_nodes()
+        groups = self._group_nodes() if self._groups is None else self._groups
         of_right, of_left = phases.run("candidates", candidates)
         if self._symmetry != "nonsymmetric":
             del of_left
-        tentative, coarse = phases.run("candidates", self._orthonormalize, of_right)
+        tentative, coarse = phases.run("candidates", self._orthonormalize, groups, of_right)
         del of_right
         found, self._found = self._found, None
         assert found is not None
         P = phases.run("prolongation", self._smooth, 0, csr, found, tentative, radius)
         del found, tentative
-        AP = phases.run("products", self._multiply, 0, csr, P)
         if self._symmetry == "nonsymmetric":
-            tentative, left_coarse = phases.run("candidates", self._orthonormalize, of_left)
+            tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, of_left)
             R = phases.run("prolongation", self._smooth_left, csr, tentative, radius)
             del of_left, tentative
         else:
@@ -182,7 +180,9 @@ class Coarsening:
             R = phases.run("transpose", self._transpose, P)
             R = R.with_data(device.xp.conj(R.data)) if self._symmetry == "hermitian" and R.dtype.kind == "c" else R
         R = replace(R, is_canonical=True)
-        A_coarse = phases.run("products", self._multiply, 1, R, AP)
+        self._groups = groups if self._products else None
+        del groups
+        A_coarse = phases.run("products", self._galerkin_product, csr, P, R)
         A_coarse = self._without_empty_rows(A_coarse, coarse)
         return Transfers(P, R, A_coarse, coarse, left_coarse)
 
@@ -194,11 +194,8 @@ class Coarsening:
         order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
         return bounds[: count + 1], order
 
-    def _orthonormalize(self, candidates: Array) -> tuple[Array, Array]:
-        assert self._groups is not None
-        return kernels_of(self._device).orthonormal_candidates(
-            self._device, *self._groups, candidates, self._block_size
-        )
+    def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
+        return kernels_of(self._device).orthonormal_candidates(self._device, *groups, candidates, self._block_size)
 
     def _smooth(self, number: int, csr: Csr, found: tuple[Csr, Examination], tentative: Array, radius: float) -> Csr:
         """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
@@ -234,14 +231,23 @@ class Coarsening:
         R = self._transpose(self._smooth(1, adjoint, self._examine(adjoint), tentative, radius))
         return R.with_data(device.xp.conj(R.data))
 
-    def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:
-        """Return a product. Its structure is kept, without values."""
-        if len(self._products) == number:
-            self._products.append(CsrProduct(self._device, a, b))
-            result = self._products[number].result
+    def _galerkin_product(self, csr: Csr, P: Csr, R: Csr) -> Csr:
+        """Return R·A·P. The structure of A·P, which has more entries than all other matrices here, may be kept."""
+        is_update = bool(self._products)
+        AP = self._multiply("A·P", csr, P, keep=is_update)
+        return self._multiply("R·A·P", R, AP, keep=True)
+
+    def _multiply(self, name: str, a: Csr, b: Csr, *, keep: bool) -> Csr:
+        """Return a product. If `keep`, its structure is kept, without values."""
+        known = self._products.get(name)
+        if known is None:
+            known = CsrProduct(self._device, a, b)
+            result = known.result
         else:
-            result = self._products[number].update(a, b)
-        self._products[number].forget_values()
+            result = known.update(a, b)
+        if keep:
+            known.forget_values()
+            self._products[name] = known
         return replace(result, is_canonical=True)
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:

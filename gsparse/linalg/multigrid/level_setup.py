@@ -31,7 +31,7 @@ from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.eigenvalue import estimated_eigenvalue, gershgorin_bound, spectral_radius
 from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 from gsparse.matrix.arrays import MatrixArrays, frames_to_the_caller
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.products.options import MatrixOptions
@@ -169,8 +169,8 @@ class LevelSetup:
             coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
             if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
                 return None
-        if not coarsening.num_dropped:
-            matrix.shared[gershgorin_bound] = coarsening.bound
+        matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
+        matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
         return coarsening
 
     def _improve(self, matrix: LevelMatrix, smoother: Smoother) -> tuple[Array, Array]:

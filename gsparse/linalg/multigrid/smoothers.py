@@ -26,7 +26,7 @@ def jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
     """
     inverse = matrix.inverse_diagonal("the smoother jacobi")
     omega = 4 / (3 * largest_eigenvalue(matrix, inverse, safety=1.0))
-    return Relaxation.scaled(matrix.device, sweeps * (omega,), inverse, "jacobi")
+    return Relaxation.by_diagonal(matrix, sweeps * (omega,), inverse, "jacobi")
 
 
 def l1_jacobi(matrix: SquareMatrix, sweeps: int) -> Relaxation:
@@ -52,7 +52,7 @@ def chebyshev_smoother(matrix: SquareMatrix, degree: int, ratio: float) -> Relax
     """
     inverse = matrix.inverse_diagonal("the smoother chebyshev")
     high = largest_eigenvalue(matrix, inverse, safety=1.0)
-    return Relaxation.scaled(matrix.device, chebyshev_omegas(ratio * high, high, degree), inverse, "chebyshev")
+    return Relaxation.by_diagonal(matrix, chebyshev_omegas(ratio * high, high, degree), inverse, "chebyshev")
 
 
 def alternating(sweeps: int) -> tuple[Direction, ...]:

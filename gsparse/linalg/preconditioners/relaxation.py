@@ -18,7 +18,7 @@ from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 
 __all__ = [
     "BoundSmoother",
@@ -141,7 +141,22 @@ class Relaxation(Smoother):
         factor = complex(inverse_diagonal[0])  # synchronizes
         if factor.imag:
             return Relaxation(omegas, inverse_diagonal, name)
-        return Relaxation(tuple(omega * factor.real for omega in omegas), name=name)
+        return Relaxation._with_factor(omegas, factor.real, name)
+
+    @staticmethod
+    def by_diagonal(matrix: SquareMatrix, omegas: tuple[float, ...], inverse_diagonal: Array, name: str) -> Relaxation:
+        """Return what `scaled` does for the reciprocals of the diagonal. Synchronizes unless its range is known."""
+        smallest, largest = matrix.shared.get(DIAGONAL_RANGE, (0.0, 0.0))
+        if smallest == 0 or matrix.dtype.kind == "c":
+            return Relaxation.scaled(matrix.device, omegas, inverse_diagonal, name)
+        if smallest < largest:
+            return Relaxation(omegas, inverse_diagonal, name)
+        return Relaxation._with_factor(omegas, float(1 / matrix.dtype.type(smallest)), name)
+
+    @staticmethod
+    def _with_factor(omegas: tuple[float, ...], factor: float, name: str) -> Relaxation:
+        """Return a relaxation whose D⁻¹ is this number times the identity."""
+        return Relaxation(tuple(omega * factor for omega in omegas), name=name)
 
     def bind(self, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> BoundSmoother:
         return _BoundRelaxation(self, passes, operator, adjoint)

@@ -22,13 +22,16 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["MAX_ERROR", "SquareMatrix", "as_matrix", "solve_batch"]
+__all__ = ["DIAGONAL_RANGE", "MAX_ERROR", "SquareMatrix", "as_matrix", "solve_batch"]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
 MAX_ERROR = 1e-2
 # Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps times the largest
 # magnitude in a row: contributions are added up in a different order on the other side of the diagonal.
 _ROUNDING = 32
+# The name in `SquareMatrix.shared` of the smallest and the largest real part of an element of the diagonal, where 0
+# stands for all that are not positive. It is there if a method has found it beside other things.
+DIAGONAL_RANGE = "diagonal range"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,10 @@ class SquareMatrix:
 
     @cached_property
     def stores_positive_diagonal(self) -> bool:
-        """Whether all elements of `stored_diagonal` are positive. Synchronizes the first time."""
+        """Whether all elements of `stored_diagonal` are positive. May synchronize the first time."""
+        known: tuple[float, float] | None = self.shared.get(DIAGONAL_RANGE)
+        if known is not None:
+            return known[0] > 0
         return kernels_of(self.device).first_where(self.device, self.stored_diagonal, "not positive") is None
 
     @cached_property

@@ -11,6 +11,10 @@
 
 // Threads of a block.
 enum { GS_CONNECTION_THREADS = 256 };
+// What `examine_rows` finds in all rows: the entries that are dropped; the greatest of Gershgorin's bounds, for the
+// filtered matrix and for the matrix; and the largest element of the diagonal, and the smallest one. All but the first
+// are the bits of positive numbers, and those of the smallest one are inverted, so that the greatest of them counts.
+enum { GS_DROPPED, GS_BOUND, GS_UNFILTERED_BOUND, GS_LARGEST, GS_SMALLEST, GS_TOTALS };
 
 // ---------------------------------------------------------------------------- blocks
 
@@ -53,33 +57,50 @@ merge_blocks(long long num_nodes, int block_size, const Index *__restrict__ indp
 
 // ---------------------------------------------------------------------------- rows
 
-// Add a count up, and find the greatest bound, over all blocks. All threads of the block take part.
-__device__ __forceinline__ void gs_leave_totals(Mask count, double bound, Mask *totals) {
-  GS_SHARED(Mask, counts, GS_CONNECTION_THREADS / GS_WARP);
-  GS_SHARED(double, bounds, GS_CONNECTION_THREADS / GS_WARP);
-  count = Mask(gs_group_sum<GS_WARP>(static_cast<long long>(count)));
-  bound = gs_group_max<GS_WARP>(bound);
-  if (threadIdx.x % GS_WARP == 0) {
-    counts[threadIdx.x / GS_WARP] = count;
-    bounds[threadIdx.x / GS_WARP] = bound;
-  }
-  __syncthreads();
-  if (threadIdx.x) return;
-  for (int w = 1; w < GS_CONNECTION_THREADS / GS_WARP; ++w) {
-    count += counts[w];
-    bound = bounds[w] <= bound ? bound : bounds[w];  // NaN wins
-  }
+// The bits of a number.
+__device__ __forceinline__ Mask gs_bits(double number) {
   union {
     double number;
     Mask bits;
   } v;
-  v.number = bound;
-  if (count) atomicAdd(totals, count);
-  if (v.bits > gs_fresh(totals + 1)) atomicMax(totals + 1, v.bits);
+  v.number = number;
+  return v.bits;
+}
+
+// Add the first value of each thread up, and find the greatest of each of the others, over all blocks. Of numbers that
+// are not negative, NaN has the greatest bits. All threads of the block take part.
+__device__ __forceinline__ void gs_leave_totals(const Mask (&values)[GS_TOTALS], Mask *totals) {
+  GS_SHARED(Mask, of_warps, GS_TOTALS *GS_CONNECTION_THREADS / GS_WARP);
+  const int warp = threadIdx.x / GS_WARP, num_warps = GS_CONNECTION_THREADS / GS_WARP;
+#pragma unroll
+  for (int i = 0; i < GS_TOTALS; ++i) {
+    const Mask value = i == GS_DROPPED ? Mask(gs_group_sum<GS_WARP>(static_cast<long long>(values[i])))
+                                       : gs_group_max<GS_WARP>(values[i]);
+    if (threadIdx.x % GS_WARP == 0) of_warps[i * num_warps + warp] = value;
+  }
+  __syncthreads();
+  const int i = threadIdx.x;
+  if (i >= GS_TOTALS) return;
+  Mask total = 0;
+  for (int w = 0; w < num_warps; ++w) {
+    const Mask value = of_warps[i * num_warps + w];
+    total = i == GS_DROPPED ? total + value : total < value ? value : total;
+  }
+  if (i == GS_DROPPED && total) atomicAdd(totals, total);
+  if (i != GS_DROPPED && total > gs_fresh(totals + i)) atomicMax(totals + i, total);
+}
+
+__device__ __forceinline__ void gs_find_greatest(Mask bits, Mask *greatest) {
+  *greatest = *greatest < bits ? bits : *greatest;
+}
+
+// The bound of a row: the sum of the magnitudes of its entries, with this one on the diagonal, over that of the divisor.
+template <class C> __device__ __forceinline__ void gs_find_bound(double others, C diagonal, C divisor, Mask *greatest) {
+  const double length = sqrt(gs_real(gs_abs2(divisor)));
+  if (length != 0) gs_find_greatest(gs_bits((others + sqrt(gs_real(gs_abs2(diagonal)))) / length), greatest);
 }
 
 // The scale of each node: the greatest weight of its row off the diagonal (`measure` 0) or that of the diagonal (1).
-// totals[0] += the entries that are dropped; totals[1] becomes the bits of Gershgorin's bound for the filtered matrix.
 // Node values N are those of the matrix itself if BLOCKS is 0, else weights.
 template <class T, class N, class Index, int WIDTH, int BLOCKS>
 GS_KERNEL_OF(GS_CONNECTION_THREADS)
@@ -100,13 +121,12 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
     }
   scale = gs_group_max<WIDTH>(scale);
   if (owned && lane == 0) scales[node] = scale;
-  Mask dropped = 0;
-  double bound = 0;
+  Mask found[GS_TOTALS] = {};
   for (int q = 0; q < size; ++q) {
     const long long row = owned ? node * size + q : 0;
     const Index row_end = owned ? indptr[row + 1] : Index(0);
     C diagonal = Scalar<C>::zero(), lumped = Scalar<C>::zero();
-    double total = 0;
+    double total = 0, total_dropped = 0;
     for (Index k = owned ? indptr[row] + Index(lane) : row_end; k < row_end; k += WIDTH) {
       const long long column = indices[k], other = BLOCKS ? column / size : column;
       const C value = Widen<C>::from(data[k]);
@@ -117,19 +137,26 @@ examine_rows(long long num_nodes, int block_size, int measure, double theta, con
       const Index e = BLOCKS && theta != 0 ? gs_lower_bound(node_indices, begin, end, other) : begin;
       const bool kept = BLOCKS ? gs_keeps(node, other, node_data[e], scale, theta)
                                : gs_keeps(node, other, data[k], scale, theta);
-      dropped += !kept;
+      found[GS_DROPPED] += !kept;
+      const double magnitude = sqrt(gs_real(gs_abs2(value)));
       // What is dropped is added to the diagonal, or to an entry beside it in the node's own block.
-      if (!kept && (!BLOCKS || column % size == q)) lumped = gs_add(lumped, value);
-      else total += sqrt(gs_real(gs_abs2(value)));
+      const bool is_lumped = !kept && (!BLOCKS || column % size == q);
+      if (is_lumped) lumped = gs_add(lumped, value);
+      (is_lumped ? total_dropped : total) += magnitude;
     }
     total = gs_group_sum<WIDTH>(total);
+    total_dropped = gs_group_sum<WIDTH>(total_dropped);
     diagonal = gs_group_sum<WIDTH>(diagonal);
     lumped = gs_add(diagonal, gs_group_sum<WIDTH>(lumped));
-    const double divisor = sqrt(gs_real(gs_abs2(gs_safe_diagonal(lumped, diagonal))));
-    const double of_row = (total + sqrt(gs_real(gs_abs2(lumped)))) / divisor;
-    if (owned && lane == 0 && divisor != 0 && !(of_row <= bound)) bound = of_row;
+    if (owned && lane == 0) {
+      gs_find_bound(total, lumped, gs_safe_diagonal(lumped, diagonal), found + GS_BOUND);
+      gs_find_bound(total + total_dropped, diagonal, diagonal, found + GS_UNFILTERED_BOUND);
+      const double real = gs_real(diagonal), element = real > 0 ? real : 0.0;
+      gs_find_greatest(gs_bits(element), found + GS_LARGEST);
+      gs_find_greatest(~gs_bits(element), found + GS_SMALLEST);
+    }
   }
-  gs_leave_totals(dropped, bound, totals);
+  gs_leave_totals(found, totals);
 }
 
 // ---------------------------------------------------------------------------- strong entries

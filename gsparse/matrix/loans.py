@@ -1,17 +1,21 @@
 """One array of a matrix with a copy on the device and a copy on the host: which of them is valid, and when to copy.
 
-The device copy is never written in place: a changed array is a new array. Matrices may therefore share device arrays,
-and identity tells whether what was built from an array is still valid. The memory of an array that was lent is never
-the memory of a device copy as well, also where the host is the device: kernels check arrays first and then trust them,
-so a thread that wrote to them at the same time would make kernels read and write outside of their arrays.
+The host copy is made when the user first asks for it (`A.data`). From then on it may be written to, through the array
+itself or through any view of it, and nothing can watch such writes. But the references to it can be counted, also weak
+ones. While there is one, the array is *on loan*:
 
-The host copy is made when it is first asked for, and is lent as it is. From then on it may be written through any
-reference or view. Nothing can watch such writes, but references can be counted, also weak ones:
+                            lend()                                the user drops the last reference
+    device copy is valid  ---------->  on loan: host copy is valid  ---------->  returned, host copy is valid
+            ^                          each product uploads it again                          |
+            |                                                                                 |
+            +------------- one more upload, by the next product (`current_array`) ------------+
 
-    somebody refers to the host copy, or to the array     the host copy is valid; every product uploads it again
-    that it is a view of, strongly or weakly
-    the last of these references is gone                  one more upload; then the device copy is valid. Where the
-                                                          host is the device, the memory moves and nothing is copied
+Where the host is the device, the last upload copies nothing: the memory of the host copy becomes the device copy.
+
+Two rules make this safe. The device copy is never written in place: a changed array is a new array. So matrices may
+share device arrays, and what was built from an array is valid as long as the matrix has this very array. And an array
+on loan never has the memory of a device copy, also where the host is the device. Kernels check arrays once and then
+trust them, so a write by another thread could make them read and write outside of their arrays.
 """
 
 from __future__ import annotations
@@ -38,9 +42,9 @@ class ArrayPair:
     ----------
     device : Device
     host : ndarray, optional
-        Adopted without a copy: it counts as on loan for as long as anybody else refers to it.
+        It is used without a copy, and counts as on loan as long as the caller or others refer to it.
     on_device : array, optional
-        Adopted without a copy, and never written.
+        It is used without a copy, and never written to.
     conjugated : bool
         Whether the array stands for its complex conjugate: products conjugate as they read, and the conjugate is only
         computed when the host asks for it.
@@ -249,7 +253,7 @@ def held_elsewhere(array: npt.NDArray[Any] | None, own: int) -> bool:
     while array is not None and sys.getrefcount(array) <= own + _CALL_REFERENCES and not getweakrefcount(array):
         base = array.base
         if base is not None and not isinstance(base, np.ndarray):
-            return True  # The owner of the memory is no array: who writes to it cannot be known.
+            return True  # The memory belongs to an object that is no array, so its references cannot be counted.
         array, own = base, 1
         del base
     return array is not None

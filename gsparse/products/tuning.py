@@ -55,8 +55,8 @@ _MAX_RATIO = 2.5
 # Number of products of each candidate that `tune="lazy"` times.
 ROUNDS = 3
 
-# A time is steady if the shortest timings, this many, differ by at most this part of the shortest one. A format whose
-# time is not steady is timed again, this many times at most.
+# A time is steady if the _AGREEING shortest timings differ by at most _STEADY times the shortest one. A format whose
+# time is not steady is timed again, at most MAX_REPEATS times.
 _AGREEING = 3
 _STEADY = 0.1
 MAX_REPEATS = 3
@@ -66,8 +66,8 @@ MAX_REPEATS = 3
 class Timing:
     """The time of a product, from several timings.
 
-    Other work on the machine makes timings longer, but never shorter. So the shortest one is the time, and it can be
-    trusted if others agree with it.
+    Other work on the machine makes timings longer, but never shorter. So the shortest timing counts. It can be trusted
+    if the next shortest ones are almost the same.
 
     Attributes
     ----------

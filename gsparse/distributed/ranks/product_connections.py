@@ -1,8 +1,15 @@
 """Products with a vector that one process holds, the client.
 
 The client sends each rank its part of the vector and the ghosts that it needs, so the ranks do not exchange anything.
-Each rank serves products at a port of its own. A message is a header and raw numbers. A server reads messages only
-after the client has proved that it knows the secret.
+Each rank serves products at a port of its own:
+
+    client  →  rank    request number, operation | x, the rank's part | ghosts
+    rank  →  client    request number, 1, number of arrays | y, the rank's part                        operation "plain"
+                       request number, 1, number of arrays | y, the rank's part | values of ghosts     the others
+                       request number, 0, number of bytes | text of an error
+
+Arrays are raw numbers behind a header (`gsparse.distributed.ranks.messages`). A server reads messages only after the
+client has proved that it knows the secret.
 """
 
 from __future__ import annotations
@@ -31,10 +38,10 @@ HostArray = npt.NDArray[Any]
 
 # The matrix that is multiplied: A itself, its transpose, or its adjoint.
 OPERATIONS = ("plain", "transposed", "adjoint")
-# A request: its number, and the index of the operation.
+# The head of a request: its number, and the index of the operation.
 _REQUEST = struct.Struct("<QB")
-# An answer: the number of the request, 1 for a product or 0 for an error, and the number of arrays that follow, or the
-# number of bytes of the error's text.
+# The head of an answer: the number of the request; 1 for a product, or 0 for an error; and the number of arrays that
+# follow, or of bytes of the error's text.
 _ANSWER = struct.Struct("<QBI")
 # Numbers by which the two ends are known in the proof of the secret (`handshake.prove`).
 _SERVER, _CLIENT = 1, 2

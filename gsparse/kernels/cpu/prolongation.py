@@ -1,6 +1,10 @@
 """Tentative and smoothed prolongators (contract: `gsparse.kernels.aggregation`).
 
-Aggregates, or rows, are divided among the threads.
+Aggregates, or nodes, are divided among the threads. A node has `block_size` rows of the matrix. With k candidates, the
+row of P for a node that reaches the aggregates 2 and 5 has 2·k entries, which are stored one aggregate after the other:
+
+    columns    2·k  2·k + 1  ...  2·k + k - 1 | 5·k  5·k + 1  ...  5·k + k - 1
+               aggregate 2                    | aggregate 5
 """
 
 from __future__ import annotations
@@ -50,6 +54,10 @@ def _orthonormalize(
     q: Array,
     r: Array,
 ) -> None:
+    """Orthonormalize the candidates of each aggregate by Gram and Schmidt's modified method: candidates = q·r.
+
+    A column that depends on those before it, up to the tolerance, becomes 0.
+    """
     k = candidates.shape[1]
     for aggregate in range(first_row(part, num_parts, bounds), first_row(part + 1, num_parts, bounds)):
         begin, size = bounds[aggregate], (bounds[aggregate + 1] - bounds[aggregate]) * block_size
@@ -121,6 +129,7 @@ def _expand(
     indptr: Array,
     indices: Array,
 ) -> None:
+    """Write the columns of all rows of each node: k columns for each aggregate that the node reaches."""
     for node in range(first_row(part, num_parts, pattern_indptr), first_row(part + 1, num_parts, pattern_indptr)):
         first, last = np.int64(pattern_indptr[node]), np.int64(pattern_indptr[node + 1])
         for q in range(block_size):
@@ -144,6 +153,7 @@ def _count_reached(
     is_smoothed: Array,
     counts: Array,
 ) -> None:
+    """Count the aggregates that each node reaches. A node that reaches too many keeps its own, and is not smoothed."""
     indptr, indices, data = nodes
     begin, end = first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)
     if begin == end:
@@ -178,6 +188,7 @@ def _fill_reached(
     pattern_indptr: Array,
     pattern_indices: Array,
 ) -> None:
+    """List the aggregates that each node reaches: its own one, and those of its neighbours, inserted in order."""
     indptr, indices, data = nodes
     for node in range(first_row(part, num_parts, indptr), first_row(part + 1, num_parts, indptr)):
         begin, own = pattern_indptr[np.uint64(node)], aggregates[np.uint64(node)]
@@ -243,6 +254,7 @@ def _smooth_rows(
     omega: Any,
     values: Array,
 ) -> None:
+    """Compute the rows of P = T - ω·D⁻¹·A·T for each node, in the order of `reached`. T is `tentative`."""
     node_indptr = graph[0]
     reached_indptr, reached_indices, is_smoothed = reached
     begin, end = first_row(part, num_parts, node_indptr), first_row(part + 1, num_parts, node_indptr)

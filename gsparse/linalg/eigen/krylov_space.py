@@ -38,9 +38,14 @@ __all__ = ["KrylovSpace", "Projection", "Space", "random_vector"]
 
 Host = npt.NDArray[Any]
 
-# The passes over vectors, beside those of `Decomposition`. `dot` is needed where a product does not leave this sum
-# itself. The others are terms of the Chebyshev recurrence for (A - center)·inverse, where t = A·x: the first, the
-# second, and all that follow. The last one also leaves the sum that a Hermitian step needs.
+# The passes over vectors, beside those of `Decomposition`. A step of a Hermitian space needs the sum `wu`, which `dot`
+# computes unless the product has computed it already. The other passes evaluate a polynomial by the Chebyshev
+# recurrence for B = (A - center)·inverse, with t = A·x:
+#
+#     first     y = B·x                 T₁
+#     second    y = 2·B·x - w           T₂
+#     next      y = 2·B·x - y           T₃, T₄, ...; y has held the term before last
+#     last      the same, and the sum `wu` of the result
 PROGRAM = Program(
     "krylov_space",
     "w u t x y",
@@ -54,9 +59,10 @@ PROGRAM = Program(
     exported=("wu",),
 )
 
-# A remainder of this many times the rounding error of a step means that the vectors span an invariant subspace.
+# If the remainder is at most this many times the rounding error of a step, the vectors span an invariant subspace.
 _NOISE = 50
-# A cycle is captured in a CUDA graph when it is run for this time. (Capturing costs as much as queueing it.)
+# At its third run, a cycle is captured in a CUDA graph. Capturing takes as long as queueing the cycle, so it would not
+# pay for a cycle that is run once or twice.
 _CAPTURED_RUN = 3
 # Number of elements of the buffer in which a restart combines vectors.
 _BUFFER_SIZE = 2**27

@@ -159,6 +159,26 @@ def test_lanes_of_blocks_share_columns_only_and_have_two_loads_if_enough_threads
         assert few.column_lanes >= min(num_columns, 8)
 
 
+@LANES
+def test_blocks_have_two_loads_from_a_number_of_threads_on(lanes: int) -> None:
+    device_threads = 2**17
+    for block, num_columns, threads in ((1, 2, 1), (2, 4, 2), (3, 8, 4), (2, 64, 32), (3, 33, 20), (2, 100, 64)):
+        num_rows = block * -(-device_threads // threads)
+        few, enough = (
+            launched(rows_of(81, rows), Panel(num_columns), lanes=lanes, block=block)
+            for rows in (num_rows - 1, num_rows)
+        )
+        assert (few.loads, enough.loads) == (1, 2)
+        assert few.tile == min(enough.tile, lanes)
+        assert isinstance(enough.column_lanes, int)
+
+
+def test_blocks_have_two_loads_only_of_values_that_are_small_enough_for_a_lane() -> None:
+    for load_bytes in (LANE_BYTES // 4, LANE_BYTES // 2, LANE_BYTES, 2 * LANE_BYTES):
+        launch = launched(rows_of(81), Panel(16), value_bytes=load_bytes, block=3)
+        assert launch.loads == (2 if load_bytes <= LANE_BYTES / 2 else 1)
+
+
 def test_a_plan_names_the_arrays_that_the_product_reads() -> None:
     for options, reads in (
         ({}, "CSR"),

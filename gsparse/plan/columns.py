@@ -155,9 +155,7 @@ def _shape(
 ) -> tuple[int, int]:
     """Return the number of lanes of a tile, and the loads per lane, if a row of X takes `units` loads."""
     widest, narrowest_with_two = (_PATTERN_TILE, 2) if from_table else (_MAX_TILE_LOADS, 4)
-    width = min(_power_above(units), widest)
-    while width > _MIN_TILE_LANES and -(-units // width) * width > _MAX_IDLE * units:
-        width //= 2
+    width = _tile_width(units, widest)
     threads = stats.num_rows * (width // 2) * -(-units // width)
     allows_two = threads >= (_TWO_LOADS_THREADS if width < _MAX_TILE_LOADS else _TWO_LOADS_WIDE_THREADS)
     is_long = stats.typical_length >= _HALVED_LENGTH and stats.nnz >= _HALVED_ENTRIES
@@ -179,12 +177,18 @@ def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block
     A lane computes all rows of a block. With two loads it reads each value of A for twice as many columns, but only
     half the lanes remain.
     """
-    width = min(_power_above(units), _MAX_TILE_LOADS)
+    width = _tile_width(units, _MAX_TILE_LOADS)
+    threads = stats.num_rows // block * (width // 2) * -(-units // width)
+    loads = 2 if most_loads > 1 and threads >= _DEVICE_THREADS else 1
+    return min(width // loads, lanes), loads
+
+
+def _tile_width(units: int, widest: int) -> int:
+    """Return the number of loads of a tile: a power of two that leaves few lanes without columns."""
+    width = min(_power_above(units), widest)
     while width > _MIN_TILE_LANES and -(-units // width) * width > _MAX_IDLE * units:
         width //= 2
-    threads = stats.num_rows // block * (width // 2) * -(-units // width)
-    loads = 2 if width >= 2 and most_loads > 1 and threads >= _DEVICE_THREADS else 1
-    return min(width // loads, lanes), loads
+    return width
 
 
 def _power_above(count: int) -> int:

@@ -18,10 +18,12 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import OUTSIDE, UNDECIDED, Examination, NodePattern
+from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.options import Strength
 from gsparse.linalg.multigrid.phases import Phases
 from gsparse.sparse.arithmetic import CsrProduct, combine
+from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
 from gsparse.sparse.transposition import CsrTranspose
 
 __all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
@@ -209,7 +211,7 @@ class Coarsening:
             pattern = kernels.prolongator_pattern(
                 device, nodes, self.aggregates, self.num_aggregates, examination.scales, theta
             )
-            self._patterns.append((pattern, kernels.expand_pattern(device, pattern, size, k)))
+            self._patterns.append((pattern, kernels.expand_pattern(device, pattern.indptr, pattern.indices, size, k)))
         pattern, (indptr, indices) = self._patterns[number]
         omega = _OMEGA / (min(examination.bound, radius) or 1.0)
         data = kernels.prolongator_values(
@@ -237,12 +239,35 @@ class Coarsening:
     def _multiply(self, number: int, a: Csr, b: Csr) -> Csr:
         """Return a product. Its structure is kept, without values."""
         if len(self._products) == number:
-            self._products.append(CsrProduct(self._device, a, b))
+            patterns = self._patterns_of_a_product(number, a, b) if may_pay(a, b) else None
+            self._products.append(CsrProduct(self._device, a, b, patterns))
             result = self._products[number].result
         else:
             result = self._products[number].update(a, b)
         self._products[number].forget_values()
         return replace(result, is_canonical=True)
+
+    def _patterns_of_a_product(self, number: int, a: Csr, b: Csr) -> tuple[BlockPattern, BlockPattern] | None:
+        """Return the blocks of the factors of A·P (0) or of R·(A·P) (1); None if they have none. Synchronizes.
+
+        The transfers consist of full blocks, of which each joins a node and an aggregate. If A does not, neither do the
+        block rows of A·P, but each of its rows does.
+        """
+        device, size, k = self._device, self._block_size, b.num_cols // self.num_aggregates
+        if number == 1:
+            of_product = self._products[0].pattern
+            inner = 1 if of_product is None else size
+            if not are_worth(k, inner, k):
+                return None
+            return block_pattern(device, a, (k, inner)), of_product or block_pattern(device, b, (1, k))
+        if not are_worth(size, size, k):
+            return None
+        if any(found % size for found in kernels_of(device).full_blocks(device, a)):  # synchronizes
+            return None
+        reached = self._patterns[0][0]
+        shape = a.num_rows // size, self.num_aggregates
+        blocks = Csr(shape, reached.indptr, reached.indices, device.no_values(b.dtype), is_canonical=True)
+        return block_pattern(device, a, (size, size)), BlockPattern((size, k), blocks)
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
         """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""

@@ -22,7 +22,8 @@ class MatrixProduct:
 
     The structure of the result is found once, in the symbolic phase. `update` then only multiplies and adds, in the
     numeric phase. On a GPU, the first update also finds the places at which the products of short rows are added, and
-    keeps them for the next ones: a byte for each product.
+    keeps them for the next ones: a byte for each product. Large matrices of full dense blocks are multiplied block by
+    block.
 
     Parameters
     ----------

@@ -312,6 +312,11 @@ def blocks(device: Device) -> Iterator[Row]:
         kronecker = sp.kron(poisson(100 // size, 27), np.ones((size, size)), format="csr")
         T = csr_of(GpuSparseMatrix(kronecker, device=device))
         cases[f"A @ A, 27-point {100 // size}³, blocks of {size} x {size}"] = (T, T, (size, size, size))
+    # Of the blocks of the product, hardly two are in the same place.
+    nodes = 20_000 if device.kind == "gpu" else 2_000
+    places = sp.random_array((nodes, nodes), density=30 / nodes, rng=np.random.default_rng(0))
+    U = csr_of(GpuSparseMatrix(sp.kron(places, np.ones((3, 3)), format="csr"), device=device))
+    cases["A @ A, 30 blocks of 3 x 3 at random in a row"] = (U, U, (3, 3, 3))
     for what, (a, b, sizes) in cases.items():
         by_blocks, by_entries = product_by_blocks(device, a, b, sizes), CsrProduct(device, a, b)
         if by_blocks.pattern is None:

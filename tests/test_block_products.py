@@ -30,9 +30,10 @@ Size = tuple[int, int, int]
 
 
 @pytest.fixture(autouse=True)
-def multiplies_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU also multiply blocks that it could multiply faster by entries."""
+def multiplies_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply also such matrices by blocks that could be multiplied faster by entries."""
     monkeypatch.setattr(cpu_block_products, "_FEWEST_PRODUCTS", 0)
+    monkeypatch.setattr(gpu_block_products, "_MOST_LOOKS", 1000.0)
 
 
 def upload(device: Device, S: sp.csr_array) -> Csr:
@@ -225,6 +226,36 @@ def test_a_cpu_multiplies_small_blocks_by_entries(
     result, blocksize = product_of_blocks(device, a, a, (2, 2), (2, 2))
     assert blocksize == (None if device.kind == "cpu" else (2, 2))
     assert_alike(result, product(device, a, a))
+
+
+def test_threads_of_a_gpu_that_would_mostly_look_in_vain_multiply_by_entries(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A block row of A @ A has about 8 * 8 blocks, and a thread finds its block once among 8 block rows of A.
+    A = of_blocks(np.full(400, 8), 400, (2, 2), rng)
+    a = upload(device, A)
+    assert product_of_blocks(device, a, a, (2, 2), (2, 2))[1] == (2, 2)
+    monkeypatch.setattr(gpu_block_products, "_MOST_LOOKS", 1.5)
+    result, blocksize = product_of_blocks(device, a, a, (2, 2), (2, 2))
+    assert (blocksize is None) == (device.kind == "gpu")
+    assert_alike(result, product(device, a, a))
+
+
+@pytest.mark.parametrize("most", [0.5, 2.0])
+def test_looks_are_counted_if_block_rows_are_uneven(
+    device: Device, most: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A, B = two("ragged", (2, 2, 2), rng)
+    a, b = upload(device, A), upload(device, B)
+    of_a, of_b, of_c = (block_pattern(device, csr, (2, 2)).blocks for csr in (a, b, CsrProduct(device, a, b).result))
+    lengths = np.diff(host(of_a.indptr)), np.diff(host(of_c.indptr))
+    products = np.diff(host(of_b.indptr))[host(of_a.indices)].sum()
+    exact = (lengths[0] * lengths[1]).sum() / products
+    for name, value in (("_SHORT", 1), ("_EVEN", 0), ("_SPREAD", 1), ("_MOST_LOOKS", most * exact / 4)):
+        monkeypatch.setattr(gpu_block_products, name, value)
+    result, blocksize = product_of_blocks(device, a, b, (2, 2), (2, 2))
+    assert (blocksize is None) == (most < 1 and device.kind == "gpu")
+    assert_within_the_bound(result, A, B)
 
 
 def test_a_long_block_row_among_short_ones_is_multiplied_by_entries_on_a_gpu(

@@ -88,10 +88,9 @@ def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]
 
     The device is active.
     """
-    if not may_pay(a.csr, b.csr):
+    if not may_pay(a.csr, b.csr) or a.structure.blocksize == (1, 1) or b.structure.blocksize == (1, 1):  # synchronizes
         return None
-    sizes = a.structure.blocksize, b.structure.blocksize  # synchronizes
-    return None if (1, 1) in sizes else sizes
+    return a.structure.blocksize, b.structure.blocksize
 
 
 def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> Any:

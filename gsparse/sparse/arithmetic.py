@@ -55,6 +55,7 @@ def _factors(device: Device, a: Csr, b: Csr) -> tuple[np.dtype[Any], Csr, Csr]:
 
 
 def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -> Csr:
+    """Return A·B for factors as kernels take them, in parts if memory does not suffice for the whole. Synchronizes."""
     try:
         with device.memory_guard():
             c = kernels_of(device).spgemm(device, a, b)

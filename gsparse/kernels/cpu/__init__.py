@@ -10,6 +10,7 @@ from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels.contract import BindProduct
 from gsparse.kernels.cpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.cpu.basis import Arnoldi
+from gsparse.kernels.cpu.block_products import block_product, multiply_blocks
 from gsparse.kernels.cpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.cpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.cpu.decomposition import Decomposition
@@ -99,6 +100,7 @@ __all__ = [
     "bind_step",
     "bind_sweep",
     "block_parts",
+    "block_product",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -141,6 +143,7 @@ __all__ = [
     "long_rows",
     "map_columns",
     "missing_entries",
+    "multiply_blocks",
     "num_scatter_dots",
     "numbers_from_start",
     "order_by_row",

@@ -2,6 +2,7 @@
 
 from gsparse.kernels.gpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.gpu.basis import Arnoldi
+from gsparse.kernels.gpu.block_products import block_product, multiply_blocks
 from gsparse.kernels.gpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.gpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.gpu.decomposition import Decomposition
@@ -118,6 +119,7 @@ __all__ = [
     "bind_step",
     "bind_sweep",
     "block_parts",
+    "block_product",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -160,6 +162,7 @@ __all__ = [
     "long_rows",
     "map_columns",
     "missing_entries",
+    "multiply_blocks",
     "num_scatter_dots",
     "numbers_from_start",
     "order_by_row",

@@ -12,6 +12,7 @@ import numpy as np
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES
 from gsparse.kernels.gpu import (
     aggregation,
+    block_products,
     blocks,
     connections,
     decomposition,
@@ -44,6 +45,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     algebra = (
         row_classes,
         sparse_products,
+        block_products,
         merged_rows,
         wide_rows,
         sparse_rows,

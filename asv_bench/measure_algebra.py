@@ -297,7 +297,7 @@ def blocks(device: Device) -> Iterator[Row]:
     """Time products of matrices of dense blocks by blocks, beside those by entries."""
     S, coordinates = tetrahedral_elasticity(79 if device.kind == "gpu" else 16)
     A = GpuSparseMatrix(S.tocsr(), device=device)
-    level = amg(A, B=rigid_body_modes(coordinates), block_size=3, max_levels=2).levels[0]
+    level = amg(A, B=rigid_body_modes(coordinates), block_size=3).levels[0]
     P, R = (csr_of(transfer.matrix) for transfer in (level.prolongation, level.restriction))
     stiffness = csr_of(A)
     product = CsrProduct(device, stiffness, P).result

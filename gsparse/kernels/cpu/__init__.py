@@ -72,6 +72,7 @@ from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.cpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
     "BLOCK_WORK",
@@ -99,6 +100,7 @@ __all__ = [
     "bind_step",
     "bind_sweep",
     "block_parts",
+    "block_triangular_solver",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -123,6 +125,7 @@ __all__ = [
     "extreme_columns",
     "extreme_entries",
     "extreme_positions",
+    "factorize_block_ilu0",
     "factorize_ilu0",
     "find_entries",
     "first_where",

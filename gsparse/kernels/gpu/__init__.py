@@ -91,6 +91,7 @@ from gsparse.kernels.gpu.survey import (
 from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.transpose import csr_transpose
 from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.gpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
     "BLOCK_WORK",
@@ -118,6 +119,7 @@ __all__ = [
     "bind_step",
     "bind_sweep",
     "block_parts",
+    "block_triangular_solver",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -142,6 +144,7 @@ __all__ = [
     "extreme_columns",
     "extreme_entries",
     "extreme_positions",
+    "factorize_block_ilu0",
     "factorize_ilu0",
     "find_entries",
     "first_where",

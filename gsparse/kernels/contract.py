@@ -118,9 +118,10 @@ class ProductKernels(Protocol):
     ) -> MultiplyColumns:
         """Bind a product with several dense columns.
 
-        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. On a GPU it may also
-        be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of such values, at least 2 x 2.
-        `choose` returns the launch for the layout of an X, and `survey` is that of this matrix; the CPU uses neither.
+        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. In the formats of
+        `SPMM_FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
+        such values, at least 2 x 2. `choose` returns the launch for the layout of an X, and `survey` is that of this
+        matrix; the CPU uses neither.
         """
         ...
 
@@ -293,8 +294,13 @@ class Constants(Protocol):
         ...
 
     @property
-    def SPMM_READS_LESS(self) -> bool:
-        """Whether products with several columns also read row patterns and values in half the precision."""
+    def SPMM_FORMATS(self) -> tuple[str, ...]:
+        """The names of the formats that products with several columns can read, besides CSR."""
+        ...
+
+    @property
+    def SPMM_HALVES(self) -> bool:
+        """Whether products with several columns also read CSR's values in half the precision."""
         ...
 
     @property

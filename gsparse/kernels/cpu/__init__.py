@@ -86,7 +86,8 @@ __all__ = [
     "SHARES_RUNS",
     "SLICES_BLOCKS",
     "SORTING_SCOPE",
-    "SPMM_READS_LESS",
+    "SPMM_FORMATS",
+    "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -191,7 +192,9 @@ LOOKS_UP = False
 # One thread solves triangular factors, row after row.
 NEEDS_LEVELS = False
 
-SPMM_READS_LESS = False
+# Products with several columns read blocks, and CSR with values as they are.
+SPMM_FORMATS: tuple[str, ...] = ("bsr",)
+SPMM_HALVES = False
 # Every schedule of CSR gives each thread as many entries.
 FIRST_FORMAT = "csr_scalar"
 # Blocks are read one after the other, by the thread that owns their block row.

@@ -105,7 +105,8 @@ __all__ = [
     "SHARES_RUNS",
     "SLICES_BLOCKS",
     "SORTING_SCOPE",
-    "SPMM_READS_LESS",
+    "SPMM_FORMATS",
+    "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -202,7 +203,9 @@ __all__ = [
 # Triangular solves need levels, because threads work on the rows of a level at once.
 NEEDS_LEVELS = True
 
-SPMM_READS_LESS = True
+# Products with several columns also read row patterns that share values, blocks, and CSR in half the precision.
+SPMM_FORMATS: tuple[str, ...] = ("row_pattern", "bsr")
+SPMM_HALVES = True
 # Which schedule of CSR is fast depends on the lengths of the rows.
 FIRST_FORMAT = "auto"
 # Each row of a row pattern has a thread of its own.

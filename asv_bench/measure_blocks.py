@@ -13,9 +13,10 @@ is a CUDA graph of products.
     SciPy ...       CSR and BSR (on a CPU)
 
 The set-up is measured in products: that of the format, and the search for blocks in matrices without any. The last
-table compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices. On a
-GPU, ``--tune`` times nothing but ``format="bsr"`` with other numbers of lanes for a row (`lanes_for_rows`) and of
-threads in a block.
+table compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices.
+``--factors CELLS`` times nothing but incomplete factors by rows and by nodes, for elasticity on tetrahedra (79 cells
+along an axis make 1.5 million unknowns). On a GPU, ``--tune`` times nothing but ``format="bsr"`` with other numbers of
+lanes for a row (`lanes_for_rows`) and of threads in a block.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import BLOCK_ALGORITHMS, COLUMN_ALGORITHMS, CusparseProduct, to_sliced_ell
 from gsparse.bench.problems import matrix_folder, shuffled_blocks, stencil
+from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
@@ -45,6 +47,7 @@ from gsparse.files import read_file
 from gsparse.formats.bsr import lanes_for_rows
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.kernels.backends import kernels_of
+from gsparse.linalg import cg, ic0
 
 COLUMNS = (1, 8, 32)
 DTYPES = ("float64", "float32")
@@ -297,6 +300,35 @@ def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> N
             clock.recycle()
 
 
+def measure_factors(device: Device, cells: int) -> Iterator[dict[str, Any]]:
+    """Yield times and iterations of CG with incomplete factors of rows and of nodes, for elasticity on tetrahedra."""
+    S = tetrahedral_elasticity(cells)[0].tocsr()
+    A = GpuSparseMatrix(S, device=device)
+    b, x = (device.upload(np.random.default_rng(seed).standard_normal(S.shape[0])) for seed in (0, 1))
+    for solve, size in itertools.product(("jacobi", "levels"), (1, 3)):
+        make = partial(ic0, A, solve=solve, block_size=size)
+        M = make()
+        result = cg(A, b, M=M, rtol=1e-8, full_output=True)
+        apply = partial(M.matvec, x)
+        yield {
+            "solve": solve,
+            "block_size": size,
+            "milliseconds": {
+                "set-up": 1e3 * statistics.median(seconds(device, make) for _ in range(3)),
+                "application": 1e3 * statistics.median(seconds(device, apply) for _ in range(SAMPLES)),
+                "CG": 1e3 * statistics.median(seconds(device, partial(cg, A, b, M=M, rtol=1e-8)) for _ in range(3)),
+            },
+            "iterations": result.iterations,
+            "converged": result.info == 0,
+        }
+
+
+def print_factors(row: dict[str, Any]) -> None:
+    times = ", ".join(f"{name} {time:.2f} ms" for name, time in row["milliseconds"].items())
+    print(f"ic0, {row['solve']}, block_size={row['block_size']}: {times}, {row['iterations']} iterations" +
+          ("" if row["converged"] else ", NOT CONVERGED"), flush=True)  # fmt: skip
+
+
 def goals(
     products: list[dict[str, Any]], set_ups: list[dict[str, Any]], kind: str
 ) -> Iterator[tuple[str, float, float]]:
@@ -347,6 +379,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="take small matrices")
     parser.add_argument("--threads", type=int, help="number of threads of a CPU")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--factors", type=int, metavar="CELLS", help="time incomplete factors of elasticity")
     parser.add_argument("--tune", action="store_true", help="time lanes of a row and threads in a block (GPU)")
     args = parser.parse_args()
     if args.threads:
@@ -354,6 +387,10 @@ def main() -> None:
     device = get_device(args.device)
     clock = None if device.kind == "cpu" else GpuClock(device.xp)
     print(f"{device.name}, microseconds")
+    if args.factors:
+        for row in measure_factors(device, args.factors):
+            print_factors(row)
+        return
     folder = args.matrices if args.matrices.is_dir() else None
     if args.tune:
         if clock is None:

@@ -156,3 +156,16 @@ def test_products_of_blocks_are_checked_and_compared_with_their_goals() -> None:
     wrong[5] += 1e-6
     assert not measure_blocks.is_right(S, x, wrong)
     assert "bsr" in names_of()
+
+
+def test_factors_of_rows_and_of_nodes_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(measure_blocks.measure_factors(get_device("cpu"), 3))
+    assert [(row["solve"], row["block_size"]) for row in rows] == [
+        ("jacobi", 1),
+        ("jacobi", 3),
+        ("levels", 1),
+        ("levels", 3),
+    ]
+    assert all(row["converged"] and row["iterations"] > 5 for row in rows)
+    measure_blocks.print_factors(rows[-1] | {"converged": False})
+    assert capsys.readouterr().out.startswith("ic0, levels, block_size=3: set-up ")

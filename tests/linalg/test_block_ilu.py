@@ -179,12 +179,12 @@ def test_positive_definite_blocks_are_told_from_others(device: Device, dtype: st
 
 
 @pytest.mark.few(2)
-def test_blocks_need_no_more_iterations_than_rows_for_elasticity(real_device: Device) -> None:
+def test_blocks_need_as_many_iterations_as_rows_for_full_blocks(real_device: Device) -> None:
     S = tetrahedral_elasticity(6)[0].tocsr()
     A, b = matrix(real_device, S), np.ones(S.shape[0])
     rows, nodes = (cg(A, b, M=ic0(A, solve="levels", block_size=size), full_output=True) for size in (1, 3))
     assert rows.info == nodes.info == 0
-    assert nodes.iterations <= rows.iterations
+    assert abs(nodes.iterations - rows.iterations) <= 1  # Both are the same factors, but for rounding errors.
 
 
 @pytest.mark.parametrize("make", [ilu0, ic0])

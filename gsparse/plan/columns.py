@@ -12,8 +12,12 @@ from typing import Any
 
 from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
+from gsparse.plan.cost_model import MachineModel
 
-__all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
+__all__ = ["ColumnsPlan", "launch_for", "plan_columns", "seconds_per_columns"]
+
+# The number of columns for which the format that products with several columns read is chosen.
+_TYPICAL_COLUMNS = 8
 
 # The constants were measured on an H200 (31 matrices of 1e5 to 8e6 entries, 2 to 128 columns, all launches of
 # `python -m gsparse bench --columns … --launches row-major`). On average, the chosen launch was within 3 % of the best
@@ -148,6 +152,34 @@ cut into chunks
 def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
     """Return the launch that `plan_columns` chooses."""
     return plan_columns(stats, panel, **options).launch
+
+
+def seconds_per_columns(
+    model: MachineModel, nbytes: float, num_reads: float, value_bytes: int, threads: int = 1
+) -> float:
+    """Predict the part of a product with several columns that depends on what is read of the matrix.
+
+    Parameters
+    ----------
+    model : MachineModel
+    nbytes : float
+        Bytes of the matrix.
+    num_reads : float
+        Number of times that a row of X is read: once for each entry, or once for all rows of a block.
+    value_bytes : int
+        Size of an element of X.
+    threads : int
+        Number of threads of a CPU.
+
+    Examples
+    --------
+    >>> from gsparse.plan.cost_model import GPU_MODEL
+    >>> csr, blocks = (seconds_per_columns(GPU_MODEL, *reads, 8) for reads in ((12e6, 1e6), (8.5e6, 1e6 / 3)))
+    >>> round(csr / blocks, 2)
+    1.62
+    """
+    gathered = num_reads * _TYPICAL_COLUMNS * value_bytes
+    return nbytes * model.column_byte + gathered * model.column_gather / threads
 
 
 def _shape(

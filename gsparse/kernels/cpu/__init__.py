@@ -73,6 +73,7 @@ from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.cpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
     "BLOCK_WORK",
@@ -86,7 +87,8 @@ __all__ = [
     "SHARES_RUNS",
     "SLICES_BLOCKS",
     "SORTING_SCOPE",
-    "SPMM_READS_LESS",
+    "SPMM_FORMATS",
+    "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -101,6 +103,7 @@ __all__ = [
     "bind_sweep",
     "block_parts",
     "block_product",
+    "block_triangular_solver",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -125,6 +128,7 @@ __all__ = [
     "extreme_columns",
     "extreme_entries",
     "extreme_positions",
+    "factorize_block_ilu0",
     "factorize_ilu0",
     "find_entries",
     "first_where",
@@ -191,7 +195,9 @@ LOOKS_UP = False
 # One thread solves triangular factors, row after row.
 NEEDS_LEVELS = False
 
-SPMM_READS_LESS = False
+# Products with several columns read blocks, and CSR with values as they are.
+SPMM_FORMATS: tuple[str, ...] = ("bsr",)
+SPMM_HALVES = False
 # Every schedule of CSR gives each thread as many entries.
 FIRST_FORMAT = "csr_scalar"
 # Blocks are read one after the other, by the thread that owns their block row.

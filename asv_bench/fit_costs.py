@@ -3,6 +3,13 @@
     python asv_bench/fit_costs.py measure TIMES.json [NAME ...]   times of every format in every encoding
     python asv_bench/fit_costs.py fit TIMES.json [...]            constants for gsparse/formats/measured_costs.py
     python asv_bench/fit_costs.py choose TIMES.json [...]         how good the choices of today's constants are
+    python asv_bench/fit_costs.py blocks TIMES.json [NAME ...]    times of dense blocks, and the constants of bsr
+
+``blocks`` is all that the constants of `bsr` need. It measures every format on 27-point cubes with 2 to 8 unknowns a
+node, in order and shuffled, on the assembled matrices of elasticity, and on armadillo13k_elast_P1 (or on the matrices
+with these names), in float64 and float32. Then it fits the constants of `bsr`, with those of the other formats as they
+are today, and prints the line for gsparse/formats/measured_costs.py. ``--largest`` leaves larger cubes out, and ``fit
+--only bsr`` fits stored times in the same way.
 
 A matrix is stored in each format four times: with columns and values compressed, only columns, only values, neither.
 Encodings that store the same are timed once. ``measure`` runs on the device of ``--device``; on a CPU, ``--threads``
@@ -18,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,12 +34,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measure_blocks import cube, set_up_products, shuffled
 from scipy.optimize import nnls
 
 import gsparse
 from gsparse.bench.assembled import assembled_names
 from gsparse.bench.peers import load
-from gsparse.bench.problems import find_problem
+from gsparse.bench.problems import Arrays, Problem, find_problem
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler
 from gsparse.device.select import get_device
 from gsparse.errors import FormatError
@@ -41,6 +50,22 @@ from gsparse.plan.choice import count_terms
 from gsparse.plan.cost_model import MACHINE_MODELS
 
 COMPRESS = (True, "columns", "values", False)
+# Numbers of nodes along an axis and of unknowns a node of the matrices of dense blocks.
+BLOCKS = (
+    (12, 2),
+    (30, 2),
+    (60, 2),
+    (12, 3),
+    (24, 3),
+    (40, 3),
+    (48, 3),
+    (16, 4),
+    (32, 4),
+    (20, 5),
+    (10, 6),
+    (30, 6),
+    (20, 8),
+)
 # A format whose predicted or measured time is this much longer than the best one's is not measured, or hardly counts.
 MAX_RATIO = 8.0
 # Samples of each storage: this number of turns, and in each this number of samples.
@@ -67,6 +92,8 @@ def storages_of(loaded: Any) -> Iterator[tuple[Any, Any]]:
                 break
             storage = candidate.storage
             key = (storage.columns, storage.values)
+            if name == "bsr" and storage.values_per_column == 1:
+                break  # Without blocks, bsr is not a candidate.
             if key in seen or candidate.seconds > MAX_RATIO * fastest or candidate.padding_ratio > 4:
                 continue
             seen.add(key)
@@ -134,20 +161,27 @@ def by_matrix(rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
 
 
 class Fit:
-    """Constants of all formats of one kind of device, fitted to rows with weights."""
+    """Constants of formats of one kind of device, fitted to rows with weights: of all formats, or only of one."""
 
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
+    def __init__(self, rows: list[dict[str, Any]], only: str | None = None) -> None:
         self.rows, self.groups = rows, by_matrix(rows)
-        self.constants: dict[str, dict[str, float]] = {}
+        formats = sorted({row["format"] for row in rows})
+        # Formats that are not fitted keep today's constants.
+        self.constants = {name: constants_of(name, rows[0]) for name in formats}
         best = {key: min(row["seconds"] for row in group) for key, group in self.groups.items()}
         self.weight = {id(row): best[key] / row["seconds"] for key, group in self.groups.items() for row in group}
-        self._systems = {name: self._system(name) for name in sorted({row["format"] for row in rows})}
+        self._systems = {name: self._system(name) for name in formats if only in (None, name)}
 
     def _system(self, format: str) -> tuple[list[dict[str, Any]], list[str], Any, Any]:
         rows = [row for row in self.rows if row["format"] == format]
         names = [name for name in rows[0]["terms"] if any(row["terms"][name] for row in rows)]
         counts = [[row["terms"][name] / shared_by(row, name) for name in names] for row in rows]
         return rows, names, np.array(counts), np.array([row["seconds"] for row in rows])
+
+    @property
+    def fitted(self) -> list[str]:
+        """The names of the formats whose constants are fitted."""
+        return list(self._systems)
 
     def solve(self) -> None:
         """Find the constants for today's weights."""
@@ -161,7 +195,7 @@ class Fit:
     def improve(self) -> None:
         """Change one constant a little at a time, at random, and keep each change with which choices lose less time."""
         rng = np.random.default_rng(0)
-        places = [(format, name) for format, found in self.constants.items() for name, c in found.items() if c]
+        places = [(format, name) for format in self._systems for name, c in self.constants[format].items() if c]
         groups = list(self.groups.values())
         predictions = {id(row): self.predict(row) for row in self.rows}
         losses = [choice_loss(group, predictions) for group in groups]
@@ -210,25 +244,80 @@ def shared_by(row: dict[str, Any], term: str) -> int:
     return row["threads"] if row["kind"] == "cpu" and term in SHARED_TERMS else 1
 
 
-def fit(rows: list[dict[str, Any]]) -> None:
-    """Print the constants with which the choices lose the least time, out of fits with different weights."""
+def fit(rows: list[dict[str, Any]], only: str | None = None) -> None:
+    """Print the constants with which the choices lose the least time, out of fits with different weights.
+
+    With `only`, those of one format.
+    """
     for kind in sorted({row["kind"] for row in rows}):
-        of_kind, best = Fit([row for row in rows if row["kind"] == kind]), (math.inf, {})
+        of_kind, best = Fit([row for row in rows if row["kind"] == kind], only), (math.inf, {})
         for _ in range(ROUNDS):
             of_kind.solve()
             constants, loss = dict(of_kind.constants), of_kind.loss()
             best = min(best, (loss, constants), key=lambda pair: pair[0])
         of_kind.constants = best[1]
         of_kind.improve()
-        for format, constants in of_kind.constants.items():
+        for format in of_kind.fitted:
+            constants = of_kind.constants[format] | setup_of(of_kind.rows, format)
             print(f"{kind:4}{format:16} " + ", ".join(f"{n}={c:.3g}" for n, c in constants.items() if c))
         print_choices(of_kind.rows, of_kind.predict)
 
 
+def setup_of(rows: list[dict[str, Any]], format: str) -> dict[str, float]:
+    """Return the median of the measured times of the set-up, in products, if there are any."""
+    measured = {row["matrix"]: row["setup"] for row in rows if row["format"] == format and "setup" in row}
+    return {"setup": statistics.median(measured.values())} if measured else {}
+
+
+def constants_of(format: str, row: dict[str, Any]) -> dict[str, float]:
+    """Return today's constants of a format, for the terms and the kind of device of this row."""
+    kernel = REGISTRY[format].costs[row["kind"]]
+    return {term: getattr(kernel, term) for term in row["terms"]}
+
+
 def predicted(row: dict[str, Any]) -> float:
     """Return the time that today's constants predict."""
-    kernel = REGISTRY[row["format"]].costs[row["kind"]]
-    return sum(getattr(kernel, term) * count / shared_by(row, term) for term, count in row["terms"].items())
+    constants = constants_of(row["format"], row)
+    return sum(constants[term] * count / shared_by(row, term) for term, count in row["terms"].items())
+
+
+def block_problems(names: list[str], largest: float) -> Iterator[Problem]:
+    """Yield the matrices of dense blocks with at most `largest` entries, or those with these names."""
+    for n, size in () if names else BLOCKS:
+        for kind, make in (("", cube), (", shuffled", shuffled)):
+            if 27 * n**3 * size**2 <= largest:
+                yield Problem(f"27-point {n}^3 x {size}{kind}", partial(_of_blocks, make, n, size))
+    for name in names or [name for name in assembled_names() if name.startswith("elasticity")]:
+        yield find_problem(name)
+    if not names:
+        try:
+            yield find_problem("armadillo13k_elast_P1")
+        except FileNotFoundError as error:
+            print(error)
+
+
+def _of_blocks(make: Callable[[int, int], Any], n: int, size: int, xp: Any) -> Arrays:
+    S = make(n, size).tocsr()
+    return Arrays(*(xp.asarray(part) for part in (S.data, S.indices, S.indptr)), S.shape)
+
+
+def measure_blocks(options: argparse.Namespace, device: Any, clock: GpuClock | None) -> list[dict[str, Any]]:
+    """Return the rows of matrices of dense blocks, those of `bsr` with the time of the set-up in products."""
+    rows: list[dict[str, Any]] = []
+    for problem in block_problems(options.names, options.largest):
+        for dtype in options.dtype or ["float64", "float32"]:
+            try:
+                loaded = load(problem, device, dtype)
+                found = list(measure(loaded, (1,) if clock else tuple(options.threads), clock))
+                A = gsparse.GpuSparseMatrix(loaded.arrays[:3], shape=loaded.shape, device=device, format="bsr")
+                setup = set_up_products(A)
+            except Exception as error:  # The other matrices are still measured.
+                print(f"{problem.name}, {dtype}: {type(error).__name__}: {error}", flush=True)
+                continue
+            rows += [row | {"setup": setup} if row["format"] == "bsr" else row for row in found]
+            options.paths[0].write_text(json.dumps(rows))
+            print(f"{problem.name}, {dtype}: {len(rows)} figures, set-up of bsr {setup:.0f} products", flush=True)
+    return rows
 
 
 def print_choices(rows: list[dict[str, Any]], predict: Callable[[dict[str, Any]], float]) -> None:
@@ -250,19 +339,23 @@ def print_choices(rows: list[dict[str, Any]], predict: Callable[[dict[str, Any]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("measure", "fit", "choose"))
+    parser.add_argument("action", choices=("measure", "fit", "choose", "blocks"))
     parser.add_argument("paths", nargs=1, type=Path, metavar="TIMES.json")
     parser.add_argument("names", nargs="*", help="matrices to measure, or more files")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", action="append", choices=("float64", "float32"))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", metavar="FORMAT", help="fit the constants of this format alone")
+    parser.add_argument("--largest", type=float, default=math.inf, help="most entries of a cube of blocks")
     options = parser.parse_args()
-    if options.action != "measure":
+    if options.action in ("fit", "choose"):
         rows = read([*options.paths, *map(Path, options.names)])
-        return fit(rows) if options.action == "fit" else print_choices(rows, predicted)
+        return fit(rows, options.only) if options.action == "fit" else print_choices(rows, predicted)
     device, rows = get_device(options.device), []
     with device.active():
         clock = GpuClock(device.xp) if device.kind == "gpu" else None
+        if options.action == "blocks":
+            return fit(measure_blocks(options, device, clock), only="bsr")
         for name in options.names or assembled_names():
             for dtype in options.dtype or ["float64"]:
                 try:

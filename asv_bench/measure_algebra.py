@@ -7,6 +7,7 @@ CPU is SciPy. Calls are made one after the other until the device is idle again.
     operations   each operation on a 7-point matrix, of 10⁶ rows and of 10³ rows
     edits        single entries, writes to a copy, and a dense block of the same matrices
     products     A @ A on stencils, and the products of smoothed aggregation
+    blocks       products of matrices of dense blocks computed by blocks, beside gsparse's own products by entries
     phases       each phase of products whose rows are merged, and the same kernels launched in other ways (GPU)
     matrices     A @ A on the square real matrices
     graphs       A @ A on R-MAT graphs, some of whose rows are very long (GPU)
@@ -36,10 +37,13 @@ import gsparse.sparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.problems import rmat, stencil
 from gsparse.bench.summary import geometric_mean
+from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr
+from gsparse.linalg import amg, rigid_body_modes
 from gsparse.sparse.arithmetic import CsrProduct
+from gsparse.sparse.block_products import block_pattern
 
 # Turns, of which the median counts, and the seconds that the calls of a turn take at least.
 TURNS, SECONDS = 5, 0.02
@@ -110,10 +114,12 @@ def milliseconds(device: Device, *calls: Callable[[], Any]) -> list[float]:
     return [1e3 * statistics.median(of_call) for of_call in zip(*times, strict=True)]
 
 
-def compare(device: Device, what: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Row:
+def compare(
+    device: Device, what: str, ours: Callable[[], Any], theirs: Callable[[], Any], peer_name: str = "peer"
+) -> Row:
     """Time an operation on matrices of gsparse and on those of the peer."""
     own, peer = milliseconds(device, ours, theirs)
-    print(f"{what:50} {own:10.3f} ms   peer {peer:10.3f} ms   x {peer / own:<8.3g}", flush=True)
+    print(f"{what:50} {own:10.3f} ms   {peer_name} {peer:10.3f} ms   x {peer / own:<8.3g}", flush=True)
     return {"what": what, "ours": own, "theirs": peer, "ratio": peer / own}
 
 
@@ -122,9 +128,14 @@ def multiply(device: Device, what: str, ours: tuple[Any, Any], theirs: tuple[Any
     return compare(device, what, lambda: operator.matmul(*ours), lambda: operator.matmul(*theirs))
 
 
+def csr_of(A: GpuSparseMatrix) -> Csr:
+    """Return the CSR arrays of a matrix."""
+    return A._prepared(transpose=False)[0].csr
+
+
 def reuse(device: Device, what: str, A: GpuSparseMatrix) -> Row:
     """Time the product of matrices whose structure was multiplied before, beside the whole product."""
-    csr = A._prepared(transpose=False)[0].csr
+    csr = csr_of(A)
     again = CsrProduct(device, csr, csr)
     return compare(device, what, lambda: again.update(csr, csr), lambda: A @ A)
 
@@ -282,13 +293,51 @@ def products(device: Device) -> Iterator[Row]:
         yield reuse(device, "A @ A with other values over all of it, 27-point", A)
 
 
+def blocks(device: Device) -> Iterator[Row]:
+    """Time products of matrices of dense blocks by blocks, beside those by entries."""
+    S, coordinates = tetrahedral_elasticity(79 if device.kind == "gpu" else 16)
+    A = GpuSparseMatrix(S.tocsr(), device=device)
+    level = amg(A, B=rigid_body_modes(coordinates), block_size=3).levels[0]
+    P, R = (csr_of(transfer.matrix) for transfer in (level.prolongation, level.restriction))
+    stiffness = csr_of(A)
+    product = CsrProduct(device, stiffness, P).result
+    cases = {
+        "A @ A, tetrahedra, blocks of 3 x 3": (stiffness, stiffness, (3, 3, 3)),
+        "A @ P, tetrahedra, 3 x 3 and 3 x 6": (stiffness, P, (3, 3, 6)),
+        "Pᵀ @ (A @ P), tetrahedra, 6 x 3 and 3 x 6": (R, product, (6, 3, 6)),
+        "A @ P, tetrahedra, single rows of A and blocks of 1 x 6": (stiffness, P, (1, 1, 6)),
+        "Pᵀ @ (A @ P), tetrahedra, 6 x 1 and 1 x 6": (R, product, (6, 1, 6)),
+    }
+    for size in (2, 4, 8):
+        kronecker = sp.kron(poisson(100 // size, 27), np.ones((size, size)), format="csr")
+        T = csr_of(GpuSparseMatrix(kronecker, device=device))
+        cases[f"A @ A, 27-point {100 // size}³, blocks of {size} x {size}"] = (T, T, (size, size, size))
+    # Of the blocks of the product, hardly two are in the same place.
+    nodes = 20_000 if device.kind == "gpu" else 2_000
+    places = sp.random_array((nodes, nodes), density=30 / nodes, rng=np.random.default_rng(0))
+    U = csr_of(GpuSparseMatrix(sp.kron(places, np.ones((3, 3)), format="csr"), device=device))
+    cases["A @ A, 30 blocks of 3 x 3 at random in a row"] = (U, U, (3, 3, 3))
+    for what, (a, b, sizes) in cases.items():
+        by_blocks, by_entries = product_by_blocks(device, a, b, sizes), CsrProduct(device, a, b)
+        if by_blocks.pattern is None:
+            print(f"{what:50} is not computed by blocks", flush=True)
+            continue
+        yield compare(device, what, partial(product_by_blocks, device, a, b, sizes),
+                      partial(CsrProduct, device, a, b), peer_name="entries")  # fmt: skip
+        yield compare(device, f"{what}, other values", partial(by_blocks.update, a, b),
+                      partial(by_entries.update, a, b), peer_name="entries")  # fmt: skip
+
+
+def product_by_blocks(device: Device, a: Csr, b: Csr, sizes: tuple[int, int, int]) -> CsrProduct:
+    """Find the blocks of two matrices, of ``sizes[:2]`` and of ``sizes[1:]``, and multiply them."""
+    patterns = block_pattern(device, a, sizes[:2]), block_pattern(device, b, sizes[1:])
+    return CsrProduct(device, a, b, patterns)
+
+
 def phases(device: Device) -> Iterator[Row]:
     """Time the phases of products, and of the most important ones also other launches. There is no peer."""
     if device.kind != "gpu":
         return
-
-    def csr_of(A: GpuSparseMatrix) -> Csr:
-        return A._prepared(transpose=False)[0].csr
 
     A = GpuSparseMatrix(poisson(200), device=device)
     T = GpuSparseMatrix(aggregates(200), device=device)
@@ -327,8 +376,8 @@ def graphs(device: Device) -> Iterator[Row]:
 
 
 SECTIONS = {
-    "operations": operations, "edits": edits, "products": products, "phases": phases, "matrices": matrices,
-    "graphs": graphs,
+    "operations": operations, "edits": edits, "products": products, "blocks": blocks, "phases": phases,
+    "matrices": matrices, "graphs": graphs,
 }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Time products of matrices of dense blocks, beside cuSPARSE's or SciPy's: ``python asv_bench/measure_blocks.py``.
 
 Matrices with several unknowns a node: 27-point cubes, with their nodes in order (regular) and shuffled (unstructured),
-and those of a folder (``--matrices``) that consist of full blocks. Products with one vector and with 8 and 32 columns,
-in float64 and float32. Every result is checked row by row. The peers take turns, and the median of several samples
-counts; on a GPU, a sample is a CUDA graph of products.
+and those of a folder that consist of full blocks, such as armadillo13k_elast_P1 (``--matrices``, by default
+``GSPARSE_MATRICES`` or ../shared/matrices). Products with one vector and with 8 and 32 columns, in float64 and float32.
+Every result is checked row by row. The peers take turns, and the median of several samples counts; on a GPU, a sample
+is a CUDA graph of products.
 
     bsr             gsparse with ``format="bsr"``
     auto            what gsparse chooses
@@ -12,9 +13,10 @@ counts; on a GPU, a sample is a CUDA graph of products.
     SciPy ...       CSR and BSR (on a CPU)
 
 The set-up is measured in products: that of the format, and the search for blocks in matrices without any. The last
-table compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices. On a
-GPU, ``--tune`` times nothing but ``format="bsr"`` with other numbers of lanes for a row (`lanes_for_rows`) and of
-threads in a block.
+table compares with the goals of the project. ``--json FILE`` stores everything, ``--quick`` takes small matrices.
+``--factors CELLS`` times nothing but incomplete factors by rows and by nodes, for elasticity on tetrahedra (79 cells
+along an axis make 1.5 million unknowns). On a GPU, ``--tune`` times nothing but ``format="bsr"`` with other numbers of
+lanes for a row (`lanes_for_rows`) and of threads in a block.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from measure_smoothers import seconds
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import BLOCK_ALGORITHMS, COLUMN_ALGORITHMS, CusparseProduct, to_sliced_ell
-from gsparse.bench.problems import shuffled_blocks, stencil
+from gsparse.bench.problems import matrix_folder, shuffled_blocks, stencil
+from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.bench.timing import GpuClock, Sampler, call_sampler, medians
 from gsparse.device.base import Device
 from gsparse.device.select import get_device
@@ -44,6 +47,7 @@ from gsparse.files import read_file
 from gsparse.formats.bsr import lanes_for_rows
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.kernels.backends import kernels_of
+from gsparse.linalg import cg, ic0
 
 COLUMNS = (1, 8, 32)
 DTYPES = ("float64", "float32")
@@ -193,6 +197,7 @@ def measure(device: Device, case: Case, dtype: str, num_columns: int, clock: Gpu
         samplers[name] = call_sampler(launch, int) if clock is None else clock.kernel_sampler(launch)
     times = {name: t for name, t in medians(samplers, SAMPLES).items() if isinstance(t, float)}
     A = GpuSparseMatrix(S, device=device, expected_products=EXPECTED_PRODUCTS)
+    reads = A.plan.format if num_columns == 1 else type(A._prepared()[0].columns(X.dtype, X.dtype).stored).__name__
     del samplers, calls
     if clock is not None:
         clock.recycle()
@@ -204,7 +209,7 @@ def measure(device: Device, case: Case, dtype: str, num_columns: int, clock: Gpu
         "rows": S.shape[0],
         "nnz": S.nnz,
         "blocksize": list(B.blocksize),
-        "chosen": A.plan.format,
+        "chosen": reads,
         "microseconds": {name: 1e6 * t for name, t in times.items()},
         "wrong": sorted(name for name, fine in right.items() if not fine),
     }
@@ -228,11 +233,17 @@ def print_product(row: dict[str, Any]) -> None:
 
 
 def measure_set_up(device: Device, case: Case) -> dict[str, Any]:
-    """Return the set-up of blocks in products: all that precedes the first product, except the survey of the rows."""
+    """Return the set-up of blocks in products, see `set_up_products`."""
     S = sp.csr_array(case.blocks.tocsr())
     A = GpuSparseMatrix(S, device=device, format="bsr")
-    x = device.upload(np.ones(S.shape[1]))
-    y = device.empty(S.shape[0], np.dtype(float))
+    return {"matrix": case.name, "what": "set-up of bsr", "products": set_up_products(A)}
+
+
+def set_up_products(A: GpuSparseMatrix) -> float:
+    """Return the set-up of a matrix in products: all that precedes the first one, except the survey of the rows."""
+    device = A.device
+    x = device.upload(np.ones(A.shape[1], A.dtype))
+    y = device.empty(A.shape[0], A.dtype)
     A.matvec(x, out=y)
     product = statistics.median(seconds(device, partial(_repeat, A, x, y)) for _ in range(SAMPLES)) / 20
     set_ups = []
@@ -240,7 +251,7 @@ def measure_set_up(device: Device, case: Case) -> dict[str, Any]:
         A.release()
         A._prepared()[0].structure.__dict__.pop("blocksize", None)
         set_ups.append(seconds(device, partial(A.matvec, x, out=y)))
-    return {"matrix": case.name, "what": "set-up of bsr", "products": statistics.median(set_ups) / product}
+    return statistics.median(set_ups) / product
 
 
 def _repeat(A: GpuSparseMatrix, x: Any, y: Any) -> None:
@@ -289,6 +300,35 @@ def tune(device: Device, folder: Path | None, quick: bool, clock: GpuClock) -> N
             clock.recycle()
 
 
+def measure_factors(device: Device, cells: int) -> Iterator[dict[str, Any]]:
+    """Yield times and iterations of CG with incomplete factors of rows and of nodes, for elasticity on tetrahedra."""
+    S = tetrahedral_elasticity(cells)[0].tocsr()
+    A = GpuSparseMatrix(S, device=device)
+    b, x = (device.upload(np.random.default_rng(seed).standard_normal(S.shape[0])) for seed in (0, 1))
+    for solve, size in itertools.product(("jacobi", "levels"), (1, 3)):
+        make = partial(ic0, A, solve=solve, block_size=size)
+        M = make()
+        result = cg(A, b, M=M, rtol=1e-8, full_output=True)
+        apply = partial(M.matvec, x)
+        yield {
+            "solve": solve,
+            "block_size": size,
+            "milliseconds": {
+                "set-up": 1e3 * statistics.median(seconds(device, make) for _ in range(3)),
+                "application": 1e3 * statistics.median(seconds(device, apply) for _ in range(SAMPLES)),
+                "CG": 1e3 * statistics.median(seconds(device, partial(cg, A, b, M=M, rtol=1e-8)) for _ in range(3)),
+            },
+            "iterations": result.iterations,
+            "converged": result.info == 0,
+        }
+
+
+def print_factors(row: dict[str, Any]) -> None:
+    times = ", ".join(f"{name} {time:.2f} ms" for name, time in row["milliseconds"].items())
+    print(f"ic0, {row['solve']}, block_size={row['block_size']}: {times}, {row['iterations']} iterations" +
+          ("" if row["converged"] else ", NOT CONVERGED"), flush=True)  # fmt: skip
+
+
 def goals(
     products: list[dict[str, Any]], set_ups: list[dict[str, Any]], kind: str
 ) -> Iterator[tuple[str, float, float]]:
@@ -298,12 +338,15 @@ def goals(
         times, name = row["microseconds"], f"{row['matrix']} {row['dtype']} k={row['columns']}"
         if kind == "cpu":
             for peer, words in (("our CSR", ("csr ",)), ("SciPy's BSR", ("SciPy BSR",))):
-                if row["columns"] == 1 and row["kind"] != "regular":
+                if row["columns"] > 1 or row["kind"] != "regular":
                     yield f"{name} over {peer}", best_peer(row, *words)[1] / times["bsr"], OVER_CPU_PEERS
+            if row["columns"] > 1:
+                yield f"{name}, bsr over auto", times["bsr"] / times["auto"], 1 - NOISE
             continue
         ours, theirs = min(times["auto"], times["bsr"]), best_peer(row, "cuSPARSE")[1]
         if row["columns"] > 1:
             yield f"{name} over cuSPARSE", theirs / ours, OVER_CUSPARSE_COLUMNS
+            yield f"{name}, bsr over auto", times["bsr"] / times["auto"], 1 - NOISE
         elif row["kind"] == "regular":
             yield f"{name} over before", times["auto before"] / times["auto"], 1 - NOISE
         else:
@@ -332,10 +375,11 @@ def print_goals(lines: list[tuple[str, float, float]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--matrices", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "matrices")
+    parser.add_argument("--matrices", type=Path, default=matrix_folder())
     parser.add_argument("--quick", action="store_true", help="take small matrices")
     parser.add_argument("--threads", type=int, help="number of threads of a CPU")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--factors", type=int, metavar="CELLS", help="time incomplete factors of elasticity")
     parser.add_argument("--tune", action="store_true", help="time lanes of a row and threads in a block (GPU)")
     args = parser.parse_args()
     if args.threads:
@@ -343,6 +387,10 @@ def main() -> None:
     device = get_device(args.device)
     clock = None if device.kind == "cpu" else GpuClock(device.xp)
     print(f"{device.name}, microseconds")
+    if args.factors:
+        for row in measure_factors(device, args.factors):
+            print_factors(row)
+        return
     folder = args.matrices if args.matrices.is_dir() else None
     if args.tune:
         if clock is None:

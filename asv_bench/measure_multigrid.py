@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import statistics
 import time
 import warnings
@@ -30,6 +31,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
@@ -51,14 +53,15 @@ from gsparse.device.select import get_device
 from gsparse.errors import CoarseningWarning, DeviceError
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.linalg import amg, cg, gmres, rigid_body_modes
+from gsparse.sparse import block_products
 
 STATIC = Path(__file__).resolve().parent.parent / "docs" / "_static"
 REPEATS = 5
 RTOL = 1e-8
 # The goals of the project. On an H200: milliseconds of 7-point 200³ from a matrix on the device; AMGX's time over ours;
 # update over set-up; plain CG over set-up and solve, with jumping coefficients; seconds of elasticity, and of 7-point
-# 200³ from the host to the host; set-up and solve of elasticity on tetrahedra with dense blocks over those without;
-# memory at the peak over that of the matrix. On a CPU: PyAMG's time over ours.
+# 200³ from the host to the host; set-up and solve of elasticity on tetrahedra with dense blocks over those without, and
+# seconds of the assembly of its matrix; memory at the peak over that of the matrix. On a CPU: PyAMG's time over ours.
 GOALS = {
     "set-up": 25,
     "solve": 30,
@@ -70,6 +73,7 @@ GOALS = {
     "jumps": 3,
     "elasticity": 1.0,
     "tetrahedra": 0.8,
+    "assembly": 30,
     "host": 0.25,
     "PyAMG": 3,
 }
@@ -134,7 +138,7 @@ class PeakMemory:
         self._hook.__exit__(*error)
 
 
-def phases(M: Any) -> str:
+def show_phases(M: Any) -> str:
     """Return the milliseconds of each phase of the latest set-up or update."""
     return ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in M.seconds.items())
 
@@ -166,7 +170,7 @@ def measure_poisson(device: Device, n: int) -> None:
     show(f"{name}, plain CG", plain, "ms")
     show(f"{name}, plain CG over set-up and solve", plain / both, "times", 1, least=True)
     show(f"{name}, update over set-up", update / setup, "times", GOALS["update"])
-    print(f"{name}, phases of an update, ms: " + phases(M))
+    print(f"{name}, phases of an update, ms: " + show_phases(M))
     show(f"{name}, operator complexity", M.operator_complexity, "", GOALS["complexity"])
     if device.kind == "gpu":
         csr = A._prepared()[0].csr
@@ -212,8 +216,10 @@ def measure_elasticity(device: Device, side: int) -> None:
 
 
 def measure_tetrahedra(device: Device, cells: int) -> None:
-    """Time elasticity on an unstructured mesh with all formats, and without the format of dense blocks."""
+    """Time elasticity on an unstructured mesh with dense blocks and without: as a format, and in sparse products."""
+    begin = time.perf_counter()
     S, coordinates = tetrahedral_elasticity(cells)
+    assembly = time.perf_counter() - begin
     csr = S.tocsr()
     arrays = tuple(device.upload(part) for part in (csr.data, csr.indices, csr.indptr))
     B = device.upload(rigid_body_modes(coordinates))
@@ -231,8 +237,13 @@ def measure_tetrahedra(device: Device, cells: int) -> None:
         formats = [level.operator.matrix.plan.format for level in M.levels]
         return f"set-up {setup:.1f} ms, solve {result:.1f} ms, formats of the levels {', '.join(formats)}\n{M}"
 
+    def update() -> str:
+        A = GpuSparseMatrix(arrays, shape=S.shape, device=device)
+        M = amg(A, B=B, block_size=3)
+        return f"update {milliseconds(device, lambda: M.update(A), 3):.1f} ms: {show_phases(M)}"
+
     with_blocks, iterations = milliseconds(device, solve, 3), solve().iterations
-    described = phases()
+    described = f"{phases()}\n{update()}"
     smoother = ("block_jacobi", {"block_size": 3})
     jacobi, jacobi_iterations = (
         milliseconds(device, partial(solve, smoother=smoother), 3),
@@ -241,12 +252,16 @@ def measure_tetrahedra(device: Device, cells: int) -> None:
     blocks = find_format("bsr")
     unregister("bsr")
     try:
-        without_blocks, described_without = milliseconds(device, solve, 3), phases()
+        without_format = milliseconds(device, solve, 3)
+        with patch.object(block_products, "_WORTH_A_LOOK", math.inf):  # products by entries
+            without_blocks, described_without = milliseconds(device, solve, 3), f"{phases()}\n{update()}"
     finally:
         register(blocks)
     name, is_large = f"tetrahedra, {S.shape[0]:,} unknowns", device.kind == "gpu" and cells == 79
+    show(f"{name}, assembly on the host", assembly, "s", GOALS["assembly"] if cells == 79 else None)
     show(f"{name}, set-up and solve, {iterations} iterations", with_blocks, "ms")
     show(f"{name}, block Jacobi, {jacobi_iterations} iterations", jacobi, "ms")
+    show(f"{name}, blocks in sparse products, but not as a format", without_format, "ms")
     show(f"{name}, without dense blocks", without_blocks, "ms")
     show(f"{name}, with blocks over without", with_blocks / without_blocks, "times",
          GOALS["tetrahedra"] if is_large else None)  # fmt: skip

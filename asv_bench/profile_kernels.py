@@ -6,9 +6,11 @@
     transpose   A.T.tocsr()
 
 The matrix is the 7-point Laplacian of a cube with ``--points`` points a side (200 by default), or each of the files of
-``--matrix``, as `scipy.sparse.save_npz` writes them. PyTorch's profiler records the kernels, those of CuPy as well. A
-line has the milliseconds of all launches of a kernel, their number and the microseconds of one. The last lines compare
-the sum with the time of the operation: the rest is spent on launching kernels and reading results.
+``--matrix``, as `scipy.sparse.save_npz` writes them. With ``--tetrahedra CELLS``, it is the elasticity of CELLS³ cubes
+that are divided into tetrahedra, with nodes in random order and six rigid body modes. PyTorch's profiler records the
+kernels, those of CuPy as well. A line has the milliseconds of all launches of a kernel, their number and the
+microseconds of one. The last lines compare the sum with the time of the operation: the rest is spent on launching
+kernels and reading results.
 
 With ``--waits``, it also lists where the host waits for the GPU, with the number of times: each line names the
 functions that lead there, the innermost first. With ``--memory``, it lists what lies in the memory of the GPU at the
@@ -33,10 +35,11 @@ import scipy.sparse as sp
 
 from gsparse import GpuSparseMatrix
 from gsparse.bench.elliptic_problems import poisson
+from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.device.host_counts import HostCounts
 from gsparse.device.select import get_device
-from gsparse.linalg import amg
+from gsparse.linalg import amg, rigid_body_modes
 
 ROWS = 30
 # The functions in which the host waits for the device, and the number of functions of a line that lead to one.
@@ -47,16 +50,29 @@ WAITING = {
 CALLERS = 5
 
 
-def operations(A: Any) -> dict[str, Callable[[], Any]]:
+def problems(points: int, cells: int | None, files: list[Path]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Make the name of each problem, its matrix, and the options with which multigrid is set up for it."""
+    if cells is not None:
+        S, coordinates = tetrahedral_elasticity(cells)
+        options = {"B": rigid_body_modes(coordinates), "block_size": 3}
+        yield f"tetrahedra, {cells}³ cubes", S.tocsr(), options
+        return
+    for path in files:
+        yield path.stem, sp.csr_array(sp.load_npz(path)), {}
+    if not files:
+        yield f"7-point {points}³", poisson(points, 7), {}
+
+
+def operations(A: Any, options: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return a function for each operation that can be profiled."""
     hierarchy: list[Any] = []
 
     def update() -> Any:
         if not hierarchy:
-            hierarchy.append(amg(A))
+            hierarchy.append(amg(A, **options))
         return hierarchy[0].update(A)
 
-    return {"setup": lambda: amg(A), "update": update, "product": lambda: A @ A, "transpose": A.T.tocsr}
+    return {"setup": lambda: amg(A, **options), "update": update, "product": lambda: A @ A, "transpose": A.T.tocsr}
 
 
 def profile(operation: Callable[[], Any], synchronize: Callable[[], None]) -> None:
@@ -143,19 +159,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operations", nargs="*", default=["setup"], metavar="OPERATION")
     parser.add_argument("--points", type=int, default=200, help="points in each direction (default: %(default)s)")
+    parser.add_argument(
+        "--tetrahedra", type=int, metavar="CELLS", help="cubes in each direction, 79 for 1.5 million rows"
+    )
     parser.add_argument("--matrix", type=Path, nargs="*", default=[], help="files of matrices")
     parser.add_argument("--waits", action="store_true", help="list where the host waits for the GPU")
     parser.add_argument("--memory", action="store_true", help="list what lies in memory at the peak")
     options = parser.parse_args()
     device = get_device("gpu")
-    for path in options.matrix or [None]:
-        S = sp.csr_array(sp.load_npz(path)) if path else poisson(options.points, 7)
+    for problem, S, of_amg in problems(options.points, options.tetrahedra, options.matrix):
         A = GpuSparseMatrix(S if S.dtype.kind in "fc" else S.astype(np.float64), device=device)
-        known = operations(A)
+        if "B" in of_amg:
+            of_amg["B"] = device.upload(of_amg["B"])
+        known = operations(A, of_amg)
         for name in options.operations:
             if name not in known:
                 parser.error(f"no operation {name}; there are {', '.join(known)}")
-            print(f"--- {name}, {path.stem if path else f'7-point {options.points}³'}")
+            print(f"--- {name}, {problem}")
             profile(known[name], device.synchronize)
             if options.waits:
                 with recorded_waits(device) as waits:

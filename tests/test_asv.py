@@ -148,7 +148,7 @@ def test_products_of_blocks_are_checked_and_compared_with_their_goals() -> None:
     assert products[0]["microseconds"].keys() >= {"bsr", "auto", "auto before", "csr scalar", "SciPy BSR"}
     set_ups = [measure_blocks.measure_set_up(device, case)]
     lines = list(measure_blocks.goals(products, set_ups, "cpu"))
-    assert [goal for _, _, goal in lines] == [1.3, 1.3, -60.0]
+    assert [goal for _, _, goal in lines] == [1.3, 1.3, 1.3, 1.3, 0.97, -60.0]
     S = sp.csr_array(case.blocks.tocsr())
     x = np.ones(S.shape[1])
     assert measure_blocks.is_right(S, x, S @ x)
@@ -156,3 +156,16 @@ def test_products_of_blocks_are_checked_and_compared_with_their_goals() -> None:
     wrong[5] += 1e-6
     assert not measure_blocks.is_right(S, x, wrong)
     assert "bsr" in names_of()
+
+
+def test_factors_of_rows_and_of_nodes_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(measure_blocks.measure_factors(get_device("cpu"), 3))
+    assert [(row["solve"], row["block_size"]) for row in rows] == [
+        ("jacobi", 1),
+        ("jacobi", 3),
+        ("levels", 1),
+        ("levels", 3),
+    ]
+    assert all(row["converged"] and row["iterations"] > 5 for row in rows)
+    measure_blocks.print_factors(rows[-1] | {"converged": False})
+    assert capsys.readouterr().out.startswith("ic0, levels, block_size=3: set-up ")

@@ -920,3 +920,35 @@ def test_measuring_the_costs_of_formats_leaves_the_number_of_threads_as_it_was()
     assert {row["threads"] for row in rows} == {before + 1, before + 2}
     assert {row["format"] for row in rows} >= {"csr_scalar", "ellpack"}
     assert gsparse.get_num_threads() == before
+
+
+def test_the_constants_of_one_format_are_fitted_to_matrices_of_blocks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_costs, "BLOCKS", ((4, 2), (5, 3), (5, 6)))
+    monkeypatch.setattr(fit_costs, "ROUNDS", 2)
+    monkeypatch.setattr(fit_costs, "STEPS", 20)
+    monkeypatch.setattr(fit_costs, "assembled_names", list)
+    monkeypatch.setenv(problems.FOLDER_VARIABLE, str(tmp_path))  # without armadillo13k_elast_P1
+    times = tmp_path / "times.json"
+    command = ["fit_costs.py", "blocks", str(times), "--device", "cpu", "--threads", "1", "--dtype", "float64"]
+    monkeypatch.setattr(sys, "argv", [*command, "--largest", "4e4"])
+    fit_costs.main()
+    printed = capsys.readouterr().out
+    rows = json.loads(times.read_text())
+    assert {row["matrix"] for row in rows} == {
+        f"27-point {n}{o}" for n in ("4^3 x 2", "5^3 x 3") for o in ("", ", shuffled")
+    }
+    assert all(("setup" in row) is (row["format"] == "bsr") for row in rows)
+    [line] = [line for line in printed.splitlines() if line.startswith("cpu ")]
+    assert line.startswith("cpu bsr ")
+    assert "setup=" in line
+    kept = fit_costs.Fit(rows, "bsr")
+    kept.solve()
+    today = {row["format"]: fit_costs.constants_of(row["format"], row) for row in rows}
+    assert {name for name, constants in kept.constants.items() if constants != today[name]} == {"bsr"}
+
+
+def test_matrices_without_blocks_say_nothing_about_the_costs_of_blocks() -> None:
+    rows = list(fit_costs.measure(load(tiny(), CPU, "float64"), (1,), None))
+    assert "bsr" not in {row["format"] for row in rows}

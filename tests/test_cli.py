@@ -160,8 +160,9 @@ def test_solve_accepts_every_preconditioner(files: Path, capsys: Any, precond: s
     assert report["relative_residual"] < 1e-6
 
 
-def test_block_size_sets_the_rows_per_block_of_block_jacobi(files: Path, capsys: Any) -> None:
-    options = ["--device", "cpu", "--precond", "block_jacobi", "--method", "cg", "--block-size", str(N)]
+@pytest.mark.parametrize("precond", ["block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0"])
+def test_block_size_sets_the_rows_per_block_of_preconditioners(files: Path, capsys: Any, precond: str) -> None:
+    options = ["--device", "cpu", "--precond", precond, "--method", "cg", "--block-size", str(N)]
     assert (
         call_json(capsys, "solve", files / "line.mtx", *options)["iterations"] == 1
     )  # the only block is the whole matrix, so the inverse is exact
@@ -381,7 +382,7 @@ MISUSES: dict[str, tuple[str, str]] = {
     "values that a file cannot hold": ("convert complex.mtx x.hb", "cannot be written: .*real and integer"),
     "a block size without blocks": (
         "solve line.mtx --block-size 7",
-        "--block-size goes with --precond block_jacobi$",
+        "--block-size goes with --precond block_jacobi, gauss_seidel, sor, ic0, ilu0$",
     ),
     "a variable name for an array file": (
         "solve line.mtx --rhs short.npy --rhs-name B",

@@ -14,7 +14,8 @@ import pytest
 
 from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
-from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
+from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns, seconds_per_columns
+from gsparse.plan.cost_model import CPU_MODEL, GPU_MODEL, MachineModel
 
 # Equal rows, more than a device can work on at once; and a few long rows.
 EVEN = RowStats(10**7, 10**7, 7 * 10**7, 5, 7, 7.0, 0.2, 0, 7 * 10**7)
@@ -157,6 +158,26 @@ def test_lanes_of_blocks_share_columns_only_and_have_two_loads_if_enough_threads
         assert many.loads == (2 if num_columns > 1 else 1)
         assert many.column_lanes <= few.column_lanes <= lanes
         assert few.column_lanes >= min(num_columns, 8)
+
+
+@LANES
+def test_blocks_have_two_loads_from_a_number_of_threads_on(lanes: int) -> None:
+    device_threads = 2**17
+    for block, num_columns, threads in ((1, 2, 1), (2, 4, 2), (3, 8, 4), (2, 64, 32), (3, 33, 20), (2, 100, 64)):
+        num_rows = block * -(-device_threads // threads)
+        few, enough = (
+            launched(rows_of(81, rows), Panel(num_columns), lanes=lanes, block=block)
+            for rows in (num_rows - 1, num_rows)
+        )
+        assert (few.loads, enough.loads) == (1, 2)
+        assert few.tile == min(enough.tile, lanes)
+        assert isinstance(enough.column_lanes, int)
+
+
+def test_blocks_have_two_loads_only_of_values_that_are_small_enough_for_a_lane() -> None:
+    for load_bytes in (LANE_BYTES // 4, LANE_BYTES // 2, LANE_BYTES, 2 * LANE_BYTES):
+        launch = launched(rows_of(81), Panel(16), value_bytes=load_bytes, block=3)
+        assert launch.loads == (2 if load_bytes <= LANE_BYTES / 2 else 1)
 
 
 def test_a_plan_names_the_arrays_that_the_product_reads() -> None:
@@ -312,3 +333,14 @@ def test_a_plan_stores_its_inputs_and_prints_its_launch() -> None:
 def test_lanes_and_bytes_must_be_passed_by_keyword() -> None:
     with pytest.raises(TypeError, match="positional"):
         plan_columns(EVEN, Panel(8), 32, 8)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("model", [GPU_MODEL, CPU_MODEL])
+def test_bytes_of_the_matrix_and_rows_of_x_take_time_that_threads_share_in_part(model: MachineModel) -> None:
+    both, of_bytes, of_reads = (seconds_per_columns(model, *reads, 8) for reads in ((12e6, 1e6), (12e6, 0), (0, 1e6)))
+    assert both == pytest.approx(of_bytes + of_reads)
+    assert of_bytes == pytest.approx(12e6 * model.column_byte)
+    assert seconds_per_columns(model, 12e6, 1e6, 8, threads=4) == pytest.approx(of_bytes + of_reads / 4)
+    assert seconds_per_columns(model, 0, 1e6, 16) == pytest.approx(2 * of_reads)
+    # CSR of 3 x 3 blocks reads 12 bytes for each value and a row of X for each entry: both are less with blocks.
+    assert 1.3 < both / seconds_per_columns(model, 8.5e6, 1e6 / 3, 8) < 3

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,8 +16,9 @@ import scipy.sparse as sp
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.formats import Bsr
+from gsparse.formats import Bsr, Csr
 from gsparse.formats.bsr import MAX_BLOCK, lanes_for_rows
+from gsparse.formats.registry import find_format, register, unregister
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from tests.encodings import assert_decodes
@@ -365,15 +370,69 @@ def test_columns_read_the_blocks_that_vectors_read(device: Device, rng: np.rando
         stored = prepared.columns_stored(S.dtype, np.dtype(compute or S.dtype))
         return stored is prepared.product(S.dtype, np.dtype(compute or S.dtype)).stored
 
-    can = kernels_of(device).SPMM_READS_LESS
     S = of_blocks(np.full(40, 5), 77, (3, 3), rng)
-    assert read(S) is can
-    assert read(S.astype(np.float32), np.float64) is can
+    assert read(S)
+    assert read(S.astype(np.float32), np.float64)
     assert not read(S, np.complex128)  # Values and columns must be of one kind.
     assert not read(of_blocks(np.full(40, 5), 77, (3, 2), rng))
     few_values = S.copy()
     few_values.data[:] = rng.choice([1.5, 2.25, 0.1], S.nnz)
-    assert read(few_values) is (can and not kernels_of(device).LOOKS_UP)
+    assert not read(few_values)  # A product with a vector reads them from a table.
+
+
+@contextmanager
+def slow_for_vectors(device: Device, setup: float) -> Iterator[None]:
+    """Let the plan believe that a product of blocks with a vector takes a second, and the set-up `setup` products."""
+    format = find_format("bsr")
+    costs = {device.kind: replace(format.costs[device.kind], fixed=1.0, setup=setup)}
+    unregister("bsr")
+    register(replace(format, costs=costs))
+    try:
+        yield
+    finally:
+        unregister("bsr")
+        register(format)
+
+
+@pytest.mark.few(2)
+def test_blocks_are_stored_for_columns_alone_if_that_pays(device: Device, rng: np.random.Generator) -> None:
+    S = of_blocks(np.full(300, 6), 300, (3, 3), rng)
+
+    def stored(options: dict[str, Any], setup: float = 0.0, S: sp.csr_array = S, compute: Any = float) -> list[Any]:
+        with slow_for_vectors(device, setup):
+            A = GpuSparseMatrix(S, device=device, **({"expected_products": 10**6} | options))
+            prepared, types = A._prepared()[0], (S.dtype, np.dtype(compute))
+            X = random_values(rng, (S.shape[1], 5), types[1])
+            assert_product(A @ X, S, X)
+            assert_product(A @ X[:, 0], S, X[:, 0])
+            return [prepared.product(*types).stored, prepared.columns(*types).stored]
+
+    of_vectors, of_columns = stored({})
+    assert not isinstance(of_vectors, Bsr)
+    assert isinstance(of_columns, Bsr)
+    assert of_columns.blocksize == (3, 3)
+    assert not isinstance(stored({}, setup=1e6)[1], Bsr)  # A million products do not gain the time of the set-up.
+    assert not isinstance(stored({"format": "csr"})[1], Bsr)
+    assert not isinstance(stored({"expected_products": 1})[1], Bsr)
+    assert isinstance(stored({}, compute=complex)[1], Bsr)
+    rectangles = of_blocks(np.full(300, 6), 300, (3, 2), rng)
+    assert not isinstance(stored({}, S=rectangles)[1], Bsr)
+    few_values = S.copy()
+    few_values.data[:] = rng.choice([1.5, 2.25, 0.1], S.nnz)
+    assert isinstance(stored({}, S=few_values)[1], Bsr)
+
+
+def test_columns_read_csr_if_memory_does_not_suffice_for_blocks(device: Device, rng: np.random.Generator) -> None:
+    S, X = of_blocks(np.full(300, 6), 300, (3, 3), rng), rng.standard_normal((900, 4))
+    build = Mock(side_effect=MemoryError)
+    with slow_for_vectors(device, 0.0):
+        format = find_format("bsr")
+        unregister("bsr")
+        register(replace(format, build=build))
+        A = GpuSparseMatrix(S, device=device, expected_products=10**6)
+        assert_product(A @ X, S, X)
+        assert build.called
+        assert isinstance(A._prepared()[0].columns(S.dtype, S.dtype).stored, Csr)
 
 
 def test_inf_and_nan_in_columns_reach_only_the_rows_that_read_them(device: Device, rng: np.random.Generator) -> None:
@@ -394,6 +453,27 @@ def test_a_cpu_sums_blocks_in_the_order_of_the_entries(size: tuple[int, int], rn
     np.testing.assert_array_equal(blocks @ x, entries @ x)
 
 
+@pytest.mark.parametrize("size", range(2, 9))
+@pytest.mark.few(4)
+def test_a_cpu_sums_columns_of_blocks_in_the_order_of_the_entries(size: int, rng: np.random.Generator) -> None:
+    S = of_blocks(*STRUCTURES["ragged"](rng), (size, size), rng)
+    blocks, entries = (GpuSparseMatrix(S, device="cpu", format=name) for name in ("bsr", "csr_scalar"))
+    assert isinstance(blocks._prepared()[0].columns_stored(S.dtype, S.dtype), Bsr)
+    for columns in (1, 3, 8, 21):
+        X = random_values(rng, (S.shape[1], columns), float)
+        expected = np.stack([entries @ column for column in X.T], axis=1)
+        np.testing.assert_array_equal(blocks @ X, expected)
+        np.testing.assert_array_equal(blocks @ np.asfortranarray(X), expected)
+        wide = np.zeros((S.shape[1], 2 * columns + 1))
+        wide[:, 1::2] = X
+        np.testing.assert_array_equal(blocks @ wide[:, 1::2], expected)
+        wide[:, 1 : columns + 1] = X
+        np.testing.assert_array_equal(blocks @ wide[:, 1 : columns + 1], expected)
+        results = np.full((S.shape[0], 2 * columns), np.nan)  # elements of every second column are written
+        np.testing.assert_array_equal(gsparse.spmm(blocks, X, out=results[:, ::2]), expected)
+        assert np.isnan(results[:, 1::2]).all()
+
+
 @pytest.mark.parametrize("format", ["bsr", "auto"])
 def test_products_of_blocks_on_several_threads_have_the_same_bits(format: str, rng: np.random.Generator) -> None:
     S = of_blocks(rng.integers(0, 30, 4001), 500, (3, 3), rng)
@@ -403,7 +483,9 @@ def test_products_of_blocks_on_several_threads_have_the_same_bits(format: str, r
         for threads in (1, 2, 3):
             gsparse.set_num_threads(threads)
             y = A @ x
+            Y = A @ np.stack([x] * 5, axis=1)
             assert_product(y, S, x)
+            assert np.array_equal(Y, np.stack([y] * 5, axis=1))
             assert before is None or np.array_equal(y, before)
             before = y
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,8 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure: dict[str, Any] = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
     columns = ("csr_columns", "slice_columns", "ellpack_columns")
     structure |= {name: Columns(np.zeros(3, np.uint8)) for name in columns}
-    structure |= {"csr": csr, "device": SimpleNamespace(lanes=32, download=np.asarray), "rows": STATS, "pitch": 32}
+    device = SimpleNamespace(lanes=32, download=np.asarray, upload=np.asarray, empty=np.empty, xp=np)
+    structure |= {"csr": csr, "device": device, "rows": STATS, "pitch": 32}
     structure |= {"block_work": 64, "slices": SLICES, "natural_slices": SLICES, "slice_stats": SliceStats(96, 16, True)}
     structure |= {"row_blocks": "blocks", "tiles": "tiles", "scalar_length": 16, "vector_length": 32}
     structure |= {"csr_long_rows": lambda limit: f"longer than {limit}", "rows_repeat": True, "patterns": None}
@@ -174,7 +176,9 @@ def test_a_format_describes_its_bytes(case: str) -> None:
         has_bases, has_codes = expected.columns.startswith("uint"), expected.values.startswith("uint")
         table_bytes = 3 * 8 * has_codes or 6 * (4 + 8) * (expected.values == "2 rows")
         expected = replace(expected, has_bases=has_bases, has_codes=has_codes, table_bytes=table_bytes)
-    assert find_format(name).describe(prepared(**changes), level) == expected
+    storage = find_format(name).describe(prepared(**changes), level)
+    assert storage == expected
+    assert storage is None or isinstance(storage.nbytes, int)
 
 
 @pytest.mark.parametrize("compress", [True, False])
@@ -233,21 +237,48 @@ def test_blocks_are_stored_at_the_positions_of_the_structure(compress: bool) -> 
 
 def test_row_patterns_hold_values_once_where_rows_share_them() -> None:
     shared = find_format("row_pattern").build(prepared(shared=PATTERNS))
-    assert (shared.pattern_values.size, shared.slices, shared.values, shared.common) == (6, None, None, 1)
+    assert (shared.pattern_values.size, shared.slices, shared.values, shared.common.code) == (6, None, None, 1)
     own = find_format("row_pattern").build(prepared(patterns=PATTERNS))
-    assert (own.pattern_values, own.slices, own.common) == (None, SLICES, 0)
+    assert (own.pattern_values, own.slices, own.common) == (None, SLICES, None)
     assert own.values.codes is LAID_OUT["slices"]
     with pytest.raises(FormatError, match="at most 4096 distinct rows"):
         find_format("row_pattern").build(prepared())
 
 
 def test_row_patterns_take_the_most_common_row_of_a_sample() -> None:
-    codes = np.zeros(3 * 4096, np.uint8)
-    codes[::3] = 1  # the rows that the sample reads
-    matrix = prepared(shared=replace(PATTERNS, codes=codes))
-    assert find_format("row_pattern").build(matrix).common == 1
+    codes = np.zeros((64, 64, 64), np.uint8)
+    codes[1:-1, 1:-1, 1:-1] = 1  # The points inside of a grid are the most.
+    matrix = prepared(shared=replace(PATTERNS, codes=codes.ravel()))
+    assert find_format("row_pattern").build(matrix).common.code == 1
+    codes = codes.ravel()
     empty = prepared(shared=replace(PATTERNS, codes=codes[:0]))
-    assert find_format("row_pattern").build(empty).common == 0
+    assert find_format("row_pattern").build(empty).common.code == 0
+
+
+@pytest.mark.parametrize(
+    ("common", "masks"),
+    [
+        ([-9, -1, 0, 1, 9], [0b01110, 0b11111, 0, 0, 0b00001, 0, 0b10101]),
+        ([1, -1, 0], [0] * 7),  # the offsets of the common pattern do not rise
+        (range(-40, 41), [0] * 7),  # they are too many for the bits of a mask
+        ([5], [0] * 7),
+        ([], [0] * 7),
+    ],
+    ids=["grid", "unsorted", "many", "one", "none"],
+)
+def test_masks_tell_which_patterns_are_parts_of_the_common_one(common: Sequence[int], masks: list[int]) -> None:
+    others = [[-1, 0, 1], [-9, -1, 0, 1, 9], [], [0, -1], [-9], [0, 0], [-9, 0, 9]]
+    rows = [*others, list(common), [-1, 2]]
+    indptr = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+    offsets = np.concatenate([np.array(row, np.int32) for row in rows])
+    patterns = Patterns(np.full(100, 7, np.uint8), np.zeros(9, np.int64), indptr, offsets.size)
+    matrix = prepared(shared=patterns)
+    matrix.pattern_entries = lambda *_: (offsets, np.zeros(offsets.size))
+    built = find_format("row_pattern").build(matrix).common
+    assert built.code == 7
+    assert built.masks.dtype == np.uint32
+    assert built.masks.tolist() == [*masks, 2**32 - 1, 0]
+    assert built.span == max(map(abs, common), default=0)
 
 
 def test_row_patterns_alone_depend_on_the_columns() -> None:

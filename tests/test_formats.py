@@ -223,7 +223,7 @@ def test_lanes_of_a_row_of_blocks_grow_with_its_length_and_for_few_rows(
 
 
 def test_common_pattern_and_schedule_have_defaults() -> None:
-    assert PATTERN.common == 0
+    assert PATTERN.common is None
     assert CsrEntries((3, 5), 23, INDPTR, PLAIN, VALUES).schedule is None
     assert not Csr((3, 5), INDPTR, INDICES, DATA).is_canonical
 

@@ -52,7 +52,7 @@ def predicted(
 ) -> Candidate:
     """Predict the time of a product if only these terms take time. Out of several storages, the best one counts."""
     costs = {"test": KernelModel(**({"fixed": 0.0, "byte": 0.0} | terms))}
-    model = MachineModel("test", LONG_LENGTH, (RESIDENT, STREAMED), 0.0)
+    model = MachineModel("test", LONG_LENGTH, (RESIDENT, STREAMED), 0.0, 0.0, 0.0)
     storage = storage or Storage("int32", "float64", stats.nnz, 12 * stats.nnz)
     encoded = (storage,) if isinstance(storage, Storage) else storage
     options: dict[str, Any] = {"device": "gpu:0", "lanes": 32, "model": model, "value_bytes": 8, "format": format}

@@ -171,7 +171,7 @@ assert small.toarray().tolist() == [[3.0, 0.0], [5.0, 7.0]]
 # ``-ksp_type bcgs``, ``minres``, ``lsqr``     ``bicgstab``, ``minres``, ``lsqr``
 # ``-ksp_type chebyshev``                      ``chebyshev``
 # ``-pc_type jacobi``, ``pbjacobi``            ``M=jacobi(A)``, ``M=block_jacobi(A, block_size)``
-# ``-pc_type icc``, ``ilu`` (no fill-in)       ``M=ic0(A)``, ``M=ilu0(A)``
+# ``-pc_type icc``, ``ilu`` (no fill-in)       ``M=ic0(A)``, ``M=ilu0(A)``; ``block_size=`` for a ``MATBAIJ``
 # ``-pc_type gamg``                            ``M=amg(A)``, set up on the device; ``M.update(A)`` for other values
 # ``-pc_type bjacobi -sub_pc_type ilu``        ``M=ilu0(A)`` of a distributed matrix
 # ``-ksp_rtol``, ``-ksp_max_it``               ``rtol=`` (also 1e-5 by default), ``maxiter=``

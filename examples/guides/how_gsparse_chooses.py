@@ -165,8 +165,11 @@ for S, options in ((grid, {"format": "csr", "schedule": "fast"}), (random, {"for
 # Several columns at once
 # -----------------------
 # ``A @ X`` reads the matrix once for all columns of X. Then most of the memory traffic is that of X, and the division
-# of columns and entries among threads matters more than the storage format. ``A.plan_for(k)`` describes how a GPU
-# multiplies a row-major X of k columns, and why. It works on any machine.
+# of columns and entries among threads matters more than the storage format. Such products read CSR, row patterns that
+# share values, or dense blocks, which need each row of X once for all rows of a block. Where products with a vector
+# read another format, blocks are stored as well if that is predicted to pay, and take about as much memory as the
+# values of CSR once more. ``A.plan_for(k)`` describes how a GPU multiplies a row-major X of k columns, and why. It
+# works on any machine.
 
 for name, S in (("grid", grid), ("graph", graph)):
     for k in (4, 64):

@@ -109,7 +109,8 @@ assert np.linalg.norm(b - S @ x) <= 2e-8 * np.linalg.norm(b)
 # `chebyshev_polynomial`     needs products only: no inner products, no factorization. For `cg`
 # `isai`                     one or two sparse products; all rows are set up independently
 # `ic0`, `ilu0`              incomplete factors without fill-in. A GPU solves with them by a few Jacobi sweeps, a CPU
-#                            exactly, on one thread, so the numbers of iterations differ
+#                            exactly, on one thread, so the numbers of iterations differ. With `block_size=`, they
+#                            are those of nodes with several unknowns, and so are the sweeps of `gauss_seidel`
 # `amg`                      multigrid: the number of iterations hardly grows with the problem. It is set up on the
 #                            device (:doc:`/multigrid`)
 # =========================  ==================================================================================

@@ -47,7 +47,9 @@ LEAST_SQUARES = names_of("solver", least_squares=True)
 # Methods whose stopping test is relative to |A| |x|, as SciPy's is. The test of the others is relative to |b|.
 _RELATIVE_TO_MATRIX = names_of("solver", relative_to_matrix=True)
 PRECONDITIONERS = names_of("preconditioner")
-# Default number of rows of a block of block_jacobi, meant for several unknowns per grid point.
+# Preconditioners of blocks of rows.
+_OF_BLOCKS = ("block_jacobi", "gauss_seidel", "sor", "ic0", "ilu0")
+# Default number of rows of a block of block_jacobi, meant for several unknowns per grid point. The others have 1.
 _BLOCK_SIZE = 4
 # Iterations of the warm-up call, which compiles or loads the kernels, so that the timed solve does not include that.
 _WARM_UP_ITERATIONS = 1
@@ -75,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = "default: chosen for the matrix, with a preconditioner; another one follows if it fails"
     method.add_argument("--method", choices=(*SQUARE, *LEAST_SQUARES), help=chosen)
     method.add_argument("--precond", choices=("none", *PRECONDITIONERS), help="default: none, if --method is given")
-    method.add_argument("--block-size", type=int, metavar="N", help=f"for block_jacobi (default: {_BLOCK_SIZE})")
+    sizes = f"rows of a block, for {', '.join(_OF_BLOCKS)} (default: {_BLOCK_SIZE} for block_jacobi, else 1)"
+    method.add_argument("--block-size", type=int, metavar="N", help=sizes)
     tested_by_scipys = ", ".join(sorted(_RELATIVE_TO_MATRIX))
     meaning = f"of the residual, relative to |b| ({tested_by_scipys}: SciPy's test, relative to |A| |x|; default: 1e-8)"
     method.add_argument("--rtol", type=float, default=1e-8, metavar="R", help=meaning)
@@ -146,8 +149,8 @@ def check_options(options: argparse.Namespace) -> None:
         )
     if options.method in LEAST_SQUARES and options.precond not in (None, "none"):
         raise UsageError(f"{options.method} takes no --precond: scale the columns of the matrix instead")
-    if options.block_size is not None and options.precond != "block_jacobi":
-        raise UsageError("--block-size goes with --precond block_jacobi")
+    if options.block_size is not None and options.precond not in _OF_BLOCKS:
+        raise UsageError(f"--block-size goes with --precond {', '.join(_OF_BLOCKS)}")
     if options.rhs_name is not None and (options.rhs is None or options.rhs.suffix.lower() != ".mat"):
         raise UsageError("--rhs-name goes with --rhs FILE.mat, whose variables have names")
     if not 0 <= options.rtol < 1:
@@ -232,7 +235,8 @@ def make_preconditioner(options: argparse.Namespace, A: Any) -> tuple[Any, float
         return None, 0.0
     begin = time.perf_counter()
     with show_elapsed(f"preconditioner {name}"):
-        M = getattr(linalg, name)(A, *([options.block_size or _BLOCK_SIZE] if name == "block_jacobi" else []))
+        size = options.block_size or (_BLOCK_SIZE if name == "block_jacobi" else 1)
+        M = getattr(linalg, name)(A, **({"block_size": size} if name in _OF_BLOCKS else {}))
     return M, time.perf_counter() - begin
 
 

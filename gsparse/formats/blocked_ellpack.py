@@ -17,7 +17,7 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["BLOCKED_ELLPACK", "BlockedEllpack", "SliceStats", "Slices", "fits_slices"]
+__all__ = ["BLOCKED_ELLPACK", "BlockedEllpack", "SliceStats", "Slices", "fits_slices", "slice_terms"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,15 +189,27 @@ def _build(matrix: Preparation[SlicesStructure]) -> BlockedEllpack:
     return BlockedEllpack(csr.shape, csr.nnz, slices, columns, values)
 
 
-def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
-    """Count the terms. Long rows are separate if fewer positions are stored than slices of all rows would have."""
-    limit = long_length if storage.num_stored < stats.blocked_stored else stats.max_length
-    chunks = num_chunks(stats.num_long, stats.long_entries) if limit < stats.max_length else 0.0
+def slice_terms(stats: RowStats, limit: float, lanes: float = 1.0) -> dict[str, float]:
+    """Count the terms of a product with slices, in which rows with more entries than `limit` are long rows.
+
+    Parameters
+    ----------
+    stats : RowStats
+    limit : float
+    lanes : float
+        Number of threads that share a row.
+    """
+    chunks = num_chunks(stats.num_long, stats.long_entries) if stats.max_length > limit else 0.0
     return {
-        "step": num_rounds(stats, limit),
+        "step": num_rounds(stats, limit, lanes),
         "chunk": chunks,
         "sorted": stats.num_rows if stats.wants_sorting else 0,
     }
+
+
+def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
+    """Count the terms. Long rows are separate if fewer positions are stored than slices of all rows would have."""
+    return slice_terms(stats, long_length if storage.num_stored < stats.blocked_stored else stats.max_length)
 
 
 BLOCKED_ELLPACK = StorageFormat(

@@ -9,8 +9,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.blocked_ellpack import Slices
-from gsparse.formats.costs import num_chunks, num_rounds
+from gsparse.formats.blocked_ellpack import Slices, slice_terms
 from gsparse.formats.csr import Csr
 from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
@@ -207,13 +206,7 @@ def _build(matrix: Preparation[BlocksStructure]) -> Bsr:
 
 def _terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
     """Count the terms. Block rows with more blocks than `long_length` are long, and are at least as long in entries."""
-    limit = long_length * MAX_BLOCK
-    chunks = num_chunks(stats.num_long, stats.long_entries) if stats.max_length > limit else 0.0
-    return {
-        "step": num_rounds(stats, limit, lanes_for_rows(stats)),
-        "chunk": chunks,
-        "sorted": stats.num_rows if stats.wants_sorting else 0,
-    }
+    return slice_terms(stats, long_length * MAX_BLOCK, lanes_for_rows(stats))
 
 
 BSR = StorageFormat(

@@ -17,7 +17,7 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["MAX_PATTERNS", "ROW_PATTERN", "PatternStats", "Patterns", "RowPattern"]
+__all__ = ["MAX_PATTERNS", "ROW_PATTERN", "CommonPattern", "PatternStats", "Patterns", "RowPattern"]
 
 # Largest number of distinct row patterns for which the format is fast: their table has to fit in the first-level cache.
 MAX_PATTERNS = 4096
@@ -27,6 +27,29 @@ REQUIREMENT = (
 )
 # Number of rows whose codes are sampled to find the most common one.
 _SAMPLE = 4096
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+# Bits of the mask of a pattern.
+_MASK_BITS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class CommonPattern:
+    """The most common pattern in a sample of the rows, and how the other patterns are parts of it.
+
+    Attributes
+    ----------
+    code : int
+    masks : array of uint32, shape (num_patterns,)
+        For each pattern whose offsets are some of those of the common one, in the same order: bit k is 1 if it has the
+        offset of entry k. All bits are 1 for the common pattern itself, and 0 for a pattern that is no part of it, or
+        if the common one has more than 32 entries.
+    span : int
+        The largest magnitude of its offsets. On a grid, this is about the distance of two planes.
+    """
+
+    code: int
+    masks: Array
+    span: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +72,8 @@ class RowPattern(StoredMatrix):
     pattern_values : array of the compute dtype, shape of `offsets`, optional
     slices : Slices, optional
     values : Values, optional
-    common : int
-        The most common pattern in a sample of rows, if `pattern_values` are stored.
+    common : CommonPattern, optional
+        The most common pattern, if `pattern_values` are stored.
     """
 
     codes: Array
@@ -59,7 +82,7 @@ class RowPattern(StoredMatrix):
     pattern_values: Array | None = None
     slices: Slices | None = None
     values: Values | None = None
-    common: int = 0
+    common: CommonPattern | None = None
 
     @property
     def num_patterns(self) -> int:
@@ -205,16 +228,43 @@ def _build(matrix: PatternPreparation) -> RowPattern:
     offsets, shared = matrix.pattern_entries(patterns, is_shared)
     common = (csr.shape, csr.nnz, patterns.codes, patterns.indptr, offsets)
     if is_shared:
-        return RowPattern(*common, pattern_values=shared, common=_most_common(structure.device, patterns.codes))
+        most_common = _most_common(structure.device, patterns, offsets)
+        return RowPattern(*common, pattern_values=shared, common=most_common)
     slices = structure.natural_slices
     values = matrix.values.rearranged(lambda codes: structure.lay_out(codes, slices, 0))
     return RowPattern(*common, slices=slices, values=values)
 
 
-def _most_common(device: Device, codes: Array) -> int:
-    """Return the most common code in a sample of the rows. Synchronizes."""
-    step = max(1, codes.size // _SAMPLE)
-    return int(np.bincount(device.download(codes[::step])).argmax()) if codes.size else 0  # synchronizes
+def _most_common(device: Device, patterns: Patterns, offsets: Array) -> CommonPattern:
+    """Return the most common pattern in a sample of the rows. Synchronizes."""
+    if not patterns.codes.size:
+        return CommonPattern(0, device.empty(0, np.uint32), 0)
+    # Multiples of the golden ratio are spread evenly over the rows, and over the points of any line of a grid.
+    places = np.arange(_SAMPLE) * _GOLDEN_RATIO % 1 * patterns.codes.size
+    sample = device.xp.take(patterns.codes, device.upload(places.astype(np.int64)))
+    sample, indptr, offsets = (device.download(array) for array in (sample, patterns.indptr, offsets))
+    code = int(np.bincount(sample).argmax())
+    own = offsets[indptr[code] : indptr[code + 1]]
+    masks = np.zeros(patterns.num_patterns, np.uint32)
+    if 0 < own.size <= _MASK_BITS and (np.diff(own) > 0).all():
+        masks[:] = _parts_of(own, indptr, offsets)
+    masks[code] = ~np.uint32(0)
+    return CommonPattern(code, device.upload(masks), int(np.abs(own, dtype=np.int64).max(initial=0)))
+
+
+def _parts_of(common: Any, indptr: Any, offsets: Any) -> Any:
+    """Return the mask of each pattern with respect to one whose offsets rise."""
+    places = np.minimum(np.searchsorted(common, offsets), common.size - 1)
+    rises = np.ones(offsets.size, bool)
+    rises[1:] = np.diff(offsets) > 0
+    rises[indptr[:-1][np.diff(indptr) > 0]] = True  # the first offset of each pattern
+    is_part = rises & (common[places] == offsets)
+    lengths = np.diff(indptr)
+    masks = np.zeros(lengths.size, np.uint32)
+    patterns = np.repeat(np.arange(lengths.size), lengths)
+    np.bitwise_or.at(masks, patterns, np.uint32(1) << places.astype(np.uint32))
+    masks[patterns[~is_part]] = 0
+    return masks
 
 
 ROW_PATTERN = StorageFormat(

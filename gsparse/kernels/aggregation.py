@@ -204,11 +204,13 @@ class AggregationKernels(Protocol):
         """
         ...
 
-    def expand_pattern(self, device: Device, pattern: NodePattern, block_size: int, k: int) -> tuple[Array, Array]:
-        """Return the row pointers and columns of a prolongator with this pattern.
+    def expand_pattern(
+        self, device: Device, indptr: Array, indices: Array, block_size: int, k: int
+    ) -> tuple[Array, Array]:
+        """Return the row pointers and columns of a matrix with a full block of `block_size` x k for each entry.
 
-        For each row of a node, there are k entries for each aggregate of the pattern. The arrays are those of the
-        pattern itself if `block_size` and `k` are 1. They are of its dtype, or int64 if there are too many entries.
+        `indptr` and `indices` are a pattern of blocks, such as a `NodePattern`. They are the result themselves if
+        `block_size` and `k` are 1. The result is of their dtype, or int64 if there are too many entries.
         """
         ...
 

@@ -27,6 +27,7 @@ __all__ = [
     "TESTS",
     "UNION",
     "AlgebraKernels",
+    "BlockPattern",
     "EntryKernels",
     "KnownProduct",
     "ReductionKernels",
@@ -66,6 +67,25 @@ class KnownProduct:
     order: Any = None
 
 
+@dataclass(frozen=True, eq=False)
+class BlockPattern:
+    """The full dense blocks of which a matrix consists.
+
+    All rows of a block row have the same columns. If they begin at position `begin` of the CSR arrays and have `length`
+    entries each, element (i, j) of block e of the block row is at ``begin + i * length + e * blocksize[1] + j``.
+
+    Attributes
+    ----------
+    blocksize : (int, int)
+        Number of rows and of columns of a block.
+    blocks : Csr
+        The matrix that has an entry for each block, without values.
+    """
+
+    blocksize: tuple[int, int]
+    blocks: Csr
+
+
 class AlgebraKernels(Protocol):
     """Sparse algebra. Every function returns new arrays."""
 
@@ -85,6 +105,25 @@ class AlgebraKernels(Protocol):
 
         The values have the same bits as those of `spgemm_known`. The `order` of the result may hold arrays that this
         call has found, with which the next call is faster. May synchronize.
+        """
+        ...
+
+    def block_product(self, device: Device, a: BlockPattern, b: BlockPattern) -> BlockPattern | None:
+        """Return the pattern of A·B for two matrices of blocks, with a block wherever a product contributes, sorted.
+
+        B is sorted, the number of columns of A's blocks is that of the rows of B's blocks, and the dtype of both
+        patterns is that of the values. Returns None where `multiply_blocks` would take longer than `spgemm`.
+        Synchronizes.
+        """
+        ...
+
+    def multiply_blocks(
+        self, device: Device, a_data: Array, b_data: Array, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]
+    ) -> Array:
+        """Return the values of C = A·B in CSR order, zeros included, from those of A and B.
+
+        `patterns` are those of A, B and C, which `block_product` returns. Each sum is made in the order of A's row. C's
+        blocks have at most `gsparse.formats.bsr.MAX_BLOCK` rows.
         """
         ...
 

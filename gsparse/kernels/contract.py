@@ -118,9 +118,10 @@ class ProductKernels(Protocol):
     ) -> MultiplyColumns:
         """Bind a product with several dense columns.
 
-        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. On a GPU it may also
-        be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of such values, at least 2 x 2.
-        `choose` returns the launch for the layout of an X, and `survey` is that of this matrix; the CPU uses neither.
+        `matrix` is CSR with values of `dtype`, or of a dtype of the same kind that widens to it. In the formats of
+        `SPMM_FORMATS`, it may also be a `RowPattern` whose patterns hold the values, or a `Bsr` of square blocks of
+        such values, at least 2 x 2. `choose` returns the launch for the layout of an X, and `survey` is that of this
+        matrix; the CPU uses neither.
         """
         ...
 
@@ -129,7 +130,7 @@ class ProductKernels(Protocol):
 
 
 class TriangularKernels(Protocol):
-    """Incomplete factors and solves with them."""
+    """Incomplete factors and solves with them, by rows or by blocks of rows."""
 
     def factorize_ilu0(self, device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
         """Replace the values of a square matrix by its incomplete factors on the same pattern, in place.
@@ -147,6 +148,30 @@ class TriangularKernels(Protocol):
 
         N is upper triangular where `upper` is true, else lower. `x` and `y` hold `columns` vectors one after the other
         and do not overlap. `levels` are None where `NEEDS_LEVELS` is false.
+        """
+        ...
+
+    def factorize_block_ilu0(
+        self, device: Device, blocks: Csr, diagonal: Array, levels: Levels | None, largest_error: float
+    ) -> tuple[Array, Array]:
+        """Return the incomplete factors (I + L)·D·(I + U) of a square matrix whose entries are dense blocks.
+
+        `blocks.data` has the shape (nnz, size, size), with blocks of at most `MAX_INVERSE` rows, and is overwritten.
+        Columns rise within each row, `diagonal` holds the position of each diagonal block, and `levels` are as for
+        `factorize_ilu0`. The first result has the same shape: L below the diagonal, the inverses of the blocks of D on
+        it, and U above it. The second one, of uint8, says whether each block of D is regular: all elements of its
+        product with its inverse are closer to the identity than `largest_error`. An irregular block leaves inf and NaN
+        in later rows.
+        """
+        ...
+
+    def block_triangular_solver(
+        self, device: Device, blocks: Csr, levels: Levels | None, num_rows: int, columns: int, upper: bool
+    ) -> Callable[[Array, Array], None]:
+        """Return ``solve(x, y)`` as `triangular_solver` does, for a matrix N of dense blocks.
+
+        `blocks.data` has the shape (nnz, size, size). The vectors have `num_rows` elements; where these are no multiple
+        of the size, the last block of rows has fewer elements, and the elements of N past them are 0.
         """
         ...
 
@@ -269,8 +294,13 @@ class Constants(Protocol):
         ...
 
     @property
-    def SPMM_READS_LESS(self) -> bool:
-        """Whether products with several columns also read row patterns and values in half the precision."""
+    def SPMM_FORMATS(self) -> tuple[str, ...]:
+        """The names of the formats that products with several columns can read, besides CSR."""
+        ...
+
+    @property
+    def SPMM_HALVES(self) -> bool:
+        """Whether products with several columns also read CSR's values in half the precision."""
         ...
 
     @property

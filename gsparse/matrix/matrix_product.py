@@ -9,9 +9,10 @@ from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.matrix_like import is_device_matrix
-from gsparse.matrix.sparse_operations import csr_of, matrix_of, with_values
+from gsparse.matrix.sparse_operations import Operand, blocksizes, matrix_of, operand_of, with_values
 from gsparse.sparse.arithmetic import CsrProduct
 from gsparse.sparse.assembly import canonical_in_own_dtype
+from gsparse.sparse.block_products import block_patterns
 
 __all__ = ["MatrixProduct"]
 
@@ -21,7 +22,8 @@ class MatrixProduct:
 
     The structure of the result is found once, in the symbolic phase. `update` then only multiplies and adds, in the
     numeric phase. On a GPU, the first update also finds the places at which the products of short rows are added, and
-    keeps them for the next ones: a byte for each product.
+    keeps them for the next ones: a byte for each product. Large matrices of full dense blocks are multiplied block by
+    block.
 
     Parameters
     ----------
@@ -74,11 +76,16 @@ class MatrixProduct:
             if matrix.dtype.char in HOST_ONLY:
                 raise DtypeError(f"{name} has {matrix.dtype}, with which no device computes: use astype(float)")
         self._like, shape = A, (A.shape[0], B.shape[1])
-        self._structures = a, b = self._operands(A, B)
+        first, second = (operand_of(A, part, False) for part in (A, B))
+        self._structures = a, b = self._sorted(first, second)
         with A.device.active(), A.device.memory_guard():
-            self._product = CsrProduct(A.device, a, b)
+            sizes = blocksizes(first, second)
+            patterns = None if sizes is None else block_patterns(A.device, a, b, *sizes)
+            self._product = CsrProduct(A.device, a, b, patterns)
         cls = A._transposed_class if A._by_columns else type(A)
-        self.result: GpuSparseMatrix = matrix_of(A, self._product.result, shape, cls)
+        pattern = self._product.pattern
+        blocksize = None if pattern is None else pattern.blocksize
+        self.result: GpuSparseMatrix = matrix_of(A, self._product.result, shape, cls, blocksize)
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +110,7 @@ class MatrixProduct:
         StructureError
             If a matrix has other entries than the one that the product was made of.
         """
-        operands = self._operands(A, B)
+        operands = self._sorted(*(operand_of(self._like, part, False) for part in (A, B)))
         for name, known, given in zip("AB", self._structures, operands, strict=True):
             if not self._is_alike(known, given):
                 raise StructureError(
@@ -116,11 +123,10 @@ class MatrixProduct:
         self.result = with_values(self.result, values)
         return self.result
 
-    def _operands(self, A: Any, B: Any) -> tuple[Csr, Csr]:
-        """Return the CSR arrays of both matrices on the device of the first one, with sorted rows. May synchronize."""
-        a, b = (csr_of(self._like, part, False) for part in (A, B))
+    def _sorted(self, a: Operand, b: Operand) -> tuple[Csr, Csr]:
+        """Return the CSR arrays of both matrices, those of the second one with sorted rows. May synchronize."""
         with self._like.device.active(), self._like.device.memory_guard():
-            return a, canonical_in_own_dtype(self._like.device, b)
+            return a.csr, canonical_in_own_dtype(self._like.device, b.csr)
 
     def _is_alike(self, known: Csr, given: Csr) -> bool:
         """Return whether two matrices have the same row pointers and columns. Synchronizes unless they share them."""

@@ -8,7 +8,7 @@ of its operands.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,10 +21,14 @@ from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.host_operations import multiply_sparse_on_host, run_on_host
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.matrix.mismatch import shape_mismatch
-from gsparse.sparse.arithmetic import combine, multiply_broadcast, product
+from gsparse.products.structure import Structure
+from gsparse.sparse.arithmetic import combine, multiply_broadcast, product, product_of_blocks
+from gsparse.sparse.block_products import may_pay
 from gsparse.sparse.reshaping import dense_of, reshaped
 
 __all__ = [
+    "Operand",
+    "blocksizes",
     "class_of_format",
     "combine_sparse",
     "combined",
@@ -33,6 +37,7 @@ __all__ = [
     "matrix_of",
     "multiply_entries",
     "multiply_sparse",
+    "operand_of",
     "with_values",
 ]
 
@@ -60,13 +65,32 @@ def multiply_sparse(matrix: MatrixLike, other: Any, *, reflected: bool = False) 
         )
     by_columns = first.format == "csc"
     # An array of one dimension is a row, or as the second factor a column.
-    factors = [csr_of(matrix, first, by_columns), csr_of(matrix, second, by_columns != (second.ndim == 1))]
+    factors = [operand_of(matrix, first, by_columns), operand_of(matrix, second, by_columns != (second.ndim == 1))]
     with matrix.device.active(), matrix.device.memory_guard():
-        result = product(matrix.device, *(reversed(factors) if by_columns else factors))
+        result, blocksize = _product(*(reversed(factors) if by_columns else factors))
     shape = (*first.shape[:-1], *second.shape[1:])
     if len(shape) == 2:
-        return matrix_of(matrix, result, shape, class_of_format(matrix, by_columns=by_columns))
+        cls = class_of_format(matrix, by_columns=by_columns)
+        return matrix_of(matrix, result, shape, cls, blocksize)
     return _vector_product(matrix, result, shape)
+
+
+def _product(a: Operand, b: Operand) -> tuple[Csr, tuple[int, int] | None]:
+    """Return the product of two matrices, and the size of its full dense blocks if it is known. Synchronizes."""
+    sizes = blocksizes(a, b)
+    if sizes is None:
+        return product(a.structure.device, a.csr, b.csr), None
+    return product_of_blocks(a.structure.device, a.csr, b.csr, *sizes)
+
+
+def blocksizes(a: Operand, b: Operand) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the sizes of the full dense blocks of two matrices; None for small ones, or without blocks. Synchronizes.
+
+    The device is active.
+    """
+    if not may_pay(a.csr, b.csr) or a.structure.blocksize == (1, 1) or b.structure.blocksize == (1, 1):  # synchronizes
+        return None
+    return a.structure.blocksize, b.structure.blocksize
 
 
 def _vector_product(matrix: MatrixLike, result: Csr, shape: tuple[int, ...]) -> Any:
@@ -141,26 +165,45 @@ def _is_computed_here(matrix: MatrixLike, other: Any) -> bool:
     return compute_dtype(matrix.dtype) is not None and compute_dtype(other.dtype) is not None
 
 
+class Operand(NamedTuple):
+    """The CSR arrays of a matrix or of its transpose, and what is known about their structure."""
+
+    csr: Csr
+    structure: Structure
+
+
 def csr_of(matrix: MatrixLike, other: Any, transposed: bool) -> Csr:
     """Return the CSR arrays of `other`, or of its transpose, on the device of `matrix`."""
+    return operand_of(matrix, other, transposed).csr
+
+
+def operand_of(matrix: MatrixLike, other: Any, transposed: bool) -> Operand:
+    """Return `other`, or its transpose, on the device of `matrix`."""
     if not (is_device_matrix(other) and other.device is matrix.device):
         # The constructor parses and checks what comes from elsewhere.
         cls: Any = matrix._transposed_class if matrix._by_columns else type(matrix)
         other = cls(other, device=matrix.device)
     prepared, conjugated = other._prepared(transpose=transposed)
     csr: Csr = prepared.csr
-    if not conjugated:
-        return csr
-    with matrix.device.active(), matrix.device.memory_guard():
-        return csr.with_data(matrix.device.xp.conjugate(csr.data))
+    if conjugated:
+        with matrix.device.active(), matrix.device.memory_guard():
+            csr = csr.with_data(matrix.device.xp.conjugate(csr.data))
+    return Operand(csr, prepared.structure)
 
 
-def matrix_of(matrix: MatrixLike, csr: Csr, shape: tuple[int, ...], cls: Any) -> Any:
-    """Return a matrix over new device arrays, with the options of `matrix` but for a declared symmetry."""
+def matrix_of(
+    matrix: MatrixLike, csr: Csr, shape: tuple[int, ...], cls: Any, blocksize: tuple[int, int] | None = None
+) -> Any:
+    """Return a matrix over new device arrays, with the options of `matrix` but for a declared symmetry.
+
+    `blocksize` is the size of its full dense blocks, if it is known.
+    """
     options = matrix._arrays.options
     if options.symmetric is not None:
         options = replace(options, symmetric=None)
-    return matrix._with_arrays(MatrixArrays.of_result(matrix.device, options, csr), shape, cls)
+    structure = None if blocksize is None else Structure.of(matrix.device, csr, known_blocksize=blocksize)
+    arrays = MatrixArrays.of_result(matrix.device, options, csr, structure=structure)
+    return matrix._with_arrays(arrays, shape, cls)
 
 
 def with_values(matrix: MatrixLike, values: Array, symmetries: tuple[bool | str, ...] = ()) -> Any:

@@ -12,8 +12,12 @@ from typing import Any
 
 from gsparse.formats.launch import FEW_PLACES, LANE_BYTES, Panel, PanelLaunch
 from gsparse.formats.row_stats import RowStats
+from gsparse.plan.cost_model import MachineModel
 
-__all__ = ["ColumnsPlan", "launch_for", "plan_columns"]
+__all__ = ["ColumnsPlan", "launch_for", "plan_columns", "seconds_per_columns"]
+
+# The number of columns for which the format that products with several columns read is chosen.
+_TYPICAL_COLUMNS = 8
 
 # The constants were measured on an H200 (31 matrices of 1e5 to 8e6 entries, 2 to 128 columns, all launches of
 # `python -m gsparse bench --columns … --launches row-major`). On average, the chosen launch was within 3 % of the best
@@ -150,14 +154,40 @@ def launch_for(stats: RowStats, panel: Panel, **options: Any) -> PanelLaunch:
     return plan_columns(stats, panel, **options).launch
 
 
+def seconds_per_columns(
+    model: MachineModel, nbytes: float, num_reads: float, value_bytes: int, threads: int = 1
+) -> float:
+    """Predict the part of a product with several columns that depends on what is read of the matrix.
+
+    Parameters
+    ----------
+    model : MachineModel
+    nbytes : float
+        Bytes of the matrix.
+    num_reads : float
+        Number of times that a row of X is read: once for each entry, or once for all rows of a block.
+    value_bytes : int
+        Size of an element of X.
+    threads : int
+        Number of threads of a CPU.
+
+    Examples
+    --------
+    >>> from gsparse.plan.cost_model import GPU_MODEL
+    >>> csr, blocks = (seconds_per_columns(GPU_MODEL, *reads, 8) for reads in ((12e6, 1e6), (8.5e6, 1e6 / 3)))
+    >>> round(csr / blocks, 2)
+    1.62
+    """
+    gathered = num_reads * _TYPICAL_COLUMNS * value_bytes
+    return nbytes * model.column_byte + gathered * model.column_gather / threads
+
+
 def _shape(
     stats: RowStats, units: int, lanes: int, most_loads: int, from_table: bool, is_even: bool
 ) -> tuple[int, int]:
     """Return the number of lanes of a tile, and the loads per lane, if a row of X takes `units` loads."""
     widest, narrowest_with_two = (_PATTERN_TILE, 2) if from_table else (_MAX_TILE_LOADS, 4)
-    width = min(_power_above(units), widest)
-    while width > _MIN_TILE_LANES and -(-units // width) * width > _MAX_IDLE * units:
-        width //= 2
+    width = _tile_width(units, widest)
     threads = stats.num_rows * (width // 2) * -(-units // width)
     allows_two = threads >= (_TWO_LOADS_THREADS if width < _MAX_TILE_LOADS else _TWO_LOADS_WIDE_THREADS)
     is_long = stats.typical_length >= _HALVED_LENGTH and stats.nnz >= _HALVED_ENTRIES
@@ -179,12 +209,18 @@ def _block_shape(stats: RowStats, units: int, lanes: int, most_loads: int, block
     A lane computes all rows of a block. With two loads it reads each value of A for twice as many columns, but only
     half the lanes remain.
     """
-    width = min(_power_above(units), _MAX_TILE_LOADS)
+    width = _tile_width(units, _MAX_TILE_LOADS)
+    threads = stats.num_rows // block * (width // 2) * -(-units // width)
+    loads = 2 if most_loads > 1 and threads >= _DEVICE_THREADS else 1
+    return min(width // loads, lanes), loads
+
+
+def _tile_width(units: int, widest: int) -> int:
+    """Return the number of loads of a tile: a power of two that leaves few lanes without columns."""
+    width = min(_power_above(units), widest)
     while width > _MIN_TILE_LANES and -(-units // width) * width > _MAX_IDLE * units:
         width //= 2
-    threads = stats.num_rows // block * (width // 2) * -(-units // width)
-    loads = 2 if width >= 2 and most_loads > 1 and threads >= _DEVICE_THREADS else 1
-    return min(width // loads, lanes), loads
+    return width
 
 
 def _power_above(count: int) -> int:

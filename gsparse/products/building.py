@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,6 @@ __all__ = [
     "build_columns",
     "build_planned",
     "build_product",
-    "can_multiply_columns",
     "plan_of_columns",
     "values_as",
 ]
@@ -136,17 +135,6 @@ def build_planned(
     one, zero = _one_and_zero(preparation.compute)
     calls = {name: partial(product.multiply, x, y, one, zero, False) for name, product in products.items()}
     return decide(measure(device, calls))
-
-
-def can_multiply_columns(stored: Any, compute: np.dtype[Any]) -> TypeGuard[RowPattern | Bsr]:
-    """Return whether products with several columns can read a stored matrix.
-
-    They read row patterns that share values, and square blocks of plain values of the same kind as the compute dtype.
-    """
-    if isinstance(stored, Bsr):
-        rows, columns = stored.blocksize
-        return rows == columns > 1 and stored.values.table is None and stored.dtype.kind == compute.kind
-    return isinstance(stored, RowPattern) and stored.pattern_values is not None
 
 
 def build_columns(structure: Structure, stored: Csr | RowPattern | Bsr, compute: np.dtype[Any]) -> ColumnsProduct:

@@ -24,10 +24,8 @@ from gsparse.device.dtypes import Array
 from gsparse.device.locks import made_once
 from gsparse.errors import FormatError
 from gsparse.formats import Bsr, Csr, RowPattern
-from gsparse.formats.bsr import BSR
 from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import PLAIN, choices, find_format, names_of
-from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan
@@ -38,11 +36,11 @@ from gsparse.products.building import (
     build_columns,
     build_planned,
     build_product,
-    can_multiply_columns,
     plan_of_columns,
     values_as,
 )
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
+from gsparse.products.columns_storage import blocks_for_columns, can_multiply_columns
 from gsparse.products.format_cache import FormatCache, Types
 from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, Planner
@@ -53,8 +51,6 @@ from gsparse.products.tuning import FirstProducts
 __all__ = ["PreparedMatrix", "prepare_matrix"]
 
 _Result = TypeVar("_Result")
-# The formats that products with several columns can read, besides CSR.
-_READ_BY_COLUMNS = (ROW_PATTERN.name, BSR.name)
 
 
 @dataclass(eq=False)
@@ -254,21 +250,28 @@ class PreparedMatrix:
     def columns_stored(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> Csr | RowPattern | Bsr:
         """Return what products with several columns read: CSR, row patterns that share values, or blocks. Synchronizes.
 
-        Blocks are those that products with a vector read, so that they take no more memory.
+        Row patterns are those that products with a vector read, and so are blocks if they read blocks.
         """
-        can_read_less, planner = kernels_of(self.device).SPMM_READS_LESS, self._planner
+        kernels, planner = kernels_of(self.device), self._planner
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
-        if can_read_less and is_planned and self.plan(storage, compute).format in _READ_BY_COLUMNS:
+        plan = self.plan(storage, compute) if is_planned and kernels.SPMM_FORMATS else None
+        stored: Any = None
+        if plan is not None and plan.format in kernels.SPMM_FORMATS:
             stored = self.product(storage, compute).stored
-            if can_multiply_columns(stored, compute):
-                return stored
-        reads_less = can_read_less and self.options.compress
+            stored = stored if can_multiply_columns(stored, compute) else None
+        if isinstance(stored, Bsr):
+            return stored
+        reads_less = kernels.SPMM_HALVES and self.options.compress
         # Kernels for real values and a complex X would be a quarter of all instantiations, and would read as many bytes
         # of X. So if X is complex, the values are made complex too.
         csr = values_as(self.csr, np.result_type(storage, np.complex64) if compute.kind == "c" else storage)
         # `is_worth_analyzing` may have changed, if memory did not suffice for the patterns.
-        reads_less = reads_less and self._planner.is_worth_analyzing
-        return csr.with_data(halve_precision(self.device, csr.data)) if reads_less else csr
+        is_worth_analyzing = self._planner.is_worth_analyzing
+        if reads_less and is_worth_analyzing and stored is None:
+            csr = csr.with_data(halve_precision(self.device, csr.data))
+        other: Csr | RowPattern = csr if stored is None else stored
+        blocks = blocks_for_columns(planner, plan, csr, other, compute) if plan and is_worth_analyzing else None
+        return other if blocks is None else blocks
 
     def _preparation(self, storage: np.dtype[Any], compute: np.dtype[Any]) -> MatrixPreparation:
         preparation = self._formats.preparations.get((storage, compute))

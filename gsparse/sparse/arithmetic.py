@@ -13,14 +13,15 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import StructureError
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
-from gsparse.kernels.algebra import COMPARISONS
+from gsparse.kernels.algebra import COMPARISONS, BlockPattern, KnownProduct
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.assembly import canonical_in_own_dtype, without_zeros
+from gsparse.sparse.block_products import BlockProduct, block_patterns
 from gsparse.sparse.canonical import canonical, computed, in_common
 from gsparse.sparse.reshaping import dense_of
 from gsparse.sparse.scaling import scaled_values
 
-__all__ = ["CsrProduct", "combine", "multiply_broadcast", "product", "product_in_parts"]
+__all__ = ["CsrProduct", "combine", "multiply_broadcast", "product", "product_in_parts", "product_of_blocks"]
 
 # The parts into which the rows of a product are divided if memory does not suffice for the whole.
 _PARTS = 8
@@ -41,9 +42,20 @@ def product(device: Device, a: Csr, b: Csr) -> Csr:
     Csr
         Of shape (M, N) and the dtype that NumPy gives the product of the two dtypes. Synchronizes.
     """
+    result, a, b = _factors(device, a, b)
+    return _product_of_entries(device, a, b, result)
+
+
+def _factors(device: Device, a: Csr, b: Csr) -> tuple[np.dtype[Any], Csr, Csr]:
+    """Return the dtype of a product, and its factors as kernels take them. Synchronizes."""
     result = a.dtype if a.dtype == b.dtype else np.result_type(a.dtype, b.dtype)
     device.compile_ahead("A @ A", result, a.indices.dtype)
     a, b = in_common(computed(a, result), canonical(device, computed(b, result)))
+    return result, a, b
+
+
+def _product_of_entries(device: Device, a: Csr, b: Csr, result: np.dtype[Any]) -> Csr:
+    """Return A·B for factors as kernels take them, in parts if memory does not suffice for the whole. Synchronizes."""
     try:
         with device.memory_guard():
             c = kernels_of(device).spgemm(device, a, b)
@@ -51,6 +63,47 @@ def product(device: Device, a: Csr, b: Csr) -> Csr:
         c = None
     # Leaving the `except` block has dropped the traceback, and with it the arrays that it kept alive.
     return _without_zeros(device, product_in_parts(device, a, b) if c is None else c, result)
+
+
+def product_of_blocks(
+    device: Device, a: Csr, b: Csr, of_a: tuple[int, int], of_b: tuple[int, int]
+) -> tuple[Csr, tuple[int, int] | None]:
+    """Return A·B as `product` does, for matrices of full dense blocks, and the size of the blocks of the product.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    a, b : Csr
+        As for `product`.
+    of_a, of_b : (int, int)
+        The sizes of the blocks.
+
+    Returns
+    -------
+    (Csr, (int, int) or None)
+        The second is None if the product was computed by entries, or if zeros among its values were dropped.
+        Synchronizes.
+    """
+    result, a, b = _factors(device, a, b)
+    try:
+        with device.memory_guard():
+            found = _product_of_blocks(device, a, b, of_a, of_b)
+    except MemoryError:
+        found = None
+    if found is None:
+        return _product_of_entries(device, a, b, result), None
+    num_entries, c = found[0].nnz, _without_zeros(device, kernels_of(device).drop_zeros(device, found[0]), result)
+    return c, found[1] if c.nnz == num_entries else None
+
+
+def _product_of_blocks(
+    device: Device, a: Csr, b: Csr, of_a: tuple[int, int], of_b: tuple[int, int]
+) -> tuple[Csr, tuple[int, int]] | None:
+    """Return A·B, zeros included, and the size of its blocks; None if it is faster to compute by entries."""
+    patterns = block_patterns(device, a, b, of_a, of_b)
+    known = None if patterns is None else BlockProduct.of(device, *patterns, a.dtype)
+    return None if known is None else (known.product(a.data, b.data), known.pattern.blocksize)
 
 
 def product_in_parts(device: Device, a: Csr, b: Csr) -> Csr:
@@ -190,9 +243,13 @@ class CsrProduct:
         Where the arrays live, active.
     a, b : Csr
         Of shapes (M, K) and (K, N); B in canonical form.
+    patterns : (BlockPattern, BlockPattern), optional
+        Those of A and B if both consist of full dense blocks. The product is then made by blocks where that is faster.
     """
 
-    def __init__(self, device: Device, a: Csr, b: Csr) -> None:
+    def __init__(
+        self, device: Device, a: Csr, b: Csr, patterns: tuple[BlockPattern, BlockPattern] | None = None
+    ) -> None:
         self._device = device
         self._dtype = np.result_type(a.dtype, b.dtype)
         self._structure = (a.shape, a.nnz, b.shape, b.nnz)
@@ -200,12 +257,22 @@ class CsrProduct:
         is_sorted = b.is_canonical or not kernels_of(device).survey(device, b.indptr, b.indices, False).num_unsorted
         if not is_sorted:
             raise StructureError("the second matrix must have sorted rows without duplicates: call sum_duplicates()")
-        self._known = kernels_of(device).spgemm_known(device, a, b)
+        self._blocks = None if patterns is None else BlockProduct.of(device, *patterns, a.dtype)
+        if self._blocks is None:
+            self._known = kernels_of(device).spgemm_known(device, a, b)
+        else:
+            self._known = KnownProduct(self._blocks.product(a.data, b.data))
+
+    @property
+    def pattern(self) -> BlockPattern | None:
+        """The blocks of the result if it was made by blocks, else None."""
+        return None if self._blocks is None else self._blocks.pattern
 
     @property
     def nbytes(self) -> int:
         """Bytes of the result and of what is kept to make it again."""
-        return self._known.result.nbytes + int(getattr(self._known.order, "nbytes", 0))
+        kept = self._known.order if self._blocks is None else self._blocks
+        return self._known.result.nbytes + int(getattr(kept, "nbytes", 0))
 
     @property
     def result(self) -> Csr:
@@ -230,7 +297,12 @@ class CsrProduct:
                 f"the structure was found for matrices of shapes and entries {self._structure}, "
                 f"got {(a.shape, a.nnz, b.shape, b.nnz)}: make a new product"
             )
-        a, b, result = in_common(computed(a, self._dtype), computed(b, self._dtype), self._known.result)
+        a, b = computed(a, self._dtype), computed(b, self._dtype)
+        if self._blocks is not None:
+            values = self._blocks.values(a.data, b.data)
+            self._known = KnownProduct(self._known.result.with_data(values))
+            return self.result
+        a, b, result = in_common(a, b, self._known.result)
         known = replace(self._known, result=result)
         self._known = kernels_of(self._device).spgemm_values(self._device, a, b, known)
         return self.result

@@ -393,7 +393,7 @@ def test_prolongators_are_smoothed_with_the_filtered_matrix(
             Q, _ = tentative(device, aggregates, B, block_size)
             on_device = device.upload(aggregates)
             pattern = kernels.prolongator_pattern(device, nodes, on_device, 12, found.scales, theta)
-            indptr, indices = kernels.expand_pattern(device, pattern, block_size, k)
+            indptr, indices = kernels.expand_pattern(device, pattern.indptr, pattern.indices, block_size, k)
             values = kernels.prolongator_values(
                 device, csr, nodes, pattern, on_device, found.scales, theta, Q, block_size, 0.6
             )

@@ -10,6 +10,7 @@ from gsparse.formats.launch import NO_LIMIT
 from gsparse.kernels.contract import BindProduct
 from gsparse.kernels.cpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.cpu.basis import Arnoldi
+from gsparse.kernels.cpu.block_products import block_product, multiply_blocks
 from gsparse.kernels.cpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.cpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.cpu.decomposition import Decomposition
@@ -72,6 +73,7 @@ from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.cpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
     "BLOCK_WORK",
@@ -85,7 +87,8 @@ __all__ = [
     "SHARES_RUNS",
     "SLICES_BLOCKS",
     "SORTING_SCOPE",
-    "SPMM_READS_LESS",
+    "SPMM_FORMATS",
+    "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -99,6 +102,8 @@ __all__ = [
     "bind_step",
     "bind_sweep",
     "block_parts",
+    "block_product",
+    "block_triangular_solver",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -123,6 +128,7 @@ __all__ = [
     "extreme_columns",
     "extreme_entries",
     "extreme_positions",
+    "factorize_block_ilu0",
     "factorize_ilu0",
     "find_entries",
     "first_where",
@@ -141,6 +147,7 @@ __all__ = [
     "long_rows",
     "map_columns",
     "missing_entries",
+    "multiply_blocks",
     "num_scatter_dots",
     "numbers_from_start",
     "order_by_row",
@@ -188,7 +195,9 @@ LOOKS_UP = False
 # One thread solves triangular factors, row after row.
 NEEDS_LEVELS = False
 
-SPMM_READS_LESS = False
+# Products with several columns read blocks, and CSR with values as they are.
+SPMM_FORMATS: tuple[str, ...] = ("bsr",)
+SPMM_HALVES = False
 # Every schedule of CSR gives each thread as many entries.
 FIRST_FORMAT = "csr_scalar"
 # Blocks are read one after the other, by the thread that owns their block row.

@@ -19,7 +19,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.division import divide
 from gsparse.kernels.relaxation import FROM_ZERO
 
-__all__ = ["bind_block_step", "invert_blocks"]
+__all__ = ["bind_block_step", "invert", "invert_blocks"]
 
 
 def invert_blocks(device: Device, csr: Csr, size: int, fills_rows: bool, largest_error: float) -> tuple[Array, Array]:
@@ -68,7 +68,7 @@ def _invert(
         for i in range(size):
             for j in range(size):
                 dense[np.uint64(i), np.uint64(j)] = inverse[np.uint64(i), np.uint64(j)]
-        _eliminate(inverse, exchanged)
+        invert(inverse, exchanged)
         is_close = True
         for i in range(size):
             for j in range(size):
@@ -96,7 +96,7 @@ def _copy_block(begin: int, indptr: Array, indices: Array, data: Array, fills: b
 
 
 @inlined
-def _eliminate(matrix: Array, exchanged: Array) -> None:
+def invert(matrix: Array, exchanged: Array) -> None:
     """Invert a matrix in place. A zero pivot makes elements infinite or NaN."""
     size = matrix.shape[0]
     for k in range(size):

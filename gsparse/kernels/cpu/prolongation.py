@@ -107,15 +107,15 @@ def prolongator_pattern(
     return pattern
 
 
-def expand_pattern(device: Device, pattern: NodePattern, block_size: int, k: int) -> tuple[Array, Array]:
+def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
     """Repeat each row of the pattern."""
     if block_size == k == 1:
-        return pattern.indptr, pattern.indices
-    nnz = pattern.indices.size * block_size * k
-    index = pattern.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
-    indptr, indices = np.zeros((pattern.indptr.size - 1) * block_size + 1, index), np.empty(nnz, index)
-    run_parts(_expand, nnz + indptr.size, pattern.indptr, pattern.indices, block_size, k, indptr, indices)
-    return indptr, indices
+        return indptr, indices
+    nnz = indices.size * block_size * k
+    index = indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+    out_indptr, out_indices = np.zeros((indptr.size - 1) * block_size + 1, index), np.empty(nnz, index)
+    run_parts(_expand, nnz + out_indptr.size, indptr, indices, block_size, k, out_indptr, out_indices)
+    return out_indptr, out_indices
 
 
 @compiled

@@ -23,7 +23,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row
 from gsparse.kernels.cpu.sparse_rows import drop_zeros
 
-__all__ = ["spgemm", "spgemm_known", "spgemm_values"]
+__all__ = ["products_before_rows", "spgemm", "spgemm_known", "spgemm_values"]
 
 # Words of `bits` from the first to the last that a row marks, over those that it marks, up to which all are looked at
 # instead of sorting the list.
@@ -49,7 +49,7 @@ def spgemm_known(device: Device, a: Csr, b: Csr) -> KnownProduct:
 
 def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
     """Count the entries of each row, then add up. Return also whether a sum is 0."""
-    products = _products(a, b)
+    products = products_before_rows(a, b)
     indptr = np.zeros(a.num_rows + 1, np.int64)
     run_parts(_count_rows, int(products[-1]), products, a.indptr, a.indices, b.indptr, b.indices, b.num_cols, indptr)
     np.cumsum(indptr, out=indptr)
@@ -63,7 +63,7 @@ def _product(a: Csr, b: Csr) -> tuple[Csr, bool]:
 
 def spgemm_values(device: Device, a: Csr, b: Csr, known: KnownProduct) -> KnownProduct:
     """Add up, and read the sums at the columns that are known."""
-    products, c = _products(a, b), known.result
+    products, c = products_before_rows(a, b), known.result
     data = np.empty(c.nnz, a.dtype)
     result = c.with_data(data)
     run_parts(_fill_values, int(products[-1]), products, b.num_cols, _rows(a), _rows(b), _rows(result))
@@ -74,7 +74,7 @@ def _rows(csr: Csr) -> Rows:
     return csr.indptr, csr.indices, csr.data
 
 
-def _products(a: Csr, b: Csr) -> Array:
+def products_before_rows(a: Csr, b: Csr) -> Array:
     """Return how many products belong to the rows before each row, and at the end to all rows."""
     products = np.zeros(a.num_rows + 1, np.int64)
     run_parts(_count_products, a.nnz + a.num_rows, a.indptr, a.indices, b.indptr, products)

@@ -1,4 +1,4 @@
-"""CSR times a dense matrix; the contract is in `gsparse.kernels.contract`.
+"""CSR, or blocks, times a dense matrix; the contract is in `gsparse.kernels.contract`.
 
 A part owns consecutive rows, about the same number of entries plus rows for each part (`first_row`), and all columns of
 these rows.
@@ -18,6 +18,7 @@ from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.kernels.contract import ChoosePanelLaunch, MultiplyColumns
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.rows import Int, first_row, write
+from gsparse.kernels.cpu.spmm_bsr import multiply_blocks
 from gsparse.kernels.set_up import Survey
 
 __all__ = ["csr_spmm"]
@@ -43,7 +44,7 @@ _MIN_ROW_COLUMNS = 16
 #     in strips         1.0    1.2    1.6    5.8     26
 #     SciPy             1.1    1.4    2.1    9.4     38
 _STRIP_COLUMNS = 8
-# Up to this many columns are not copied.
+# Up to this many columns of a product with CSR are not copied.
 _FEW_COLUMNS = 2
 
 
@@ -64,18 +65,23 @@ def csr_spmm(
     device: Device, matrix: Csr | RowPattern | Bsr, dtype: np.dtype[Any], choose: ChoosePanelLaunch, survey: Survey
 ) -> MultiplyColumns:
     """Multiply columns of any strides; each column has the bits of `csr_scalar`."""
+    if isinstance(matrix, Bsr):
+        return partial(_multiply, partial(multiply_blocks, matrix), 0)
     assert isinstance(matrix, Csr)
-    return partial(_multiply, matrix)
+    return partial(_multiply, partial(_multiply_strip, matrix), _FEW_COLUMNS)
 
 
-def _multiply(matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+def _multiply(
+    multiply_strip: MultiplyColumns, few: int, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool
+) -> None:
+    """Multiply all columns at once if they are at most `few`, or contiguous within a row, and otherwise in strips."""
     num_columns = x.shape[1]
-    if num_columns <= _FEW_COLUMNS or x.strides[1] == x.itemsize:
-        _multiply_strip(matrix, x, y, alpha, beta, conjugate)
+    if num_columns <= few or x.strides[1] == x.itemsize:
+        multiply_strip(x, y, alpha, beta, conjugate)
         return
     for first in range(0, num_columns, _STRIP_COLUMNS):
         columns = slice(first, first + _STRIP_COLUMNS)
-        _multiply_strip(matrix, _in_row_order(x[:, columns]), y[:, columns], alpha, beta, conjugate)
+        multiply_strip(_in_row_order(x[:, columns]), y[:, columns], alpha, beta, conjugate)
 
 
 def _multiply_strip(matrix: Csr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:

@@ -2,6 +2,7 @@
 
 from gsparse.kernels.gpu.aggregation import independent_set, join_aggregates
 from gsparse.kernels.gpu.basis import Arnoldi
+from gsparse.kernels.gpu.block_products import block_product, multiply_blocks
 from gsparse.kernels.gpu.blocks import block_parts, full_blocks, lay_out_blocks
 from gsparse.kernels.gpu.connections import block_weights, examine_rows, strong_connections
 from gsparse.kernels.gpu.decomposition import Decomposition
@@ -91,6 +92,7 @@ from gsparse.kernels.gpu.survey import (
 from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.transpose import csr_transpose
 from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.gpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
     "BLOCK_WORK",
@@ -104,7 +106,8 @@ __all__ = [
     "SHARES_RUNS",
     "SLICES_BLOCKS",
     "SORTING_SCOPE",
-    "SPMM_READS_LESS",
+    "SPMM_FORMATS",
+    "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
     "VECTOR_LENGTH",
@@ -118,6 +121,8 @@ __all__ = [
     "bind_step",
     "bind_sweep",
     "block_parts",
+    "block_product",
+    "block_triangular_solver",
     "block_weights",
     "blocked_ellpack",
     "bsr",
@@ -142,6 +147,7 @@ __all__ = [
     "extreme_columns",
     "extreme_entries",
     "extreme_positions",
+    "factorize_block_ilu0",
     "factorize_ilu0",
     "find_entries",
     "first_where",
@@ -160,6 +166,7 @@ __all__ = [
     "long_rows",
     "map_columns",
     "missing_entries",
+    "multiply_blocks",
     "num_scatter_dots",
     "numbers_from_start",
     "order_by_row",
@@ -199,7 +206,9 @@ __all__ = [
 # Triangular solves need levels, because threads work on the rows of a level at once.
 NEEDS_LEVELS = True
 
-SPMM_READS_LESS = True
+# Products with several columns also read row patterns that share values, blocks, and CSR in half the precision.
+SPMM_FORMATS: tuple[str, ...] = ("row_pattern", "bsr")
+SPMM_HALVES = True
 # Which schedule of CSR is fast depends on the lengths of the rows.
 FIRST_FORMAT = "auto"
 # Each row of a row pattern has a thread of its own.

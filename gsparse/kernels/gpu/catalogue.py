@@ -12,6 +12,7 @@ import numpy as np
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES
 from gsparse.kernels.gpu import (
     aggregation,
+    block_products,
     blocks,
     connections,
     decomposition,
@@ -30,6 +31,7 @@ from gsparse.kernels.gpu import (
     spmm_bsr,
     spmv,
     transpose,
+    triangular_blocks,
     wide_rows,
 )
 from gsparse.kernels.gpu.expressions import ITEM_TYPES, NARROW, expression, loads_choices, packs, plain_types
@@ -44,6 +46,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     algebra = (
         row_classes,
         sparse_products,
+        block_products,
         merged_rows,
         wide_rows,
         sparse_rows,
@@ -56,7 +59,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         blocks,
         spmm_bsr,
     )
-    solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks)
+    solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks, triangular_blocks)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]
     set_up = [*_set_up(), *_triangular(), *relaxation.instantiations(lanes), *_basis(), *_halo()]
     return [*spmv.instantiations(lanes), *_sums(), *_columns(), *modules, *set_up]

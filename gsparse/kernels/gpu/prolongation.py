@@ -27,7 +27,7 @@ _THREADS = constant(_SOURCE, "GS_PROLONG_THREADS")
 # they hold entries or not, so eight lanes would take four times as long as two for a 7-point stencil.
 _HELD, _REACH_WIDTHS = constant(_SOURCE, "GS_HELD"), (2, *WIDTHS)
 # Lanes that share a row of a prolongator, and the mean numbers of its entries up to which they do.
-_ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 32), (4, 10)
+_ROW_WIDTHS, _ROW_LENGTHS = (4, 8, 16, 32), (4, 10, 20)
 # Mean number of rows of an aggregate up to which the smaller number of lanes shares one.
 _SMALL_AGGREGATES = 16
 
@@ -84,21 +84,21 @@ def prolongator_pattern(
     return pattern
 
 
-def expand_pattern(device: Device, pattern: NodePattern, block_size: int, k: int) -> tuple[Array, Array]:
+def expand_pattern(device: Device, indptr: Array, indices: Array, block_size: int, k: int) -> tuple[Array, Array]:
     """Repeat each row of the pattern."""
     if block_size == k == 1:
-        return pattern.indptr, pattern.indices
-    num_nodes, nnz = int(pattern.indptr.size) - 1, int(pattern.indices.size) * block_size * k
-    index = pattern.indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
+        return indptr, indices
+    num_nodes, nnz = int(indptr.size) - 1, int(indices.size) * block_size * k
+    index = indices.dtype if nnz <= MAX_INT32 else np.dtype(np.int64)
     if not num_nodes:
         return device.xp.zeros(1, index), device.empty(0, index)
-    indptr, indices = device.empty(num_nodes * block_size + 1, index), device.empty(nnz, index)
+    out_indptr, out_indices = device.empty(num_nodes * block_size + 1, index), device.empty(nnz, index)
     width = WIDTHS[nnz > _SMALL_AGGREGATES * num_nodes]
     options = (np.int64(num_nodes), np.int32(block_size), np.int32(k))
-    args: Any = (*options, pattern.indptr, pattern.indices, indptr, indices)
-    name = expression("expand_pattern", pattern.indices.dtype, index, width)
+    args: Any = (*options, indptr, indices, out_indptr, out_indices)
+    name = expression("expand_pattern", indices.dtype, index, width)
     launch_threads(device, _SOURCE, name, num_nodes * width, _THREADS, args)
-    return indptr, indices
+    return out_indptr, out_indices
 
 
 def prolongator_values(

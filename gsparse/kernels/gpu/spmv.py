@@ -25,6 +25,7 @@ from gsparse.formats import (
 )
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
+from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
@@ -57,12 +58,15 @@ _SPLIT_SHAPES = ((256, 8),)
 # Entries plus row ends of a tile.
 TILE_WORK = _SPLIT_SHAPES[0][0] * _SPLIT_SHAPES[0][1]
 _INT32 = 2**31 - 1
-# Rows of one thread of row_pattern_values. A thread has several rows if they are short, and if there are enough of them
-# to fill the device with fewer threads. Measured on an H200: 7-point 200^3 takes 74 us with one row, 58 with two, three
-# or six, and 63 with four; 27-point 128^3 takes 42 us with one row and 54 with three.
+# Rows of one thread of row_pattern_values. A thread has several rows if there are enough of them to fill the device
+# with fewer threads. Measured on an H100, us, with 1, 2, 3 and 4 rows: 7-point 200^3 81, 62, 61, 70; 27-point 128^3 47,
+# 37, 38, 51; 27-point 97^3 21, 20, 20, 27; 27-point 64^3 11, 12, 11, 14.
 _PATTERN_ROWS = (1, 3)
-_SHORT_ROW = 12
-_MANY_ROWS = 1_000_000
+_MANY_ROWS = 500_000
+# The most threads of a block: with 256 instead of 128, 7-point 200^3 takes 62.5 us.
+_PATTERN_THREADS = 128
+# A thread has rows of several planes of a grid if there are at least this many planes for each of its rows.
+_FEWEST_GROUPS = 8
 # Carries for each split row above which a whole warp adds them up, instead of one thread.
 _LONG_CARRY = 4.0
 
@@ -300,20 +304,38 @@ def _bsr_types(matrix: Bsr, dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
-    """Multiply with one thread for each row, or for each three rows where these are short, many, and share values."""
-    rows, num_rows = 1, np.int64(matrix.num_rows)
-    args: tuple[Any, ...] = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
-    if matrix.values is None or matrix.slices is None:
-        few_entries = matrix.nnz <= _SHORT_ROW * matrix.num_rows
-        rows = _PATTERN_ROWS[few_entries and matrix.num_rows >= _MANY_ROWS]
-        kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
-        args = (num_rows, np.int32(matrix.common), *args, matrix.pattern_values)
-    else:
-        types = matrix.codes.dtype, _value_type(matrix.values), dtype
-        kernel = _Kernel("spmv_pattern.cu", "row_pattern", types)
-        args = (num_rows, *args, matrix.slices.slice_offsets, *_entry_args(matrix.values))
-    blocks = _blocks(-(-matrix.num_rows // rows), launch)
-    return _bind(device, kernel, blocks, launch.threads_per_block, args, dtype)
+    """Multiply with one thread for each row, or for each three rows where these are many, and share values."""
+    if matrix.common is not None:
+        return _row_pattern_values(device, matrix, matrix.common, dtype, launch)
+    assert matrix.values is not None
+    assert matrix.slices is not None
+    kernel = _Kernel("spmv_pattern.cu", "row_pattern", (matrix.codes.dtype, _value_type(matrix.values), dtype))
+    patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
+    args = (np.int64(matrix.num_rows), *patterns, matrix.slices.slice_offsets, *_entry_args(matrix.values))
+    return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
+
+
+def _row_pattern_values(
+    device: Device, matrix: RowPattern, common: CommonPattern, dtype: np.dtype[Any], launch: Launch
+) -> Multiply:
+    num_rows, threads_per_block = matrix.num_rows, min(launch.threads_per_block, _PATTERN_THREADS)
+    rows = _PATTERN_ROWS[num_rows >= _MANY_ROWS]
+    # Rows of a thread that are planes apart share elements of x, if neighbouring threads have neighbouring rows.
+    is_grid = threads_per_block <= common.span <= num_rows // (_FEWEST_GROUPS * rows)
+    apart = common.span if is_grid else threads_per_block
+    num_threads = -(-num_rows // (rows * apart)) * apart
+    kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
+    args = (
+        np.int64(num_rows),
+        np.int32(common.code),
+        np.uint32(apart),
+        matrix.codes,
+        matrix.pattern_indptr,
+        matrix.offsets,
+        common.masks,
+        matrix.pattern_values,
+    )
+    return _bind(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
 
 
 def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:

@@ -15,25 +15,34 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["factorize_ilu0", "triangular_solver"]
+__all__ = ["check_columns", "factorize_ilu0", "in_order", "level_launches", "triangular_solver"]
 
 # Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128
-# Rows of a level up to which one block finishes it before another launch would begin.
-_NARROW_ROWS = 2 * _NARROW_THREADS
+# Threads that a level needs up to which one block finishes it before another launch would begin.
+_NARROW_LEVEL = 2 * _NARROW_THREADS
 
 
-def _launches(levels: Levels) -> list[tuple[int, int, int, int]]:
-    """Return the first level of each launch, the level after its last, its blocks and threads per block."""
-    launches = []
-    for first, last in levels.runs(_NARROW_ROWS):
+def level_launches(levels: Levels, lanes: int = 1) -> list[tuple[int, int, int, int]]:
+    """Return the first level of each launch, the level after its last, its blocks and threads per block.
+
+    A row of the levels needs `lanes` threads.
+    """
+    launches, narrow_rows = [], _NARROW_LEVEL // lanes
+    for first, last in levels.runs(narrow_rows):
         rows = int(levels.bounds[last] - levels.bounds[first])
-        if last - first > 1 or rows <= _NARROW_ROWS:
+        if last - first > 1 or rows <= narrow_rows:
             launches.append((first, last, 1, _NARROW_THREADS))
         else:
-            launches.append((first, last, -(-rows // _WIDE_THREADS), _WIDE_THREADS))
+            launches.append((first, last, -(-rows * lanes // _WIDE_THREADS), _WIDE_THREADS))
     return launches
+
+
+def check_columns(columns: int) -> None:
+    """Raise ShapeError if a launch cannot have so many right-hand sides."""
+    if columns > MAX_GRID_Y:
+        raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
@@ -41,7 +50,7 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
     assert levels is not None
     kernel = device.kernel("triangular.cu", expression("ilu0_levels", csr.dtype, csr.indices.dtype))
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
-    for first, last, blocks, threads in _launches(levels):
+    for first, last, blocks, threads in level_launches(levels):
         kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
 
 
@@ -50,13 +59,12 @@ def triangular_solver(
 ) -> Callable[[Array, Array], None]:
     """Bind a solve with a unit triangular matrix, whose rows are copied in the order of the levels."""
     assert levels is not None
-    if columns > MAX_GRID_Y:
-        raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
+    check_columns(columns)
     name = expression("solve_levels", csr.dtype, csr.indices.dtype)
-    rows = _in_order(device, csr, levels.order)
+    rows = in_order(device, csr, levels.order)
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
     launches = []
-    for first, last, blocks, threads in _launches(levels):
+    for first, last, blocks, threads in level_launches(levels):
         args = (np.int32(first), np.int32(last), *matrix, Passed.X, Passed.Y)
         launches.append(device.bind_product("triangular.cu", name, (blocks, columns), (threads,), args))
 
@@ -67,8 +75,8 @@ def triangular_solver(
     return solve
 
 
-def _in_order(device: Device, csr: Csr, order: Array) -> Csr:
-    """Return the rows in another order, with negated values."""
+def in_order(device: Device, csr: Csr, order: Array) -> Csr:
+    """Return the rows in another order, with negated values, which may be dense blocks."""
     xp, index = device.xp, csr.indptr.dtype
     indptr = xp.zeros(csr.num_rows + 1, index)
     xp.cumsum(xp.diff(csr.indptr)[order], out=indptr[1:])

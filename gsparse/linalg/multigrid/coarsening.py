@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,13 +19,18 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.aggregation import OUTSIDE, UNDECIDED, Examination, NodePattern
+from gsparse.kernels.algebra import BlockPattern
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.options import Strength
 from gsparse.linalg.multigrid.phases import Phases
 from gsparse.sparse.arithmetic import CsrProduct, combine
+from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
 from gsparse.sparse.transposition import CsrTranspose
 
 __all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
+
+# Returns the blocks of the factors of a product, or None.
+FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
 # Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
 _OMEGA = 4 / 3
@@ -206,7 +212,7 @@ class Coarsening:
             pattern = kernels.prolongator_pattern(
                 device, nodes, self.aggregates, self.num_aggregates, examination.scales, theta
             )
-            self._patterns.append((pattern, kernels.expand_pattern(device, pattern, size, k)))
+            self._patterns.append((pattern, kernels.expand_pattern(device, pattern.indptr, pattern.indices, size, k)))
         pattern, (indptr, indices) = self._patterns[number]
         omega = _OMEGA / (min(examination.bound, radius) or 1.0)
         data = kernels.prolongator_values(
@@ -234,21 +240,55 @@ class Coarsening:
     def _galerkin_product(self, csr: Csr, P: Csr, R: Csr) -> Csr:
         """Return R·A·P. The structure of A·P, which has more entries than all other matrices here, may be kept."""
         is_update = bool(self._products)
-        AP = self._multiply("A·P", csr, P, keep=is_update)
-        return self._multiply("R·A·P", R, AP, keep=True)
+        AP, of_AP = self._multiply("A·P", csr, P, partial(self._blocks_of_A_and_P, csr, P))
+        if is_update:
+            self._keep("A·P", of_AP)
+        coarse, of_coarse = self._multiply("R·A·P", R, AP, partial(self._blocks_of_R_and_AP, R, AP, of_AP.pattern))
+        self._keep("R·A·P", of_coarse)
+        return coarse
 
-    def _multiply(self, name: str, a: Csr, b: Csr, *, keep: bool) -> Csr:
-        """Return a product. If `keep`, its structure is kept, without values."""
+    def _multiply(self, name: str, a: Csr, b: Csr, find_blocks: FindBlocks) -> tuple[Csr, CsrProduct]:
+        """Return a product, and what is known about its structure."""
         known = self._products.get(name)
         if known is None:
-            known = CsrProduct(self._device, a, b)
+            known = CsrProduct(self._device, a, b, find_blocks() if may_pay(a, b) else None)
             result = known.result
         else:
             result = known.update(a, b)
-        if keep:
-            known.forget_values()
-            self._products[name] = known
-        return replace(result, is_canonical=True)
+        return replace(result, is_canonical=True), known
+
+    def _keep(self, name: str, product: CsrProduct) -> None:
+        """Keep the structure of a product, without values."""
+        product.forget_values()
+        self._products[name] = product
+
+    def _blocks_of_A_and_P(self, A: Csr, P: Csr) -> tuple[BlockPattern, BlockPattern] | None:
+        """Return the blocks of the factors of A·P, None if they are not worth it. Synchronizes.
+
+        P consists of full blocks, of which each joins a node and an aggregate; A may do so or not.
+        """
+        device, size, k = self._device, self._block_size, P.num_cols // self.num_aggregates
+        if not are_worth(size, size, k):
+            return None
+        if any(found % size for found in kernels_of(device).full_blocks(device, A)):  # synchronizes
+            return None
+        reached = self._patterns[0][0]
+        shape = A.num_rows // size, self.num_aggregates
+        blocks = Csr(shape, reached.indptr, reached.indices, device.no_values(P.dtype), is_canonical=True)
+        return block_pattern(device, A, (size, size)), BlockPattern((size, k), blocks)
+
+    def _blocks_of_R_and_AP(
+        self, R: Csr, AP: Csr, pattern: BlockPattern | None
+    ) -> tuple[BlockPattern, BlockPattern] | None:
+        """Return the blocks of the factors of R·(A·P), None if they are not worth it. Synchronizes.
+
+        `pattern` has the blocks of A·P. If A does not consist of full blocks, each row of A·P does so by itself.
+        """
+        device, k = self._device, AP.num_cols // self.num_aggregates
+        inner = 1 if pattern is None else self._block_size
+        if not are_worth(k, inner, k):
+            return None
+        return block_pattern(device, R, (k, inner)), pattern or block_pattern(device, AP, (1, k))
 
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
         """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""

@@ -11,7 +11,7 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
-from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, inverse_blocks
+from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, inverse_blocks, num_block_entries
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
@@ -34,9 +34,7 @@ class BlockDiagonalPreconditioner(Preconditioner):
     """Multiplies blocks of a vector by the inverses of dense blocks on the diagonal of a matrix."""
 
     def __init__(self, matrix: SquareMatrix, inverses: Array) -> None:
-        num_blocks, size, _ = inverses.shape
-        last = matrix.size - (num_blocks - 1) * size if num_blocks else 0
-        num_entries = (num_blocks - 1) * size**2 + last**2 if num_blocks else 0
+        num_entries = num_block_entries(inverses, matrix.size)
         super().__init__(matrix.device, matrix.size, inverses.dtype, "block_jacobi", num_entries)
         self._inverses = inverses
 

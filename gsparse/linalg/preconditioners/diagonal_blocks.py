@@ -11,7 +11,7 @@ from gsparse.linalg.preconditioners.base import VectorPasses
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix, solve_batch
 from gsparse.linalg.random_vectors import hashed_vector
 
-__all__ = ["BlockStep", "inverse_blocks", "largest_block_eigenvalue"]
+__all__ = ["BlockStep", "inverse_blocks", "largest_block_eigenvalue", "num_block_entries"]
 
 # Steps of the power method, and a factor for its estimate, which is a lower bound.
 _POWER_STEPS = 15
@@ -73,6 +73,13 @@ def inverse_blocks(matrix: SquareMatrix, size: int, name: str) -> Array:
         )
     result: Array = inverses
     return result
+
+
+def num_block_entries(blocks: Array, size: int) -> int:
+    """Return the number of elements of diagonal blocks that lie in a matrix with `size` rows."""
+    count, rows, _ = blocks.shape
+    last = size - (count - 1) * rows
+    return (count - 1) * rows**2 + last**2 if count else 0
 
 
 def _large_blocks(matrix: SquareMatrix, size: int) -> Array:

@@ -12,7 +12,14 @@ from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
+from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.block_ilu import (
+    BlockUnitTriangularMatrix,
+    are_positive_definite,
+    factorize_blocks,
+)
+from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, num_block_entries
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import SOLVES, Solve, UnitTriangularMatrix, levels_of
 from gsparse.linalg.registry import register
@@ -30,9 +37,12 @@ class FactoredPreconditioner(Preconditioner):
     device : Device
     lower, upper : (UnitTriangularMatrix, bool)
         The factors, and whether to use the adjoint of each.
-    inverse_diagonal : array
+    inverse_diagonal : array, shape (N,) or (number of blocks, size, size)
+        The inverse of D, which is a diagonal or consists of dense blocks.
     kind : str
         See `Preconditioner`.
+    size : int
+        N.
     """
 
     def __init__(
@@ -42,27 +52,34 @@ class FactoredPreconditioner(Preconditioner):
         inverse_diagonal: Array,
         upper: tuple[UnitTriangularMatrix, bool],
         kind: str,
+        size: int,
     ) -> None:
-        size = int(inverse_diagonal.size)
-        num_entries = size + sum(triangle.nnz for triangle in {lower[0], upper[0]})
+        num_entries = num_block_entries(inverse_diagonal, size) if inverse_diagonal.ndim > 1 else size
+        num_entries += sum(triangle.nnz for triangle in {lower[0], upper[0]})
         super().__init__(device, size, inverse_diagonal.dtype, kind, num_entries)
         self._lower, self._upper, self._inverse_diagonal = lower, upper, inverse_diagonal
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         first, last = (self._upper, self._lower) if adjoint else (self._lower, self._upper)
         solve_first, solve_last = (t.bind(passes, adjoint=is_adjoint != adjoint) for t, is_adjoint in (first, last))
-        d = passes.diagonal(self._inverse_diagonal, adjoint=adjoint)
         solved, scaled = passes.vector(self.shape[0]), passes.vector(self.shape[0])
+        if self._inverse_diagonal.ndim > 1:
+            step = BlockStep(passes, self._inverse_diagonal, adjoint)
+            scale = step.bind(1.0, solved, scaled, scaled, start=FROM_ZERO)
+        else:
+            scale = passes.bind("scale", d=passes.diagonal(self._inverse_diagonal, adjoint=adjoint), b=solved, x=scaled)
 
         def build(x: Array, y: Array) -> list[Call]:
             solves: tuple[Solve, Solve] = solve_first, solve_last
-            return [*solves[0](x, solved), passes.bind("scale", d=d, b=solved, x=scaled), *solves[1](scaled, y)]
+            return [*solves[0](x, solved), scale, *solves[1](scaled, y)]
 
         return build
 
 
 @register("preconditioner")
-def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
+def ilu0(
+    A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float = 0.0, block_size: int = 1
+) -> Preconditioner:
     """Precondition with incomplete LU factors that have entries only where A has: ILU(0), for gmres and bicgstab.
 
     L·U equals A wherever A has entries. The factors are computed on the device level by level; the rows of a level do
@@ -84,6 +101,11 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
     shift : float, optional
         Manteuffel's shift: this multiple of the sum of magnitudes of each row is added to its diagonal element first.
         Try 0.001 to 0.1 if the factors break down, or if they slow convergence.
+    block_size : int, optional
+        Number of consecutive rows that make a node, such as the unknowns of a grid point, at most 32. The factors are
+        then those of the graph of nodes, whose entries are dense blocks: a block in which A has an entry is stored
+        whole, and pivots are the inverses of dense blocks. There are fewer levels than by rows, and a row of blocks
+        reads each index once. The last node may have fewer rows.
 
     Returns
     -------
@@ -93,7 +115,7 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
     Raises
     ------
     FactorizationError
-        If a pivot is zero, or a value is not finite.
+        If a pivot is zero, or with blocks singular, or if a value is not finite.
     ShapeError, TypeError, ValueError
 
     References
@@ -103,6 +125,8 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
     .. [2] H. Anzt, E. Chow, J. Dongarra, "Iterative sparse triangular solves for preconditioning", Euro-Par 2015.
     .. [3] T. A. Manteuffel, "An incomplete factorization technique for positive definite linear systems", Math. Comp.
        34(150), 1980.
+    .. [4] P. Concus, G. H. Golub, G. Meurant, "Block preconditioning for the conjugate gradient method", SIAM J. Sci.
+       Stat. Comput. 6(1), 1985.
 
     Examples
     --------
@@ -113,10 +137,18 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
     >>> info, bool(numpy.allclose(S @ x, 1))
     (0, True)
     """
-    method = _parse_options(solve, sweeps, shift)
+    method = _parse_options(solve, sweeps, shift, block_size)
     with SquareMatrix.of(A, "ilu0") as matrix:
         kind = method or _default_solve(matrix.device)
         device = matrix.device
+        if block_size > 1:
+            blocks = factorize_blocks(matrix, _shifted_diagonal(matrix, shift), block_size, "ilu0")
+            _check_blocks(matrix, blocks.is_regular, block_size, "ilu0", "is singular")
+            first, last = (
+                BlockUnitTriangularMatrix(matrix, part, kind, sweeps, upper=part is blocks.upper)
+                for part in (blocks.lower, blocks.upper)
+            )
+            return FactoredPreconditioner(device, (first, False), blocks.inverses, (last, False), "ilu0", matrix.size)
         factors, rows, pivots = _factorize(matrix, shift)
         broken = kernels_of(device).first_where(device, pivots, "zero", "not finite")
         if broken is not None:
@@ -128,11 +160,13 @@ def ilu0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: floa
         lower, upper = (
             UnitTriangularMatrix(matrix, part, kind, sweeps, upper=part is above) for part in (below, above)
         )
-        return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False), "ilu0")
+        return FactoredPreconditioner(device, (lower, False), 1 / pivots, (upper, False), "ilu0", matrix.size)
 
 
 @register("preconditioner")
-def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float = 0.0) -> Preconditioner:
+def ic0(
+    A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float = 0.0, block_size: int = 1
+) -> Preconditioner:
     """Precondition with incomplete Cholesky factors that have entries only where A has: IC(0), for cg and minres.
 
     The factors have the form L·D·Lᴴ, to which ILU(0) reduces for a Hermitian A. The second solve is the adjoint of the
@@ -147,6 +181,8 @@ def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float
     sweeps : int, optional
         As for `ilu0`.
     shift : float, optional
+        As for `ilu0`.
+    block_size : int, optional
         As for `ilu0`.
 
     Returns
@@ -178,7 +214,7 @@ def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float
     >>> cg(A, numpy.ones(100), M=ic0(A), full_output=True).iterations  # exact: this A has no fill-in
     1
     """
-    method = _parse_options(solve, sweeps, shift)
+    method = _parse_options(solve, sweeps, shift, block_size)
     with SquareMatrix.of(A, "ic0") as matrix:
         if not matrix.is_roughly_hermitian():
             raise FactorizationError(
@@ -187,6 +223,13 @@ def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float
             )
         kind = method or _default_solve(matrix.device)
         device = matrix.device
+        if block_size > 1:
+            blocks = factorize_blocks(matrix, _shifted_diagonal(matrix, shift), block_size, "ic0")
+            inverses = (blocks.inverses + device.xp.conj(blocks.inverses.swapaxes(1, 2))) / 2
+            are_positive = are_positive_definite(device, inverses) & (blocks.is_regular != 0)
+            _check_blocks(matrix, are_positive, block_size, "ic0", "is not positive definite")
+            factor = BlockUnitTriangularMatrix(matrix, blocks.lower, kind, sweeps, upper=False)
+            return FactoredPreconditioner(device, (factor, False), inverses, (factor, True), "ic0", matrix.size)
         factors, rows, pivots = _factorize(matrix, shift)
         broken = kernels_of(device).first_where(device, pivots, "not positive", "not finite")
         if broken is not None:
@@ -196,18 +239,19 @@ def ic0(A: Any, *, solve: SolveKind | None = None, sweeps: int = 3, shift: float
             )
         below = kernels_of(device).keep_entries(device, factors, factors.indices < rows)
         triangle = UnitTriangularMatrix(matrix, below, kind, sweeps, upper=False)
-        return FactoredPreconditioner(
-            device, (triangle, False), (1 / pivots.real).astype(matrix.dtype), (triangle, True), "ic0"
-        )
+        inverse_diagonal = (1 / pivots.real).astype(matrix.dtype)
+        return FactoredPreconditioner(device, (triangle, False), inverse_diagonal, (triangle, True), "ic0", matrix.size)
 
 
-def _parse_options(solve: str | None, sweeps: int, shift: float) -> SolveKind | None:
+def _parse_options(solve: str | None, sweeps: int, shift: float, block_size: int) -> SolveKind | None:
     if solve is not None and solve not in SOLVES:
         raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")
     if sweeps < 1:
         raise ValueError(f"sweeps must be at least 1, got {sweeps}")
     if not shift >= 0:
         raise ValueError(f"shift must not be negative, got {shift}")
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
     return solve  # type: ignore[return-value]
 
 
@@ -229,10 +273,7 @@ def _factorize(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
 def _shift_diagonal(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Array]:
     """Return a copy of the matrix with a full, shifted diagonal, the row of each entry, and the diagonal's indices."""
     xp, csr, rows = matrix.device.xp, matrix.csr, matrix.rows
-    diagonal = matrix.diagonal
-    if shift:
-        phases = xp.where(diagonal == 0, 1, diagonal / xp.where(diagonal == 0, 1, xp.abs(diagonal)))
-        diagonal = (diagonal + shift * matrix.row_sums() * phases).astype(matrix.dtype)
+    diagonal = _shifted_diagonal(matrix, shift)
     is_off_diagonal = csr.indices != rows
     all_rows = xp.arange(matrix.size, dtype=rows.dtype)
     rows = xp.concatenate([rows[is_off_diagonal], all_rows])
@@ -242,3 +283,24 @@ def _shift_diagonal(matrix: SquareMatrix, shift: float) -> tuple[Csr, Array, Arr
     rows, columns, data = rows[order], columns[order], data[order]
     indptr = xp.searchsorted(rows, xp.arange(matrix.size + 1)).astype(csr.indptr.dtype)
     return Csr(csr.shape, indptr, columns, data), rows, xp.flatnonzero(rows == columns).astype(columns.dtype)
+
+
+def _shifted_diagonal(matrix: SquareMatrix, shift: float) -> Array:
+    """Return the diagonal, each element farther from 0 by `shift` times the sum of magnitudes of its row."""
+    xp, diagonal = matrix.device.xp, matrix.diagonal
+    if not shift:
+        return diagonal
+    phases = xp.where(diagonal == 0, 1, diagonal / xp.where(diagonal == 0, 1, xp.abs(diagonal)))
+    return (diagonal + shift * matrix.row_sums() * phases).astype(matrix.dtype)
+
+
+def _check_blocks(matrix: SquareMatrix, are_good: Array, size: int, name: str, fault: str) -> None:
+    """Raise an error if there is a node whose diagonal block has a fault. Synchronizes."""
+    node = kernels_of(matrix.device).first_where(matrix.device, are_good, "zero")
+    if node is None:
+        return
+    last = min((node + 1) * size, matrix.size) - 1
+    raise FactorizationError(
+        f"{name}: the diagonal block of node {node} (rows {node * size} to {last}) {fault}: try {name}(A, "
+        f"block_size={size}, shift=0.01), or another block_size"
+    )

@@ -16,6 +16,8 @@ from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
 __all__ = ["SOLVES", "Solve", "UnitTriangularMatrix", "levels_of"]
 
+# How to solve.
+SOLVES = ("levels", "jacobi")
 # ``solve(x, y)`` returns the calls that write the solution for the right-hand side x into y.
 Solve = Callable[[Array, Array], list[Call]]
 
@@ -46,7 +48,8 @@ class UnitTriangularMatrix:
 
     def bind(self, passes: VectorPasses, *, adjoint: bool) -> Solve:
         """Prepare for solves with I + N, or with its adjoint."""
-        return SOLVES[self._solve](self, passes, adjoint)
+        prepare = {"levels": self._solve_by_levels, "jacobi": self._solve_by_sweeps}[self._solve]
+        return prepare(passes, adjoint)
 
     @cached_property
     def _operator(self) -> Any:
@@ -59,18 +62,28 @@ class UnitTriangularMatrix:
         return csr.with_data(device.xp.conj(csr.data))
 
     def _solve_by_levels(self, passes: VectorPasses, adjoint: bool) -> Solve:
+        """Solve level by level, or row after row where one thread does it."""
         device, upper = passes.device, self._upper != adjoint
         csr = self._adjoint if adjoint else self._csr
         levels = levels_of(device, csr, upper=upper) if kernels_of(device).NEEDS_LEVELS else None
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
-        solve = kernels_of(device).triangular_solver(device, csr, levels, passes.columns, upper)
+        solve = self._bind_solver(csr, levels, passes.columns, upper)
         return lambda x, y: [partial(solve, x, y)]
+
+    def _bind_solver(
+        self, csr: Csr, levels: Levels | None, columns: int, upper: bool
+    ) -> Callable[[Array, Array], None]:
+        device = self._matrix.device
+        solve: Callable[[Array, Array], None] = kernels_of(device).triangular_solver(
+            device, csr, levels, columns, upper
+        )
+        return solve
 
     def _solve_by_sweeps(self, passes: VectorPasses, adjoint: bool) -> Solve:
         """Repeat y = x - N·y, beginning with y = x."""
         kind = (passes.device, passes.dtype, passes.columns)
         subtract = self._operator.bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
-        buffer = passes.vector(self._csr.num_rows)
+        buffer = passes.vector(self._matrix.size)
 
         def build(x: Array, y: Array) -> list[Call]:
             calls, source = [], x
@@ -82,12 +95,6 @@ class UnitTriangularMatrix:
             return calls
 
         return build
-
-
-SOLVES: dict[str, Callable[[UnitTriangularMatrix, VectorPasses, bool], Solve]] = {
-    "levels": UnitTriangularMatrix._solve_by_levels,
-    "jacobi": UnitTriangularMatrix._solve_by_sweeps,
-}
 
 
 def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels:

@@ -1,26 +1,11 @@
 // diagonal_blocks.cu - inverses of the dense blocks on the diagonal of a matrix, and relaxation with them
 // (gsparse/kernels/relaxation.py). Block i consists of the rows i * size to (i + 1) * size - 1; the last one may be
 // smaller. Results have a fixed order of operations, and nothing is atomic.
-// Source: G. H. Golub, C. F. Van Loan, "Matrix Computations", section 3.4 (partial pivoting); W. H. Press et al.,
-// "Numerical Recipes", section 2.1 (Gauss-Jordan elimination in place).
+#include "inverse.cuh"
 #include "search.cuh"
-#include "steps.cuh"
 
 // Threads in a block.
 enum { GS_DIAGONAL_THREADS = 256 };
-
-// The larger one of the magnitudes of the real and the imaginary part.
-__device__ __forceinline__ double gs_extent(double a) { return a < 0 ? -a : a; }
-template <class R> __device__ __forceinline__ double gs_extent(Complex<R> a) {
-  const double re = gs_extent(a.re), im = gs_extent(a.im);
-  return re < im || im != im ? im : re;
-}
-
-// The value of a lane of the group of `width` lanes, in all lanes of the group.
-template <class R> __device__ __forceinline__ R gs_of_group(R v, int lane, int width) { return gs_shfl(v, lane, width); }
-template <class R> __device__ __forceinline__ Complex<R> gs_of_group(Complex<R> v, int lane, int width) {
-  return {gs_of_group(v.re, lane, width), gs_of_group(v.im, lane, width)};
-}
 
 // The rows of a diagonal block in CSR, whose columns rise.
 template <class T, class Index> struct DiagonalBlock {
@@ -47,30 +32,9 @@ template <class T, class Index> struct DiagonalBlock {
   }
 };
 
-// The row of the largest element of a column from row k on; the elements of the column are `size` apart.
-template <class T> __device__ __forceinline__ int gs_pivot(const T *column, int k, int size) {
-  int pivot = k;
-  double largest = gs_extent(column[k * size]);
-  for (int i = k + 1; i < size; ++i) {
-    const double extent = gs_extent(column[i * size]);
-    if (extent > largest) {
-      largest = extent;
-      pivot = i;
-    }
-  }
-  return pivot;
-}
-
-// Invert the diagonal blocks by Gauss-Jordan elimination with partial pivoting. A group of `width` lanes, a power of
-// two, owns a block, and a lane one of its columns, which nobody else reads or writes in memory:
-//
-//     lane       0 1 2 -        step k: the lane of column k finds the pivot, and exchanges its row with row k.
-//     row 0      a b c          Its column then becomes that of the inverse, and all lanes subtract multiples of row k
-//     row 1      d e f          from the other rows. In the end the lanes exchange columns, in the reverse order.
-//     row 2      g h i
-//
-// Accesses to the inverses are coalesced. A block counts as regular if its product with the inverse differs from the
-// identity by less than `largest_error`.
+// Invert the diagonal blocks. A group of `width` lanes owns a block, and a lane one of its columns (gs_invert). Accesses
+// to the inverses are coalesced. A block counts as regular if its product with the inverse differs from the identity by
+// less than `largest_error`.
 template <class T, class Index>
 GS_KERNEL_FOR(GS_DIAGONAL_THREADS, 4)
 invert_blocks(long long num_rows, int size, int width, int fills, double largest_error, const Index *__restrict__ indptr,
@@ -86,35 +50,7 @@ invert_blocks(long long num_rows, int size, int width, int fills, double largest
       block.visit_row(i, fills, [&](int column, T entry) { if (column == lane) value = entry; });
       own[i * size] = value;
     }
-  int exchanged = 0;  // in lane k, the row that was exchanged with row k
-  for (int k = 0; k < size; ++k) {
-    int pivot = k;
-    if (owns && lane == k) {
-      exchanged = pivot = gs_pivot(own, k, size);
-    }
-    pivot = gs_shfl(pivot, k, width);
-    T top = owns ? own[pivot * size] : Scalar<T>::zero();
-    if (owns) own[pivot * size] = own[k * size];
-    const T divisor = gs_of_group(top, k, width);
-    if (lane == k) top = Make<T>::from(1.0);
-    top = top / divisor;
-    for (int i = 0; i < size; ++i) {
-      T value = owns && i != k ? own[i * size] : Scalar<T>::zero();
-      const T factor = gs_of_group(value, k, width);
-      if (lane == k) value = Scalar<T>::zero();
-      value = i == k ? top : gs_fma(gs_difference(Scalar<T>::zero(), factor), top, value);
-      if (owns) own[i * size] = value;
-    }
-  }
-  int source = lane;  // the lane whose column this one takes
-  for (int k = size - 1; k >= 0; --k) {
-    const int other = gs_shfl(exchanged, k, width);
-    source = gs_shfl(source, lane == k ? other : lane == other ? k : lane, width);
-  }
-  for (int i = 0; i < size; ++i) {
-    const T value = gs_of_group(owns ? own[i * size] : Scalar<T>::zero(), source, width);
-    if (owns) own[i * size] = value;
-  }
+  gs_invert(own, size, lane, width, owns);
   int is_wrong = 0;
   if (owns)
     for (int i = 0; i < size; ++i) {
@@ -122,7 +58,7 @@ invert_blocks(long long num_rows, int size, int width, int fills, double largest
       block.visit_row(i, fills, [&](int column, T entry) { error = gs_fma(entry, own[column * size], error); });
       if (!(gs_extent(error) < largest_error)) is_wrong = 1;
     }
-  for (int d = width / 2; d > 0; d /= 2) is_wrong |= gs_shfl_down(is_wrong, d, width);
+  is_wrong = gs_any_of_group(is_wrong, width);
   if (exists && lane == 0) is_regular[number] = !is_wrong;
 }
 

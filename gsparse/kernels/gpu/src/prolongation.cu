@@ -147,9 +147,10 @@ expand_pattern(long long num_nodes, int block_size, int k, const Index *__restri
   const long long begin = first * block_size * k;
   for (int q = lane; q < block_size; q += WIDTH) indptr[node * block_size + q + 1] = Out(begin + (q + 1) * width);
   if (node == 0 && lane == 0) indptr[0] = 0;
-  for (long long i = lane; i < block_size * width; i += WIDTH) {
-    const long long place = i % width;
-    indices[begin + i] = Out(pattern_indices[first + place / k]) * k + Out(place % k);
+  for (long long place = lane; place < width; place += WIDTH) {
+    const long long entry = place / k;  // (a slow division, once for all rows)
+    const Out column = Out(pattern_indices[first + entry]) * k + Out(place - entry * k);
+    for (int q = 0; q < block_size; ++q) indices[begin + q * width + place] = column;
   }
 }
 
@@ -178,30 +179,32 @@ smooth_rows(long long num_rows, int block_size, int columns, double theta, doubl
     const int aggregate = int(pattern_indices[first + place / k]), column_of_node = place % k;
     T sum = Scalar<T>::zero();
     C diagonal = Scalar<C>::zero(), lumped = Scalar<C>::zero();
+    long long other = -1;  // the node of the entry
+    int target = -1;       // the aggregate to whose sum it belongs
+    bool kept = true;
+    Index at = BLOCKS ? node_indptr[node] : Index(0);  // the place of `other` in the graph of nodes
     for (Index e = begin; e < end; ++e) {
-      const long long column = indices[e], other = BLOCKS ? column / size : column;
+      const long long column = indices[e];
       const T value = data[e];
-      long long source = column;
-      int target = aggregates[other];
-      if (column == row) diagonal = Widen<C>::from(value);
-      if (theta != 0 && other != node) {
-        bool kept;
-        if (BLOCKS) {
-          const Index at = gs_lower_bound(node_indices, node_indptr[node], node_indptr[node + 1], other);
-          kept = gs_keeps(node, other, node_data[at], scale, theta);
-        } else {
-          kept = gs_keeps(node, other, value, scale, theta);
-        }
-        if (kept && target >= 0) {
-          const Index at = gs_lower_bound(pattern_indices, first, last, static_cast<long long>(target));
-          kept = at < last && pattern_indices[at] == target;
-        }
-        if (!kept) {  // it counts as an entry of the node itself
-          source = base + (BLOCKS ? column % size : 0);
-          target = own;
-          if (source == row) lumped = gs_add(lumped, Widen<C>::from(value));
+      if (!BLOCKS || column >= (other + 1) * size) {  // Columns rise, so `at` moves on, and blocks are looked at once.
+        if (BLOCKS)
+          while ((static_cast<long long>(node_indices[at]) + 1) * size <= column) ++at;
+        other = BLOCKS ? static_cast<long long>(node_indices[at]) : column;
+        target = aggregates[other];
+        kept = true;
+        if (theta != 0 && other != node) {
+          if (BLOCKS) kept = gs_keeps(node, other, node_data[at], scale, theta);
+          else kept = gs_keeps(node, other, value, scale, theta);
+          if (kept && target >= 0) {
+            const Index reached = gs_lower_bound(pattern_indices, first, last, static_cast<long long>(target));
+            kept = reached < last && pattern_indices[reached] == target;
+          }
+          if (!kept) target = own;  // Its entries count as entries of the node itself.
         }
       }
+      if (column == row) diagonal = Widen<C>::from(value);
+      const long long source = kept ? column : base + (column - other * size);
+      if (!kept && source == row) lumped = gs_add(lumped, Widen<C>::from(value));
       if (target == aggregate) sum = gs_fma(value, tentative[source * k + column_of_node], sum);
     }
     const C divisor = gs_safe_diagonal(gs_add(diagonal, lumped), diagonal);

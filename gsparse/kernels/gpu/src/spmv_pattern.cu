@@ -12,9 +12,9 @@
 //   row_pattern          The values are the row's own, stored as in blocked ELLPACK: in slices of the rows of one warp,
 //                        entry j of them side by side (coalesced).
 //
-// A thread owns a row, or ROWS rows in row_pattern_values. Neighbouring threads mostly follow the same pattern, so that
-// they read the same offsets, which the first-level cache serves to all of them at once, and neighbouring elements of
-// x. Nothing is in shared memory, except the partial sum of conj(x)*y where it is asked for (sums.cuh).
+// A thread owns a row, or several rows in row_pattern_values. Neighbouring threads mostly follow the same pattern, so
+// that they read the same offsets, which the first-level cache serves to all of them at once, and neighbouring elements
+// of x. Nothing is in shared memory, except the partial sum of conj(x)*y where it is asked for (sums.cuh).
 #include "entries.cuh"
 
 // Patterns, written once for all rows that share them.
@@ -38,43 +38,97 @@ __device__ __forceinline__ T gs_pattern_sum(const Patterns &patterns, const T *p
   return sum;
 }
 
-// A thread owns ROWS rows, a block's width apart: thread t of block b has the rows b*ROWS*blockDim + i*blockDim + t.
-// For ROWS > 1, those of them that follow the `common` pattern are computed together, so that each of its entries is
-// read once for all of them. The others are few; they come afterwards, each by its own pattern.
-template <class Code, class T, int ROWS, template <class> class Dots>
-GS_KERNEL row_pattern_values(long long num_rows, int common, const Code *__restrict__ codes,
-                             const int *__restrict__ pattern_indptr, const int *__restrict__ offsets,
-                             const T *__restrict__ pattern_values, const T *__restrict__ x, T *__restrict__ y, T alpha,
-                             T beta, int read_y, int conjugate, typename Wide<T>::type *block_dots) {
-  const Patterns patterns = {pattern_indptr, offsets};
-  const long long first = static_cast<long long>(blockIdx.x) * ROWS * blockDim.x + threadIdx.x;
-  int code[ROWS];  // -1 past the last row
-  T sum[ROWS];
-#pragma unroll
-  for (int i = 0; i < ROWS; ++i) {
-    const long long row = first + i * blockDim.x;
-    code[i] = row < num_rows ? int(gs_load(codes + row)) : -1;
-    sum[i] = Scalar<T>::zero();
-  }
-  const int end = ROWS > 1 ? gs_load(pattern_indptr + common + 1) : 0;
+// Return the product of one row with x for each of the ROWS rows of a thread, all of which follow the `common` pattern:
+// each of its entries is read once for all of them. The rows are `apart` rows apart, and `x_first` points to the element
+// of x of the first one.
+template <class T, int ROWS>
+__device__ __forceinline__ void gs_add_common(const Patterns &patterns, const T *pattern_values, int begin, int end,
+                                              const T *x_first, unsigned apart, int conjugate, T (&sums)[ROWS]) {
 #pragma unroll 4
-  for (int k = ROWS > 1 ? gs_load(pattern_indptr + common) : 0; k < end; ++k) {
+  for (int k = begin; k < end; ++k) {
     T a = gs_load(pattern_values + k);
     if (conjugate) a = Scalar<T>::conjugate(a);
-    const T *shifted = x + first + gs_load(offsets + k);
+    const T *shifted = x_first + gs_load(patterns.offsets + k);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) sums[i] = gs_fma(a, gs_load(shifted + i * static_cast<long long>(apart)), sums[i]);
+  }
+}
+
+// The same for rows whose patterns are parts of the common one: bit k of masks[i] is 1 if row i has the offset of its
+// entry k. The value is that of row i's own pattern, whose next entry is `places[i]`. From entry 31 on, bit 31 counts.
+template <class T, int ROWS>
+__device__ __forceinline__ void gs_add_parts(const Patterns &patterns, const T *pattern_values, int begin, int end,
+                                             const T *x_first, unsigned apart, int conjugate,
+                                             const unsigned (&masks)[ROWS], int (&places)[ROWS], T (&sums)[ROWS]) {
+#pragma unroll 4
+  for (int k = begin; k < end; ++k) {
+    const T *shifted = x_first + gs_load(patterns.offsets + k);
+    const int bit = k - begin < 31 ? k - begin : 31;
 #pragma unroll
     for (int i = 0; i < ROWS; ++i)
-      if (code[i] == common) sum[i] = gs_fma(a, gs_load(shifted + i * blockDim.x), sum[i]);
+      if (masks[i] >> bit & 1u) {
+        T a = gs_load(pattern_values + places[i]++);
+        if (conjugate) a = Scalar<T>::conjugate(a);
+        sums[i] = gs_fma(a, gs_load(shifted + i * static_cast<long long>(apart)), sums[i]);
+      }
+  }
+}
+
+// A thread owns ROWS rows that are `apart` rows apart. On a grid, this is the distance of two planes (or lines), so that
+// the elements of x beside one row, in the next plane, are those at another row of the same thread, and come from the
+// first-level cache:
+//
+//     rows of thread 0   0, apart, 2*apart    ROWS = 3     the next thread has the rows after these, and thread `apart`
+//     elements of x      -apart ... 3*apart                begins at row ROWS*apart
+//
+// Where all rows of a warp follow the `common` pattern, all threads do the same. Otherwise, as at the ends of the lines
+// of a grid, threads leave out what their rows do not have (`pattern_masks`, one for each pattern). The mask is 0 if a
+// pattern is no part of the common one; then the row follows its own pattern, after the others.
+template <class Code, class T, int ROWS, template <class> class Dots>
+GS_KERNEL row_pattern_values(long long num_rows, int common, unsigned apart, const Code *__restrict__ codes,
+                             const int *__restrict__ pattern_indptr, const int *__restrict__ offsets,
+                             const unsigned *__restrict__ pattern_masks, const T *__restrict__ pattern_values,
+                             const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y, int conjugate,
+                             typename Wide<T>::type *block_dots) {
+  const Patterns patterns = {pattern_indptr, offsets};
+  const unsigned thread = unsigned(gs_thread()), group = ROWS > 1 ? thread / apart : 0;
+  const long long first = thread + static_cast<long long>(group) * (ROWS - 1) * apart;
+  T sums[ROWS];
+  int num_common = 0;  // counted, so that no load waits for the code before
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const long long row = first + i * static_cast<long long>(apart);
+    num_common += (row < num_rows ? int(gs_load(codes + row)) : -1) == common;
+    sums[i] = Scalar<T>::zero();
+  }
+  const int begin = gs_load(pattern_indptr + common), end = gs_load(pattern_indptr + common + 1);
+  if (!gs_any(num_common < ROWS)) {
+    gs_add_common(patterns, pattern_values, begin, end, x + first, apart, conjugate, sums);
+  } else {
+    unsigned masks[ROWS];
+    int places[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const long long row = first + i * static_cast<long long>(apart);
+      const int code = row < num_rows ? int(gs_load(codes + row)) : -1;
+      masks[i] = code < 0 ? 0u : gs_load(pattern_masks + code);
+      places[i] = code < 0 ? 0 : gs_load(pattern_indptr + code);
+    }
+    gs_add_parts(patterns, pattern_values, begin, end, x + first, apart, conjugate, masks, places, sums);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+      const long long row = first + i * static_cast<long long>(apart);
+      if (row < num_rows && !masks[i])
+        sums[i] = gs_pattern_sum(patterns, pattern_values, int(gs_load(codes + row)), x + row, conjugate);
+    }
   }
   Dots<T> dots(block_dots);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
-    if (code[i] < 0) continue;
-    const long long row = first + i * blockDim.x;
-    if (ROWS == 1 || code[i] != common)
-      sum[i] = gs_pattern_sum(patterns, pattern_values, code[i], x + row, conjugate);
-    sum[i] = gs_store(y + row, sum[i], alpha, beta, read_y);
-    dots.add(x + row, sum[i]);
+    const long long row = first + i * static_cast<long long>(apart);
+    if (row >= num_rows) continue;
+    const T sum = gs_store(y + row, sums[i], alpha, beta, read_y);
+    dots.add(x + row, sum);
   }
   dots.leave();
 }

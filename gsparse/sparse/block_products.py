@@ -1,0 +1,131 @@
+"""Products of two matrices that consist of full dense blocks, computed block by block.
+
+    A: blocks of p x q   ·   B: blocks of q x r   =   C: blocks of p x r
+
+The structure of C is found from the patterns of blocks, which have an entry for each block, and values are computed for
+a pair of blocks at a time. Results have the same structure as those that are computed entry by entry.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr
+from gsparse.formats.bsr import MAX_BLOCK
+from gsparse.kernels.algebra import BlockPattern
+from gsparse.kernels.backends import kernels_of
+from gsparse.sparse.canonical import in_common
+
+__all__ = ["BlockProduct", "are_worth", "block_pattern", "block_patterns", "may_pay"]
+
+Size = tuple[int, int]
+
+# A thread finds its place in B once for each block of A, and then multiplies all elements of that block. So blocks of A
+# must have at least _FEWEST_ELEMENTS elements. The pattern of the blocks is worth its time if a pair of blocks has at
+# least _FEWEST_PRODUCTS products of elements.
+_FEWEST_ELEMENTS, _FEWEST_PRODUCTS = 2, 8
+# Entries of both matrices from which on it pays to look whether they consist of blocks.
+_WORTH_A_LOOK = 100_000
+
+
+def may_pay(a: Csr, b: Csr) -> bool:
+    """Return whether matrices are large enough that a product by blocks may be faster."""
+    return min(a.nnz, b.nnz) > 0 and a.nnz + b.nnz >= _WORTH_A_LOOK
+
+
+def are_worth(rows: int, inner: int, columns: int) -> bool:
+    """Return whether a product is faster by blocks of rows x inner and inner x columns than by entries."""
+    elements = rows * inner
+    return rows <= MAX_BLOCK and elements >= _FEWEST_ELEMENTS and elements * columns >= _FEWEST_PRODUCTS
+
+
+def block_pattern(device: Device, csr: Csr, blocksize: Size) -> BlockPattern:
+    """Return the pattern of a matrix that is known to consist of full blocks of a size, in rows that are alike."""
+    indptr, indices = csr.indptr, csr.indices
+    if blocksize != (1, 1):
+        indptr, indices = kernels_of(device).block_parts(device, csr, blocksize, 1)
+    shape = csr.num_rows // blocksize[0], csr.num_cols // blocksize[1]
+    blocks = Csr(shape, indptr, indices, device.no_values(csr.dtype), is_canonical=csr.is_canonical)
+    return BlockPattern(blocksize, blocks)
+
+
+def block_patterns(device: Device, a: Csr, b: Csr, of_a: Size, of_b: Size) -> tuple[BlockPattern, BlockPattern] | None:
+    """Return the patterns by which A and B can be multiplied, or None if their blocks are not worth it.
+
+    Parameters
+    ----------
+    device : Device
+    a, b : Csr
+        B in canonical form.
+    of_a, of_b : (int, int)
+        The sizes of the full blocks of which they consist. The columns of A's blocks and the rows of B's are divided if
+        they differ.
+    """
+    inner = gcd(of_a[1], of_b[0])
+    if not are_worth(of_a[0], inner, of_b[1]):
+        return None
+    return block_pattern(device, a, (of_a[0], inner)), block_pattern(device, b, (inner, of_b[1]))
+
+
+class BlockProduct:
+    """The structure of a product of two matrices of blocks.
+
+    Parameters
+    ----------
+    patterns : (BlockPattern, BlockPattern, BlockPattern)
+        Those of A, B and C.
+
+    Attributes
+    ----------
+    pattern : BlockPattern
+        That of C.
+    """
+
+    def __init__(self, device: Device, patterns: tuple[BlockPattern, BlockPattern, BlockPattern]) -> None:
+        self._device = device
+        common = in_common(*(pattern.blocks for pattern in patterns))
+        a, b, c = (BlockPattern(p.blocksize, blocks) for p, blocks in zip(patterns, common, strict=True))
+        self._patterns, self.pattern = (a, b, c), c
+
+    @classmethod
+    def of(cls, device: Device, a: BlockPattern, b: BlockPattern, dtype: np.dtype[Any]) -> BlockProduct | None:
+        """Find the structure; None if another method is faster. Synchronizes.
+
+        Parameters
+        ----------
+        device : Device
+            Where the arrays live, active.
+        a, b : BlockPattern
+            With as many columns in A's blocks as there are rows in B's, and at most `MAX_BLOCK` rows in A's blocks. B
+            is sorted.
+        dtype : dtype
+            The compute dtype of the values of A and B.
+        """
+        common = in_common(*(pattern.blocks.with_data(device.no_values(dtype)) for pattern in (a, b)))
+        a, b = (BlockPattern(p.blocksize, blocks) for p, blocks in zip((a, b), common, strict=True))
+        c = kernels_of(device).block_product(device, a, b)
+        return None if c is None else cls(device, (a, b, c))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the patterns."""
+        return sum(int(p.blocks.indptr.nbytes + p.blocks.indices.nbytes) for p in self._patterns)
+
+    def product(self, a_data: Array, b_data: Array) -> Csr:
+        """Return C, zeros included, from the values of A and B."""
+        blocks, (rows, columns) = self.pattern.blocks, self.pattern.blocksize
+        indptr, indices = kernels_of(self._device).expand_pattern(
+            self._device, blocks.indptr, blocks.indices, rows, columns
+        )
+        shape = blocks.num_rows * rows, blocks.num_cols * columns
+        longest = None if blocks.longest is None else blocks.longest * columns
+        return Csr(shape, indptr, indices, self.values(a_data, b_data), True, longest)
+
+    def values(self, a_data: Array, b_data: Array) -> Array:
+        """Return the values of C in CSR order, zeros included, from those of A and B."""
+        return kernels_of(self._device).multiply_blocks(self._device, a_data, b_data, self._patterns)

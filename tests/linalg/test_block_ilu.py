@@ -1,0 +1,196 @@
+"""Incomplete factorisations on the graph of nodes equal a dense reference, and refuse what they cannot factorise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse import GpuSparseMatrix
+from gsparse.bench.tetrahedra import tetrahedral_elasticity
+from gsparse.device.base import Device
+from gsparse.errors import FactorizationError
+from gsparse.linalg import cg, ic0, ilu0
+from gsparse.linalg.preconditioners.block_ilu import are_positive_definite
+from tests.support import host
+
+
+def random_matrix(size: int, dtype: str, seed: int = 0) -> sp.csr_array:
+    """Return a matrix with entries at random places, no structure of blocks, and a diagonal that dominates roughly."""
+    rng = np.random.default_rng(seed)
+    S = sp.random_array((size, size), density=min(1.0, 4 / max(size, 1)), rng=rng, format="csr").astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        S = S + 1j * sp.random_array((size, size), density=min(1.0, 3 / max(size, 1)), rng=rng, format="csr")
+    return sp.csr_array(S + 4 * sp.eye_array(size), dtype=dtype)
+
+
+def hermitian(size: int, dtype: str) -> sp.csr_array:
+    S = random_matrix(size, dtype)
+    return sp.csr_array(S + S.conj().T, dtype=dtype)
+
+
+def reference(S: Any, size: int) -> Any:
+    """Return the inverse of L·U for the dense factors of block ILU(0), by Saad's algorithm on blocks."""
+    rows, count = S.shape[0], -(-S.shape[0] // size)
+    blocks = np.eye(count * size, dtype=S.dtype)
+    blocks[:rows, :rows] = S.toarray()
+    blocks = blocks.reshape(count, size, count, size).swapaxes(1, 2).copy()
+    places = (blocks != 0).any(axis=(2, 3))
+    for i in range(count):
+        for k in np.flatnonzero(places[i, :i]):
+            blocks[i, k] = blocks[i, k] @ np.linalg.inv(blocks[k, k])
+            for j in range(k + 1, count):
+                if places[i, j] and places[k, j]:
+                    blocks[i, j] -= blocks[i, k] @ blocks[k, j]
+    is_below = np.tri(count, k=-1, dtype=bool)[:, :, None, None]
+    lower, upper = (
+        part.swapaxes(1, 2).reshape(count * size, count * size)
+        for part in (np.where(is_below, blocks, 0), np.where(is_below, 0, blocks))
+    )
+    return np.linalg.inv((lower + np.eye(count * size)) @ upper)[:rows, :rows]
+
+
+def matrix(device: Device, S: Any) -> GpuSparseMatrix:
+    return GpuSparseMatrix(S, device=device)
+
+
+def products(M: Any) -> tuple[Any, Any]:
+    """Return an operator and its adjoint as dense matrices."""
+    eye = np.eye(M.shape[0], dtype=M.dtype)
+    return host(M @ eye), np.stack([host(M.rmatvec(column)) for column in eye], axis=1)
+
+
+def close(found: Any, expected: Any) -> None:
+    tolerance = 2e-5 if found.dtype in (np.float32, np.complex64) else 1e-13
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, abs(expected).max(initial=0)))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(30, 3), (31, 3), (25, 2), (44, 6), (70, 32), (3, 4), (1, 2), (7, 7)])
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.few(4)
+def test_factors_in_blocks_equal_those_of_dense_blocks(device: Device, rows: int, size: int, dtype: str) -> None:
+    S = random_matrix(rows, dtype)
+    expected = reference(S, size)
+    for options in ({"solve": "levels"}, {"solve": "jacobi", "sweeps": rows}):
+        M = ilu0(matrix(device, S), block_size=size, **options)
+        product, adjoint = products(M)
+        close(product, expected)
+        close(adjoint, expected.conj().T)
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_a_matrix_of_few_blocks_has_factors(device: Device, rows: int) -> None:
+    S = random_matrix(rows, "float64")
+    M = ilu0(matrix(device, S), block_size=8)
+    assert M.shape == (rows, rows)
+    close(host(M @ np.eye(rows)), np.linalg.inv(S.toarray()) if rows else np.zeros((0, 0)))
+    assert f", {rows**2} entries" in repr(M)
+
+
+def test_the_entries_of_the_factors_are_those_of_blocks_that_are_filled(real_device: Device) -> None:
+    S = sp.csr_array(sp.eye_array(8) + sp.coo_array(([0.5, 0.25], ([0, 7], [7, 1])), shape=(8, 8)))
+    # Blocks of 3 rows, the last one of 2: the diagonal has 9 + 9 + 4 elements, and two blocks of 3 x 2 join the nodes.
+    assert ", 34 entries" in repr(ilu0(matrix(real_device, S), block_size=3))
+
+
+def test_unsorted_and_repeated_entries_and_wide_indices_are_factorised(device: Device) -> None:
+    S = random_matrix(24, "float64").tocoo()
+    order = np.random.default_rng(1).permutation(2 * S.nnz)
+    data, rows, columns = (np.concatenate([part, part])[order] for part in (S.data / 2, S.row, S.col))
+    order = np.argsort(rows, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=24))]).astype(np.int64)
+    A = GpuSparseMatrix((data[order], columns[order].astype(np.int64), indptr), shape=(24, 24), device=device)
+    close(products(ilu0(A, block_size=3, solve="levels"))[0], reference(S.tocsr(), 3))
+
+
+@pytest.mark.few(2)
+def test_wide_levels_are_factorised_by_many_thread_blocks(device: Device) -> None:
+    nodes, size, rng = 900, 3, np.random.default_rng(2)
+    # Two levels: each node of the second half depends on one of the first half.
+    graph = sp.csr_array(sp.eye_array(nodes) + sp.eye_array(nodes, k=-nodes // 2))
+    blocks = rng.uniform(-1, 1, (graph.nnz, size, size))
+    S = sp.bsr_array((blocks, graph.indices, graph.indptr)).tocsr()
+    S = sp.csr_array(S + 4 * sp.eye_array(nodes * size))
+    x = rng.standard_normal(nodes * size)
+    M = ilu0(matrix(device, S), block_size=size, solve="levels")
+    close(host(M @ (S @ x)), x)  # there is no fill-in, so that the factors are exact
+    close(host(M.rmatvec(S.T @ x)), x)
+
+
+def test_products_have_the_same_bits_in_each_run(device: Device) -> None:
+    S, x = random_matrix(40, "complex64"), np.random.default_rng(3).standard_normal(40).astype(np.complex64)
+    first, second = (host(ilu0(matrix(device, S), block_size=3) @ x) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_blocks_with_a_zero_diagonal_are_inverted_with_pivots(device: Device) -> None:
+    block = np.array([[0.0, 2], [1, 0]])
+    S = sp.csr_array(sp.kron(sp.diags_array([1.0, 4, 1], offsets=[-1, 0, 1], shape=(9, 9)), block))
+    with pytest.raises(FactorizationError, match="zero pivot in row 0"):
+        ilu0(matrix(device, S))
+    close(products(ilu0(matrix(device, S), block_size=2, solve="levels"))[0], np.linalg.inv(S.toarray()))
+
+
+@pytest.mark.parametrize("make", [ilu0, ic0])
+def test_the_node_of_a_singular_block_is_named(device: Device, make: Any) -> None:
+    blocks = [np.eye(3), np.ones((3, 3)), np.eye(2)]
+    S = sp.csr_array(sp.block_diag([sp.coo_array(block) for block in blocks]))
+    fault = "is singular" if make is ilu0 else "is not positive definite"
+    with pytest.raises(
+        FactorizationError, match=rf"node 1 \(rows 3 to 5\) {fault}: try {make.__name__}\(A, block_size=3"
+    ):
+        make(matrix(device, S), block_size=3)
+    assert np.all(np.isfinite(host(make(matrix(device, S), block_size=3, shift=0.1) @ np.ones(8))))
+    blocks[1], blocks[2] = np.eye(3), np.zeros((2, 2))
+    S = sp.csr_array(sp.block_diag([sp.coo_array(block) for block in blocks]))
+    with pytest.raises(FactorizationError, match=r"node 2 \(rows 6 to 7\)"):
+        make(matrix(device, S), block_size=3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_ic0_in_blocks_is_ilu0_of_a_hermitian_matrix(device: Device, dtype: str) -> None:
+    S = hermitian(32, dtype)
+    for options in ({"solve": "levels"}, {"solve": "jacobi", "sweeps": 32}):
+        product, adjoint = products(ic0(matrix(device, S), block_size=3, **options))
+        close(product, reference(S, 3))
+        close(adjoint, product)
+
+
+def test_ic0_in_blocks_refuses_an_indefinite_block(device: Device) -> None:
+    S = sp.csr_array(sp.block_diag([np.eye(2), np.array([[1.0, 2], [2, 1]])]))
+    with pytest.raises(FactorizationError, match=r"ic0: the diagonal block of node 1 \(rows 2 to 3\) is not positive"):
+        ic0(matrix(device, S), block_size=2)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_positive_definite_blocks_are_told_from_others(device: Device, dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    B = rng.standard_normal((40, 4, 4)).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        B = B + 1j * rng.standard_normal((40, 4, 4)).astype(np.float32)
+    blocks = (B + B.conj().swapaxes(1, 2)) / 2 + rng.uniform(-1, 4, 40)[:, None, None] * np.eye(4)
+    blocks = np.concatenate([blocks, [np.zeros((4, 4))]]).astype(dtype)
+    expected = np.linalg.eigvalsh(blocks)[:, 0] > 0
+    assert expected.any() and not expected.all()
+    with device.active():
+        assert (host(are_positive_definite(device, device.upload(blocks))) == expected).all()
+
+
+@pytest.mark.few(2)
+def test_blocks_need_as_many_iterations_as_rows_for_full_blocks(real_device: Device) -> None:
+    S = tetrahedral_elasticity(6)[0].tocsr()
+    A, b = matrix(real_device, S), np.ones(S.shape[0])
+    rows, nodes = (cg(A, b, M=ic0(A, solve="levels", block_size=size), full_output=True) for size in (1, 3))
+    assert rows.info == nodes.info == 0
+    assert abs(nodes.iterations - rows.iterations) <= 1  # Both are the same factors, but for rounding errors.
+
+
+@pytest.mark.parametrize("make", [ilu0, ic0])
+def test_sizes_of_blocks_that_do_not_exist_are_refused(real_device: Device, make: Any) -> None:
+    A = matrix(real_device, hermitian(9, "float64"))
+    with pytest.raises(ValueError, match="block_size must be at least 1, got 0"):
+        make(A, block_size=0)
+    with pytest.raises(ValueError, match=f"{make.__name__}: block_size must be at most 32, got 33"):
+        make(A, block_size=33)

@@ -16,8 +16,6 @@ from gsparse.device.dtypes import COMPUTE_DTYPES
 from gsparse.formats import Csr
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.cpu import block_products as cpu_block_products
-from gsparse.kernels.gpu import block_products as gpu_block_products
 from gsparse.sparse import block_products
 from gsparse.sparse.arithmetic import CsrProduct, product, product_of_blocks
 from gsparse.sparse.block_products import block_pattern, block_patterns
@@ -32,8 +30,8 @@ Size = tuple[int, int, int]
 @pytest.fixture(autouse=True)
 def multiplies_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiply also such matrices by blocks that could be multiplied faster by entries."""
-    monkeypatch.setattr(cpu_block_products, "_FEWEST_PRODUCTS", 0)
-    monkeypatch.setattr(gpu_block_products, "_MOST_LOOKS", 1000.0)
+    monkeypatch.setattr("gsparse.kernels.cpu.block_products._FEWEST_PRODUCTS", 0)
+    monkeypatch.setattr("gsparse.kernels.gpu.block_products._MOST_LOOKS", 1000.0)
 
 
 def upload(device: Device, S: sp.csr_array) -> Csr:
@@ -85,7 +83,7 @@ def assert_within_the_bound(result: Csr, A: sp.csr_array, B: sp.csr_array) -> No
 def test_a_product_by_blocks_has_the_entries_of_one_by_entries(
     device: Device, name: str, sizes: Size, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_block_products, "_SHORT", 1000)
+    monkeypatch.setattr("gsparse.kernels.gpu.block_products._SHORT", 1000)
     A, B = two(name, sizes, rng)
     a, b = upload(device, A), upload(device, B)
     result = by_blocks(device, a, b, sizes).result
@@ -235,7 +233,7 @@ def test_threads_of_a_gpu_that_would_mostly_look_in_vain_multiply_by_entries(
     A = of_blocks(np.full(400, 8), 400, (2, 2), rng)
     a = upload(device, A)
     assert product_of_blocks(device, a, a, (2, 2), (2, 2))[1] == (2, 2)
-    monkeypatch.setattr(gpu_block_products, "_MOST_LOOKS", 1.5)
+    monkeypatch.setattr("gsparse.kernels.gpu.block_products._MOST_LOOKS", 1.5)
     result, blocksize = product_of_blocks(device, a, a, (2, 2), (2, 2))
     assert (blocksize is None) == (device.kind == "gpu")
     assert_alike(result, product(device, a, a))
@@ -252,7 +250,7 @@ def test_looks_are_counted_if_block_rows_are_uneven(
     products = np.diff(host(of_b.indptr))[host(of_a.indices)].sum()
     exact = (lengths[0] * lengths[1]).sum() / products
     for name, value in (("_SHORT", 1), ("_EVEN", 0), ("_SPREAD", 1), ("_MOST_LOOKS", most * exact / 4)):
-        monkeypatch.setattr(gpu_block_products, name, value)
+        monkeypatch.setattr(f"gsparse.kernels.gpu.block_products.{name}", value)
     result, blocksize = product_of_blocks(device, a, b, (2, 2), (2, 2))
     assert (blocksize is None) == (most < 1 and device.kind == "gpu")
     assert_within_the_bound(result, A, B)

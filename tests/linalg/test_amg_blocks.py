@@ -12,7 +12,6 @@ from gsparse import GpuSparseMatrix
 from gsparse.bench.tetrahedra import tetrahedral_elasticity
 from gsparse.device.base import Device
 from gsparse.kernels.backends import kernels_of
-from gsparse.kernels.cpu import block_products as cpu_block_products
 from gsparse.linalg import amg, rigid_body_modes
 from gsparse.sparse import block_products
 from tests.support import host
@@ -99,7 +98,7 @@ def test_several_candidates_of_scalar_problems_are_blocks(
     A = GpuSparseMatrix(sp.csr_array(abs(S.tocsr())[::3, ::3] + 9 * sp.eye_array(S.shape[0] // 3)), device=device)
     B = np.random.default_rng(0).standard_normal((A.shape[0], 3))
     expected = amg(A, B=B, max_coarse=1, max_levels=2)
-    monkeypatch.setattr(cpu_block_products, "_FEWEST_PRODUCTS", 0)
+    monkeypatch.setattr("gsparse.kernels.cpu.block_products._FEWEST_PRODUCTS", 0)
     monkeypatch.setattr(block_products, "_WORTH_A_LOOK", 0)
     M = amg(A, B=B, max_coarse=1, max_levels=2)
     assert multiplied.sizes == [(3, 1, 3)]

@@ -14,6 +14,7 @@ from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
 from gsparse.linalg import cg, ic0, ilu0
 from gsparse.linalg.preconditioners.block_ilu import are_positive_definite
+from tests.linalg.problems import matrix
 from tests.support import host
 
 
@@ -50,10 +51,6 @@ def reference(S: Any, size: int) -> Any:
         for part in (np.where(is_below, blocks, 0), np.where(is_below, 0, blocks))
     )
     return np.linalg.inv((lower + np.eye(count * size)) @ upper)[:rows, :rows]
-
-
-def matrix(device: Device, S: Any) -> GpuSparseMatrix:
-    return GpuSparseMatrix(S, device=device)
 
 
 def products(M: Any) -> tuple[Any, Any]:

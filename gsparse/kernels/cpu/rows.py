@@ -15,12 +15,12 @@ from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.entries import Run
 from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
 
-__all__ = ["Int", "Operands", "first_row", "write", "write_first", "write_lanes", "write_run"]
+__all__ = ["Arguments", "Int", "first_row", "write", "write_first", "write_lanes", "write_run"]
 
 Int = int | np.signedinteger[Any]
 
 
-class Operands(NamedTuple):
+class Arguments(NamedTuple):
     """The vectors and factors of a product, y = alpha * A @ x + beta * y, as loops take them."""
 
     x: Array

@@ -18,7 +18,7 @@ from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.entries import Entries, column_at, entries_of, lanes_value, value_at
 from gsparse.kernels.cpu.lanes import add, multiply, splat
-from gsparse.kernels.cpu.rows import Operands, first_row, write, write_first
+from gsparse.kernels.cpu.rows import Arguments, first_row, write, write_first
 
 __all__ = ["bsr"]
 
@@ -40,11 +40,11 @@ def bsr(matrix: Bsr, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool)
 
 @compiled
 def _bsr(
-    part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, operands: Operands
+    part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
     """Load whole registers: the lanes past the last row of a block hold other values, and their sums are not stored."""
     entries = Entries(*entries)
-    x, y, alpha, beta = operands
+    x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
     for row in range(first_row(part, num_parts, offsets), first_row(part + 1, num_parts, offsets)):
         sums = splat(zero)
@@ -61,11 +61,11 @@ def _bsr(
 
 @compiled
 def _bsr_of_few_rows(
-    part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, operands: Operands
+    part: int, num_parts: int, rows: int, columns: int, offsets: Array, entries: Entries, arguments: Arguments
 ) -> None:
     """Sum the rows of blocks with one row or two; with one row, the second sum is not used."""
     entries = Entries(*entries)
-    x, y, alpha, beta = operands
+    x, y, alpha, beta = arguments
     values, table, conjugate = entries.values, entries.table, entries.conjugate
     zero = y.dtype.type(0)
     other = rows - 1

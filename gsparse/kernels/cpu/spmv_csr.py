@@ -25,7 +25,7 @@ from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import Entries, add_entry, entries_of, sum_lanes
 from gsparse.kernels.cpu.long_rows import Chunks, chunks_of, sum_chunks, write_long_rows
-from gsparse.kernels.cpu.rows import Operands, first_row, write
+from gsparse.kernels.cpu.rows import Arguments, first_row, write
 
 __all__ = ["BLOCK_WORK", "TILE_WORK", "csr_adaptive", "csr_scalar", "csr_split", "csr_vector"]
 
@@ -114,23 +114,23 @@ def csr_split(matrix: CsrEntries, x: Array, y: Array, alpha: Any, beta: Any, con
 
 
 @inlined
-def _sum_one_by_one(stretch: Stretch, indptr: Array, entries: Entries, operands: Operands) -> Any:
+def _sum_one_by_one(stretch: Stretch, indptr: Array, entries: Entries, arguments: Arguments) -> Any:
     """Sum a stretch of entries, write the rows that end in it, and return the sum of the entries after those rows."""
     # This is one loop over entries and rows. LLVM would unroll a loop over the entries of one row and add a loop for
     # the remaining entries; a short row would then pay for two mispredicted branches: 3 to 12 % on graphs and circuits.
     row, last, begin, stop = stretch
     position, end = np.int64(begin), np.int64(stop)
-    total = operands.y.dtype.type(0)
+    total = arguments.y.dtype.type(0)
     if row < last:
         end = np.int64(indptr[np.uint64(row + 1)])
     while True:
         if position < end:
-            total = add_entry(total, position, entries, operands.x)
+            total = add_entry(total, position, entries, arguments.x)
             position += 1
         elif row < last:
-            write(operands.y, row, total, operands.alpha, operands.beta)
+            write(arguments.y, row, total, arguments.alpha, arguments.beta)
             row += 1
-            total = operands.y.dtype.type(0)
+            total = arguments.y.dtype.type(0)
             end = np.int64(stop)
             if row < last:
                 end = np.int64(indptr[np.uint64(row + 1)])
@@ -139,16 +139,16 @@ def _sum_one_by_one(stretch: Stretch, indptr: Array, entries: Entries, operands:
 
 
 @inlined
-def _sum_in_lanes(stretch: Stretch, indptr: Array, entries: Entries, operands: Operands) -> Any:
+def _sum_in_lanes(stretch: Stretch, indptr: Array, entries: Entries, arguments: Arguments) -> Any:
     """Add rows up like `_sum_one_by_one`, with eight partial sums for each row."""
-    zero = operands.y.dtype.type(0)
+    zero = arguments.y.dtype.type(0)
     position = np.int64(stretch.begin)
     for row in range(stretch.row, stretch.last):
         end = np.int64(indptr[np.uint64(row + 1)])
-        total = sum_lanes(position, end, entries, operands.x, zero)
-        write(operands.y, row, total, operands.alpha, operands.beta)
+        total = sum_lanes(position, end, entries, arguments.x, zero)
+        write(arguments.y, row, total, arguments.alpha, arguments.beta)
         position = end
-    return sum_lanes(position, np.int64(stretch.stop), entries, operands.x, zero)
+    return sum_lanes(position, np.int64(stretch.stop), entries, arguments.x, zero)
 
 
 @inlined
@@ -158,23 +158,23 @@ def _rows_of_part(part: int, num_parts: int, indptr: Array) -> Stretch:
 
 
 @compiled
-def _csr_scalar(part: int, num_parts: int, indptr: Array, entries: Entries, operands: Operands) -> None:
-    entries, operands = Entries(*entries), Operands(*operands)
-    _sum_one_by_one(_rows_of_part(part, num_parts, indptr), indptr, entries, operands)
+def _csr_scalar(part: int, num_parts: int, indptr: Array, entries: Entries, arguments: Arguments) -> None:
+    entries, arguments = Entries(*entries), Arguments(*arguments)
+    _sum_one_by_one(_rows_of_part(part, num_parts, indptr), indptr, entries, arguments)
 
 
 @compiled
-def _csr_vector(part: int, num_parts: int, indptr: Array, entries: Entries, operands: Operands) -> None:
-    entries, operands = Entries(*entries), Operands(*operands)
-    _sum_in_lanes(_rows_of_part(part, num_parts, indptr), indptr, entries, operands)
+def _csr_vector(part: int, num_parts: int, indptr: Array, entries: Entries, arguments: Arguments) -> None:
+    entries, arguments = Entries(*entries), Arguments(*arguments)
+    _sum_in_lanes(_rows_of_part(part, num_parts, indptr), indptr, entries, arguments)
 
 
 @compiled
 def _csr_adaptive(
-    part: int, num_parts: int, blocks: Blocks, chunks: Chunks, entries: Entries, operands: Operands
+    part: int, num_parts: int, blocks: Blocks, chunks: Chunks, entries: Entries, arguments: Arguments
 ) -> None:
-    entries, operands = Entries(*entries), Operands(*operands)
-    sum_chunks(part, num_parts, Chunks(*chunks), entries, operands.x, operands.y.dtype.type(0))
+    entries, arguments = Entries(*entries), Arguments(*arguments)
+    sum_chunks(part, num_parts, Chunks(*chunks), entries, arguments.x, arguments.y.dtype.type(0))
     indptr, first_rows, long_length = blocks
     num_blocks = first_rows.size - 1
     for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
@@ -184,14 +184,14 @@ def _csr_adaptive(
             continue  # a long row, whose chunks are summed above
         stretch = Stretch(row, last, begin, stop)
         if stop - begin >= _LANES_LENGTH * (last - row):
-            _sum_in_lanes(stretch, indptr, entries, operands)
+            _sum_in_lanes(stretch, indptr, entries, arguments)
         else:
-            _sum_one_by_one(stretch, indptr, entries, operands)
+            _sum_one_by_one(stretch, indptr, entries, arguments)
 
 
 @compiled
-def _csr_split(part: int, num_parts: int, tiles: TileRows, entries: Entries, operands: Operands) -> None:
-    entries, operands = Entries(*entries), Operands(*operands)
+def _csr_split(part: int, num_parts: int, tiles: TileRows, entries: Entries, arguments: Arguments) -> None:
+    entries, arguments = Entries(*entries), Arguments(*arguments)
     indptr, first_rows, size, carries = tiles
     num_tiles, nnz = carries.size, np.int64(indptr[indptr.size - 1])
     for tile in range(part * num_tiles // num_parts, (part + 1) * num_tiles // num_parts):
@@ -199,9 +199,9 @@ def _csr_split(part: int, num_parts: int, tiles: TileRows, entries: Entries, ope
         begin, stop = tile * size - row, min((tile + 1) * size - last, nnz)
         stretch = Stretch(row, last, begin, stop)
         if stop - begin >= _LANES_LENGTH * (last - row):
-            carries[np.uint64(tile)] = _sum_in_lanes(stretch, indptr, entries, operands)
+            carries[np.uint64(tile)] = _sum_in_lanes(stretch, indptr, entries, arguments)
         else:
-            carries[np.uint64(tile)] = _sum_one_by_one(stretch, indptr, entries, operands)
+            carries[np.uint64(tile)] = _sum_one_by_one(stretch, indptr, entries, arguments)
 
 
 @compiled

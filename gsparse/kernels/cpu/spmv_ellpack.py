@@ -23,7 +23,7 @@ from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Entries, Run, add_run, entries_of, no_sums
 from gsparse.kernels.cpu.lanes import LANES, load, store
 from gsparse.kernels.cpu.long_rows import Chunks, chunks_of, sum_chunks, write_long_rows
-from gsparse.kernels.cpu.rows import Operands, first_row, write, write_run
+from gsparse.kernels.cpu.rows import Arguments, first_row, write, write_run
 
 __all__ = ["blocked_ellpack", "ellpack"]
 
@@ -71,9 +71,9 @@ def _store_run(sums: Array, place: Any, run: Run) -> None:
 
 
 @partial(compiled, allocates=True)
-def _ellpack(part: int, num_parts: int, width: int, pitch: int, entries: Entries, operands: Operands) -> None:
+def _ellpack(part: int, num_parts: int, width: int, pitch: int, entries: Entries, arguments: Arguments) -> None:
     entries = Entries(*entries)
-    x, y, alpha, beta = operands
+    x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
     num_runs = pitch // RUN
     first, last = part * num_runs // num_parts, (part + 1) * num_runs // num_parts
@@ -101,11 +101,11 @@ def _blocked_ellpack(
     rows: Array | None,
     chunks: Chunks,
     entries: Entries,
-    operands: Operands,
+    arguments: Arguments,
 ) -> None:
     """Multiply slices; slice s has the rows ``rows[s * RUN : (s + 1) * RUN]``, or without `rows` those numbers."""
     entries = Entries(*entries)
-    x, y, alpha, beta = operands
+    x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
     sum_chunks(part, num_parts, Chunks(*chunks), entries, x, zero)
     sums = np.empty(RUN, y.dtype)

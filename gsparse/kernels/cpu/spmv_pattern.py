@@ -30,7 +30,7 @@ from gsparse.kernels.cpu.lanes import (
     same_as_first,
     splat,
 )
-from gsparse.kernels.cpu.rows import Operands, write_first, write_run
+from gsparse.kernels.cpu.rows import Arguments, write_first, write_run
 
 __all__ = ["row_pattern"]
 
@@ -56,12 +56,12 @@ def row_pattern(matrix: RowPattern, x: Array, y: Array, alpha: Any, beta: Any, c
     """Row patterns, consecutive rows of one pattern at a time."""
     conjugates = True if conjugate and matrix.dtype.kind == "c" else None
     cost = matrix.nnz + y.size
-    patterns, operands = (matrix.codes, matrix.pattern_indptr, matrix.offsets), (x, y, alpha, beta)
+    patterns, arguments = (matrix.codes, matrix.pattern_indptr, matrix.offsets), (x, y, alpha, beta)
     if matrix.slices is None or matrix.values is None:
-        run_parts(_constant_rows, cost, patterns, matrix.pattern_values, conjugates, operands)
+        run_parts(_constant_rows, cost, patterns, matrix.pattern_values, conjugates, arguments)
     else:
         values = (matrix.values.codes, matrix.values.table, conjugates)
-        run_parts(_varying_rows, cost, patterns, matrix.slices.slice_offsets, values, operands)
+        run_parts(_varying_rows, cost, patterns, matrix.slices.slice_offsets, values, arguments)
 
 
 @inlined
@@ -119,10 +119,10 @@ def _constant(values: Array, k: Any, conjugate: bool | None) -> Any:
 
 @compiled
 def _constant_rows(
-    part: int, num_parts: int, patterns: RowPatterns, values: Array, conjugate: bool | None, operands: Operands
+    part: int, num_parts: int, patterns: RowPatterns, values: Array, conjugate: bool | None, arguments: Arguments
 ) -> None:
     codes, pattern_indptr, offsets = patterns
-    x, y, alpha, beta = operands
+    x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
     row, last = part * y.size // num_parts, (part + 1) * y.size // num_parts
     while row < last:
@@ -155,14 +155,14 @@ def _varying_rows(
     patterns: RowPatterns,
     slice_offsets: Array,
     stored: StoredValues,
-    operands: Operands,
+    arguments: Arguments,
 ) -> None:
     # Rows are taken within one slice, whose values are then read in the order in which they are stored. Eight rows at a
     # time, each group of lanes would read every fourth cache line, which the hardware does not prefetch (27-point
     # 64**3, one thread: 6.1 ms against 3.2 ms).
     codes, pattern_indptr, offsets = patterns
     value_codes, table, conjugate = stored
-    x, y, alpha, beta = operands
+    x, y, alpha, beta = arguments
     zero = y.dtype.type(0)
     num_slices = slice_offsets.size - 1
     for index in range(part * num_slices // num_parts, (part + 1) * num_slices // num_parts):

@@ -16,7 +16,7 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.panels import THREADS, PanelProduct, bits_of, panel_args
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
-from gsparse.kernels.gpu.spmm_bsr import BlockProduct
+from gsparse.kernels.gpu.spmm_bsr import BlockPanelProduct
 from gsparse.kernels.gpu.survey import long_rows
 from gsparse.kernels.set_up import Survey
 
@@ -34,7 +34,7 @@ def csr_spmm(
 ) -> MultiplyColumns:
     """Bind a product whose launch `choose` decides for each shape and layout of X."""
     if isinstance(matrix, Bsr):
-        return BlockProduct(device, matrix, dtype, choose).multiply
+        return BlockPanelProduct(device, matrix, dtype, choose).multiply
     return _Product(device, matrix, dtype, choose, survey).multiply
 
 

@@ -21,7 +21,7 @@ from gsparse.kernels.gpu.launch import check_grid
 from gsparse.kernels.gpu.panels import THREADS, PanelProduct, bits_of, panel_args
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 
-__all__ = ["BLOCK_COLUMN_TYPES", "BlockProduct", "instantiations"]
+__all__ = ["BLOCK_COLUMN_TYPES", "BlockPanelProduct", "instantiations"]
 
 SOURCE = "spmm_bsr.cu"
 # The types of block columns.
@@ -30,7 +30,7 @@ BLOCK_COLUMN_TYPES = (np.dtype(np.int32), np.dtype(np.uint16))
 _SUM_BYTES = 160
 
 
-class BlockProduct(PanelProduct):
+class BlockPanelProduct(PanelProduct):
     """A product of square blocks of plain values."""
 
     def __init__(self, device: Device, matrix: Bsr, dtype: np.dtype[Any], choose: ChoosePanelLaunch) -> None:

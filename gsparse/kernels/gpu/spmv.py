@@ -322,19 +322,11 @@ def _row_pattern_values(
     rows = _PATTERN_ROWS[num_rows >= _MANY_ROWS]
     # Rows of a thread that are planes apart share elements of x, if neighbouring threads have neighbouring rows.
     is_grid = threads_per_block <= common.span <= num_rows // (_FEWEST_GROUPS * rows)
-    apart = common.span if is_grid else threads_per_block
-    num_threads = -(-num_rows // (rows * apart)) * apart
+    stride = common.span if is_grid else threads_per_block
+    num_threads = -(-num_rows // (rows * stride)) * stride
     kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
-    args = (
-        np.int64(num_rows),
-        np.int32(common.code),
-        np.uint32(apart),
-        matrix.codes,
-        matrix.pattern_indptr,
-        matrix.offsets,
-        common.masks,
-        matrix.pattern_values,
-    )
+    patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets, common.masks, matrix.pattern_values)
+    args = (np.int64(num_rows), np.int32(common.code), np.uint32(stride), *patterns)
     return _bind(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
 
 

@@ -325,8 +325,8 @@ def _row_pattern_values(
     stride = common.span if is_grid else threads_per_block
     num_threads = -(-num_rows // (rows * stride)) * stride
     kernel = _Kernel("spmv_pattern.cu", "row_pattern_values", (matrix.codes.dtype, dtype, rows))
-    patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets, common.masks, matrix.pattern_values)
-    args = (np.int64(num_rows), np.int32(common.code), np.uint32(stride), *patterns)
+    sizes = np.int64(num_rows), np.int32(common.code), np.uint32(stride)
+    args = *sizes, matrix.codes, matrix.pattern_indptr, matrix.offsets, common.masks, matrix.pattern_values
     return _bind(device, kernel, -(-num_threads // threads_per_block), threads_per_block, args, dtype)
 
 

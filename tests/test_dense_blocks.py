@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from gsparse.formats.bsr import MAX_BLOCK, lanes_for_rows
 from gsparse.formats.registry import find_format, register, unregister
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
+from gsparse.products.prepared import PreparedMatrix
 from tests.encodings import assert_decodes
 from tests.support import DTYPES, assert_product, from_lengths, host, on_device, random_values
 
@@ -420,6 +421,16 @@ def test_blocks_are_stored_for_columns_alone_if_that_pays(device: Device, rng: n
     few_values = S.copy()
     few_values.data[:] = rng.choice([1.5, 2.25, 0.1], S.nnz)
     assert isinstance(stored({}, S=few_values)[1], Bsr)
+
+
+def test_a_cpu_makes_no_plan_for_columns_of_a_matrix_without_blocks(rng: np.random.Generator) -> None:
+    for size, is_planned in (((3, 3), True), ((3, 2), False), ((1, 1), False)):
+        S = of_blocks(np.full(300, 6), 300, size, rng)
+        A = GpuSparseMatrix(S, device="cpu", expected_products=10**6)
+        X = random_values(rng, (S.shape[1], 4), float)
+        with patch.object(PreparedMatrix, "plan", autospec=True, side_effect=PreparedMatrix.plan) as plan:
+            assert_product(A @ X, S, X)
+        assert plan.called is is_planned
 
 
 def test_columns_read_csr_if_memory_does_not_suffice_for_blocks(device: Device, rng: np.random.Generator) -> None:

@@ -199,9 +199,9 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
     },
 }
 
-# Those of dense blocks have not been fitted yet. On a GPU, their products read memory as those of blocked ELLPACK do.
-# On a CPU, they read it as those of csr_scalar do, but the rows of a block share the instructions for its column. The
-# set-up is a guess.
+# Those of dense blocks are estimates; ``asv_bench/fit_costs.py blocks`` measures and fits them. On a GPU, their
+# products read memory as those of blocked ELLPACK do. On a CPU, they read it as those of csr_scalar do, but the rows
+# of a block share the instructions for its column. The set-up is a guess.
 MEASURED_COSTS["bsr"] = {
     "gpu": replace(MEASURED_COSTS["blocked_ellpack"]["gpu"], setup=20.0),
     "cpu": replace(MEASURED_COSTS["csr_scalar"]["cpu"], fixed=6 * MICROSECOND, position=2e-10, setup=20.0),

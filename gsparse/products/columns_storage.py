@@ -13,17 +13,34 @@ import numpy as np
 from gsparse.formats import Bsr, Csr, RowPattern
 from gsparse.formats.bsr import BSR
 from gsparse.formats.registry import Encoding
+from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Plan
 from gsparse.plan.columns import seconds_per_columns
 from gsparse.plan.cost_model import MACHINE_MODELS
 from gsparse.products.planning import Planner
 from gsparse.products.storage import MatrixPreparation
+from gsparse.products.structure import Structure
 
-__all__ = ["blocks_for_columns", "can_multiply_columns"]
+__all__ = ["blocks_for_columns", "can_multiply_columns", "may_read_other_formats"]
 
 # Bytes of a block's column, at most.
 _COLUMN_BYTES = 4
+
+
+def may_read_other_formats(structure: Structure) -> bool:
+    """Return whether a plan may find something else than CSR for products with several columns. Synchronizes.
+
+    The search for blocks takes less time than two products, and a plan longer.
+    """
+    formats = kernels_of(structure.device).SPMM_FORMATS
+    return ROW_PATTERN.name in formats or (BSR.name in formats and _square_blocks(structure) > 1)
+
+
+def _square_blocks(structure: Structure) -> int:
+    """Return the number of rows of square blocks, or 1 if there are none that are larger."""
+    rows, columns = structure.blocksize
+    return rows if rows == columns else 1
 
 
 def can_multiply_columns(stored: Any, compute: np.dtype[Any]) -> TypeGuard[RowPattern | Bsr]:
@@ -62,8 +79,8 @@ def blocks_for_columns(
     candidate = next((c for c in plan.candidates if c.format == BSR.name), None)
     if candidate is None or BSR.name not in kernels_of(structure.device).SPMM_FORMATS or csr.dtype.kind != compute.kind:
         return None
-    size, columns = structure.blocksize
-    if size != columns or size == 1:
+    size = _square_blocks(structure)
+    if size == 1:
         return None
     positions, model = candidate.num_stored, MACHINE_MODELS[structure.device.kind]
     nbytes = positions * (csr.dtype.itemsize + _COLUMN_BYTES / size**2)

@@ -40,7 +40,7 @@ from gsparse.products.building import (
     values_as,
 )
 from gsparse.products.checks import common_index_dtype, refuse_arrays, with_values
-from gsparse.products.columns_storage import blocks_for_columns, can_multiply_columns
+from gsparse.products.columns_storage import blocks_for_columns, can_multiply_columns, may_read_other_formats
 from gsparse.products.format_cache import FormatCache, Types
 from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS, Planner
@@ -254,7 +254,7 @@ class PreparedMatrix:
         """
         kernels, planner = kernels_of(self.device), self._planner
         is_planned = planner.is_worth_analyzing or not planner.leaves_choice
-        plan = self.plan(storage, compute) if is_planned and kernels.SPMM_FORMATS else None
+        plan = self.plan(storage, compute) if is_planned and may_read_other_formats(self.structure) else None
         stored: Any = None
         if plan is not None and plan.format in kernels.SPMM_FORMATS:
             stored = self.product(storage, compute).stored

@@ -8,8 +8,9 @@
 // (block factorizations).
 #include "inverse.cuh"
 
-// The largest block of threads that is launched (gsparse/kernels/gpu/triangular.py).
-enum { GS_BLOCK_LEVEL_THREADS = 512 };
+// The largest block of threads that is launched (gsparse/kernels/gpu/triangular.py), and the blocks of a factorization
+// and of a solve for which a multiprocessor must have registers. Without them, the compiler keeps some values in memory.
+enum { GS_BLOCK_LEVEL_THREADS = 512, GS_FACTOR_BLOCKS = 1, GS_SOLVE_BLOCKS = 2 };
 
 // A matrix of blocks whose columns rise, with `diagonal`, the position of each row's diagonal block.
 template <class T, class Index> struct BlockRows {
@@ -52,7 +53,7 @@ template <class T, class Index> struct BlockRows {
 // above it. `blocks` holds A, and is overwritten. A group of `width` lanes owns a row, and a lane first a row of each of
 // its blocks, then a column. A block of D counts as regular as in invert_blocks (diagonal_blocks.cu).
 template <class T, class Index>
-GS_KERNEL_OF(GS_BLOCK_LEVEL_THREADS)
+GS_KERNEL_FOR(GS_BLOCK_LEVEL_THREADS, GS_FACTOR_BLOCKS)
 block_ilu0_levels(int first, int last, int size, int width, double largest_error, const long long *__restrict__ bounds,
                   const Index *__restrict__ order, const Index *__restrict__ indptr, const Index *__restrict__ indices,
                   const Index *__restrict__ diagonal, T *blocks, T *factors, unsigned char *is_regular) {
@@ -102,7 +103,7 @@ block_ilu0_levels(int first, int last, int size, int width, double largest_error
 // fewer elements. The rows are stored in the order of the levels, and their values negated. Blocks along y of the grid
 // are right-hand sides.
 template <class T, class Index>
-GS_KERNEL_OF(GS_BLOCK_LEVEL_THREADS)
+GS_KERNEL_FOR(GS_BLOCK_LEVEL_THREADS, GS_SOLVE_BLOCKS)
 solve_block_levels(int first, int last, int size, const long long *__restrict__ bounds, const Index *__restrict__ order,
                    const Index *__restrict__ indptr, const Index *__restrict__ indices, const T *__restrict__ columns,
                    long long num_rows, const T *__restrict__ x, T *y) {
@@ -119,6 +120,7 @@ solve_block_levels(int first, int last, int size, const long long *__restrict__ 
       for (Index k = indptr[place]; k < end; ++k) {
         const long long begin = static_cast<long long>(gs_load(indices + k)) * size;
         const T *column = columns + static_cast<long long>(k) * size * size + r;
+#pragma unroll 2
         for (int c = 0; c < size && begin + c < num_rows; ++c, column += size)
           sum = gs_fma(gs_load(column), gs_fresh(y + begin + c), sum);
       }

@@ -279,7 +279,7 @@ def test_operations_on_matrices_of_blocks_are_those_of_scipy(device: Device, rng
 
 
 def test_auto_stores_unstructured_blocks_in_blocks_and_others_not(device: Device, rng: np.random.Generator) -> None:
-    S = of_blocks(np.full(4000, 14), 4000, (3, 3), rng)
+    S = of_blocks(np.full(8000, 27), 8000, (3, 3), rng)
     plan = GpuSparseMatrix(S, device=device, expected_products=10**6).plan
     assert plan.format == "bsr"
     assert "bsr" in plan.reason or "3x3" in str(plan)

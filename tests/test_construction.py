@@ -86,6 +86,14 @@ def test_assembled_matrices_equal_scipys(device, name, dtype, rng):
     assert got.device is device
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8])
+def test_repeated_entries_are_added_up_in_the_dtype_of_the_result(device: Any, dtype: Any) -> None:
+    repeated = sp.csr_array((np.array([1, 1, 100, 100]).astype(dtype), [1, 1, 0, 0], [0, 2, 4]), shape=(2, 2))
+    for name, options in (("hstack", {"dtype": complex}), ("vstack", {"dtype": np.float32}), ("block_diag", {})):
+        blocks = [repeated, np.ones((2, 2))]
+        assert_same(getattr(gsp, name)(blocks, device=device, **options), getattr(sp, name)(blocks, **options))
+
+
 def test_parts_on_a_device_are_put_together_there(device, rng):
     A = untidy((5, 5), rng)
     K = GpuSparseMatrix(A, device=device)

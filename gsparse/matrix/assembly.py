@@ -271,12 +271,13 @@ def _operands(device: Any, *parts: Any) -> tuple[Device, list[Csr | None]]:
     return home, [_csr(home, matrix) for matrix in matrices]
 
 
-def _csr(home: Device, matrix: Any) -> Csr | None:
+def _csr(home: Device, matrix: Any, dtype: np.dtype[Any] | None = None) -> Csr | None:
+    """Return sorted CSR arrays. With `dtype`, values are converted to it before repeated entries are added up."""
     if matrix.dtype.char in HOST_ONLY:
         return None
     csr = csr_of(matrix, matrix, False)
     with home.active(), home.memory_guard():
-        return canonical_in_own_dtype(home, csr)
+        return canonical_in_own_dtype(home, csr if dtype is None else csr.with_data(csr.data.astype(dtype, copy=False)))
 
 
 def _joined(home: Device, shape: tuple[int, int], placed: list[Any], format: str | None, dtype: Any) -> Any:
@@ -285,7 +286,7 @@ def _joined(home: Device, shape: tuple[int, int], placed: list[Any], format: str
     result = common if dtype is None else np.dtype(dtype)
     if any(block.dtype.char in HOST_ONLY for *_, block in placed) or result.char in HOST_ONLY:
         return _in_format(GpuSparseMatrix(_joined_on_host(shape, placed, result), device=home), format)
-    blocks = [(row, column, _csr(home, block)) for row, column, block in placed]
+    blocks = [(row, column, _csr(home, block, result)) for row, column, block in placed]
     with home.active(), home.memory_guard():
         csr = from_blocks(home, shape, blocks, result)  # type: ignore[arg-type]
     return _made(home, csr, format)

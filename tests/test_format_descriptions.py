@@ -252,30 +252,38 @@ def test_row_patterns_take_the_most_common_row_of_a_sample() -> None:
     assert find_format("row_pattern").build(matrix).common.code == 1
     codes = codes.ravel()
     empty = prepared(shared=replace(PATTERNS, codes=codes[:0]))
-    assert find_format("row_pattern").build(empty).common.code == 0
+    common = find_format("row_pattern").build(empty).common
+    assert (common.code, common.masks.size, common.span) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("common", "masks"),
     [
-        ([-9, -1, 0, 1, 9], [0b01110, 0b11111, 0, 0, 0b00001, 0, 0b10101]),
-        ([1, -1, 0], [0] * 7),  # the offsets of the common pattern do not rise
-        (range(-40, 41), [0] * 7),  # they are too many for the bits of a mask
-        ([5], [0] * 7),
-        ([], [0] * 7),
+        ([-9, -1, 0, 1, 9], [0b01110, 0b11111, 0, 0, 0b00001, 0, 0b10101, 0, 0]),
+        (range(-16, 16), None),  # bit k stands for offset k - 16
+        (range(-16, 17), [0] * 9),  # they are too many for the bits of a mask
+        ([-9, 1, 0], [0] * 9),  # the offsets of the common pattern do not rise
+        ([-9, 0, 0], [0] * 9),
+        ([-9], [0, 0, 0, 0, 1, 0, 0, 0, 0]),
+        ([5], [0] * 9),
+        ([], [0] * 9),
     ],
-    ids=["grid", "unsorted", "many", "one", "none"],
+    ids=["grid", "32", "33", "falling", "repeated", "equal", "one", "none"],
 )
-def test_masks_tell_which_patterns_are_parts_of_the_common_one(common: Sequence[int], masks: list[int]) -> None:
-    others = [[-1, 0, 1], [-9, -1, 0, 1, 9], [], [0, -1], [-9], [0, 0], [-9, 0, 9]]
-    rows = [*others, list(common), [-1, 2]]
+def test_masks_tell_which_patterns_are_parts_of_the_common_one(common: Sequence[int], masks: list[int] | None) -> None:
+    others = [[-1, 0, 1], [-9, -1, 0, 1, 9], [], [0, -1], [-9], [0, 0], [-9, 0, 9], [0, 17], [-1, 2]]
+    if masks is None:
+        are_parts = [sorted(set(row)) == row and max(row, default=0) < 16 for row in others]
+        sums = [sum(1 << (offset + 16) for offset in row) for row in others]
+        masks = [mask if is_part else 0 for mask, is_part in zip(sums, are_parts, strict=True)]
+    rows = [*others, list(common), []]
     indptr = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     offsets = np.concatenate([np.array(row, np.int32) for row in rows])
-    patterns = Patterns(np.full(100, 7, np.uint8), np.zeros(9, np.int64), indptr, offsets.size)
+    patterns = Patterns(np.full(100, 9, np.uint8), np.zeros(11, np.int64), indptr, offsets.size)
     matrix = prepared(shared=patterns)
     matrix.pattern_entries = lambda *_: (offsets, np.zeros(offsets.size))
     built = find_format("row_pattern").build(matrix).common
-    assert built.code == 7
+    assert built.code == 9
     assert built.masks.dtype == np.uint32
     assert built.masks.tolist() == [*masks, 2**32 - 1, 0]
     assert built.span == max(map(abs, common), default=0)

@@ -30,7 +30,7 @@ from gsparse.formats.costs import KernelModel
 from gsparse.formats.launch import NO_LIMIT, THREADS_PER_BLOCK, Launch, Panel, PanelLaunch
 from gsparse.formats.registry import COMPRESSED, REGISTRY, Encoding, Storage
 from gsparse.formats.registry import PLAIN as UNCOMPRESSED
-from gsparse.formats.row_pattern import Patterns
+from gsparse.formats.row_pattern import CommonPattern, Patterns
 from gsparse.formats.row_stats import RowStats
 
 # All arrays have different sizes, so that a sum of bytes shows which of them were counted.
@@ -104,7 +104,14 @@ STORED: dict[str, tuple[Any, int, str]] = {
     "row pattern, constant": (CONSTANT, 5, "float32"),
     "row pattern, varying": (VARYING, 96, "float64"),
 }
-EVERY = [*(format for format, _ in BYTES.values()), Levels(np.arange(3), np.array([0, 1, 3])), PATTERNS, BLOCK_ROWS]
+COMMON = CommonPattern(1, np.zeros(2, np.uint32), 40)
+EVERY = [
+    *(format for format, _ in BYTES.values()),
+    Levels(np.arange(3), np.array([0, 1, 3])),
+    PATTERNS,
+    COMMON,
+    BLOCK_ROWS,
+]
 
 
 @pytest.mark.parametrize("name", BYTES)

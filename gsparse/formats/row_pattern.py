@@ -27,7 +27,7 @@ REQUIREMENT = (
 )
 # Number of rows whose codes are sampled to find the most common one.
 _SAMPLE = 4096
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
+_GOLDEN_RATIO = 0.6180339887498949
 # Bits of the mask of a pattern.
 _MASK_BITS = 32
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["check_columns", "factorize_ilu0", "in_order", "level_launches", "triangular_solver"]
+__all__ = ["bind_solve", "factorize_ilu0", "in_order", "level_launches", "triangular_solver"]
 
 # Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
@@ -39,10 +40,41 @@ def level_launches(levels: Levels, lanes: int = 1) -> list[tuple[int, int, int, 
     return launches
 
 
-def check_columns(columns: int) -> None:
-    """Raise ShapeError if a launch cannot have so many right-hand sides."""
+def bind_solve(
+    device: Device, source: str, name: str, levels: Levels, lanes: int, columns: int, args: tuple[Any, ...]
+) -> Callable[[Array, Array], None]:
+    """Return ``solve(x, y)``, which launches a kernel for all levels in turn.
+
+    Parameters
+    ----------
+    device : Device
+    source, name : str
+        The file and the name expression of the kernel.
+    levels : Levels
+    lanes : int
+        Number of threads that a row of the levels needs.
+    columns : int
+        Number of right-hand sides, which are blocks along y of the grid.
+    args : tuple
+        What the kernel takes between the first and the last level of a launch and the two vectors.
+
+    Raises
+    ------
+    ShapeError
+        If there are more right-hand sides than a grid has blocks along y.
+    """
     if columns > MAX_GRID_Y:
         raise ShapeError(f"at most {MAX_GRID_Y} right-hand sides at once, got {columns}: solve for fewer")
+    launches = []
+    for first, last, blocks, threads in level_launches(levels, lanes):
+        every = (np.int32(first), np.int32(last), *args, Passed.X, Passed.Y)
+        launches.append(device.bind_product(source, name, (blocks, columns), (threads,), every))
+
+    def solve(x: Array, y: Array) -> None:
+        for launch in launches:
+            launch(x, y)
+
+    return solve
 
 
 def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
@@ -59,20 +91,10 @@ def triangular_solver(
 ) -> Callable[[Array, Array], None]:
     """Bind a solve with a unit triangular matrix, whose rows are copied in the order of the levels."""
     assert levels is not None
-    check_columns(columns)
     name = expression("solve_levels", csr.dtype, csr.indices.dtype)
     rows = in_order(device, csr, levels.order)
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
-    launches = []
-    for first, last, blocks, threads in level_launches(levels):
-        args = (np.int32(first), np.int32(last), *matrix, Passed.X, Passed.Y)
-        launches.append(device.bind_product("triangular.cu", name, (blocks, columns), (threads,), args))
-
-    def solve(x: Array, y: Array) -> None:
-        for launch in launches:
-            launch(x, y)
-
-    return solve
+    return bind_solve(device, "triangular.cu", name, levels, 1, columns, matrix)
 
 
 def in_order(device: Device, csr: Csr, order: Array) -> Csr:

@@ -9,10 +9,9 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
-from gsparse.device.launching import Passed
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.triangular import check_columns, in_order, level_launches
+from gsparse.kernels.gpu.triangular import bind_solve, in_order, level_launches
 
 __all__ = ["block_triangular_solver", "factorize_block_ilu0", "instantiations"]
 
@@ -41,22 +40,13 @@ def block_triangular_solver(
 ) -> Callable[[Array, Array], None]:
     """Bind a solve whose rows are copied in the order of the levels, each block column by column."""
     assert levels is not None
-    check_columns(columns)
     size, dtype = int(blocks.data.shape[1]), blocks.data.dtype
     rows = in_order(device, blocks, levels.order)
     values = device.xp.ascontiguousarray(rows.data.swapaxes(1, 2))
     name = expression("solve_block_levels", dtype, blocks.indices.dtype)
-    pattern = device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, values, np.int64(num_rows)
-    launches = []
-    for first, last, grid, threads in level_launches(levels, size):
-        args = (np.int32(first), np.int32(last), np.int32(size), *pattern, Passed.X, Passed.Y)
-        launches.append(device.bind_product(_SOURCE, name, (grid, columns), (threads,), args))
-
-    def solve(x: Array, y: Array) -> None:
-        for launch in launches:
-            launch(x, y)
-
-    return solve
+    bounds = device.upload(levels.bounds)
+    matrix = np.int32(size), bounds, levels.order, rows.indptr, rows.indices, values, np.int64(num_rows)
+    return bind_solve(device, _SOURCE, name, levels, size, columns, matrix)
 
 
 def instantiations() -> list[tuple[str, str]]:

@@ -38,9 +38,9 @@ __device__ __forceinline__ T gs_pattern_sum(const Patterns &patterns, const T *p
   return sum;
 }
 
-// Return the product of one row with x for each of the ROWS rows of a thread, all of which follow the `common` pattern:
-// each of its entries is read once for all of them. The rows are `apart` rows apart, and `x_first` points to the element
-// of x of the first one.
+// Add the products with x of the ROWS rows of a thread to `sums`. All of these rows follow the `common` pattern, of which
+// each entry is read once for all of them. They are `apart` rows apart, and `x_first` points to the element of x of the
+// first one.
 template <class T, int ROWS>
 __device__ __forceinline__ void gs_add_common(const Patterns &patterns, const T *pattern_values, int begin, int end,
                                               const T *x_first, unsigned apart, int conjugate, T (&sums)[ROWS]) {

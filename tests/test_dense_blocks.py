@@ -124,6 +124,36 @@ def test_inf_and_nan_reach_only_the_rows_of_blocks_that_read_them(
             np.testing.assert_array_equal(test(got), test(expected))
 
 
+@pytest.mark.parametrize("size", [(1, 1), *SIZES])
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.few(6)
+def test_a_survey_never_denies_blocks_that_are_there(
+    device: Device, structure: str, size: tuple[int, int], rng: np.random.Generator
+) -> None:
+    S = of_blocks(*STRUCTURES[structure](rng), size, rng)
+    A = GpuSparseMatrix(S, device=device)
+    survey = kernels_of(device).survey(device, *(on_device(device, part) for part in (S.indptr, S.indices)), False)
+    if largest_blocks(S) != (1, 1):
+        assert survey.may_consist_of_blocks
+    assert A._prepared()[0].structure.blocksize == (largest_blocks(S) if S.nnz else (1, 1))
+
+
+def test_the_survey_alone_recognizes_most_matrices_without_blocks(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device.is_host:
+        pytest.skip("the survey of the CPU does not examine rows for blocks")
+    monkeypatch.setattr(kernels_of(device), "full_blocks", Mock(side_effect=AssertionError("rows are examined again")))
+    lines = [sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(n, n)) for n in (40, 300)]
+    random = sp.random_array((1000, 900), density=0.02, rng=rng, format="csr")
+    one_dense_row = from_lengths(np.append(rng.integers(3, 9, 99), 200), 200, rng)
+    for S in (sp.csr_array(sp.kronsum(*lines)), random, one_dense_row):
+        A = GpuSparseMatrix(S, device=device)
+        structure = A._prepared()[0].structure
+        assert not structure.survey.may_consist_of_blocks
+        assert structure.blocksize == (1, 1)
+
+
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_block_columns_are_stored_in_two_bytes_if_they_are_close(
     device: Device, index: Any, rng: np.random.Generator

@@ -115,4 +115,4 @@ def test_the_survey_reads_its_statistics_where_the_kernel_puts_them() -> None:
     from gsparse.kernels.gpu.survey import _COUNTERS, _FACTS
 
     assert len(_COUNTERS) == constant("parts.cuh", "GS_LONG")
-    assert len(_FACTS) == constant("setup_survey.cu", "GS_SPAN") + 1
+    assert len(_FACTS) == constant("setup_survey.cu", "GS_CONTRADICTED") + 1

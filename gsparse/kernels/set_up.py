@@ -40,6 +40,8 @@ class Survey:
         Entries whose column is not greater than that of the entry before them in the same row.
     run_span : int
         The largest distance between two columns of one run in CSR order, where it was asked for.
+    may_consist_of_blocks : bool
+        False if the rows that were examined show that the matrix does not consist of dense blocks (`full_blocks`).
     counts : object
         Private data of the backend, which it reads in later set-up steps.
     """
@@ -59,6 +61,7 @@ class Survey:
     max_column: int
     num_unsorted: int
     run_span: int
+    may_consist_of_blocks: bool = True
     counts: Any = None
 
     def describes(self, num_cols: int, capacity: int) -> bool:

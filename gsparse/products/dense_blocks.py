@@ -15,6 +15,7 @@ from gsparse.formats.bsr import BlockRows, BlockStats, lanes_for_rows
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.row_stats import MAX_PADDING
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.set_up import Survey
 from gsparse.products.sliced_rows import SlicedStructure
 
 __all__ = ["block_rows", "block_stats", "blocksize", "lay_out_blocks", "plain_block_columns"]
@@ -35,6 +36,8 @@ class BlockedStructure(SlicedStructure, Protocol):
     known_blocksize: tuple[int, int] | None
 
     @property
+    def known_survey(self) -> Survey | None: ...
+    @property
     def natural_slices(self) -> Slices: ...
     @property
     def blocksize(self) -> tuple[int, int]: ...
@@ -49,6 +52,8 @@ def blocksize(structure: BlockedStructure) -> tuple[int, int]:
         return 1, 1
     if structure.known_blocksize is not None:
         return structure.known_blocksize
+    if structure.known_survey is not None and not structure.known_survey.may_consist_of_blocks:
+        return 1, 1
     return kernels_of(structure.device).full_blocks(structure.device, structure.csr)
 
 

@@ -95,6 +95,11 @@ class Structure:
         device, csr = self.device, self.csr
         return kernels_of(device).survey(device, csr.indptr, csr.indices, bool(kernels_of(device).CSR_CODES))
 
+    @property
+    def known_survey(self) -> Survey | None:
+        """The survey, if it has been made."""
+        return self.__dict__.get("survey")
+
     @cached_property
     def rows(self) -> RowStats:
         """Statistics of the row lengths."""

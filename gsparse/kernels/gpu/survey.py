@@ -15,6 +15,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows, RowBlocks, Tiles
+from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
@@ -55,9 +56,11 @@ _MAX_BLOCKS, _COLUMNS_PER_THREAD = 1056, 4
 # The statistics (setup_survey.cu), the counters (parts.cuh), and the limits above which long rows are counted.
 _FACTS = (
     "min_length", "max_length", "num_empty", "sum_squares", "long_entries", "num_falls", "first", "last", "min_column",
-    "max_column", "num_unsorted", "run_span",
+    "max_column", "num_unsorted", "run_span", "contradicted",
 )  # fmt: skip
 _COUNTERS = ("places", "split_places", "long_places", "blocks", "split_rows", "carries")
+# The bits of `contradicted` if all numbers of rows and columns of a block are contradicted (block_sizes.cuh).
+_ALL_SIZES = sum(1 << n | 1 << n + 16 for n in range(2, MAX_BLOCK + 1))
 _LIMITS = tuple(constant(SOURCE, "GS_FIRST_LIMIT") << i for i in range(constant(SOURCE, "GS_LIMITS")))
 _NUM_COUNTS = constant(SOURCE, "GS_COUNTS")
 
@@ -112,8 +115,11 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
     launch_blocks(device, "setup_survey.cu", expression("survey", indptr.dtype), blocks, THREADS, args)
     words = device.download(totals).tolist()  # synchronizes
     counts = Counts(parts, words[len(_FACTS) :], part_rows, num_parts)
+    facts = _read(words[: len(_FACTS)])
+    may_consist_of_blocks = facts.pop("contradicted") != _ALL_SIZES
     return Survey(
-        **_read(words[: len(_FACTS)]),
+        **facts,
+        may_consist_of_blocks=may_consist_of_blocks,
         blocked_stored=counts.total("places"),
         split_stored=counts.total("split_places"),
         num_long=counts.above(LONG_LENGTH)[0],

@@ -1,36 +1,7 @@
 // setup_blocks.cu - find the dense blocks of a matrix, and arrange columns and values of blocks (gsparse.formats.bsr).
 //
-// A matrix consists of aligned blocks of R x C elements that are full if
-//   - rows are the same, as to their columns, in runs of R: row i equals row i - 1 unless R divides i, and
-//   - the columns of each row come in runs of C: C neighbours, of which the first is a multiple of C.
-// The two conditions are independent, so that one pass over the columns finds R and C.
-#include "parts.cuh"
-
-// The largest number of rows and columns of a block (gsparse.formats.bsr.MAX_BLOCK).
-enum { GS_MAX_BLOCK = 8 };
-// A bit for each number of rows, 2 to 8, and 16 places above it one for each number of columns.
-enum : unsigned { GS_ALL_ROWS = 0x1fcu, GS_ALL_COLUMNS = 0x1fcu << 16 };
-
-// Return a bit for each number of columns with which the entry at `place` of a row contradicts. `before` is the column
-// of the entry before it.
-__device__ __forceinline__ unsigned gs_contradicted_columns(long long place, long long column, long long before) {
-  unsigned bits = 0;
-#pragma unroll
-  for (int size = 2; size <= GS_MAX_BLOCK; ++size) {
-    const bool begins = place % size == 0;
-    if (begins ? column % size != 0 : column != before + 1) bits |= 1u << (16 + size);
-  }
-  return bits;
-}
-
-// Return a bit for each number, from 2 on, that does not divide `number`.
-__device__ __forceinline__ unsigned gs_no_divisors(long long number) {
-  unsigned bits = 0;
-#pragma unroll
-  for (int size = 2; size <= GS_MAX_BLOCK; ++size)
-    if (number % size) bits |= 1u << size;
-  return bits;
-}
+// One pass over the columns finds the size of the blocks (block_sizes.cuh).
+#include "block_sizes.cuh"
 
 // Set a bit of *contradicted for each number of rows and columns of blocks of which the matrix does not consist. A warp
 // owns every step-th row. It ends as soon as all bits are set, which in a matrix without blocks the first rows do.

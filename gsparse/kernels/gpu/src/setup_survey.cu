@@ -6,7 +6,7 @@
 // the warps of a block combine theirs in shared memory with atomics (`facts`, one word for each), and the blocks
 // combine them in global memory (`words`). They are integers that are added or compared, so that the order does not
 // matter.
-#include "parts.cuh"
+#include "block_sizes.cuh"
 
 // The statistics of the whole matrix, in words that are 0 at first. An extreme is stored as an unsigned number of the
 // same order (gs_ordered), a minimum as the complement of that number, so that atomicMax serves both and 0 means
@@ -25,6 +25,7 @@ enum {
   GS_HIGH,
   GS_UNSORTED,      // the number of entries whose column is not greater than that of the entry before, in the same row
   GS_SPAN,          // the largest distance between two columns of one run
+  GS_CONTRADICTED,  // the sizes of dense blocks that some rows of each part contradict, a bit for each (block_sizes.cuh)
   GS_FACTS
 };
 
@@ -97,6 +98,17 @@ struct SurveyedRows {
   int block_work, tile_work;      // of the adaptive and of the split schedule
 };
 
+// Examine whether the first rows of part blockIdx.x contradict that the matrix consists of dense blocks. Most matrices
+// without blocks are recognized by that, and are not examined again.
+template <class Index>
+__device__ __forceinline__ void gs_survey_block_sizes(const SurveyedRows &rows, const Index *__restrict__ indptr,
+                                                      const Index *__restrict__ indices, Count *facts) {
+  const long long row = blockIdx.x * rows.part_rows + threadIdx.x;
+  if (threadIdx.x >= GS_MAX_BLOCK || row >= rows.num_rows) return;
+  const unsigned bits = gs_first_contradictions(row, rows.nnz, indptr, indices);
+  if (bits) atomicOr(facts + GS_CONTRADICTED, Count(bits));
+}
+
 // Survey the rows of part blockIdx.x, a thread for each row at a time: the extremes and sums of their lengths, and what
 // each format will need for them. All threads of the block take part.
 template <class Index>
@@ -159,8 +171,11 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
   for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) facts[i] = 0;
   __syncthreads();
   const long long last = indptr[num_rows], nnz = last < 0 ? 0 : last < capacity ? last : capacity;
-  if (int(blockIdx.x) < num_parts)
-    gs_survey_rows({num_rows, part_rows, nnz, long_length, block_work, tile_work}, indptr, indices, facts);
+  if (int(blockIdx.x) < num_parts) {
+    const SurveyedRows rows{num_rows, part_rows, nnz, long_length, block_work, tile_work};
+    gs_survey_rows(rows, indptr, indices, facts);
+    gs_survey_block_sizes(rows, indptr, indices, facts);
+  }
   gs_survey_columns(nnz, indices, facts, spans != 0);
   __syncthreads();
   for (int i = threadIdx.x; i < GS_FACTS + GS_COUNTS; i += blockDim.x) {
@@ -171,6 +186,7 @@ GS_KERNEL survey(long long num_rows, int num_parts, long long part_rows, long lo
     if (blockIdx.x == 0 && i == GS_LAST) facts[i] = Count(last);
     if (!facts[i]) continue;
     if (is_extreme) atomicMax(words + i, facts[i]);
+    else if (i == GS_CONTRADICTED) atomicOr(words + i, facts[i]);
     else atomicAdd(words + i, facts[i]);
   }
 }

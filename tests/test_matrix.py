@@ -878,6 +878,74 @@ def test_extended_precision_works_through_the_host(device: Device, dtype: Any) -
     assert_equal(GpuSparseMatrix(make(), device=device) @ x, make() @ x)
 
 
+IN_EXTENDED_PRECISION: dict[str, Any] = {
+    "reshape": lambda A: A.reshape(18, 6),
+    "reshape by columns": lambda A: A.reshape(18, 6, order="F"),
+    "todia": lambda A: A.todia(),
+    "tobsr": lambda A: A.tobsr((3, 3)),
+    "tocoo": lambda A: A.tocoo(),
+    "toarray": lambda A: A.toarray(order="F"),
+    "nonzero": lambda A: A.nonzero(),
+    "diagonal": lambda A: A.diagonal(1),
+    "trace": lambda A: A.trace(),
+    "entries of rows": lambda A: A.count_nonzero(axis=1),
+    "rows": list,
+    "a row": lambda A: A[3],
+    "elements": lambda A: A[[1, 2, 1], [0, 3, 8]],
+    "sum": lambda A: A.sum(axis=0),
+    "greatest": lambda A: A.max(axis=1),
+    "maximum": lambda A: A.maximum(0),
+    "minimum": lambda A: A.minimum(A.T.T * 2),
+    "comparison": lambda A: A != A.T.T * 2,
+    "multiplied by a column": lambda A: A.multiply(np.arange(12.0)[:, None]),
+    "divided by an array": lambda A: A / np.arange(1, 10),
+    "divided by a matrix": lambda A: A / (A * 2),
+    "sparse product": lambda A: A @ A.T,
+    "power": lambda A: A.power(2),
+    "sine": lambda A: A.sin(),
+    "sum with an array": lambda A: A + np.ones(A.shape),
+    "columns": lambda A: A @ np.ones((9, 2)),
+}
+
+
+@pytest.mark.parametrize("operation", IN_EXTENDED_PRECISION)
+@pytest.mark.few(8)
+def test_methods_in_extended_precision_return_what_scipy_returns(device: Device, operation: str) -> None:
+    S = make(np.longdouble)
+    S.data += np.longdouble(2) ** -60
+    got, expected = (IN_EXTENDED_PRECISION[operation](M) for M in (GpuSparseMatrix(S.copy(), device=device), S))
+    for ours, theirs in zip(*((M if isinstance(M, (list, tuple)) else [M]) for M in (got, expected)), strict=True):
+        assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda A: A.tocsc(),
+        lambda A: A.todia(),
+        lambda A: A.tobsr(),
+        lambda A: A.diagonal(),
+        lambda A: A.toarray(order="K"),
+        lambda A: A.toarray(order="C", out=np.zeros(A.shape)),
+        lambda A: A.toarray(out=np.zeros(len(A.toarray()) + 1)),
+        lambda A: A.toarray(out=np.zeros(A.shape, np.float32)),
+        lambda A: A.toarray(out=np.zeros(2 * A.shape[0])[::2]),
+        lambda A: A._broadcast_to((2, 2, *A.shape)),
+        lambda A: A._broadcast_to((2, 3)),
+        lambda A: A.count_nonzero(axis=2),
+        lambda A: A + 1,
+        lambda A: A - 1,
+        lambda A: 1 - A,
+    ],
+)
+def test_an_array_of_one_dimension_refuses_what_scipys_does(device: Device, convert: Any) -> None:
+    S = sp.coo_array(np.array([0.0, 2.0, 0.0, 3.0, 4.0])).tocsr()
+    with pytest.raises((ValueError, NotImplementedError)) as theirs:
+        convert(S)
+    with pytest.raises(type(theirs.value)):
+        convert(GpuSparseMatrix(S, device=device))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, object, "U3", "M8[s]"])
 def test_dtypes_that_sparse_matrices_do_not_support_are_refused(A: Any, dtype: Any) -> None:
     with pytest.raises(DtypeError, match="does not support dtype"):

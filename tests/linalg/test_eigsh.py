@@ -180,6 +180,26 @@ def test_tiny_problems_are_solved_as_dense_ones(real_device: Device, n: int) -> 
         np.testing.assert_allclose(eigsh(S.toarray(), n)[0], np.linalg.eigvalsh(S.toarray()), atol=1e-14)
 
 
+@pytest.mark.parametrize("has_mass", [False, True])
+@pytest.mark.parametrize("mode", ["normal", "buckling", "cayley"])
+def test_tiny_problems_with_a_shift_or_its_inverse_are_solved_as_dense_ones(
+    real_device: Device, mode: str, has_mass: bool, rng: np.random.Generator
+) -> None:
+    n, sigma = 12, 0.7
+    S, noise = sp.csr_array(laplacian(4)[:n, :n]), rng.standard_normal((n, n))
+    M = sp.csr_array(noise @ noise.T + n * np.eye(n)) if has_mass else None
+    shifted = (S - sigma * (sp.eye_array(n) if M is None else M)).toarray()
+    expected = np.sort(sla.eigsh(S, 3, M=M, sigma=sigma, mode=mode, return_eigenvectors=False, v0=np.ones(n)))
+    inverse = np.linalg.inv(shifted)
+    A = GpuSparseMatrix(S, device=real_device)
+    for options in ({}, {"OPinv": inverse}):
+        found = eigsh(A, 3, M=M, sigma=sigma, mode=mode, full_output=True, **options)
+        np.testing.assert_allclose(np.sort(found.eigenvalues), expected, rtol=1e-10)
+        assert found.restarts == 0
+        inner = S if mode == "buckling" else M
+        assert_pairs(S, found.eigenvalues, found.eigenvectors, M, inner=inner)
+
+
 # ---------------------------------------------------------------- generalised problems and transforms
 
 

@@ -51,7 +51,7 @@ def survey(device: Device, indptr: Array, indices: Array, spans: bool) -> Survey
     measured = np.zeros((-(-num_rows // _BLOCK_ROWS), len(names)), np.int64)
     # Columns are measured row by row, and therefore only if the row pointers are valid.
     run_parts(_measure_lengths, num_rows, indptr, LONG_LENGTH, measured)
-    facts = dict.fromkeys(names, 0)
+    facts: dict[str, Any] = dict.fromkeys(names, 0)
     falls = int(measured[:, _SUMS.index("num_falls")].sum())
     if num_rows and first == 0 and not falls and last <= indices.size:
         run_parts(_measure_columns, last + num_rows, indptr, indices, measured)

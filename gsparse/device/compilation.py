@@ -26,16 +26,20 @@ def kernel_source(name: str) -> str:
     def expand(file: str) -> str:
         included.add(file)
         lines = []
-        text = (SOURCE_FOLDER / file).read_text() if file.endswith((".cu", ".cuh", ".h")) else file
-        for line in text.splitlines():
+        for line in (_read(file) if file.endswith((".cu", ".cuh", ".h")) else file).splitlines():
             header = line.removeprefix('#include "').removesuffix('"') if line.startswith('#include "') else ""
-            if not (SOURCE_FOLDER / header).is_file():
+            if not header or not (SOURCE_FOLDER / header).is_file():
                 lines.append("" if line == "#pragma once" else line)
             elif header not in included:
                 lines.append(expand(header))
         return "\n".join(lines)
 
     return expand(name)
+
+
+@cache
+def _read(file: str) -> str:
+    return (SOURCE_FOLDER / file).read_text()
 
 
 def compile_options(lanes: int) -> tuple[str, ...]:

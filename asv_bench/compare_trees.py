@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 TURNS = 5
 CALLS = 2000
@@ -49,7 +50,6 @@ def measure(device_name: str) -> dict[str, float]:
     import numpy as np
 
     import gsparse
-    import gsparse.linalg
 
     device = gsparse.GpuSparseMatrix((3, 3), device=device_name).device
     xp, rng = device.xp, np.random.default_rng(0)
@@ -82,14 +82,43 @@ def measure(device_name: str) -> dict[str, float]:
         with device.active():
             timings[f"product {format}"] = device.seconds_of(lambda A=A: A.matvec(v, out=w))
 
+    for columns in (8, 32):
+        V = xp.asarray(rng.standard_normal((values.shape[1], columns)))
+        W = xp.empty_like(V)
+        for name, matrix in (("7-point", S), ("7-point, random values", values)):
+            A = gsparse.GpuSparseMatrix(matrix, device=device)
+            A.matmat(V, out=W)
+            with device.active():
+                timings[f"{columns} columns, {name}"] = device.seconds_of(lambda A=A, V=V, W=W: A.matmat(V, out=W))
+
+    C, D = (gsparse.GpuSparseMatrix(M, device=device).astype(complex) for M in (S, values.T.tocsr()))
+
+    def add() -> None:
+        C + D
+        device.synchronize()
+
+    timings["A + B, complex128"] = seconds_per_call(add, 70)
+
     def set_up() -> None:
         gsparse.GpuSparseMatrix(values, device=device) @ v
         device.synchronize()
 
     timings["set-up and first product"] = seconds_per_call(set_up, 70)
 
+    timings.update(solve_seconds(device, S))
+    return timings
+
+
+def solve_seconds(device: Any, S: Any) -> dict[str, float]:
+    """Return the median seconds of solves with the matrix S, by name."""
+    import numpy as np
+
+    import gsparse
+    import gsparse.linalg
+
+    timings: dict[str, float] = {}
     A = gsparse.GpuSparseMatrix(S, device=device)
-    b = xp.asarray(rng.standard_normal(A.shape[0]))
+    b = device.upload(np.random.default_rng(1).standard_normal(A.shape[0]))
     solves = {
         "cg": lambda: gsparse.linalg.cg(A, b, rtol=1e-8, full_output=True),
         "cg, not converged": lambda: gsparse.linalg.cg(A, b, rtol=0, maxiter=200, full_output=True),

@@ -15,7 +15,7 @@ import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
 from gsparse.linalg import cg
-from gsparse.plot import axes, runs, speed, structure
+from gsparse.plot import axes, runs, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
@@ -189,7 +189,7 @@ def test_a_roofline_shows_what_was_measured(ax: Any, monkeypatch: Any, tmp_path:
 
 def test_the_roof_is_measured_if_none_is_given(ax: Any) -> None:
     A = gsparse.GpuSparseMatrix(LINE, device="cpu")
-    bandwidth = speed.copy_bandwidth(A.device)
+    bandwidth = A.device.copy_bandwidth
     assert 1e8 < bandwidth < 1e13
     plot.roofline(A, ax)
     assert texts(ax)[0].startswith("memory: ")

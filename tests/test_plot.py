@@ -469,3 +469,18 @@ def test_the_scaling_study_is_drawn(tmp_path: Path) -> None:
         "setup_float32.png",
         "threads_float32.png",
     }
+
+
+def test_a_picture_of_a_profile_has_two_bars_for_each_row(ax: Any) -> None:
+    A = gsparse.GpuSparseMatrix(LINE, device="cpu")
+    with gsparse.profile() as p:
+        cg(A, A @ np.ones(400))
+    assert plot.profile(p, ax, most=3) is ax
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert any("other rows" in label for label in labels)
+    assert "outside gsparse" in labels
+    waiting = [bar.get_width() for bar in ax.containers[0]]
+    assert len(waiting) == len(labels) == len(ax.containers[1])
+    assert sum(waiting) == pytest.approx(p.seconds)
+    with pytest.raises(TypeError, match=r"what gsparse.profile\(\) returned, got csr_array"):
+        plot.profile(LINE)

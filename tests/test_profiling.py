@@ -19,6 +19,7 @@ import gsparse
 from gsparse.device.base import Device
 from gsparse.linalg import cg, gmres, jacobi
 from gsparse.profiling import caller, recording
+from gsparse.profiling.advice import advise
 from gsparse.profiling.profile import Profile
 from gsparse.profiling.rows import OUTSIDE, Row
 from tests.proof.emulated_device import EmulatedDevice
@@ -424,3 +425,80 @@ def test_a_call_without_code_of_the_user_has_the_line_of_the_library(monkeypatch
     monkeypatch.setattr(caller, "_MAX_FRAMES", 1)
     assert caller.place_of_caller(sys._getframe()) == (__file__, sys._getframe().f_lineno)
     assert caller.place_of_caller(None) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- advice
+
+
+def advice_on(work: Callable[[], Any]) -> list[str]:
+    """Return the advice for a program."""
+    with gsparse.profile() as p:
+        work()
+    return p.advice
+
+
+def test_advice_names_the_line_that_prepares_a_matrix_again_and_again(device: Device) -> None:
+    S = line(3000)
+
+    def work() -> None:
+        for factor in (1.0, 2.0, 3.0, 4.0):
+            gsparse.GpuSparseMatrix(factor * S, device=device)
+
+    work()
+    first = sys._getframe().f_lineno - 3
+    (sentence,) = [sentence for sentence in advice_on(work) if "A.with_data(values)" in sentence]
+    assert sentence.startswith(f"{FILE}:{first} has a matrix prepared in each of 4 calls")
+
+    def improved() -> None:
+        A = gsparse.GpuSparseMatrix(S, device=device)
+        for factor in (1.0, 2.0, 3.0, 4.0):
+            A.with_data(factor * A.device_data)
+
+    assert not [sentence for sentence in advice_on(improved) if "prepared in each" in sentence]
+
+
+def test_advice_names_the_line_that_asks_for_host_arrays() -> None:
+    A, x = gsparse.GpuSparseMatrix(line(20_000), device="cpu"), np.ones(20_000)
+
+    def work() -> None:
+        for _ in range(4):
+            values = A.data
+            A @ x
+            del values
+
+    work()
+    asked = sys._getframe().f_lineno - 5
+    (sentence,) = [sentence for sentence in advice_on(work) if "asks for A.data" in sentence]
+    assert sentence.startswith(f"{FILE}:{asked} asks for A.data on the host in 4 calls")
+    assert "A.device_data" in sentence
+
+    def improved() -> None:
+        for _ in range(4):
+            A @ x
+            A.device_data.sum()
+
+    A.freeze()
+    assert not [sentence for sentence in advice_on(improved) if "asks for" in sentence]
+
+
+def test_advice_proposes_a_preconditioner_only_where_there_is_none() -> None:
+    S = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(200, 200), format="csr")
+    A, b = gsparse.GpuSparseMatrix(S, device="cpu"), np.arange(200.0)
+    assert any("cg 1 times without a preconditioner" in sentence for sentence in advice_on(lambda: cg(A, b)))
+    M = jacobi(A)
+    assert not [sentence for sentence in advice_on(lambda: cg(A, b, M=M)) if "without" in sentence]
+
+
+def test_advice_names_copies_compilations_and_what_ran_on_the_host() -> None:
+    rows = [
+        Row("copy", "host to device", "", "a.py:1", calls=5, seconds=0.2, inclusive_seconds=0.2),
+        Row("copy", "device to host", "", "a.py:1", calls=5, seconds=0.1, inclusive_seconds=0.1),
+        Row("copy", "host to device", "", "a.py:9", calls=1, seconds=0.1, inclusive_seconds=0.1),
+        Row("compilation", "kernels", "", "a.py:2", calls=3, seconds=0.5, inclusive_seconds=0.5),
+        Row("host", "tolil: SciPy computes it", "", "a.py:3", calls=2, seconds=0.01, inclusive_seconds=0.4),
+        Row("host", "todok: SciPy computes it", "", "a.py:4", calls=2, seconds=1e-6, inclusive_seconds=1e-6),
+    ]
+    compiling, on_host, copying = advise(rows, 2.0)
+    assert compiling.startswith("Compiling kernels takes 0.5 of 2 s")
+    assert on_host.startswith("a.py:3 runs tolil on the host 2 times (SciPy computes it), which takes 0.4 of 2 s")
+    assert copying.startswith("a.py:1 copies arrays between host and device in each of 5 calls, which takes 0.3 of 2 s")

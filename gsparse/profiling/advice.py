@@ -12,7 +12,7 @@ from gsparse.profiling.rows import Row
 __all__ = ["advise"]
 
 # Advice is given if it can save at least this share of the time.
-_LEAST_SHARE = 0.02
+_LEAST_SHARE = 0.005
 # From this number of calls of one line on, the line is in a loop.
 _LOOP_CALLS = 3
 # Iterations of a solve from which on a preconditioner usually pays.
@@ -43,12 +43,18 @@ def advise(rows: Sequence[Row], seconds: float) -> list[str]:
     return [each.sentence for each in sorted(found, reverse=True) if each.saved >= _LEAST_SHARE * seconds]
 
 
+def _set_up(rows: Sequence[Row], *, on_loan: bool) -> list[Row]:
+    """Return the rows of repeated set-ups, on lines where a host array is held or on the other ones."""
+    places = {row.place for row in rows if row.name == ON_LOAN}
+    set_up = [row for row in rows if row.kind == "set-up" and row.calls >= _LOOP_CALLS]
+    return [row for row in set_up if (row.place in places) == on_loan]
+
+
 def _repeated_set_up(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
     """Advise to keep the structure of a matrix that is prepared again and again."""
-    set_up = [row for row in rows if row.kind == "set-up" and row.calls >= _LOOP_CALLS]
+    set_up = _set_up(rows, on_loan=False)
     checks = [row for row in set_up if row.name == CHECK]
-    on_loan = sum(row.calls for row in set_up if row.name == ON_LOAN)
-    if not checks or on_loan > sum(row.calls for row in checks) / 2:  # The cause is another one.
+    if not checks:
         return
     most = max(checks, key=lambda row: row.calls)
     saved = sum(row.seconds * (row.calls - 1) / row.calls for row in set_up)
@@ -63,18 +69,18 @@ def _repeated_set_up(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
 
 def _host_arrays(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
     """Advise to use the device's arrays instead of those of the host."""
+    again = sum(row.seconds for row in _set_up(rows, on_loan=True))
     for row in rows:
         array = row.name.partition(":")[0]
         if row.kind != "host" or not array.startswith("A.") or row.calls < _LOOP_CALLS:
             continue
-        again = sum(row.inclusive_seconds for row in rows if row.name == ON_LOAN)
         saved = row.inclusive_seconds + again
         yield Advice(
             saved,
             f"{row.place} asks for {array} on the host in {row.calls:,} calls, which takes "
-            f"{_of(row.inclusive_seconds, seconds)}. While the program holds the array, each product prepares the "
-            f"matrix again, which takes {again:.2g} s. Use {array.replace('A.', 'A.device_')}, A.with_data(values) or "
-            f"A.freeze(): they save up to {saved:.2g} s.",
+            f"{_of(row.inclusive_seconds, seconds)}. While the program holds the array, each product or solve prepares "
+            f"the matrix again, which takes {again:.2g} s. Use {array.replace('A.', 'A.device_')}, A.with_data(values) "
+            f"or A.freeze(): they save up to {saved:.2g} s.",
         )
 
 

@@ -16,6 +16,7 @@ from gsparse.matrix import assembly
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.upper_layers import UPPER_LAYERS
 from gsparse.products.multiply import spmm, spmv
+from gsparse.profiling.profile import profile
 from gsparse.sparse import PUBLIC_NAMES
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "GsparseError",
     "__version__",
     "get_num_threads",
+    "profile",
     "set_num_threads",
     "spmm",
     "spmv",

@@ -38,6 +38,7 @@ LAYERS = (
     ("kernels",),
     ("formats",),
     ("device", "files"),
+    ("profiling",),
     ("errors", "_interrupt", "_version", "writing"),
 )
 # `gsparse/__init__.py` exports public names, some of them lazily. The command line stands above it.

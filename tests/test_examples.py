@@ -47,6 +47,10 @@ EXAMPLES = {
         ["--n", "16"],
         r"compiled or loaded.*GpuSparseMatrix +4096 .*linalg\.cg\(A, b\) +4096 unknowns.*u at the centre 0\.05",
     ),
+    "profiled_plate.py": (
+        ["--n", "60", "--steps", "3"],
+        r"slow: .*without a preconditioner.*fast: .*preconditioner: amg.*temperatures differ by \d\.\de-(0[6-9]|1\d)",
+    ),
     "single_cell.py": (
         ["--cells", "600", "--genes", "1500"],
         r"projections differ by (0\.0e\+00|\d\.\de-1\d)\n(9\d|100)\.\d% of the cells",
@@ -70,6 +74,7 @@ NEEDED = {
     "poisson_amg.py": ["pyamg"],
     "soap_film.py": ["skfem"],
     "solvers_and_preconditioners.py": ["matplotlib"],
+    "where_the_time_goes.py": ["matplotlib"],
 }
 
 
@@ -120,6 +125,7 @@ def test_the_extra_of_the_examples_installs_what_they_need() -> None:
     [
         ("guides/how_gsparse_chooses.py", "matplotlib"),
         ("guides/solvers_and_preconditioners.py", "matplotlib"),
+        ("guides/where_the_time_goes.py", "matplotlib"),
         ("many_gpus_poisson.py", "tqdm"),
         ("many_gpus_poisson.py", "pyamg"),
     ],

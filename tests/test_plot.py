@@ -15,7 +15,7 @@ import gsparse
 from gsparse import cli, plot
 from gsparse.bench.records import Record
 from gsparse.linalg import cg
-from gsparse.plot import axes, runs, speed, structure
+from gsparse.plot import axes, runs, structure
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
@@ -189,7 +189,7 @@ def test_a_roofline_shows_what_was_measured(ax: Any, monkeypatch: Any, tmp_path:
 
 def test_the_roof_is_measured_if_none_is_given(ax: Any) -> None:
     A = gsparse.GpuSparseMatrix(LINE, device="cpu")
-    bandwidth = speed.copy_bandwidth(A.device)
+    bandwidth = A.device.copy_bandwidth
     assert 1e8 < bandwidth < 1e13
     plot.roofline(A, ax)
     assert texts(ax)[0].startswith("memory: ")
@@ -469,3 +469,18 @@ def test_the_scaling_study_is_drawn(tmp_path: Path) -> None:
         "setup_float32.png",
         "threads_float32.png",
     }
+
+
+def test_a_picture_of_a_profile_has_two_bars_for_each_row(ax: Any) -> None:
+    A = gsparse.GpuSparseMatrix(LINE, device="cpu")
+    with gsparse.profile() as p:
+        cg(A, A @ np.ones(400))
+    assert plot.profile(p, ax, most=3) is ax
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert any("other rows" in label for label in labels)
+    assert "outside gsparse" in labels
+    waiting = [bar.get_width() for bar in ax.containers[0]]
+    assert len(waiting) == len(labels) == len(ax.containers[1])
+    assert sum(waiting) == pytest.approx(p.seconds)
+    with pytest.raises(TypeError, match=r"what gsparse.profile\(\) returned, got csr_array"):
+        plot.profile(LINE)

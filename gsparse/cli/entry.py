@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gsparse
 from gsparse._interrupt import restore
-from gsparse.cli import bench, convert, demo, doctor, info, solve, warmup
+from gsparse.cli import bench, convert, demo, doctor, info, profile, solve, warmup
 from gsparse.errors import CommunicationError, DeviceMemoryError, FactorizationError, GsparseError
 
 __all__ = ["main"]
@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": doctor.COMMAND,
     "warmup": warmup.COMMAND,
     "bench": bench.COMMAND,
+    "profile": profile.COMMAND,
 }
 
 SUCCESS, FAILURE, MISUSE, INTERRUPTED = 0, 1, 2, 130

@@ -27,6 +27,7 @@ import numpy as np
 from gsparse.device.compilation import SOURCE_FOLDER
 from gsparse.device.locks import make_lock
 from gsparse.device.threads import available_cpus
+from gsparse.profiling import recording
 
 __all__ = ["KernelStore", "recorded_kernels"]
 
@@ -74,7 +75,11 @@ class KernelStore:
             self._waiting.discard(key)
             end = self._begun.get(key)
         if end is not None:
-            end.wait()
+            if recording.recorder is None:
+                end.wait()
+            else:
+                with recording.span("compilation", "wait for another thread"):
+                    end.wait()
         # If the compilation failed on another thread, it is repeated here, so that the caller gets the error.
         return self.compiled.get(key) or self._compile_here(key)
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from gsparse.device.bandwidth import measure_copy_bandwidth
 from gsparse.device.host_counts import HostCounts
 from gsparse.device.launching import bind_call
 from gsparse.device.memory import Memory
 from gsparse.device.streams import NO_CONTEXT, Streams
 from gsparse.errors import DeviceError
+from gsparse.profiling import recording
 
 __all__ = ["Device"]
 
@@ -92,8 +94,16 @@ class Device(Memory, Streams):
         return NO_CONTEXT
 
     def memory_guard(self) -> AbstractContextManager[Any]:
-        """Turn the array module's out-of-memory error into `DeviceMemoryError` and leave its pool usable."""
-        return NO_CONTEXT
+        """Turn the array module's out-of-memory error into `DeviceMemoryError` and leave its pool usable.
+
+        While a profile is open (`gsparse.profile`), the block is recorded under the name of the function around it.
+        """
+        return NO_CONTEXT if recording.recorder is None else recording.block(self, NO_CONTEXT)
+
+    @cached_property
+    def copy_bandwidth(self) -> float:
+        """Bytes that a large copy reads and writes in a second, measured when it is first asked for. Synchronizes."""
+        return measure_copy_bandwidth(self)
 
     @cached_property
     def counts(self) -> HostCounts:

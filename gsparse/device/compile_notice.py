@@ -8,6 +8,7 @@ import threading
 import time
 
 from gsparse.device.locks import make_lock
+from gsparse.profiling import recording
 
 __all__ = ["COMPILE_NOTICE", "MESSAGE", "QUIET_VARIABLE", "CompileNotice"]
 
@@ -41,6 +42,8 @@ class CompileNotice:
 
     def __enter__(self) -> None:
         """Begin to compile. Compilations may be nested, and several threads may compile at the same time."""
+        if recording.recorder is not None:
+            recording.begin("compilation", "kernels")
         with self._lock:
             self._depth += 1
             self.compilations += self._depth == 1
@@ -51,6 +54,7 @@ class CompileNotice:
                 self._timer.start()
 
     def __exit__(self, *error: object) -> None:
+        recording.end("compilation")  # It may have begun to be recorded, although no profile is open any more.
         with self._lock:
             self._depth -= 1
             if self._depth == 0 and self._timer is not None:

@@ -35,10 +35,13 @@ class Stats:
     host_operations : Counter
         For each name of an operation, the number of times that SciPy ran it on the host. "data", "indices" and "indptr"
         count the loans of these arrays.
+    name : str or None
+        The name that the user has given to the matrix (`GpuSparseMatrix.name`).
     """
 
     products: int = 0
     host_operations: Counter[str] = field(default_factory=Counter)
+    name: str | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         counts = [f"{count:7d}  {name}, on the host" for name, count in self.host_operations.most_common()]

@@ -19,8 +19,10 @@ from gsparse.device.gpu_streams import GpuStreams
 from gsparse.device.launching import DriverKernel, bind_call, driver_launch
 from gsparse.device.memory import Wait
 from gsparse.device.staging import Staging
-from gsparse.device.streams import NO_CONTEXT
+from gsparse.device.streams import NO_CONTEXT, TO_DEVICE, TO_HOST
 from gsparse.errors import DeviceError, DeviceMemoryError, DtypeError
+from gsparse.profiling import recording
+from gsparse.profiling.recorded import recorded_copy
 
 __all__ = ["GpuDevice", "gpu_device"]
 
@@ -103,18 +105,21 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         except self._out_of_memory:
             return None
 
+    @recorded_copy(TO_DEVICE)
     def upload(self, host: npt.NDArray[Any]) -> Array:
         if host.dtype.char in HOST_ONLY:
             raise DtypeError(f"{host.dtype} has no device arithmetic and stays on the host: use astype(float)")
-        with self.active(), self.memory_guard():
+        with self.active(), _MemoryGuard(self):
             return self.staging.upload(np.ascontiguousarray(host))
 
+    @recorded_copy(TO_HOST)
     def download(self, array: Array) -> npt.NDArray[Any]:
         with self.active():
             # `asnumpy` would copy a strided array within its own ``with stream:`` block, which `on_stream` explains.
             array = array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
             return self.xp.asnumpy(array)  # type: ignore[no-any-return]  # synchronizes
 
+    @recorded_copy(TO_HOST)
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         with self.active():
             return self.staging.download(array)  # type: ignore[no-any-return]  # synchronizes
@@ -171,7 +176,8 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         return NO_CONTEXT if is_current else self.xp.cuda.Device(self.index)
 
     def memory_guard(self) -> AbstractContextManager[Any]:
-        return _MemoryGuard(self)
+        guard = _MemoryGuard(self)
+        return guard if recording.recorder is None else recording.block(self, guard)
 
     def identity(self) -> str:
         runtime = self.xp.cuda.runtime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,11 +41,13 @@ class GpuStreams(Streams):  # on GPUs only
     """
 
     xp: Any
+    has_events = True
 
     def __init__(self, cupy: Any) -> None:
         # The default streams have small numbers instead of addresses. The largest number stands for the per-thread
         # default stream: every thread has its own, and all have this number.
         self._current_stream, self._per_thread_stream = cupy.cuda.get_current_stream, cupy.cuda.runtime.streamPerThread
+        self._free_events: deque[Any] = deque()
 
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()  # synchronizes
@@ -73,6 +76,24 @@ class GpuStreams(Streams):  # on GPUs only
                 stream.synchronize()  # synchronizes
                 timings.append((seconds() or 0.0) / _PRODUCTS_PER_GRAPH)
         return timings
+
+    def record_event(self) -> Any:
+        stream = self._current_stream()
+        if stream.ptr > self._per_thread_stream and stream.is_capturing():
+            return None  # An event of a graph has no time of its own.
+        try:
+            event = self._free_events.popleft()
+        except IndexError:
+            event = self.xp.cuda.Event()
+        event.record(stream)
+        return event
+
+    def seconds_between(self, begin: Any, end: Any) -> float:
+        end.synchronize()  # synchronizes
+        return float(1e-3 * self.xp.cuda.get_elapsed_time(begin, end))
+
+    def release_event(self, event: Any) -> None:
+        self._free_events.append(event)
 
     def is_capturing(self) -> bool:
         stream = self.xp.cuda.get_current_stream()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["NO_CONTEXT", "NUM_TIMINGS", "Streams"]
+__all__ = ["NO_CONTEXT", "NUM_TIMINGS", "TO_DEVICE", "TO_HOST", "Streams"]
 
 # Number of timings that `Streams.timings_of` returns.
 NUM_TIMINGS = 5
@@ -18,9 +18,20 @@ NUM_TIMINGS = 5
 # A context manager that does nothing.
 NO_CONTEXT = nullcontext()
 
+# The names of copies in profiles.
+TO_DEVICE, TO_HOST = "host to device", "device to host"
+
 
 class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
-    """The streams of a device. These methods are right for the host, whose work is done when a call returns."""
+    """The streams of a device. These methods are right for the host, whose work is done when a call returns.
+
+    Attributes
+    ----------
+    has_events : bool
+        Whether the device has events, which tell when it did something.
+    """
+
+    has_events: bool = False
 
     def synchronize(self) -> None:
         """Wait for the work on the caller's current stream. On the host there is nothing to wait for."""
@@ -41,6 +52,18 @@ class Streams(ABC):  # noqa: B024  (a part of `Device`, which is abstract)
     def seconds_of(self, call: Callable[[], None]) -> float:
         """Return the time for which one call keeps the device busy, as the median of several. Synchronizes."""
         return statistics.median(self.timings_of(call))
+
+    def record_event(self) -> Any:
+        """Record an event on the current stream for `seconds_between`; None if the device has no events."""
+        return None
+
+    def seconds_between(self, begin: Any, end: Any) -> float:
+        """Return the seconds between two events. Synchronizes."""
+        raise NotImplementedError("this device has no events")
+
+    def release_event(self, event: Any) -> None:
+        """Keep an event, which nobody reads any more, for a later call of `record_event`."""
+        return
 
     def is_capturing(self) -> bool:
         """Return whether the current stream captures launches in a CUDA graph instead of running them."""

@@ -6,6 +6,7 @@ from functools import cache
 
 from gsparse.device.base import Device
 from gsparse.kernels.contract import Kernels
+from gsparse.profiling.recorded import recorded_call
 
 __all__ = ["kernels_of"]
 
@@ -17,6 +18,7 @@ def kernels_of(device: Device) -> Kernels:
 
 # The backends are imported at the first use, because numba alone takes longer to import than all of gsparse.
 @cache
+@recorded_call("import", "kernels of the CPU")
 def _cpu_kernels() -> Kernels:
     from gsparse.kernels import cpu
 
@@ -24,6 +26,7 @@ def _cpu_kernels() -> Kernels:
 
 
 @cache
+@recorded_call("import", "kernels of GPUs")
 def _gpu_kernels() -> Kernels:
     from gsparse.kernels import gpu
 

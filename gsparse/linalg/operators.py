@@ -20,7 +20,7 @@ from gsparse.errors import DeviceError, ShapeError
 from gsparse.linalg.registry import names_of
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 
-__all__ = ["Apply", "Operator", "RankGroup", "as_operator", "device_for"]
+__all__ = ["Apply", "MatrixOperator", "Operator", "RankGroup", "as_operator", "device_for"]
 
 # ``apply(x, y)`` writes the product into y. Both are flat arrays, one column after the other.
 Apply = Callable[[Array, Array], None]

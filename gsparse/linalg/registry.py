@@ -12,6 +12,7 @@ from inspect import Signature, signature
 from typing import Any, Literal, TypeVar, cast
 
 from gsparse.linalg.solver_arguments import checked
+from gsparse.profiling import recording
 
 __all__ = ["METHODS", "Kind", "Method", "find_method", "names_of", "register"]
 
@@ -79,7 +80,12 @@ def register(kind: Kind, *, accepts: Callable[..., Any] | None = None, **attribu
         def call(A: Any, *args: Any, **kwargs: Any) -> Any:
             override = getattr(A, "__gsparse_call__", None)
             result = NotImplemented if override is None else override(function.__name__, args, kwargs)
-            return function(A, *args, **kwargs) if result is NotImplemented else result
+            if result is not NotImplemented:
+                return result
+            if recording.recorder is None:
+                return function(A, *args, **kwargs)
+            with recording.span(kind, function.__name__):
+                return function(A, *args, **kwargs)
 
         if kind == "solver":
             call = checked(call, accepted, attributes.get("vectors", ()))

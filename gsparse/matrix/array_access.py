@@ -8,8 +8,9 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.matrix.matrix_like import MatrixLike, as_property
+from gsparse.profiling import recording
 
-__all__ = ["device_data", "device_indices", "device_indptr", "lent_array"]
+__all__ = ["device_data", "device_indices", "device_indptr", "lent_array", "name", "set_name"]
 
 
 def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
@@ -27,12 +28,25 @@ def lent_array(name: str, doc: str) -> np.ndarray[Any, Any]:
         if not pair.lent:
             matrix.stats.left_device(name)
         arrays.scipy_array = None
-        return cast("np.ndarray[Any, Any]", pair.lend())
+        if recording.recorder is None:
+            return cast("np.ndarray[Any, Any]", pair.lend())
+        with recording.span("host", f"A.{name}: the program asks for a host array", None, None, pair.nbytes):
+            return cast("np.ndarray[Any, Any]", pair.lend())
 
     def replace(matrix: MatrixLike, value: Any) -> None:
         matrix._arrays = matrix._arrays.with_host_array(name, value)
 
     return as_property(lend, replace, doc)
+
+
+def name(self: MatrixLike) -> str | None:
+    """Name of the matrix in profiles (`gsparse.profile`); None, unless it is set. Copies and views have none."""
+    return self.stats.name
+
+
+def set_name(self: MatrixLike, name: str | None) -> None:
+    """Name the matrix."""
+    self.stats.name = name
 
 
 def device_data(self: MatrixLike) -> Array:

@@ -23,12 +23,15 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.streams import NO_CONTEXT
 from gsparse.errors import HostLoanWarning
 from gsparse.formats import Csr
 from gsparse.matrix.loans import ArrayPair
 from gsparse.products.options import MatrixOptions
 from gsparse.products.prepared import PreparedMatrix, prepare_matrix
 from gsparse.products.structure import Structure
+from gsparse.profiling import recording
+from gsparse.profiling.operation_names import ON_LOAN
 
 __all__ = ["ARRAY_NAMES", "MatrixArrays", "frames_to_the_caller"]
 
@@ -290,7 +293,10 @@ class MatrixArrays:
     def current(self, shape: tuple[int, int]) -> PreparedMatrix:
         """Return the prepared matrix of CSR arrays of this shape, up to date with every write so far."""
         prepared = self.up_to_date(shape)
-        return self._prepare(shape) if prepared is None else prepared
+        if prepared is not None:
+            return prepared
+        with NO_CONTEXT if recording.recorder is None or not self.is_on_loan else recording.span("set-up", ON_LOAN):
+            return self._prepare(shape)
 
     def _prepare(self, shape: tuple[int, int]) -> PreparedMatrix:
         """Bring written arrays to the device, check them, and reuse what is still true of the last prepared matrix."""

@@ -21,6 +21,7 @@ from gsparse.formats.registry import name_of
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
 from gsparse.products.options import MatrixOptions
+from gsparse.profiling.recorded import recorded_call
 from gsparse.sparse.construction import (
     check_dtype,
     check_maxprint,
@@ -40,6 +41,7 @@ __all__ = ["construct", "initialize", "matrix_over", "own", "rebuild"]
 _MAXPRINT = 50
 
 
+@recorded_call("set-up", "new matrix")
 def construct(
     new: MatrixLike,
     source: Any,

@@ -60,6 +60,7 @@ from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.constructor import construct, matrix_over, rebuild
 from gsparse.matrix.matrix_like import as_property, install
 from gsparse.products.prepared import PreparedMatrix
+from gsparse.profiling.recorded import recorded_call
 
 __all__ = ["DeviceMatrix"]
 
@@ -165,6 +166,8 @@ class DeviceMatrix:
     indices = lent_array("indices", "Column indices as a host array, on loan. Synchronizes.")
     indptr = lent_array("indptr", "Row pointers as a host array, on loan. Synchronizes.")
 
+    name = as_property(array_access.name, array_access.set_name)
+
     device_data = as_property(array_access.device_data)
     device_indices = as_property(array_access.device_indices)
     device_indptr = as_property(array_access.device_indptr)
@@ -222,6 +225,7 @@ class DeviceMatrix:
             prepared, flip = prepared.transposed()
         return prepared, (self._arrays.data.conjugated != adjoint) != flip
 
+    @recorded_call("host", "product: {0.dtype} values")
     def _host_product(self, x: Array, *, transpose: bool, adjoint: bool) -> Array:
         """Multiply through SciPy: only for dtypes that no device computes in, such as longdouble."""
         array = host_operations.counted_scipy_array(self, "product")

@@ -21,6 +21,7 @@ from gsparse.device.select import device_of
 from gsparse.errors import DeviceError
 from gsparse.matrix.arrays import MatrixArrays
 from gsparse.matrix.matrix_like import MatrixLike, is_device_matrix
+from gsparse.profiling.recorded import recorded_call
 
 __all__ = [
     "FROZEN",
@@ -89,6 +90,7 @@ def scipy_array_of(matrix: MatrixLike) -> Any:
     return matrix._scipy_base(tuple(map(np.array, hosts)), shape=matrix.shape, maxprint=matrix.maxprint)
 
 
+@recorded_call("host", "{1}: SciPy computes it")
 def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
     """Run SciPy's method `name` on the host, and return a sparse result of this format as a matrix on the device."""
     array = counted_scipy_array(matrix, name)
@@ -96,6 +98,7 @@ def run_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> An
     return matrix if result is array else brought_back(matrix, result)
 
 
+@recorded_call("host", "sparse @ sparse: values of extended precision")
 def multiply_sparse_on_host(matrix: MatrixLike, other: Any, *, reflected: bool = False) -> Any:
     """Multiply by a sparse matrix: matrix·other, or other·matrix if `reflected`."""
     name = "sparse @ sparse"
@@ -125,6 +128,7 @@ def brought_back(matrix: MatrixLike, result: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
+@recorded_call("host", "{1}: a host array is on loan")
 def write_on_host(matrix: MatrixLike, name: str, *args: Any, **options: Any) -> Any:
     """Run SciPy's method `name` on the matrix itself, whose host arrays it borrows.
 

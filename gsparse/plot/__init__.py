@@ -3,6 +3,7 @@
 from gsparse.plot.axes import PlotError
 from gsparse.plot.multigrid import hierarchy
 from gsparse.plot.notebook import html
+from gsparse.plot.profiles import profile
 from gsparse.plot.runs import save_figures, setup_by_format, thread_scaling, times_by_format
 from gsparse.plot.solves import convergence
 from gsparse.plot.speed import roofline
@@ -16,6 +17,7 @@ __all__ = [
     "distribution",
     "hierarchy",
     "html",
+    "profile",
     "roofline",
     "row_lengths",
     "save_figures",

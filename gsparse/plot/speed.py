@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gsparse.device.base import Device
-from gsparse.device.threads import run_parts
 from gsparse.plan.choice import Candidate
 from gsparse.plot.axes import axes_of
 
-__all__ = ["copy_bandwidth", "roofline"]
-
-# Bytes of the array that is copied to measure the bandwidth of memory: more than caches hold.
-_COPIED_BYTES = 1 << 27
+__all__ = ["roofline"]
 
 # Markers of the formats, used in turn.
 _MARKS = "osD^vPX*"
@@ -77,7 +72,7 @@ def roofline(A: Any, ax: Any = None, *, bandwidth: float | None = None) -> Any:
     ax = axes_of(ax)
     plan = A.plan
     flops = _FLOPS[A.dtype.kind == "c"] * max(plan.stats.nnz, 1)
-    roof = copy_bandwidth(A.device) if bandwidth is None else bandwidth
+    roof = A.device.copy_bandwidth if bandwidth is None else bandwidth
     intensities = [flops / c.nbytes for c in plan.candidates if c.nbytes]
     span = np.array([min(intensities, default=1) / _MARGIN, max(intensities, default=1) * _MARGIN])
     ax.plot(span, span * roof / 1e9, color="gray", linewidth=1, label=f"memory: {roof / 1e9:.3g} GB/s")
@@ -111,22 +106,3 @@ def _draw(ax: Any, candidate: Candidate, flops: int, number: int, *, chosen: boo
     if chosen:
         rate = list(rates.values())[-1]
         ax.plot(intensity, rate, marker="o", color="black", fillstyle="none", markersize=15, linestyle="none")
-
-
-def copy_bandwidth(device: Device) -> float:
-    """Return the bandwidth of a copy too large for caches, in bytes read and written per second. Synchronizes.
-
-    On a CPU all threads copy.
-    """
-    with device.active(), device.memory_guard():
-        source, target = device.xp.zeros(_COPIED_BYTES, np.uint8), device.xp.ones(_COPIED_BYTES, np.uint8)
-        if device.kind == "gpu":
-            seconds = device.seconds_of(lambda: device.xp.copyto(target, source))
-        else:
-            seconds = device.seconds_of(lambda: run_parts(_copy_part, _COPIED_BYTES, target, source))
-    return 2 * _COPIED_BYTES / seconds
-
-
-def _copy_part(part: int, num_parts: int, target: Any, source: Any) -> None:
-    begin, end = (source.size * k // num_parts for k in (part, part + 1))
-    np.copyto(target[begin:end], source[begin:end])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +66,11 @@ class Product:
     stored: Stored
     scalars: tuple[Any, Any]
 
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, which every product reads."""
+        return int(self.stored.nbytes)
+
 
 class ColumnsProduct(NamedTuple):
     """The bound kernel for several dense columns of one dtype, as in `Product`."""
@@ -73,6 +78,16 @@ class ColumnsProduct(NamedTuple):
     multiply: Any
     stored: Csr | RowPattern | Bsr
     scalars: tuple[Any, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, which every product reads."""
+        return int(self.stored.nbytes)
+
+    @property
+    def format(self) -> str:
+        """The name of the format, as gsparse.FORMATS lists it, without a schedule."""
+        return {Csr: "csr", RowPattern: "row_pattern", Bsr: "bsr"}[type(self.stored)]
 
 
 def values_as(csr: Csr, storage: np.dtype[Any]) -> Csr:

@@ -13,6 +13,7 @@ from gsparse.device.locks import make_lock
 from gsparse.plan.choice import Plan
 from gsparse.products.building import ColumnsProduct, Product
 from gsparse.products.storage import MatrixPreparation
+from gsparse.profiling import recording
 
 __all__ = ["FormatCache", "Types"]
 
@@ -51,8 +52,15 @@ class FormatCache:
             with self.lock, self.device.active():
                 item = items.get(types)
                 if item is None:
-                    item = items[types] = make()
+                    item = items[types] = self._recorded(items, make)()
         return item
+
+    def _recorded(self, items: dict[Types, _Result], make: Callable[[], _Result]) -> Callable[[], _Result]:
+        """Return the call that makes an item, recorded if a profile is open."""
+        if recording.recorder is None:
+            return make
+        is_plan: bool = items is self.plans
+        return recording.timed(make, "set-up", "choose a format" if is_plan else "store a format", self.device)
 
     def forget_plans(self) -> None:
         """Drop what has not become a product yet."""

@@ -7,7 +7,7 @@ the same library as x (NumPy, CuPy, or one of `gsparse.device.interchange`), on 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,11 +18,14 @@ from gsparse.device.counters import TOTAL, Stats
 from gsparse.device.dense import DenseInput, parse_dense
 from gsparse.device.dtypes import Array, compute_dtype, result_dtype, storage_dtype
 from gsparse.device.interchange import as_own_array
+from gsparse.device.streams import NO_CONTEXT
 from gsparse.products.arguments import check_device, check_matrix, check_out, check_scalars, check_x, is_zero
 from gsparse.products.building import ColumnsProduct, Product
 from gsparse.products.prepared import PreparedMatrix
+from gsparse.profiling import recording
+from gsparse.profiling.recording import span
 
-__all__ = ["MultipliableMatrix", "multiply", "multiply_columns_quickly", "multiply_quickly", "spmm", "spmv"]
+__all__ = ["MultipliableMatrix", "label_of", "multiply", "multiply_columns_quickly", "multiply_quickly", "spmm", "spmv"]
 
 
 class MultipliableMatrix(Protocol):
@@ -166,7 +169,7 @@ def multiply(
     else:
         prepared, conjugate = A._prepared(transpose=transpose, adjoint=adjoint)
         with device.active(), device.memory_guard():
-            product = _run(prepared, conjugate, types, x, None if plain else (alpha, beta), target)
+            product = _run(prepared, conjugate, types, x, None if plain else (alpha, beta), target, A.stats)
         A.stats.products += 1
         TOTAL.products += 1
     return vector.returned(product) if out is None else out
@@ -205,7 +208,11 @@ def multiply_quickly(
         if out is None:
             return None
     alpha, beta = product.scalars
-    product.multiply(x, out, alpha, beta, conjugate)
+    if recording.recorder is None:
+        product.multiply(x, out, alpha, beta, conjugate)
+    else:
+        with _span(product, prepared, stats, x, out):
+            product.multiply(x, out, alpha, beta, conjugate)
     stats.products += 1
     TOTAL.products += 1
     return out
@@ -232,7 +239,11 @@ def multiply_columns_quickly(prepared: PreparedMatrix, X: Array, conjugate: bool
     if Y is None:
         return None
     alpha, beta = product.scalars
-    product.multiply(X, Y, alpha, beta, conjugate)
+    if recording.recorder is None:
+        product.multiply(X, Y, alpha, beta, conjugate)
+    else:
+        with _span(product, prepared, stats, X, Y):
+            product.multiply(X, Y, alpha, beta, conjugate)
     stats.products += 1
     TOTAL.products += 1
     return Y
@@ -245,6 +256,7 @@ def _run(
     x: Array,
     factors: tuple[Any, Any] | None,
     out: Array | None,
+    stats: Stats,
 ) -> Array:
     """Bring x to the device, launch the kernel, and deliver the result.
 
@@ -252,6 +264,8 @@ def _run(
     ----------
     factors : (scalar, scalar) or None
         alpha and beta; None for the plain product, whose factors are ready in the dtype of the kernels.
+    stats : Stats
+        Of the matrix; a profile shows its name.
     """
     device, compute = prepared.device, cast(np.dtype[Any], types.compute)
     on_host = not device.owns(x)
@@ -260,13 +274,14 @@ def _run(
     y: Array = out if direct else device.empty((prepared.csr.num_rows, *x.shape[1:]), compute)
     if factors is not None and not direct and not is_zero(factors[1]):
         y[...] = _compute_array(device, out, compute)
+    launch = partial(_launch, prepared, stats)
     if x.ndim == 1:
-        _launch(prepared.product(types.storage, compute), device_x, y, factors, types, conjugate)
+        launch(prepared.product(types.storage, compute), device_x, y, factors, types, conjugate)
     elif x.shape[1] == 1 and device_x.flags.c_contiguous and y.flags.c_contiguous:
         vectors = device_x.reshape(-1), y.reshape(-1)
-        _launch(prepared.product(types.storage, compute), *vectors, factors, types, conjugate)
+        launch(prepared.product(types.storage, compute), *vectors, factors, types, conjugate)
     else:
-        _launch(prepared.columns(types.storage, compute), device_x, y, factors, types, conjugate)
+        launch(prepared.columns(types.storage, compute), device_x, y, factors, types, conjugate)
     if y is out:
         return out
     if compute != types.result:
@@ -275,6 +290,8 @@ def _run(
 
 
 def _launch(
+    prepared: PreparedMatrix,
+    stats: Stats,
     product: Product | ColumnsProduct,
     x: Array,
     y: Array,
@@ -286,7 +303,21 @@ def _launch(
         alpha, beta = product.scalars
     else:
         alpha, beta = _kernel_scalar(factors[0], types), _kernel_scalar(factors[1], types)
-    product.multiply(x, y, alpha, beta, conjugate)
+    with NO_CONTEXT if recording.recorder is None else _span(product, prepared, stats, x, y):
+        product.multiply(x, y, alpha, beta, conjugate)
+
+
+def _span(product: Product | ColumnsProduct, prepared: PreparedMatrix, stats: Stats, x: Array, y: Array) -> Any:
+    """Return the context manager in which an open profile records a product."""
+    name = "A @ x" if x.ndim == 1 else f"A @ X, {x.shape[1]} columns"
+    nbytes = product.nbytes + x.nbytes + y.nbytes
+    return span("product", name, prepared.device, label_of(prepared, stats, product), nbytes)
+
+
+def label_of(prepared: PreparedMatrix, stats: Stats, product: Product | ColumnsProduct) -> tuple[Any, ...]:
+    """Return what identifies a matrix in a profile: its name, shape, number of entries, dtype and format."""
+    csr = prepared.csr
+    return stats.name, csr.shape, int(csr.data.size), csr.data.dtype, product.format
 
 
 def _parse_vector(x: Any) -> DenseInput:

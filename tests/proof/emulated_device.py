@@ -19,8 +19,10 @@ import pytest
 from gsparse.device.base import Device
 from gsparse.device.cpu import NumpyArrays
 from gsparse.device.dtypes import Array
+from gsparse.device.streams import TO_DEVICE, TO_HOST
 from gsparse.kernels.gpu.catalogue import instantiations
 from gsparse.kernels.gpu.expressions import leaves_dots
+from gsparse.profiling.recorded import recorded_copy
 
 from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule, kept_source
 
@@ -75,9 +77,15 @@ class EmulatedDevice(NumpyArrays, Device):
         self.name = f"emulated:{lanes}"
         self.description = f"emulated GPU, {lanes} lanes a warp"
 
+    @recorded_copy(TO_DEVICE)
     def upload(self, host: npt.NDArray[Any]) -> Array:
         return np.array(host, order="C")
 
+    @recorded_copy(TO_HOST)
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        return super().download(array)
+
+    @recorded_copy(TO_HOST)
     def download_vector(self, array: Array) -> npt.NDArray[Any]:
         return np.array(array)
 

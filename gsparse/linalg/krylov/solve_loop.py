@@ -23,9 +23,11 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import SYSTEM_CELLS, Program
 from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, recorded_product, timed_alone
 from gsparse.linalg.operators import Apply, RankGroup
 from gsparse.linalg.progress import ConvergenceMonitor
 from gsparse.linalg.result import BREAKDOWN, CONVERGED, MAXITER, SolveResult, describe, more_iterations
+from gsparse.profiling import recording
 
 __all__ = ["SolveLoop", "SolveState"]
 
@@ -111,6 +113,8 @@ class SolveState:
     def read_async(self) -> Callable[[], Snapshot]:
         """Queue a copy of all scalars, and return a function that waits for it and returns a `Snapshot`."""
         copied = self.device.read_async(self.buffer, None if self.ranks is None else self.ranks.wait)
+        if recording.recorder is not None:
+            copied = recording.timed(copied, "wait", "for the scalars of a solve")
         return lambda: self.snapshot(copied())
 
     def snapshot(self, buffer: npt.NDArray[np.float64]) -> Snapshot:
@@ -199,12 +203,22 @@ class SolveLoop:
         """Bind a pass to its vectors; ``x="y"`` makes it use the vector y in place of the program's x."""
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
         bind: Callable[..., Call] = kernels_of(self.device).bind_step
-        return bind(self.device, self._program, self._steps[name], vectors, self.state)
+        call = bind(self.device, self._program, self._steps[name], vectors, self.state)
+        if recording.recorder is None:
+            return call
+        return recorded_pass(self.device, self._program, self._steps[name], vectors, call)
 
     def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
         """Bind the product target = operator·source; both vectors are named."""
-        x, y, call = self.vectors[source], self.vectors[target], self._product(operator, adjoint=adjoint)
-        return lambda: call(x, y)
+        x, y, product = self.vectors[source], self.vectors[target], self._product(operator, adjoint=adjoint)
+
+        def call() -> None:
+            product(x, y)
+
+        return call if recording.recorder is None else self._recorded(operator, call, x, y)
+
+    def _recorded(self, operator: Any, call: Call, x: Array, y: Array) -> Call:
+        return recorded_product(self.system, self._program, operator, call, x.nbytes + y.nbytes)
 
     def _product(self, operator: Any, *, adjoint: bool = False) -> Apply:
         self._is_resident = self._is_resident and operator.is_resident
@@ -230,8 +244,13 @@ class SolveLoop:
             return [self.apply(operator, source, target), self.step(step)]
         dots, finish = kernels_of(self.device).bind_dots(self.device, self.state, name, num_dots)
         fused: Any = call
-        product = [lambda: fused(x, y, dots)]
-        return product if finish is None else [*product, finish]
+
+        def product() -> None:
+            fused(x, y, dots)
+
+        if recording.recorder is not None:
+            product = self._recorded(operator, product, x, y)
+        return [product] if finish is None else [product, finish]
 
     # ---------------------------------------------------------------- the loop
 
@@ -265,14 +284,23 @@ class SolveLoop:
 
     def _run_graphs(self, body: Sequence[Call], per_graph: int | None) -> None:
         """Launch a CUDA graph of iterations repeatedly; the host reads the scalars of one while the next one runs."""
-        queue(body)  # this compiles kernels and allocates memory, neither of which is possible during graph capture
-        read_time = None if per_graph else self.device.timed(lambda: queue(body))
+        iteration = read_time = None
+        is_recorded = recording.recorder is not None and not self.device.is_host
+        # The first run compiles kernels and allocates memory, neither of which is possible during graph capture.
+        if per_graph and is_recorded:
+            iteration, _ = timed_alone(self.device, self._program, body)
+        else:
+            queue(body)
+        if not per_graph and is_recorded:
+            iteration, read_time = timed_alone(self.device, self._program, body)
+        elif not per_graph:
+            read_time = self.device.timed(lambda: queue(body))
         if self._record_and_check(self.state.read()):
             return
         seconds = self._mean_over_ranks((read_time() if read_time else None) or 0.0)
         count = per_graph or next((n for limit, n in _ITERATIONS_PER_GRAPH if seconds <= limit), 1)
         with recorded_products() as count_products:
-            launch = self.device.capture(lambda: queue(body, count))
+            launch = captured(self.device, body, count, iteration)
         snapshots: deque[Callable[[], Snapshot]] = deque()
         began, num_ahead = time.perf_counter(), -1
         while True:
@@ -349,6 +377,8 @@ class SolveLoop:
         info = known_infos.get(worst, max(iterations, 1))
         x = self.solution()
         seconds = time.perf_counter() - self.began
+        if recording.recorder is not None:
+            recording.note_solve(iterations, self.system.M is not None)
         reason = describe(worst, reasons or {})
         at_maxiter = more_iterations("iterations (maxiter)", "jacobi(A), ilu0(A), amg(A)", self.system.M is not None)
         remedy = {MAXITER: at_maxiter, **(advice or {})}.get(worst, "")

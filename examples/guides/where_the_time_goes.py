@@ -1,0 +1,152 @@
+"""
+Where the time goes
+===================
+
+A program is slow, and you do not know why. `gsparse.profile` says which operations take the time, with which matrix and
+on which line, and what would save some of it. This page takes a slow program from its profile to one that is more than
+five times as fast. It needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
+"""
+
+# %%
+# .. currentmodule:: gsparse
+#
+# A slow program
+# --------------
+# A plate with heat sources cools down. Each implicit Euler step solves (M + Δt·K)·u_new = M·u, where the heat capacity
+# M changes a little from step to step. The program makes the matrix with SciPy in each step, looks at ``A.data`` on the
+# host in order to check it, and solves without a preconditioner.
+
+from importlib.util import find_spec
+
+if find_spec("matplotlib") is None:
+    raise SystemExit("needs matplotlib: pip install 'gsparse-gpu[examples]'")
+
+import numpy as np
+import scipy.sparse as sp
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.linalg import amg, cg
+
+N, STEPS, DT = 300, 10, 5000.0
+
+second = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(N, N))
+K = sp.csr_array(sp.kronsum(second, second, format="csr"))
+IDENTITY = sp.csr_array(sp.eye_array(N * N, format="csr"))
+u_begin = np.random.default_rng(0).random(N * N)
+
+
+def capacity(step):
+    """Return the heat capacity in a step."""
+    return 1.0 + 0.01 * step
+
+
+def slow(steps):
+    """Return the temperature after some steps."""
+    u = u_begin
+    for step in range(steps):
+        A = GpuSparseMatrix(capacity(step) * IDENTITY + DT * K)
+        values = A.data
+        assert np.isfinite(values).all()
+        u, info = cg(A, capacity(step) * u, rtol=1e-8)
+        assert info == 0
+    return u
+
+
+slow(STEPS)  # Compiles or loads the kernels, so that the profile shows what each run needs.
+with gsparse.profile() as p:
+    u_slow = slow(STEPS)
+print(p.table("line"))
+
+# %%
+# How to read the table
+# ---------------------
+# Each row is an operation on one line of the program.
+#
+# - *waiting s* are the seconds for which the program waited, without the operations inside that have rows of their own.
+#   With the row *outside gsparse*, which is the time in which no operation of gsparse ran, they add up to the
+#   wall-clock time.
+# - *with inner* also contains the operations inside: the row of the solver contains those of its steps.
+# - *device s* are the seconds from the first to the last work of the operation on the device. On a GPU, the program
+#   does not wait for most operations, so this column can be large where the first one is small: the program then waits
+#   later, for the scalars of a solve or for a copy to the host. On the CPU, both are the same.
+# - *copy %* compares the bytes per second with those of a large copy on this device. A product near 100 % cannot be
+#   much faster, and one above 100 % reads from a cache. With a small matrix, most of the time is the cost of the call.
+#
+# ``p.table("matrix")`` has a row for each matrix, named by ``A.name = "..."`` or by its shape. Here, the steps of CG
+# take most of the time, and the next rows prepare matrices. The picture shows the same:
+
+gsparse.plot.profile(p, by="line")
+
+# %%
+# What to change
+# --------------
+# The profile computes advice from what it has measured:
+
+for sentence in p.advice:
+    print(f"- {sentence}\n")
+
+assert any("without a preconditioner" in sentence for sentence in p.advice)
+assert any("asks for A.data" in sentence for sentence in p.advice)
+
+# %%
+# A fast program
+# --------------
+# All matrices have the same structure. So the matrix is made once, and `GpuSparseMatrix.with_data` replaces its values
+# by those that are computed on the device. The preconditioner is made once too: as M changes little, that of the first
+# step serves all of them. The check reads the values on the device, where ``A.device_data`` is.
+
+
+def fast(steps):
+    """Return the temperature after some steps, as `slow` does."""
+    S = IDENTITY + DT * K
+    A = GpuSparseMatrix(S)
+    A.name, preconditioner = "M + dt K", amg(A)
+    rows, columns = S.nonzero()
+    is_diagonal = A.device.upload((rows == columns).astype(float))
+    u = A.device.upload(u_begin)
+    for step in range(steps):
+        B = A.with_data(A.device_data + (capacity(step) - 1) * is_diagonal)
+        assert A.device.xp.isfinite(B.device_data).all()
+        u, info = cg(B, capacity(step) * u, rtol=1e-8, M=preconditioner)
+        assert info == 0
+    return A.device.download(u)
+
+
+fast(STEPS)
+with gsparse.profile() as q:
+    u_fast = fast(STEPS)
+print(q)
+print(f"{p.seconds:.3f} s before, {q.seconds:.3f} s after: {p.seconds / q.seconds:.1f} times as fast")
+assert abs(u_slow - u_fast).max() < 1e-6 * abs(u_slow).max()
+assert sum(row.iterations for row in p.rows()) > 20 * sum(row.iterations for row in q.rows())
+assert 2 * q.seconds < p.seconds
+
+# %%
+gsparse.plot.profile(q)
+
+# %%
+# A program that knows nothing of it
+# ----------------------------------
+# ``gsparse profile program.py arguments`` runs a program and prints the table and the advice, also if the program ends
+# with an error or with Ctrl-C. The options ``--json``, ``--trace`` and ``--picture`` write files.
+#
+# ``p.to_chrome_trace("trace.json")`` writes a trace that https://ui.perfetto.dev shows: threads and streams are rows.
+# If the package ``nvtx`` is installed, the operations are also ranges in NVIDIA's tools.
+#
+# What it costs
+# -------------
+# While no profile is open, an operation tests one variable, which takes some nanoseconds. While one is open, an
+# operation takes a few microseconds more, and no device is waited for: a GPU records events, which are read when you
+# ask for the table. Steps of a solver that run in CUDA graphs cannot be timed there. So one iteration is timed alone,
+# and the time of the graphs is divided in its proportions; these rows have an asterisk.
+#
+# Profiles can be nested, and each records what begins and ends while it is open. All threads are recorded. The rows of
+# the thread that opened the profile add up to its wall-clock time, and those of other threads stand below.
+
+with gsparse.profile() as outer:
+    A = GpuSparseMatrix(K)
+    with gsparse.profile() as inner:
+        A @ u_begin
+assert [row.calls for row in inner.rows() if row.name == "A @ x"] == [1]
+assert sum(row.seconds for row in outer.rows()) <= 1.001 * outer.seconds

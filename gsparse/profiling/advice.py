@@ -1,0 +1,153 @@
+"""Advice from a profile: sentences that say what to change in the program, and what the measured times say it saves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from gsparse.profiling.operation_names import CHECK, ON_LOAN
+from gsparse.profiling.rows import Row
+
+__all__ = ["advise"]
+
+# Advice is given if it can save at least this share of the time.
+_LEAST_SHARE = 0.005
+# From this number of calls of one line on, the line is in a loop.
+_LOOP_CALLS = 3
+# Iterations of a solve from which on a preconditioner usually pays.
+_MANY_ITERATIONS = 50
+# What a good preconditioner is assumed to leave of the iterations' time.
+_PRECONDITIONED_SHARE = 0.5
+
+
+class Advice(NamedTuple):
+    """A sentence, and the seconds that it can save."""
+
+    saved: float
+    sentence: str
+
+
+def advise(rows: Sequence[Row], seconds: float) -> list[str]:
+    """Return the advice for a program, the one that saves most first.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        By line.
+    seconds : float
+        The wall-clock time of the profile.
+    """
+    own = [row for row in rows if not row.is_other_thread]
+    found = [advice for rule in _RULES for advice in rule(own, seconds)]
+    return [each.sentence for each in sorted(found, reverse=True) if each.saved >= _LEAST_SHARE * seconds]
+
+
+def _set_up(rows: Sequence[Row], *, on_loan: bool) -> list[Row]:
+    """Return the rows of repeated set-ups, on lines where a host array is held or on the other ones."""
+    places = {row.place for row in rows if row.name == ON_LOAN}
+    set_up = [row for row in rows if row.kind == "set-up" and row.calls >= _LOOP_CALLS]
+    return [row for row in set_up if (row.place in places) == on_loan]
+
+
+def _repeated_set_up(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
+    """Advise to keep the structure of a matrix that is prepared again and again."""
+    set_up = _set_up(rows, on_loan=False)
+    checks = [row for row in set_up if row.name == CHECK]
+    if not checks:
+        return
+    most = max(checks, key=lambda row: row.calls)
+    saved = sum(row.seconds * (row.calls - 1) / row.calls for row in set_up)
+    total = sum(row.seconds for row in set_up)
+    yield Advice(
+        saved,
+        f"{most.place} has a matrix prepared in each of {most.calls:,} calls. With the choice and the making of its "
+        f"format, this takes {_of(total, seconds)}. If only the values change, make the matrix once before the loop "
+        f"and call A.with_data(values), which keeps what depends on the structure: it saves up to {saved:.2g} s.",
+    )
+
+
+def _host_arrays(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
+    """Advise to use the device's arrays instead of those of the host."""
+    again = sum(row.seconds for row in _set_up(rows, on_loan=True))
+    for row in rows:
+        array = row.name.partition(":")[0]
+        if row.kind != "host" or not array.startswith("A.") or row.calls < _LOOP_CALLS:
+            continue
+        saved = row.inclusive_seconds + again
+        yield Advice(
+            saved,
+            f"{row.place} asks for {array} on the host in {row.calls:,} calls, which takes "
+            f"{_of(row.inclusive_seconds, seconds)}. While the program holds the array, each product or solve prepares "
+            f"the matrix again, which takes {again:.2g} s. Use {array.replace('A.', 'A.device_')}, A.with_data(values) "
+            f"or A.freeze(): they save up to {saved:.2g} s.",
+        )
+
+
+def _copies(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
+    """Advise to keep vectors on the device."""
+    by_place: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind == "copy" and row.calls >= _LOOP_CALLS:
+            by_place[row.place].append(row)
+    for place, copies in by_place.items():
+        saved, calls = sum(row.seconds for row in copies), max(row.calls for row in copies)
+        yield Advice(
+            saved,
+            f"{place} copies arrays between host and device in each of {calls:,} calls, which takes "
+            f"{_of(saved, seconds)}. Keep the vectors on the device, for instance as arrays of CuPy: this saves up to "
+            f"{saved:.2g} s.",
+        )
+
+
+def _compilation(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
+    """Advise to compile ahead."""
+    saved = sum(row.seconds for row in rows if row.kind == "compilation")
+    yield Advice(
+        saved,
+        f"Compiling kernels takes {_of(saved, seconds)}. Each machine needs this once, because the result is stored on "
+        "its disk. The command `gsparse warmup` compiles ahead.",
+    )
+
+
+def _plain_solves(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
+    """Advise to use a preconditioner."""
+    for row in rows:
+        if row.kind != "solver" or not row.calls or row.plain_iterations < _MANY_ITERATIONS * row.calls:
+            continue
+        saved = (1 - _PRECONDITIONED_SHARE) * row.inclusive_seconds
+        each = row.inclusive_seconds / row.plain_iterations
+        yield Advice(
+            saved,
+            f"{row.place} calls {row.name} {row.calls:,} times without a preconditioner, which needs "
+            f"{row.plain_iterations:,} iterations of {1e3 * each:.2g} ms, {_of(row.inclusive_seconds, seconds)} in all."
+            " Pass M=gsparse.linalg.jacobi(A), ilu0(A) or amg(A), made once if the matrix stays the same. If it halves "
+            f"the iterations, it saves {saved:.2g} s.",
+        )
+
+
+def _host_operations(rows: Sequence[Row], seconds: float) -> Iterator[Advice]:
+    """Name the operations that ran on the host, with the reason."""
+    for row in rows:
+        operation, _, reason = row.name.partition(": ")
+        if row.kind == "host" and not operation.startswith("A."):
+            yield Advice(
+                row.inclusive_seconds,
+                f"{row.place} runs {operation} on the host {row.calls:,} times ({reason}), which takes "
+                f"{_of(row.inclusive_seconds, seconds)}. The user guide lists what runs on the host and when.",
+            )
+
+
+def _of(part: float, seconds: float) -> str:
+    """Return how sentences say a share of the time."""
+    return f"{part:.2g} of {seconds:.2g} s"
+
+
+_RULES: tuple[Callable[[Sequence[Row], float], Iterator[Advice]], ...] = (
+    _repeated_set_up,
+    _host_arrays,
+    _copies,
+    _compilation,
+    _plain_solves,
+    _host_operations,
+)

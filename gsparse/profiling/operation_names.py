@@ -1,0 +1,72 @@
+"""What tables call the blocks that work on a device, by the function that contains the block."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+__all__ = ["CHECK", "ON_LOAN", "name_of_block"]
+
+# Names that advice looks for: a matrix is prepared for products, and it is prepared again because the program holds one
+# of its host arrays.
+CHECK, ON_LOAN = "check a matrix and count its rows", "prepare again, because a host array is held"
+
+# The kind of the operations in a module of gsparse. The longest name that matches decides.
+_KINDS = {
+    "gsparse.products": "set-up",
+    "gsparse.products.multiply": "product",
+    "gsparse.matrix": "sparse algebra",
+    "gsparse.sparse": "sparse algebra",
+    "gsparse.matrix.array_access": "conversion",
+    "gsparse.matrix.assembly": "conversion",
+    "gsparse.matrix.constructor": "set-up",
+    "gsparse.matrix.conversions": "conversion",
+    "gsparse.matrix.plans": "set-up",
+    "gsparse.linalg": "linear algebra",
+    "gsparse.linalg.operators": "product",
+}
+
+# The names of operations, by the last part of the module and the function. Others are named by these two.
+_NAMES = {
+    "multiply.multiply": "arguments and results of products",
+    "operators._product": "product of an operator",
+    "prepared.prepare_matrix": CHECK,
+    "prepared._retry_with_csr": "",  # The cache of formats records the choice and the storing one by one.
+    "prepared.transposed": "transposed copy for products",
+    "prepared.transposed_csr": "transpose",
+    "prepared.refusal": "check a requested format",
+    "prepared.is_canonical": "look for unsorted rows",
+    "constructor._of_device_source": "take arrays of the device",
+    "linear_system.solving": "host work of a solve",
+    "linear_system.make_linear_system": "arguments of a solve",
+    "linear_system.nonfinite_inputs": "look for NaN",
+    "sparse_operations.multiply_sparse": "A @ B",
+    "sparse_operations.multiply_entries": "A.multiply(B)",
+    "sparse_operations.combine_sparse": "A + B, A - B and comparisons",
+    "sparse_operations.operand_of": "bring a second matrix to the device",
+    "elementwise._map_values": "function of each entry",
+    "reductions.sums_along": "sums of rows or columns",
+    "reductions.sums_of_all": "sum of all entries",
+    "conversions._to_format": "other format",
+    "conversions._dense_on_device": "dense array",
+}
+
+# The kinds and names that were found, by file and function.
+_known: dict[tuple[str, str], tuple[str, str]] = {}
+
+
+def name_of_block(frame: FrameType) -> tuple[str, str]:
+    """Return the kind and the name of the operation whose function has this frame. One without a name has no row."""
+    code = frame.f_code
+    key = code.co_filename, code.co_name
+    names = _known.get(key)
+    if names is None:
+        names = _known[key] = _names_of(str(frame.f_globals.get("__name__", "")), code.co_name)
+    return names
+
+
+def _names_of(module: str, function: str) -> tuple[str, str]:
+    matching = [prefix for prefix in _KINDS if module == prefix or module.startswith(f"{prefix}.")]
+    kind = _KINDS[max(matching, key=len)] if matching else "other"
+    stem = module.rpartition(".")[2]
+    plain_name = f"{stem}: {function}".replace("_", " ").replace(":  ", ": ")
+    return kind, _NAMES.get(f"{stem}.{function}", plain_name)

@@ -1,0 +1,213 @@
+"""`gsparse.profile()`: which operations of a program take how long, by operation, matrix and line of the program."""
+
+from __future__ import annotations
+
+import threading
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import Self
+
+from gsparse.profiling import advice, export, table
+from gsparse.profiling.recording import RECORDER, Span
+from gsparse.profiling.rows import Row, Totals, make_rows
+from gsparse.writing import replacing
+
+__all__ = ["Profile", "profile"]
+
+# Closed spans that are kept as they are. More of them are added up to totals, and only the first ones are in the trace.
+_MAX_SPANS = 200_000
+
+
+class Profile:
+    """Records where the time of a program goes, while it is open: ``with gsparse.profile() as p``.
+
+    All threads of the process are recorded. The rows of the thread that opened the profile add up to its wall-clock
+    time. Other threads work at the same time, and have rows of their own. Profiles can be nested: each records what
+    begins and ends while it is open.
+
+    Attributes
+    ----------
+    begin : float
+        When it was opened, as `time.perf_counter` tells it.
+
+    Examples
+    --------
+    >>> import gsparse, numpy, scipy.sparse
+    >>> A = gsparse.GpuSparseMatrix(scipy.sparse.eye_array(1000, format="csr"), device="cpu")
+    >>> with gsparse.profile() as p:
+    ...     for _ in range(3):
+    ...         y = A @ numpy.ones(1000)
+    >>> [row.calls for row in p.rows() if row.name == "A @ x"]
+    [3]
+    """
+
+    def __init__(self) -> None:
+        self.begin = 0.0
+        self._end: float | None = None
+        self._thread = 0
+        self._spans: list[Span] = []
+        self._trace: list[Span] = []
+        self._totals = Totals()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        if self.begin:
+            raise RuntimeError("a profile records once: make a new one with gsparse.profile()")
+        self._thread = threading.get_ident()
+        self.begin = perf_counter()
+        RECORDER.add(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end = perf_counter()
+        RECORDER.remove(self)
+
+    def receive(self, span: Span) -> None:
+        """Take a closed span. The recorder calls this.
+
+        Parameters
+        ----------
+        span : Span
+            It has ended, but its events have not been read.
+        """
+        self._spans.append(span)
+        if len(self._spans) >= _MAX_SPANS:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Add all spans that were received to the totals. Synchronizes with the devices."""
+        with self._lock:
+            spans, self._spans = self._spans, []
+            self._trace.extend(spans[: max(_MAX_SPANS - len(self._trace), 0)])
+            for span in spans:
+                self._totals.add(span, self.begin)
+
+    # ------------------------------------------------------------------------------------------------------ the figures
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds from the begin to the end, or until now."""
+        return (perf_counter() if self._end is None else self._end) - self.begin
+
+    def rows(self, by: str = "operation") -> list[Row]:
+        """Return what was recorded, the largest row first. Synchronizes with the devices.
+
+        Parameters
+        ----------
+        by : {"operation", "matrix", "line"}
+            Whether rows are operations, or operations with each matrix, or operations at each line of the program.
+
+        Returns
+        -------
+        list of Row
+            Each row is an operation, except one with the kind "outside gsparse".
+
+        Raises
+        ------
+        ValueError
+            If `by` is something else.
+        """
+        if by not in ("operation", "matrix", "line"):
+            raise ValueError(f"by must be 'operation', 'matrix' or 'line', got {by!r}")
+        seconds = self.seconds
+        self._add_up()
+        return make_rows(self._totals, by, self._thread, seconds)
+
+    def table(self, by: str = "operation", most: int = 30) -> str:
+        """Return the rows as text.
+
+        Parameters
+        ----------
+        by : {"operation", "matrix", "line"}
+            As for `rows`.
+        most : int
+            Number of rows that are shown. One more row adds up the others.
+
+        Returns
+        -------
+        str
+            A line for each row.
+        """
+        rows, seconds = self.rows(by), self.seconds
+        return table.as_text(rows, seconds, by, most, self._totals.bandwidths())
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        rows = {by: self.rows(by) for by in ("operation", "matrix", "line")}
+        return table.as_html(rows, self.seconds, self._totals.bandwidths(), self.advice)
+
+    @property
+    def advice(self) -> list[str]:
+        """What to change in the program, in sentences, with what it would save by the measured times."""
+        return advice.advise(self.rows("line"), self.seconds)
+
+    # ----------------------------------------------------------------------------------------------------------- files
+
+    def to_json(self, path: str | PathLike[str] | None = None) -> str:
+        """Return the rows, by operation, matrix and line, as JSON, and write it to a file if there is a path.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            It replaces an existing file.
+
+        Returns
+        -------
+        str
+            An object with the keys "seconds", "advice", "copy_bandwidths", "by_operation", "by_matrix" and "by_line".
+            Times are in seconds, and bandwidths in bytes per second.
+        """
+        rows = {by: self.rows(by) for by in ("operation", "matrix", "line")}
+        text = export.as_json(rows, self.seconds, self.advice, self._totals.bandwidths())
+        return _written(text, path)
+
+    def to_chrome_trace(self, path: str | PathLike[str] | None = None) -> str:
+        """Return the operations as a trace, which https://ui.perfetto.dev and Chrome open, and write it to a file.
+
+        The threads of the host and the streams of the devices are rows. At most 200,000 operations are in the trace.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            It replaces an existing file.
+
+        Returns
+        -------
+        str
+            JSON in the format of Chrome's trace events. Times are in microseconds.
+        """
+        self._add_up()
+        return _written(export.as_chrome_trace(self._trace, self.begin), path)
+
+
+def _written(text: str, path: str | PathLike[str] | None) -> str:
+    if path is not None:
+        with replacing(Path(path)) as new:
+            new.write(text.encode())
+    return text
+
+
+def profile() -> Profile:
+    """Return a profile, which records the operations of gsparse while it is open.
+
+    It costs a few microseconds for each operation, and nothing while no profile is open. Operations are recorded with
+    the line of the program that called them. No device is waited for: on a GPU, events measure the time.
+
+    Returns
+    -------
+    Profile
+        A context manager. After the block, ``print(p)`` shows a table, and `p.advice` says what to change.
+
+    Examples
+    --------
+    >>> import gsparse, gsparse.linalg, numpy, scipy.sparse
+    >>> S = scipy.sparse.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(100, 100), format="csr")
+    >>> with gsparse.profile() as p:
+    ...     x, info = gsparse.linalg.cg(gsparse.GpuSparseMatrix(S, device="cpu"), numpy.ones(100))
+    >>> "cg: update" in str(p)
+    True
+    """
+    return Profile()

@@ -1,0 +1,273 @@
+"""The rows of a profile: what its spans add up to, by operation, by matrix or by line of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gsparse.profiling.caller import text_of_place
+from gsparse.profiling.recording import MatrixLabel, Span, TimedDevice
+
+__all__ = ["OUTSIDE", "Row", "Totals", "make_rows", "text_of_matrix"]
+
+# The kind of the row for the time in which nothing was recorded.
+OUTSIDE = "outside gsparse"
+
+# Kind, name, matrix, place, thread.
+_Key = tuple[str, str, Any, Any, int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a profile's table.
+
+    Attributes
+    ----------
+    kind, name : str
+        The operation.
+    matrix : str
+        The name of the matrix, or its shape, entries, dtype and format; empty if the row is not about one matrix.
+    place : str
+        The file and line of the program that called, such as "heat.py:31"; empty if rows are not by line.
+    is_other_thread : bool
+        Whether another thread than the one that opened the profile worked.
+    calls : int
+    seconds : float
+        Seconds for which the caller waited, without the operations that ran inside of this one and have rows of their
+        own. The rows of a thread add up to its wall-clock time.
+    inclusive_seconds : float
+        Seconds for which the caller waited, with all that ran inside.
+    device_seconds : float
+        Seconds on the device, from the first to the last work of the operation, without the operations inside.
+    nbytes : int
+        Bytes that were read and written or copied; 0 if this is not known.
+    device : str
+        The name of the device that worked; empty for the host alone.
+    iterations : int
+        Of solvers.
+    plain_iterations : int
+        Iterations of solves without a preconditioner.
+    is_estimated : bool
+        Whether the steps were in CUDA graphs. The time of the graphs is then divided as that of one iteration, which
+        was timed alone.
+    """
+
+    kind: str
+    name: str
+    matrix: str = ""
+    place: str = ""
+    is_other_thread: bool = False
+    calls: int = 0
+    seconds: float = 0.0
+    inclusive_seconds: float = 0.0
+    device_seconds: float = 0.0
+    nbytes: int = 0
+    device: str = ""
+    iterations: int = 0
+    plain_iterations: int = 0
+    is_estimated: bool = False
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second of the device's time, or None if they are not known."""
+        return self.nbytes / self.device_seconds if self.nbytes and self.device_seconds > 0 else None
+
+
+@dataclass
+class _Total:
+    """What the spans with one key add up to. The attributes are those of `Row`."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    inclusive_seconds: float = 0.0
+    device_seconds: float = 0.0
+    nbytes: int = 0
+    device: str = ""
+    iterations: int = 0
+    plain_iterations: int = 0
+
+
+@dataclass
+class _Graphs:
+    """The launches of CUDA graphs whose steps are those of one iteration that was timed alone."""
+
+    iteration: Span
+    iterations: int = 0
+    seconds: float = 0.0
+    device_seconds: float = 0.0
+
+
+@dataclass
+class Totals:
+    """What spans add up to, by what they are, which matrix they work with, who called, and the thread."""
+
+    by_key: dict[_Key, _Total] = field(default_factory=dict)
+    graphs: dict[tuple[_Key, int], _Graphs] = field(default_factory=dict)
+    devices: dict[str, TimedDevice] = field(default_factory=dict)
+    _first_events: dict[str, tuple[Any, float]] = field(default_factory=dict)
+
+    def add(self, span: Span, begin: float) -> None:
+        """Add a closed span.
+
+        Parameters
+        ----------
+        begin : float
+            When the profile began. Spans that were opened before it are none of its own.
+        """
+        key = _key_of(span)
+        total = self.by_key.setdefault(key, _Total())
+        total.calls += 1
+        total.seconds += span.own_seconds
+        total.nbytes += span.nbytes
+        total.iterations += span.iterations
+        total.plain_iterations += 0 if span.is_preconditioned else span.iterations
+        if not _is_repeated(span):
+            total.inclusive_seconds += span.seconds
+        if span.device is not None:
+            total.device = span.device.name
+            self.devices[span.device.name] = span.device
+        seconds = self._resolve(span)
+        total.device_seconds += seconds
+        parent = span.parent
+        # Only events measure what the parent did meanwhile as well.
+        if parent is not None and parent.begin >= begin and parent.device is span.device and parent.events is not None:
+            self.by_key.setdefault(_key_of(parent), _Total()).device_seconds -= seconds
+        if span.iteration is not None:
+            graphs = self.graphs.setdefault((key, id(span.iteration)), _Graphs(span.iteration))
+            graphs.iterations += span.repeats
+            graphs.seconds += span.own_seconds
+            graphs.device_seconds += seconds
+
+    def _resolve(self, span: Span) -> float:
+        """Return the seconds on the device, and note when they began. Synchronizes with a GPU the first time."""
+        if span.device_seconds is not None:
+            return span.device_seconds
+        seconds, device = 0.0, span.device
+        if device is not None:
+            first, last = span.events or (None, None)
+            if first is not None and last is not None:
+                seconds = device.seconds_between(first, last)
+                event, time = self._first_events.setdefault(device.name, (first, span.begin))
+                span.device_begin = time + device.seconds_between(event, first)
+                device.release_event(last)
+                if event is not first:
+                    device.release_event(first)
+            elif not device.has_events:  # It works while the caller waits.
+                seconds = span.own_seconds
+        span.device_seconds = seconds
+        return seconds
+
+    def bandwidths(self) -> dict[str, float]:
+        """Return the bandwidth of a large copy on each device, in bytes per second. It is measured once."""
+        bandwidths = {}
+        for name, device in self.devices.items():
+            try:
+                bandwidths[name] = float(device.copy_bandwidth)
+            except MemoryError:  # The program has filled the device: there is no room to measure it.
+                continue
+        return bandwidths
+
+
+def _key_of(span: Span) -> _Key:
+    return span.kind, span.name, span.matrix, span.place, span.thread
+
+
+def _is_repeated(span: Span) -> bool:
+    """Return whether a span is inside of another one with the same row, which contains its seconds already."""
+    parent = span.parent
+    while parent is not None:
+        if (parent.kind, parent.name) == (span.kind, span.name):
+            return True
+        parent = parent.parent
+    return False
+
+
+def text_of_matrix(label: MatrixLabel | None) -> str:
+    """Return how tables show a matrix: its name, or its shape, entries and dtype, and the format."""
+    if label is None:
+        return ""
+    name, shape, entries, dtype, format = label
+    described = name or f"{' x '.join(f'{n:,}' for n in shape)}, {entries:,} entries of {dtype}"
+    return f"{described}, {format}"
+
+
+def make_rows(totals: Totals, by: str, thread: int, wall_seconds: float) -> list[Row]:
+    """Return the rows, the largest first.
+
+    Parameters
+    ----------
+    totals : Totals
+    by : {"operation", "matrix", "line"}
+    thread : int
+        The thread that opened the profile.
+    wall_seconds : float
+        Its wall-clock time.
+    """
+    rows: dict[Hashable, Row] = {}
+    for key, total in totals.by_key.items():
+        _enter(rows, _row_of(key, total, by, thread))
+    for (key, _), graphs in totals.graphs.items():
+        for row in _divided(graphs, _row_of(key, _Total(), by, thread), by, thread):
+            _enter(rows, row)
+    recorded = sum(row.seconds for row in rows.values() if not row.is_other_thread)
+    outside = Row(OUTSIDE, "", calls=1, seconds=max(wall_seconds - recorded, 0.0))
+    outside = replace(outside, inclusive_seconds=outside.seconds)
+    return sorted([*rows.values(), outside], key=lambda row: -max(row.seconds, row.device_seconds))
+
+
+def _row_of(key: _Key, total: _Total, by: str, thread: int) -> Row:
+    kind, name, matrix, place, own_thread = key
+    return Row(
+        kind,
+        name,
+        text_of_matrix(matrix) if by == "matrix" else "",
+        text_of_place(place) if by == "line" else "",
+        own_thread != thread,
+        **vars(total),
+    )
+
+
+def _enter(rows: dict[Hashable, Row], row: Row) -> None:
+    """Add a row to the one for the same operation."""
+    key = row.kind, row.name, row.matrix, row.place, row.is_other_thread
+    old = rows.get(key)
+    if old is not None:
+        numbers: Callable[[str], Any] = lambda name: getattr(old, name) + getattr(row, name)  # noqa: E731
+        names = "calls", "seconds", "inclusive_seconds", "device_seconds", "nbytes", "iterations", "plain_iterations"
+        row = replace(
+            old,
+            device=old.device or row.device,
+            is_estimated=old.is_estimated or row.is_estimated,
+            **{name: numbers(name) for name in names},
+        )
+    rows[key] = row
+
+
+def _divided(graphs: _Graphs, graph_row: Row, by: str, thread: int) -> list[Row]:
+    """Divide the time of CUDA graphs among the steps in proportion to the iteration that was timed alone.
+
+    Returns
+    -------
+    list of Row
+        A row for each step, and what has to be added to the row of the graphs, which keeps the number of launches.
+    """
+    steps = [span for span in graphs.iteration.children or [] if span.device_seconds]
+    total = sum(span.device_seconds or 0.0 for span in steps)
+    if not total:
+        return []
+    rows = []
+    for span in steps:
+        share = (span.device_seconds or 0.0) / total
+        part = _Total(
+            calls=graphs.iterations,
+            seconds=share * graphs.seconds,
+            inclusive_seconds=share * graphs.seconds,
+            device_seconds=share * graphs.device_seconds,
+            nbytes=graphs.iterations * span.nbytes,
+            device=span.device.name if span.device is not None else "",
+        )
+        key = span.kind, span.name, span.matrix, graphs.iteration.place, graphs.iteration.thread
+        rows.append(replace(_row_of(key, part, by, thread), is_estimated=True))
+    taken = replace(graph_row, seconds=-graphs.seconds, device_seconds=-graphs.device_seconds)
+    return [*rows, taken]

@@ -13,8 +13,9 @@ Common to all kernels
 
 The contracts of larger pieces have files of their own: the set-up of storage formats (`gsparse.kernels.set_up`),
 sparse algebra (`gsparse.kernels.algebra`), relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid
-(`gsparse.kernels.aggregation`), the language of solver steps (`gsparse.kernels.steps`), Arnoldi's process for GMRES
-(`gsparse.kernels.basis`) and Krylov decompositions (`gsparse.kernels.decomposition`).
+(`gsparse.kernels.aggregation`), gradients (`gsparse.kernels.gradients`), the language of solver steps
+(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
+(`gsparse.kernels.decomposition`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gsparse.kernels.algebra import AlgebraKernels, EntryKernels, ReductionKerne
 from gsparse.kernels.basis import Arnoldi
 from gsparse.kernels.calls import Call
 from gsparse.kernels.decomposition import Decomposition
+from gsparse.kernels.gradients import GradientKernels
 from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import SetUpKernels, Survey
 from gsparse.kernels.steps import Program, Step, StepState
@@ -328,6 +330,7 @@ class Kernels(
     TriangularKernels,
     RelaxationKernels,
     AggregationKernels,
+    GradientKernels,
     ExchangeKernels,
     SolverKernels,
     Constants,

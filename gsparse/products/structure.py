@@ -75,6 +75,12 @@ class Structure:
         for name in names.difference(kept):
             self.__dict__.pop(name, None)
 
+    def release(self) -> None:
+        """Free all arrays that can be made again."""
+        self.free_arrays_except(())
+        for name in ("transposition", "row_numbers"):
+            self.__dict__.pop(name, None)
+
     def cached(self, name: str, make: Callable[[], _Made]) -> _Made:
         """Return arrays that the code of a format makes, and cache them (`StorageFormat.structure_arrays`).
 
@@ -116,7 +122,29 @@ class Structure:
             long_entries=survey.long_entries,
         )
 
+    # ------------------------------------------------------------- the transpose
+
+    @cached_property
+    def transposition(self) -> tuple[Structure, Array]:
+        """The structure of the transpose, and for each of its entries the position here. May synchronize.
+
+        It pays where several matrices of this structure are transposed: each of them then only rearranges its values.
+        """
+        positions = self.device.xp.arange(self.csr.nnz, dtype=self.csr.indices.dtype)
+        transposed = kernels_of(self.device).csr_transpose(self.device, self.csr.with_data(positions))
+        return Structure.of(self.device, transposed.with_data(self.device.no_values(self.csr.dtype))), transposed.data
+
+    @property
+    def known_transposition(self) -> tuple[Structure, Array] | None:
+        """The same if it has been made, else None."""
+        return self.__dict__.get("transposition")
+
     # ------------------------------------------------------------- the positions of entries
+
+    @cached_property
+    def row_numbers(self) -> Array:
+        """The row of each entry."""
+        return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)
 
     slices = cached_property(sliced_rows.slices)
     slice_stats = cached_property(sliced_rows.slice_stats)

@@ -26,6 +26,7 @@ from gsparse.kernels.cpu.edits import (
     take_elements,
 )
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
+from gsparse.kernels.cpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
@@ -119,6 +120,7 @@ __all__ = [
     "cut_slices",
     "diagonal_entries",
     "distinct_keys",
+    "dot_rows",
     "drop_zeros",
     "ellpack",
     "encode_columns",
@@ -153,6 +155,7 @@ __all__ = [
     "order_by_row",
     "orthonormal_candidates",
     "places_of",
+    "product_gradients",
     "prolongator_pattern",
     "prolongator_values",
     "put_values",

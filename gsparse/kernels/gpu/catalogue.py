@@ -18,6 +18,7 @@ from gsparse.kernels.gpu import (
     decomposition,
     diagonal_blocks,
     edits,
+    gradients,
     indices,
     merged_rows,
     prolongation,
@@ -62,6 +63,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks, triangular_blocks)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]
     set_up = [*_set_up(), *_triangular(), *relaxation.instantiations(lanes), *_basis(), *_halo()]
+    set_up += gradients.instantiations(lanes)
     return [*spmv.instantiations(lanes), *_sums(), *_columns(), *modules, *set_up]
 
 

@@ -8,7 +8,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
-from gsparse.kernels.cpu.compiling import compiled
+from gsparse.kernels.cpu.compiling import compiled, compiled_loosely
 from gsparse.kernels.cpu.rows import first_row
 
 __all__ = ["dot_rows", "product_gradients"]
@@ -34,7 +34,7 @@ def product_gradients(device: Device, transposed: Csr, values: Array, gradient: 
     return of_x.reshape(x.shape), of_values
 
 
-@compiled
+@compiled_loosely
 def _dot_rows(
     part: int, num_parts: int, rows: Array, columns: Array, left: Array, right: Array, width: int, dots: Array
 ) -> None:
@@ -68,7 +68,7 @@ def _vector_gradients(
         of_x[np.uint64(row)] = total
 
 
-@compiled
+@compiled_loosely
 def _columns_gradients(
     part: int,
     num_parts: int,
@@ -88,7 +88,7 @@ def _columns_gradients(
             number, other = np.uint64(numbers[np.uint64(k)]), np.int64(indices[np.uint64(k)]) * width
             value, total = np.conj(values[number]), of_values[number]
             for c in range(width):
-                element = gradient[np.uint64(other + c)]
-                of_x[np.uint64(own + c)] += value * element
-                total += element * np.conj(x[np.uint64(own + c)])
+                of_x[np.uint64(own + c)] += value * gradient[np.uint64(other + c)]
+            for c in range(width):
+                total += gradient[np.uint64(other + c)] * np.conj(x[np.uint64(own + c)])
             of_values[number] = total

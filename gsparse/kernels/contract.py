@@ -134,6 +134,14 @@ class ProductKernels(Protocol):
 class TriangularKernels(Protocol):
     """Incomplete factors and solves with them, by rows or by blocks of rows."""
 
+    def triangular_levels(self, device: Device, csr: Csr, upper: bool) -> Levels:
+        """Return the rows of a strictly triangular matrix, grouped by level. Synchronizes.
+
+        The level of a row is one more than the highest level of the rows that its entries name, and 0 without entries.
+        Within a level, rows are in ascending order. The values are not read.
+        """
+        ...
+
     def factorize_ilu0(self, device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
         """Replace the values of a square matrix by its incomplete factors on the same pattern, in place.
 

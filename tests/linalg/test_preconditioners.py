@@ -13,6 +13,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
+from gsparse.kernels.backends import kernels_of
 from gsparse.linalg import (
     bicgstab,
     block_jacobi,
@@ -27,7 +28,6 @@ from gsparse.linalg import (
     sor,
 )
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.linalg.preconditioners.triangular import levels_of
 from tests.linalg.problems import Count, convection, laplacian, matrix, residual, right_hand_side
 from tests.proof.emulated_device import EmulatedDevice
 from tests.support import DTYPES, host, on_device
@@ -371,7 +371,9 @@ def test_preconditioners_of_the_smallest_matrices_are_right(device: Device, name
 def test_levels_wait_for_earlier_ones_only(device: Device) -> None:
     lower = sp.csr_array(sp.tril(GENERAL, -1))
     for N, upper in ((lower, False), (sp.csr_array(lower.T), True)):
-        levels = levels_of(device, matrix(device, N)._prepared()[0].csr, upper=upper)
+        with device.active():
+            csr = matrix(device, N)._prepared()[0].csr
+            levels = kernels_of(device).triangular_levels(device, csr, upper)
         order = host(levels.order)
         assert sorted(order) == list(range(49))
         level = np.empty(49, int)

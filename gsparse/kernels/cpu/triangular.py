@@ -17,13 +17,12 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["factorize_ilu0", "order_levels", "triangular_solver"]
+__all__ = ["factorize_ilu0", "triangular_levels", "triangular_solver"]
 
 
-def order_levels(indptr: Array, indices: Array, upper: bool) -> Levels:
+def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
     """Sort rows by level, in one pass over the entries and two over the rows."""
-    order, bounds = _order_levels(indptr, indices, upper)
-    return Levels(order, bounds)
+    return Levels(*_order_levels(csr.indptr, csr.indices, upper))
 
 
 @partial(jitted, allocates=True)

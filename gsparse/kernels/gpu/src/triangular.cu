@@ -19,6 +19,32 @@
 // The largest block that is launched (gsparse/kernels/gpu/triangular.py). One block alone must keep a multiprocessor
 // busy.
 enum { GS_LEVEL_THREADS = 512 };
+// How often a thread looks at the rows on which its row depends, in one launch.
+enum { GS_LEVEL_ROUNDS = 32 };
+
+// Raise the level of each row above those of the rows that its entries name; *num_raised counts the rows that rose. A
+// thread owns a row. It may see a level that another thread has just raised, or see it in the next round or launch:
+// levels only rise, up to the length of the longest chain of rows, so that they are the same in the end.
+template <class Index>
+GS_KERNEL_OF(GS_LEVEL_THREADS)
+raise_levels(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices, int *levels,
+             unsigned *num_raised) {
+  const long long row = gs_thread();
+  if (row >= num_rows) return;
+  const Index begin = indptr[row], end = indptr[row + 1];
+  const int before = levels[row];
+  int level = before;
+  for (int round = 0; round < GS_LEVEL_ROUNDS && begin < end; ++round) {
+    int least = level;
+    for (Index k = begin; k < end; ++k) {
+      const int other = gs_fresh(levels + gs_load(indices + k)) + 1;
+      if (other > least) least = other;
+    }
+    if (least > level) atomicAdd(levels + row, least - level);
+    level = least;
+  }
+  if (level > before) atomicAdd(num_raised, 1u);
+}
 
 // Factorize in place: L strictly below the diagonal, without its diagonal of ones, and U on and above it. `diagonal`
 // has the position of each row's diagonal entry; column indices increase within a row. A zero pivot makes inf and NaN

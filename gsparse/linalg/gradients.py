@@ -228,7 +228,7 @@ def _has_long_columns(A: DeviceMatrix) -> bool:
     device = A.device
     with device.active(), device.memory_guard():
         rows = A._arrays.current(A._stored_shape).structure.transposition[0].rows
-    return rows.max_length > max(_LONG_ROW, _LONG_RATIO * rows.mean_length)
+    return bool(rows.max_length > max(_LONG_ROW, _LONG_RATIO * rows.mean_length))
 
 
 def _check_pair(A: DeviceMatrix, left: DenseInput, right: DenseInput) -> None:

@@ -23,7 +23,7 @@ from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
-from gsparse.products import dense_blocks, repeated_rows, sliced_rows
+from gsparse.products import dense_blocks, repeated_rows, sliced_rows, transposed_rows
 
 __all__ = ["Structure"]
 
@@ -124,27 +124,11 @@ class Structure:
 
     # ------------------------------------------------------------- the transpose
 
-    @cached_property
-    def transposition(self) -> tuple[Structure, Array]:
-        """The structure of the transpose, and for each of its entries the position here. May synchronize.
-
-        It pays where several matrices of this structure are transposed: each of them then only rearranges its values.
-        """
-        positions = self.device.xp.arange(self.csr.nnz, dtype=self.csr.indices.dtype)
-        transposed = kernels_of(self.device).csr_transpose(self.device, self.csr.with_data(positions))
-        return Structure.of(self.device, transposed.with_data(self.device.no_values(self.csr.dtype))), transposed.data
-
-    @property
-    def known_transposition(self) -> tuple[Structure, Array] | None:
-        """The same if it has been made, else None."""
-        return self.__dict__.get("transposition")
+    transposition = cached_property(transposed_rows.transposition)
+    known_transposition = property(transposed_rows.known_transposition)
+    row_numbers = cached_property(transposed_rows.row_numbers)
 
     # ------------------------------------------------------------- the positions of entries
-
-    @cached_property
-    def row_numbers(self) -> Array:
-        """The row of each entry."""
-        return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)
 
     slices = cached_property(sliced_rows.slices)
     slice_stats = cached_property(sliced_rows.slice_stats)

@@ -64,7 +64,7 @@ def _as(gradient: Tensor, like: Tensor) -> Tensor:
     return gradient.to(like.dtype)
 
 
-class DifferentiableProduct(Function):
+class DifferentiableProduct(Function):  # type: ignore[misc]
     """A(values)·x, or A(values)ᴴ·x with `adjoint`."""
 
     @staticmethod
@@ -92,7 +92,7 @@ class DifferentiableProduct(Function):
         return None, values_gradient, x_gradient, None
 
 
-class DifferentiableEntryProducts(Function):
+class DifferentiableEntryProducts(Function):  # type: ignore[misc]
     """left_i·conj(right_j) for each entry (i, j) of A, summed over columns."""
 
     @staticmethod
@@ -113,7 +113,7 @@ class DifferentiableEntryProducts(Function):
         return None, left_gradient, right_gradient
 
 
-class DifferentiableSolution(Function):
+class DifferentiableSolution(Function):  # type: ignore[misc]
     """The solution of A(values)·x = b, or of A(values)ᴴ·x = b with `adjoint`."""
 
     @staticmethod

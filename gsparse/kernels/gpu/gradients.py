@@ -63,6 +63,6 @@ def product_gradients(device: Device, transposed: Csr, values: Array, gradient: 
         device.fill_bytes(of_values, 0)
     lanes = _choose(width, _COLUMNS[1:], (*_WIDTHS[1:], device.lanes))
     name = expression("columns_gradients", x.dtype, index, lanes)
-    args = (np.int64(num_rows), np.int64(width), *matrix, *arrays)
-    launch_threads(device, _SOURCE, name, num_rows * device.lanes, _THREADS, args)
+    sizes = (np.int64(num_rows), np.int64(width))
+    launch_threads(device, _SOURCE, name, num_rows * device.lanes, _THREADS, (*sizes, *matrix, *arrays))
     return of_x, of_values

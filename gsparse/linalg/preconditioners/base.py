@@ -156,13 +156,14 @@ class Preconditioner(Operator):
 class MatrixPreconditioner(Preconditioner):
     """A preconditioner that was made of the entries of a matrix, and can be updated for other values.
 
-    The functions of `gsparse.linalg` return it. It is passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
+    The functions of `gsparse.linalg` return it, and users do not construct it. It is passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
 
     Parameters
     ----------
     matrix : SquareMatrix
+        The matrix that was passed to that function.
     kind : str
-        Name of the function that returns such preconditioners.
+        Name of the function.
 
     Examples
     --------

@@ -156,7 +156,8 @@ class Preconditioner(Operator):
 class MatrixPreconditioner(Preconditioner):
     """A preconditioner that was made of the entries of a matrix, and can be updated for other values.
 
-    The functions of `gsparse.linalg` return it, and users do not construct it. It is passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
+    The functions of `gsparse.linalg` return it, and users do not construct it. It is passed as `M` to solvers of
+    `gsparse.linalg`, SciPy or CuPy.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 For products with vectors and with several columns, in milliseconds: the forward pass, the backward pass with gradients
 in the values of the matrix and in x, and how many forward passes the backward pass takes. The goal is 2.2. PyTorch's
-own sparse matrices (COO and CSR) do the same in the same run. Then the same for a solve with conjugate gradients, for which
-PyTorch has no counterpart. Each line also shows the largest error of a gradient in comparison with its formula, which
-SciPy evaluates. ``--quick`` takes small problems, ``--dtype float32`` single precision.
+own sparse matrices (COO and CSR) do the same in the same run. Then the same for a solve with conjugate gradients, for
+which PyTorch has no counterpart. Each line also shows the largest error of a gradient in comparison with its formula,
+which SciPy evaluates. ``--quick`` takes small problems, ``--dtype float32`` single precision.
 """
 
 from __future__ import annotations

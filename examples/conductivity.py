@@ -112,11 +112,11 @@ def main() -> None:
         loss.backward()
         return loss
 
-    first, begin = float(misfit()), time.perf_counter()
+    first, begin = misfit().item(), time.perf_counter()
     optimizer.step(misfit)
     seconds = time.perf_counter() - begin
-    last, calls = float(misfit()), next(iter(optimizer.state.values()))["func_evals"]
-    error = float((logarithm.exp() / true - 1).abs().mean())
+    last, calls = misfit().item(), next(iter(optimizer.state.values()))["func_evals"]
+    error = float((logarithm.detach().exp() / true - 1).abs().mean())
     print(f"{n * n} unknown conductivities, {data.numel()} measurements; on {where}")
     print(
         f"misfit {first:.2e} → {last:.2e} in {seconds:.2f} s, {1e3 * seconds / calls:.1f} ms for a value and gradient"

@@ -73,7 +73,7 @@ from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
-from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_levels, triangular_solver
+from gsparse.kernels.cpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
 from gsparse.kernels.cpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
@@ -180,6 +180,7 @@ __all__ = [
     "sum_runs",
     "survey",
     "survives_halving",
+    "sweep_ilu0",
     "take_elements",
     "take_rows",
     "tiles",

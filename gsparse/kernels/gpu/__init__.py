@@ -92,7 +92,7 @@ from gsparse.kernels.gpu.survey import (
 )
 from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.transpose import csr_transpose
-from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_levels, triangular_solver
+from gsparse.kernels.gpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
 from gsparse.kernels.gpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
@@ -199,6 +199,7 @@ __all__ = [
     "sum_runs",
     "survey",
     "survives_halving",
+    "sweep_ilu0",
     "take_elements",
     "take_rows",
     "tiles",

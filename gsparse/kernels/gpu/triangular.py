@@ -23,6 +23,7 @@ __all__ = [
     "factorize_ilu0",
     "in_order",
     "level_launches",
+    "sweep_ilu0",
     "triangular_levels",
     "triangular_solver",
 ]
@@ -113,6 +114,16 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
     for first, last, blocks, threads in level_launches(levels):
         kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
+
+
+def sweep_ilu0(
+    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
+) -> None:
+    """Launch a thread for each entry."""
+    columns = (transposed.indptr, transposed.indices, transposed.data)
+    args = (np.int64(csr.nnz), csr.indptr, csr.indices, csr.data, rows, diagonal, *columns, factors, out)
+    name = expression("sweep_ilu0", csr.dtype, csr.indices.dtype)
+    launch_threads(device, "triangular.cu", name, csr.nnz, _WIDE_THREADS, args)
 
 
 def triangular_solver(

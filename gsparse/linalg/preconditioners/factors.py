@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr, Levels
@@ -91,6 +93,7 @@ class RowStructure:
 
     Attributes
     ----------
+    device : Device
     pattern : Csr
         The matrix with a full diagonal. Its values are the positions of its entries in the matrix, and for elements of
         the diagonal that are not stored a position past the end. None if all of them are stored.
@@ -100,16 +103,14 @@ class RowStructure:
         The positions of the diagonal in `pattern`.
     lower, upper : Csr
         The entries below and above the diagonal, with their positions in `pattern` as values.
-    levels : Levels or None
-        Of `lower`, where the device needs them.
     """
 
+    device: Device
     pattern: Csr
     is_full: bool
     diagonal: Array
     lower: Csr
     upper: Csr
-    levels: Levels | None
 
     @classmethod
     def of(cls, matrix: SquareMatrix) -> RowStructure:
@@ -124,8 +125,42 @@ class RowStructure:
             diagonal, _, _ = kernels.find_entries(device, pattern, every, every, True)  # synchronizes
         places = pattern.with_data(xp.arange(pattern.nnz))
         lower, upper = (kernels.triangle(device, places, *side) for side in ((-1, False), (1, True)))  # synchronizes
-        levels = kernels.triangular_levels(device, lower, upper=False) if kernels.NEEDS_LEVELS else None
-        return cls(pattern, not num_missing, diagonal.astype(pattern.indices.dtype), lower, upper, levels)
+        return cls(device, pattern, not num_missing, diagonal.astype(pattern.indices.dtype), lower, upper)
+
+    @cached_property
+    def levels(self) -> Levels | None:
+        """The levels of `lower`, where the device needs them. Synchronizes."""
+        kernels = kernels_of(self.device)
+        return kernels.triangular_levels(self.device, self.lower, upper=False) if kernels.NEEDS_LEVELS else None
+
+    @cached_property
+    def rows(self) -> Array:
+        """The row of each entry of `pattern`."""
+        return kernels_of(self.device).row_numbers(self.device, self.pattern.indptr, self.pattern.nnz)
+
+    @cached_property
+    def transposed(self) -> Csr:
+        """The transpose of `pattern`, with the position of each entry there as its value."""
+        positions = self.device.xp.arange(self.pattern.nnz, dtype=self.pattern.indices.dtype)
+        return kernels_of(self.device).csr_transpose(self.device, self.pattern.with_data(positions))
+
+    def factorize(self, filled: Csr) -> Array:
+        """Return the factors of a matrix with a full diagonal, which is overwritten, on its pattern."""
+        kernels_of(self.device).factorize_ilu0(self.device, filled, self.diagonal, self.levels)
+        return filled.data
+
+    def approximate(self, filled: Csr, sweeps: int) -> Array:
+        """Return the factors after some sweeps of a fixed-point iteration, from the triangles of the matrix on."""
+        xp, factors = self.device.xp, filled.data.copy()
+        with np.errstate(all="ignore"):
+            divisors = filled.data[self.diagonal][filled.indices]
+            factors = xp.where(filled.indices < self.rows, factors / divisors, factors)
+            out = xp.empty_like(factors)
+            for _ in range(sweeps):
+                pattern = (self.rows, self.diagonal, self.transposed)
+                kernels_of(self.device).sweep_ilu0(self.device, filled, *pattern, factors, out)
+                factors, out = out, factors
+        return factors
 
     def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
         """Return a copy of a matrix of this structure with another diagonal, which is full."""
@@ -137,24 +172,40 @@ class RowStructure:
 
 
 class RowFactorization(Factorization):
-    """Factors by rows; see `Factorization`."""
+    """Factors by rows; see `Factorization`.
+
+    Parameters
+    ----------
+    name, solve, sweeps, shift
+    factor_sweeps : int, optional
+        Number of sweeps of a fixed-point iteration that computes the factors. Without it, they are exact.
+    """
 
     _structure: RowStructure | None = None
+
+    def __init__(
+        self, name: str, solve: str | None, sweeps: int, shift: float, factor_sweeps: int | None = None
+    ) -> None:
+        super().__init__(name, solve, sweeps, shift)
+        self.factor_sweeps = factor_sweeps
 
     def __call__(self, matrix: SquareMatrix) -> Factors:
         device = matrix.device
         structure = self._structure or RowStructure.of(matrix)
         filled = structure.fill(matrix, self._shifted_diagonal(matrix))
-        kernels_of(device).factorize_ilu0(device, filled, structure.diagonal, structure.levels)
-        pivots, hermitian = filled.data[structure.diagonal], self.name == "ic0"
+        if self.factor_sweeps is None:
+            factors = structure.factorize(filled)
+        else:
+            factors = structure.approximate(filled, self.factor_sweeps)
+        pivots, hermitian = factors[structure.diagonal], self.name == "ic0"
         self._check(matrix, pivots, hermitian)
         self._structure = structure
         below, above = structure.lower, structure.upper
-        lower = self._triangle(UnitTriangularMatrix, matrix, below.with_data(filled.data[below.data]), upper=False)
+        lower = self._triangle(UnitTriangularMatrix, matrix, below.with_data(factors[below.data]), upper=False)
         if hermitian:
             return Factors((lower, False), (1 / pivots.real).astype(matrix.dtype), (lower, True))
         rows = kernels_of(device).row_numbers(device, above.indptr, above.nnz)
-        scaled = above.with_data(filled.data[above.data] / pivots[rows])
+        scaled = above.with_data(factors[above.data] / pivots[rows])
         upper = self._triangle(UnitTriangularMatrix, matrix, scaled, upper=True)
         return Factors((lower, False), 1 / pivots, (upper, False))
 

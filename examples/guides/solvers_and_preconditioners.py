@@ -135,17 +135,17 @@ iterations = {name: result.iterations for name, result in solves.items()}
 assert iterations["jacobi"] < iterations["none"] / 3  # most of the difficulty was the scaling
 assert max(iterations["ic0"], iterations["isai"]) < iterations["jacobi"]
 
+axes = convergence(solves)
+
 # %%
-# For a sequence of matrices with the same structure, such as those of time steps, ``M.update`` computes a preconditioner
-# again in place. It keeps what depends on the structure alone, so it takes a part of the time of a new one.
+# For a sequence of matrices with the same structure, such as those of time steps, ``M.update`` computes a
+# preconditioner again in place. It keeps what depends on the structure alone, which takes most of the time of a set-up.
 
 M = ic0(A)
 for factor in (1.0, 2.0, 4.0):
     step = A.with_data(factor * A.device_data)
     x, info = cg(step, b, M=M.update(step), rtol=1e-8)
     assert info == 0
-
-axes = convergence(solves)
 
 # %%
 # Fewer iterations are not faster if each of them costs more. Compare ``result.seconds`` on your machine; the first

@@ -9,5 +9,5 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = ["tests.library_warnings", "tests.sample", "tests.seeds"]
 
-# The examples in the docstrings of this package run where the library is installed.
-collect_ignore = [] if find_spec("torch") else ["gsparse/torch"]
+# The examples in the docstrings of these packages run where their library is installed.
+collect_ignore = [f"gsparse/{library}" for library in ("torch", "jax") if find_spec(library) is None]

@@ -49,7 +49,7 @@ UPPER_LAYERS.update(
 
 PUBLIC_NAMES.update(assembly.PUBLIC_NAMES)
 
-_SUBMODULES = ("distributed", "files", "linalg", "plot", "sparse", "torch")
+_SUBMODULES = ("distributed", "files", "jax", "linalg", "plot", "sparse", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ MODULES = [
     "gsparse",
     "gsparse.linalg",
     "gsparse.torch",
+    "gsparse.jax",
     "gsparse.distributed",
     "gsparse.plot",
     "gsparse.files",

@@ -38,7 +38,15 @@ from gsparse.products.arguments import check_device, check_matrix
 from gsparse.products.multiply import multiply
 from gsparse.products.prepared import PreparedMatrix
 
-__all__ = ["entry_products", "parse_matrix", "product", "product_gradients", "solution", "with_values"]
+__all__ = [
+    "check_square_solver",
+    "entry_products",
+    "parse_matrix",
+    "product",
+    "product_gradients",
+    "solution",
+    "with_values",
+]
 
 # Rows of the transpose that are longer than this many times the mean, and than this many entries, are too long for the
 # few threads that `product_gradients` of the kernels gives to a row of the transpose.
@@ -58,6 +66,18 @@ def parse_matrix(A: Any) -> DeviceMatrix:
         raise DtypeError(f"{A.dtype} has no device arithmetic: use A.astype(float)")
     matrix: DeviceMatrix = A
     return matrix
+
+
+def check_square_solver(solver: Callable[..., Any]) -> None:
+    """Refuse a function of `gsparse.linalg` that is no solver for square systems.
+
+    Raises
+    ------
+    ValueError
+    """
+    method = METHODS.get(getattr(solver, "__name__", ""))
+    if method is not None and (method.kind != "solver" or method.least_squares):
+        raise ValueError(f"solver must be one for square systems, such as gsparse.linalg.cg, got {method.name}")
 
 
 def with_values(A: DeviceMatrix, values: Any, *, symmetric: bool | None = None) -> DeviceMatrix:

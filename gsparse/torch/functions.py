@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gsparse.linalg import gradients
-from gsparse.linalg.registry import METHODS
 
 __all__ = ["matmul", "solve"]
 
@@ -39,9 +38,7 @@ def solve(
 ) -> Tensor:
     """Solve; see `gsparse.torch.solve`."""
     matrix = gradients.parse_matrix(A)
-    method = METHODS.get(getattr(solver, "__name__", ""))
-    if method is not None and (method.kind != "solver" or method.least_squares):
-        raise ValueError(f"solver must be one for square systems, such as gsparse.linalg.cg, got {method.name}")
+    gradients.check_square_solver(solver)
     values, b = _of_one_dtype(values, b)
     options["rtol"] = _RTOL.get(b.dtype, 1e-5) if rtol is None else rtol
     return DifferentiableSolution.apply(matrix, values, b, False, solver, options)

@@ -33,7 +33,7 @@ class FixedArguments:
     """
 
     A: Any
-    solver: Callable[..., Any] | None = None
+    solver: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

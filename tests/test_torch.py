@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,14 @@ import gsparse.torch  # noqa: E402  (needs PyTorch)
 DTYPES = ("float64", "complex128")
 
 
-def tensor(array: Any, *, requires_grad: bool = True) -> Any:
-    return torch.from_numpy(np.array(array)).requires_grad_(requires_grad)
+def tensor(array: Any, device: Device | None = None, *, requires_grad: bool = True) -> Any:
+    """Return a tensor, on the GPU if that is the device of a test and PyTorch supports it."""
+    on_gpu = device is not None and device.name.startswith("gpu") and torch.cuda.is_available()
+    return torch.from_numpy(np.array(array)).to("cuda" if on_gpu else "cpu").requires_grad_(requires_grad)
+
+
+def array(found: Any) -> Any:
+    return found.detach().cpu().numpy()
 
 
 def rectangular(rng: np.random.Generator) -> sp.csr_array:
@@ -48,7 +57,7 @@ def test_a_product_passes_the_gradient_checks_of_both_orders(
 ) -> None:
     S = rectangular(rng)
     A = GpuSparseMatrix(S, device=device)
-    values, x = (tensor(random_values(rng, size, dtype)) for size in (S.nnz, shape))
+    values, x = (tensor(random_values(rng, size, dtype), device) for size in (S.nnz, shape))
     assert torch.autograd.gradcheck(lambda v, x: gsparse.torch.matmul(A, x, v), (values, x))
     assert torch.autograd.gradgradcheck(lambda v, x: gsparse.torch.matmul(A, x, v), (values, x))
     assert torch.autograd.gradcheck(lambda x: gsparse.torch.matmul(A, x), (x,))
@@ -61,7 +70,7 @@ def test_a_product_with_a_transposed_view_passes_the_gradient_checks(
 ) -> None:
     S = with_types(rectangular(rng), dtype, np.int64, rng)
     A = GpuSparseMatrix(S, device=device)
-    values, x = (tensor(random_values(rng, size, dtype)) for size in (S.nnz, (4, 2)))
+    values, x = (tensor(random_values(rng, size, dtype), device) for size in (S.nnz, (4, 2)))
     for view in (A.T, A.H):
         assert torch.autograd.gradcheck(lambda v, x: gsparse.torch.matmul(view, x, v), (values, x))
         assert torch.autograd.gradgradcheck(lambda v, x: gsparse.torch.matmul(view, x, v), (values, x))
@@ -93,21 +102,22 @@ def test_gradients_of_a_product_equal_those_of_a_dense_product(device: Device, c
     rows, cols = np.arange(5000), np.where(rng.random(5000) < 0.9, 0, rng.integers(1, 40, 5000))
     S = sp.csr_array(sp.coo_array((rng.standard_normal(5000), (rows, cols)), shape=(5000, 40)))
     shape = (40,) if columns is None else (40, columns)
-    values, x, weight = tensor(S.data), tensor(rng.standard_normal(shape)), rng.standard_normal((5000, *shape[1:]))
+    values, x = tensor(S.data, device), tensor(rng.standard_normal(shape), device)
+    weight = rng.standard_normal((5000, *shape[1:]))
     y = gsparse.torch.matmul(GpuSparseMatrix(S, device=device), x, values)
-    (y * torch.from_numpy(weight)).sum().backward()
-    np.testing.assert_allclose(x.grad.numpy(), S.T @ weight, rtol=1e-11, atol=1e-12)
-    pairs = weight[S.tocoo().coords[0]] * x.detach().numpy()[S.indices]
-    np.testing.assert_allclose(values.grad.numpy(), pairs if columns is None else pairs.sum(axis=1), rtol=1e-11)
+    (y * tensor(weight, device)).sum().backward()
+    np.testing.assert_allclose(array(x.grad), S.T @ weight, rtol=1e-11, atol=1e-12)
+    pairs = weight[S.tocoo().coords[0]] * array(x)[S.indices]
+    np.testing.assert_allclose(array(values.grad), pairs if columns is None else pairs.sum(axis=1), rtol=1e-11)
 
 
 def test_gradients_are_the_same_bits_in_every_run_and_add_up(device: Device, rng: np.random.Generator) -> None:
     S = from_lengths(rng.integers(0, 30, 300), 200, rng)
     A, results = GpuSparseMatrix(S, device=device), []
     for _ in range(2):
-        values, X = tensor(S.data), tensor(np.random.default_rng(1).standard_normal((200, 7)))
+        values, X = tensor(S.data, device), tensor(np.random.default_rng(1).standard_normal((200, 7)), device)
         gsparse.torch.matmul(A, X, values).square().sum().backward()
-        results.append((values.grad.numpy().tobytes(), X.grad.numpy().tobytes()))
+        results.append((array(values.grad).tobytes(), array(X.grad).tobytes()))
         first = values.grad.clone()
         gsparse.torch.matmul(A, X, values).square().sum().backward()
         torch.testing.assert_close(values.grad, 2 * first)
@@ -136,15 +146,15 @@ def test_gradients_of_solves_use_the_adjoint_of_the_preconditioner(device: Devic
     S = square(rng, "complex128")
     A = GpuSparseMatrix(S, device=device)
     M: Any = getattr(gsparse.linalg, name)(A)
-    values, B = tensor(S.data), tensor(random_values(rng, (6, 2), "complex128"))
+    values, B = tensor(S.data, device), tensor(random_values(rng, (6, 2), "complex128"), device)
     weight = random_values(rng, (6, 2), "complex128")
     X = gsparse.torch.solve(A, B, values, solver=gsparse.linalg.gmres, M=M, rtol=1e-13)
-    (X * torch.from_numpy(weight).conj()).sum().real.backward()
+    (X * tensor(weight, device).detach().conj()).sum().real.backward()
     W = np.linalg.solve(S.toarray().conj().T, weight)
-    np.testing.assert_allclose(B.grad.numpy(), W, rtol=1e-10)
+    np.testing.assert_allclose(array(B.grad), W, rtol=1e-10)
     rows, columns = S.tocoo().coords
-    expected = -(W[rows] * X.detach().numpy().conj()[columns]).sum(axis=1)
-    np.testing.assert_allclose(values.grad.numpy(), expected, rtol=1e-9)
+    expected = -(W[rows] * array(X).conj()[columns]).sum(axis=1)
+    np.testing.assert_allclose(array(values.grad), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("solver", ["cg", "minres"])
@@ -220,6 +230,25 @@ def test_the_structure_is_transposed_once_for_all_steps(monkeypatch: pytest.Monk
         gsparse.torch.matmul(A, x, values).sum().backward()
         np.testing.assert_allclose(gradient.detach().numpy(), factor * S.sum(axis=0))
     assert calls == [1]
+
+
+def test_tensors_on_the_host_are_copied_to_the_device_of_the_matrix_and_back(device: Device, rng: Any) -> None:
+    S = rectangular(rng)
+    values, x = tensor(S.data), tensor(rng.standard_normal((5, 2)))
+    y = gsparse.torch.matmul(GpuSparseMatrix(S, device=device), x, values)
+    y.sum().backward()
+    assert {t.device.type for t in (y, x.grad, values.grad)} == {"cpu"}
+    np.testing.assert_allclose(array(values.grad), array(x).sum(axis=1)[S.indices], rtol=1e-12)
+
+
+@pytest.mark.whole
+def test_gradients_are_timed_beside_torch_sparse() -> None:
+    script = Path(__file__).resolve().parents[1] / "asv_bench" / "measure_gradients.py"
+    command = [sys.executable, str(script), "--quick", "--device", "cpu"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
+    lines = [line.split() for line in printed.splitlines() if "gsparse" in line]
+    assert len(lines) == 11
+    assert all(float(line[-2]) < 1e-6 for line in lines)  # the largest error
 
 
 def test_writing_to_a_saved_tensor_is_detected() -> None:

@@ -4,10 +4,11 @@ A network of two layers combines the features of each node with those of its nei
 
     logits = Â · relu(Â · X · W₁) · W₂,   Â = D^(-1/2) · (graph + I) · D^(-1/2)
 
-All but Â belongs to PyTorch. `Â @ tensor` multiplies a tensor without a copy, on the CPU or on a GPU, and returns a
-tensor. Its gradient is the transposed product, which `Propagate` tells PyTorch. The graph is random: its nodes belong
-to a few communities, most edges join nodes of the same community, the features depend weakly on the community, and only
-a few nodes have a known community. The features alone, without the graph, do not suffice to find the others. The
+All but Â belongs to PyTorch. `gsparse.torch.matmul` multiplies a tensor without a copy, on the CPU or on a GPU, and
+PyTorch differentiates it. The graph is random: its nodes belong to a few communities, most edges join nodes of the same
+community, the features depend weakly on the community, and only a few nodes have a known community. The features alone,
+without the graph, do not suffice to find the others. With learned weights, each edge has a parameter of its own: the
+values of the matrix are learned together with W₁ and W₂, and weights that differ much from Â's cost something. The
 example needs PyTorch. It runs on the GPU if there is one (which PyTorch must support too), else on the CPU.
 
     python examples/graph_neural_network.py
@@ -31,21 +32,10 @@ try:
 except ModuleNotFoundError:
     raise SystemExit("needs PyTorch: pip install torch") from None
 
+import gsparse.torch
+
 COMMUNITIES = 5
 LABELLED = 20  # nodes of each community whose community is known
-
-
-class Propagate(torch.autograd.Function):
-    """A @ X, differentiable in X."""
-
-    @staticmethod
-    def forward(ctx, A: gsparse.GpuSparseMatrix, X: Tensor) -> Tensor:
-        ctx.A = A
-        return A @ X
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, ctx.A.T @ gradient  # For complex values it is A.H.
 
 
 def communities(nodes: int, features: int) -> tuple[sp.csr_array, np.ndarray, np.ndarray]:
@@ -62,20 +52,26 @@ def communities(nodes: int, features: int) -> tuple[sp.csr_array, np.ndarray, np
     return (scale @ graph @ scale).tocsr(), (means + rng.standard_normal(means.shape)).astype(np.float32), community
 
 
-def train(propagate: Callable[[Tensor], Tensor], X: Tensor, y: Tensor, epochs: int) -> tuple[float, float]:
-    """Train on the labelled nodes. Return the share of the other nodes that is classified right, and the seconds."""
+def train(
+    propagate: Callable[[Tensor, Tensor], Tensor], num_weights: int, X: Tensor, y: Tensor, epochs: int
+) -> tuple[float, float]:
+    """Train on the labelled nodes. Return the share of the other nodes that is classified right, and the seconds.
+
+    ``propagate(Z, weights)`` combines the features of neighbours, with the logarithms of `num_weights` learned factors.
+    """
     torch.manual_seed(0)
     scales = (X.shape[1] ** -0.5, 16**-0.5)
     first, second = (
         torch.nn.Parameter(scale * torch.randn(shape).to(X))
         for scale, shape in zip(scales, ((X.shape[1], 16), (16, COMMUNITIES)), strict=True)
     )
-    optimizer = torch.optim.Adam([first, second], lr=0.02, weight_decay=5e-3)
+    weights = torch.nn.Parameter(torch.zeros(num_weights).to(X))
+    optimizer = torch.optim.Adam([first, second, weights], lr=0.02, weight_decay=5e-3)
     is_labelled = torch.arange(y.numel(), device=y.device) < LABELLED * COMMUNITIES
     begin = time.perf_counter()
     for _ in range(epochs):
         optimizer.zero_grad()
-        logits = propagate(torch.relu(propagate(X @ first)) @ second)
+        logits = propagate(torch.relu(propagate(X @ first, weights)) @ second, weights)
         torch.nn.functional.cross_entropy(logits[is_labelled], y[is_labelled]).backward()
         optimizer.step()
     is_correct = logits.argmax(1) == y
@@ -101,19 +97,22 @@ def main() -> None:
         f"{S.shape[0]} nodes, {S.nnz} entries, {LABELLED * COMMUNITIES} nodes have a known community; on {torch_device}"
     )
 
+    data = torch.from_numpy(S.data).to(torch_device)
     products = {
-        "without the graph": lambda Z: Z,
-        "torch.sparse.mm": lambda Z: torch.sparse.mm(torch_matrix, Z),
-        "gsparse": lambda Z: Propagate.apply(A, Z),
+        "without the graph": (0, lambda Z, _: Z),
+        "torch.sparse.mm": (0, lambda Z, _: torch.sparse.mm(torch_matrix, Z)),
+        "gsparse": (0, lambda Z, _: gsparse.torch.matmul(A, Z)),
+        "learned weights": (S.nnz, lambda Z, weights: gsparse.torch.matmul(A, Z, data * weights.exp())),
     }
     accuracies = {}
-    for name, propagate in products.items():
-        train(propagate, X, y, 2)  # The first products compile their kernels.
-        accuracies[name], seconds = train(propagate, X, y, options.epochs)
+    for name, (num_weights, propagate) in products.items():
+        train(propagate, num_weights, X, y, 2)  # The first products compile their kernels.
+        accuracies[name], seconds = train(propagate, num_weights, X, y, options.epochs)
         print(f"{name:18} found {accuracies[name]:6.1%}, {1e3 * seconds / options.epochs:7.2f} ms per epoch")
 
     assert accuracies["gsparse"] > accuracies["without the graph"] + 0.2, "the graph should help much"
     assert abs(accuracies["gsparse"] - accuracies["torch.sparse.mm"]) < 0.02, "both multiply by the same matrix"
+    assert accuracies["learned weights"] > accuracies["gsparse"] - 0.05, "learned weights should not do much harm"
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ UPPER_LAYERS.update(
 
 PUBLIC_NAMES.update(assembly.PUBLIC_NAMES)
 
-_SUBMODULES = ("distributed", "files", "linalg", "plot", "sparse")
+_SUBMODULES = ("distributed", "files", "jax", "linalg", "plot", "sparse", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("plot", "bench"),
-    ("distributed",),
+    ("distributed", "torch", "jax"),
     ("linalg",),
     ("matrix",),
     ("sparse", "products"),

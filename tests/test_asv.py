@@ -28,6 +28,7 @@ sys.path.insert(0, str(BENCHMARKS.parent))
 NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARKS))]
 import measure_blocks  # noqa: E402
 import measure_ranks  # noqa: E402
+import measure_smoothers  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
 
 # Cases that benchmarks skip, because the format would store too much for the matrix.
@@ -169,3 +170,12 @@ def test_factors_of_rows_and_of_nodes_are_timed(capsys: pytest.CaptureFixture[st
     assert all(row["converged"] and row["iterations"] > 5 for row in rows)
     measure_blocks.print_factors(rows[-1] | {"converged": False})
     assert capsys.readouterr().out.startswith("ic0, levels, block_size=3: set-up ")
+
+
+@pytest.mark.whole
+def test_set_ups_and_updates_of_preconditioners_are_timed() -> None:
+    lines = list(measure_smoothers.measure_updates(get_device("cpu"), quick=True))
+    names = [line[:24].strip() for line in lines]
+    assert names[:2] == ["4096 rows, ms", "ic0"]
+    assert {"ilu0", "isai", "amg", "structure of the factors", "factorization"} <= set(names)
+    assert all(float(line.split()[-1]) > 0 for line in lines[1:10])

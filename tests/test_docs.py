@@ -25,7 +25,16 @@ import gsparse
 from gsparse.matrix.host_operations import HOST_OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ["gsparse", "gsparse.linalg", "gsparse.distributed", "gsparse.plot", "gsparse.files", "gsparse.errors"]
+MODULES = [
+    "gsparse",
+    "gsparse.linalg",
+    "gsparse.torch",
+    "gsparse.jax",
+    "gsparse.distributed",
+    "gsparse.plot",
+    "gsparse.files",
+    "gsparse.errors",
+]
 MADE_BY_FUNCTIONS = ("DistributedMatrix",)
 RENDERERS = ("sphinx", "sphinx_gallery", "numpydoc", "pydata_sphinx_theme")
 

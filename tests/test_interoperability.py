@@ -22,7 +22,7 @@ from gsparse.device import interchange
 from gsparse.device.base import Device
 from gsparse.errors import DeviceError, DtypeError
 from tests.conftest import make_device
-from tests.support import assert_product, host, random_values
+from tests.support import assert_product, host
 
 
 @pytest.fixture
@@ -160,31 +160,19 @@ def test_a_tensor_that_requires_a_gradient_is_refused_with_the_remedy(A: Any, S:
     x = torch.ones(20, dtype=torch.float64, requires_grad=True)
     z = torch.ones(30, dtype=torch.float64, requires_grad=True)
     for call in (lambda: A @ x, lambda: z @ A, lambda: A.matvec(x), lambda: gsparse.spmv(A, x)):
-        with pytest.raises(TypeError, match=r"autograd\.Function whose backward is A\.H @ gradient .*x\.detach\(\)"):
+        with pytest.raises(TypeError, match=r"gsparse\.torch\.matmul\(A, x\) .*x\.detach\(\)"):
             call()
     with torch.no_grad():
         assert_product((A @ x).numpy(), S, np.ones(20))
     assert_product((A @ x.detach()).numpy(), S, np.ones(20))
 
 
-def test_the_recipe_has_the_gradient_of_the_product(device: Device) -> None:
-    torch = pytest.importorskip("torch", reason="needs PyTorch")
-    rng = np.random.default_rng(5)
-    for dtype in (float, complex):
-        dense = random_values(rng, (6, 4), dtype)
-        A = GpuSparseMatrix(np.where(rng.random((6, 4)) < 0.5, dense, 0), device=device)
-
-        class Product(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, X: Any) -> Any:
-                return A @ X
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Any) -> Any:
-                return A.H @ gradient
-
-        X = torch.from_numpy(random_values(rng, (4, 3), dtype)).requires_grad_()
-        assert torch.autograd.gradcheck(Product.apply, (X,))
+@pytest.mark.parametrize("library", MAKERS)
+def test_values_of_another_library_are_those_of_a_matrix(A: Any, S: Any, library: str) -> None:
+    values = np.linspace(1, 2, S.nnz, dtype=np.float32)
+    found = A.with_data(MAKERS[library](values))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found.data, values)
 
 
 def test_tensors_that_are_not_dense_numbers_are_refused(A: Any, S: Any) -> None:

@@ -97,8 +97,8 @@ def _without_gradient(tensor: Any) -> Any:
     """Return a tensor as plain memory, with lazy conjugation and negation applied. Refuse one with a gradient."""
     if tensor.requires_grad and import_module("torch").is_grad_enabled():
         raise TypeError(
-            "the tensor requires a gradient, which a product would lose: multiply within a torch.autograd.Function "
-            "whose backward is A.H @ gradient (see examples/graph_neural_network.py), or multiply x.detach()"
+            "the tensor requires a gradient, which a product would lose: use gsparse.torch.matmul(A, x) or "
+            "gsparse.torch.solve(A, b), or pass x.detach()"
         )
     return tensor.detach().resolve_conj().resolve_neg()
 

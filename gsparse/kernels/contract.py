@@ -13,8 +13,9 @@ Common to all kernels
 
 The contracts of larger pieces have files of their own: the set-up of storage formats (`gsparse.kernels.set_up`),
 sparse algebra (`gsparse.kernels.algebra`), relaxation (`gsparse.kernels.relaxation`), the set-up of multigrid
-(`gsparse.kernels.aggregation`), the language of solver steps (`gsparse.kernels.steps`), Arnoldi's process for GMRES
-(`gsparse.kernels.basis`) and Krylov decompositions (`gsparse.kernels.decomposition`).
+(`gsparse.kernels.aggregation`), gradients (`gsparse.kernels.gradients`), the language of solver steps
+(`gsparse.kernels.steps`), Arnoldi's process for GMRES (`gsparse.kernels.basis`) and Krylov decompositions
+(`gsparse.kernels.decomposition`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gsparse.kernels.algebra import AlgebraKernels, EntryKernels, ReductionKerne
 from gsparse.kernels.basis import Arnoldi
 from gsparse.kernels.calls import Call
 from gsparse.kernels.decomposition import Decomposition
+from gsparse.kernels.gradients import GradientKernels
 from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import SetUpKernels, Survey
 from gsparse.kernels.steps import Program, Step, StepState
@@ -132,12 +134,45 @@ class ProductKernels(Protocol):
 class TriangularKernels(Protocol):
     """Incomplete factors and solves with them, by rows or by blocks of rows."""
 
+    def triangular_levels(self, device: Device, csr: Csr, upper: bool) -> Levels:
+        """Return the rows of a strictly triangular matrix, grouped by level. Synchronizes.
+
+        The level of a row is one more than the highest level of the rows that its entries name, and 0 without entries.
+        Within a level, rows are in ascending order. The values are not read.
+        """
+        ...
+
     def factorize_ilu0(self, device: Device, csr: Csr, diagonal: Array, levels: Levels | None) -> None:
         """Replace the values of a square matrix by its incomplete factors on the same pattern, in place.
 
         Columns rise within each row. L, without its unit diagonal, ends up below the diagonal, and U on and above it.
         `diagonal` holds the position of each row's diagonal entry. `levels` are those of the entries below the
         diagonal; they are None where `NEEDS_LEVELS` is false. A zero pivot leaves inf and NaN in later rows.
+        """
+        ...
+
+    def sweep_ilu0(
+        self, device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
+    ) -> None:
+        """Compute new incomplete factors from approximate ones, all entries at once: a step of fixed-point iteration.
+
+        For entry (i, j) of the matrix, let s be a_ij minus the products l_ik·u_kj of the entries k < min(i, j), which
+        are subtracted one after the other in the order of k. Then the new u_ij is s for i ≤ j, and the new l_ij is
+        s / u_jj for i > j. The iteration ends, after at most twice as many steps as there are levels, with the bits of
+        `factorize_ilu0`.
+
+        Parameters
+        ----------
+        csr : Csr
+            A square matrix with a full diagonal, whose columns rise within each row.
+        rows : array, shape (nnz,)
+            The row of each entry.
+        diagonal : array, shape (num_rows,)
+            The position of each row's diagonal entry.
+        transposed : Csr
+            The transpose, with the position of each entry in `csr` as its value (of the index dtype).
+        factors, out : array, shape (nnz,)
+            L and U on the pattern of `csr`, as `factorize_ilu0` leaves them. Different arrays.
         """
         ...
 
@@ -328,6 +363,7 @@ class Kernels(
     TriangularKernels,
     RelaxationKernels,
     AggregationKernels,
+    GradientKernels,
     ExchangeKernels,
     SolverKernels,
     Constants,

@@ -21,6 +21,7 @@ from gsparse.linalg.multigrid.amg import amg
 from gsparse.linalg.multigrid.near_nullspace import rigid_body_modes
 from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.linalg.norms import norm
+from gsparse.linalg.preconditioners.base import MatrixPreconditioner
 from gsparse.linalg.preconditioners.diagonal import block_jacobi, jacobi
 from gsparse.linalg.preconditioners.gauss_seidel import gauss_seidel, sor
 from gsparse.linalg.preconditioners.ilu import ic0, ilu0
@@ -31,6 +32,7 @@ from gsparse.linalg.result import SolveAttempt, SolveResult
 __all__ = [
     "AcceleratedOperator",
     "EigenResult",
+    "MatrixPreconditioner",
     "SmoothedAggregation",
     "SolveAttempt",
     "SolveResult",

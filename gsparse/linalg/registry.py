@@ -33,6 +33,8 @@ class Method:
         The function that users call.
     signature : Signature
         The arguments that the function accepts.
+    hermitian : bool
+        Whether a solver needs a matrix, and a preconditioner, that is Hermitian.
     least_squares : bool
         Whether a solver accepts rectangular matrices, and no preconditioner.
     relative_to_matrix : bool
@@ -48,6 +50,7 @@ class Method:
     kind: Kind
     function: Callable[..., Any]
     signature: Signature
+    hermitian: bool = False
     least_squares: bool = False
     relative_to_matrix: bool = False
     vectors: tuple[int, ...] = (0,)

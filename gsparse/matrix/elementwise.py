@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.device.interchange import as_own_array
 from gsparse.device.select import device_of
 from gsparse.errors import DeviceError, DtypeError, MatrixProductWarning, ShapeError
 from gsparse.matrix.arrays import frames_to_the_caller
@@ -141,8 +142,8 @@ def with_data(self: Matrix, data: Any) -> Matrix:
     Parameters
     ----------
     data : array_like, shape (nnz,)
-        NumPy, or CuPy on this matrix's GPU, in the order of `data`. A device array is used as it is and must not be
-        written afterwards.
+        NumPy, or CuPy on this matrix's GPU, in the order of `data`; or PyTorch or JAX on either. A device array is used
+        as it is and must not be written afterwards.
 
     Returns
     -------
@@ -160,6 +161,7 @@ def with_data(self: Matrix, data: Any) -> Matrix:
     >>> A.with_data([5.0, 7.0]) @ [1.0, 1.0]
     array([5., 7.])
     """
+    data = as_own_array(data)
     home = device_of(data)
     if home is not None and home is not self.device:  # on GPUs only
         raise DeviceError(f"the matrix lives on {self.device.name}, the values on {home.name}: bring one to the other")

@@ -308,7 +308,7 @@ class PreparedMatrix:
         with self._formats.lock:
             self._forget()
             self._transposed = self._transposed_csr = None
-            self.structure.free_arrays_except(())
+            self.structure.release()
             self._has_memory = True
 
     # --------------------------------------------------------------------------------------------------- the transpose
@@ -348,9 +348,13 @@ def _transpose(matrix: PreparedMatrix, csr: Csr | None) -> tuple[PreparedMatrix,
         symmetry = is_symmetric(False) or (matrix.csr.dtype.kind == "c" and is_symmetric(True) and "hermitian")
     if symmetry:
         return matrix, symmetry == "hermitian"
-    if csr is None:
+    structure, known = None, matrix.structure.known_transposition
+    if csr is None and known is not None:
+        structure = known[0]
+        csr = structure.csr.with_data(matrix.csr.data.take(known[1]))
+    elif csr is None:
         csr = kernels_of(device).csr_transpose(device, matrix.csr)
-    source, structure = (csr.indptr, csr.indices, csr.data), Structure.of(device, csr)
+    source, structure = (csr.indptr, csr.indices, csr.data), structure or Structure.of(device, csr)
     flags = matrix.on_loan, matrix.is_new_result
     return PreparedMatrix(device, csr, matrix.options, structure, source, *flags), False
 

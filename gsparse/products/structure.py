@@ -23,7 +23,7 @@ from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
-from gsparse.products import dense_blocks, repeated_rows, sliced_rows
+from gsparse.products import dense_blocks, repeated_rows, sliced_rows, transposed_rows
 
 __all__ = ["Structure"]
 
@@ -75,6 +75,12 @@ class Structure:
         for name in names.difference(kept):
             self.__dict__.pop(name, None)
 
+    def release(self) -> None:
+        """Free all arrays that can be made again."""
+        self.free_arrays_except(())
+        for name in ("transposition", "row_numbers"):
+            self.__dict__.pop(name, None)
+
     def cached(self, name: str, make: Callable[[], _Made]) -> _Made:
         """Return arrays that the code of a format makes, and cache them (`StorageFormat.structure_arrays`).
 
@@ -120,6 +126,12 @@ class Structure:
             num_long=survey.num_long,
             long_entries=survey.long_entries,
         )
+
+    # ------------------------------------------------------------- the transpose
+
+    transposition = cached_property(transposed_rows.transposition)
+    known_transposition = property(transposed_rows.known_transposition)
+    row_numbers = cached_property(transposed_rows.row_numbers)
 
     # ------------------------------------------------------------- the positions of entries
 

@@ -26,6 +26,7 @@ from gsparse.kernels.cpu.edits import (
     take_elements,
 )
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
+from gsparse.kernels.cpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
@@ -72,7 +73,7 @@ from gsparse.kernels.cpu.spmv_pattern import row_pattern
 from gsparse.kernels.cpu.steps import bind_dots, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
-from gsparse.kernels.cpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.cpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
 from gsparse.kernels.cpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
@@ -119,6 +120,7 @@ __all__ = [
     "cut_slices",
     "diagonal_entries",
     "distinct_keys",
+    "dot_rows",
     "drop_zeros",
     "ellpack",
     "encode_columns",
@@ -153,6 +155,7 @@ __all__ = [
     "order_by_row",
     "orthonormal_candidates",
     "places_of",
+    "product_gradients",
     "prolongator_pattern",
     "prolongator_values",
     "put_values",
@@ -177,10 +180,12 @@ __all__ = [
     "sum_runs",
     "survey",
     "survives_halving",
+    "sweep_ilu0",
     "take_elements",
     "take_rows",
     "tiles",
     "triangle",
+    "triangular_levels",
     "triangular_solver",
 ]
 

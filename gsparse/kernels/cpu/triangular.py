@@ -14,16 +14,17 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.threads import run_parts
 from gsparse.formats import Csr, Levels
+from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.jit import jitted
 
-__all__ = ["factorize_ilu0", "order_levels", "triangular_solver"]
+__all__ = ["factorize_ilu0", "sweep_ilu0", "triangular_levels", "triangular_solver"]
 
 
-def order_levels(indptr: Array, indices: Array, upper: bool) -> Levels:
+def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
     """Sort rows by level, in one pass over the entries and two over the rows."""
-    order, bounds = _order_levels(indptr, indices, upper)
-    return Levels(order, bounds)
+    return Levels(*_order_levels(csr.indptr, csr.indices, upper))
 
 
 @partial(jitted, allocates=True)
@@ -68,6 +69,45 @@ def _factorize_ilu0(indptr: Array, indices: Array, data: Array, diagonal: Array)
                     target += 1
                 if target < end and indices[target] == indices[u]:
                     data[target] -= data[k] * data[u]
+
+
+def sweep_ilu0(
+    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
+) -> None:
+    """Divide the entries among the threads."""
+    columns = (transposed.indptr, transposed.indices, transposed.data)
+    cost = 8 * csr.nnz  # the entries of a row and of a column that an entry reads, roughly
+    run_parts(_sweep_ilu0, cost, csr.indptr, csr.indices, csr.data, rows, diagonal, columns, factors, out)
+
+
+@compiled
+def _sweep_ilu0(
+    part: int,
+    num_parts: int,
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    rows: Array,
+    diagonal: Array,
+    transposed: tuple[Array, Array, Array],
+    factors: Array,
+    out: Array,
+) -> None:
+    column_pointers, column_rows, numbers = transposed
+    for e in range(part * data.size // num_parts, (part + 1) * data.size // num_parts):
+        row, column, total = rows[e], indices[e], data[e]
+        p, q, end, last = indptr[row], column_pointers[column], indptr[row + 1], column_pointers[column + 1]
+        least = min(row, column)
+        while p < end and q < last and indices[p] < least and column_rows[q] < least:
+            if indices[p] == column_rows[q]:
+                total -= factors[p] * factors[numbers[q]]
+                p += 1
+                q += 1
+            elif indices[p] < column_rows[q]:
+                p += 1
+            else:
+                q += 1
+        out[e] = total / factors[diagonal[column]] if column < row else total
 
 
 def triangular_solver(

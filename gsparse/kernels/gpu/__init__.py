@@ -29,6 +29,7 @@ from gsparse.kernels.gpu.encode import (
     run_span,
     survives_halving,
 )
+from gsparse.kernels.gpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.gpu.indices import are_in_range, numbers_from_start, places_of
 from gsparse.kernels.gpu.prolongation import (
@@ -91,7 +92,7 @@ from gsparse.kernels.gpu.survey import (
 )
 from gsparse.kernels.gpu.symmetry import is_symmetric
 from gsparse.kernels.gpu.transpose import csr_transpose
-from gsparse.kernels.gpu.triangular import factorize_ilu0, triangular_solver
+from gsparse.kernels.gpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
 from gsparse.kernels.gpu.triangular_blocks import block_triangular_solver, factorize_block_ilu0
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "cut_slices",
     "diagonal_entries",
     "distinct_keys",
+    "dot_rows",
     "drop_zeros",
     "ellpack",
     "encode_columns",
@@ -172,6 +174,7 @@ __all__ = [
     "order_by_row",
     "orthonormal_candidates",
     "places_of",
+    "product_gradients",
     "prolongator_pattern",
     "prolongator_values",
     "put_values",
@@ -196,10 +199,12 @@ __all__ = [
     "sum_runs",
     "survey",
     "survives_halving",
+    "sweep_ilu0",
     "take_elements",
     "take_rows",
     "tiles",
     "triangle",
+    "triangular_levels",
     "triangular_solver",
 ]
 

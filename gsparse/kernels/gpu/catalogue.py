@@ -18,6 +18,7 @@ from gsparse.kernels.gpu import (
     decomposition,
     diagonal_blocks,
     edits,
+    gradients,
     indices,
     merged_rows,
     prolongation,
@@ -62,6 +63,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks, triangular_blocks)
     modules = [kernel for module in (*algebra, *solvers) for kernel in module.instantiations()]
     set_up = [*_set_up(), *_triangular(), *relaxation.instantiations(lanes), *_basis(), *_halo()]
+    set_up += gradients.instantiations(lanes)
     return [*spmv.instantiations(lanes), *_sums(), *_columns(), *modules, *set_up]
 
 
@@ -101,7 +103,10 @@ def _set_up() -> list[tuple[str, str]]:
 
 def _triangular() -> list[tuple[str, str]]:
     types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
-    return [("triangular.cu", expression(name, *pair)) for pair in types for name in ("ilu0_levels", "solve_levels")]
+    kernels = ("ilu0_levels", "sweep_ilu0", "solve_levels")
+    names = [expression(name, *pair) for pair in types for name in kernels]
+    names += [expression("raise_levels", index) for index in INDEX_DTYPES]
+    return [("triangular.cu", name) for name in names]
 
 
 def _halo() -> list[tuple[str, str]]:

@@ -13,16 +13,46 @@ from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
+from gsparse.kernels.gpu.sort import stable_order
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["bind_solve", "factorize_ilu0", "in_order", "level_launches", "triangular_solver"]
+__all__ = [
+    "bind_solve",
+    "factorize_ilu0",
+    "in_order",
+    "level_launches",
+    "sweep_ilu0",
+    "triangular_levels",
+    "triangular_solver",
+]
 
 # Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128
 # Threads that a level needs up to which one block finishes it before another launch would begin.
 _NARROW_LEVEL = 2 * _NARROW_THREADS
+# Launches between two looks at whether a level still rises. Each of them raises the levels of a chain of
+# GS_LEVEL_ROUNDS rows or more: the factors of a 7-point stencil on 40³ points have 118 levels.
+_LAUNCHES = 8
+
+
+def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
+    """Raise levels until all of them are right, and sort the rows. Synchronizes after every `_LAUNCHES` launches."""
+    xp, count = device.xp, csr.num_rows
+    levels, name = xp.zeros(count, np.int32), expression("raise_levels", csr.indptr.dtype)
+    is_done = not csr.nnz
+    while not is_done:
+        num_raised = xp.zeros(_LAUNCHES, np.uint32)
+        for launch in range(_LAUNCHES):
+            args = (np.int64(count), csr.indptr, csr.indices, levels, num_raised[launch:])
+            launch_threads(device, "triangular.cu", name, count, _NARROW_THREADS, args)
+        is_done = int(num_raised[-1]) == 0  # synchronizes
+    counts = device.download(xp.bincount(levels)) if count else np.zeros(0, np.int64)  # synchronizes
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    order = stable_order(device, levels, max(int(counts.size), 1))
+    return Levels(order.astype(csr.indptr.dtype, copy=False), bounds)
 
 
 def level_launches(levels: Levels, lanes: int = 1) -> list[tuple[int, int, int, int]]:
@@ -84,6 +114,16 @@ def factorize_ilu0(device: Device, csr: Csr, diagonal: Array, levels: Levels | N
     args = (device.upload(levels.bounds), levels.order, csr.indptr, csr.indices, diagonal, csr.data)
     for first, last, blocks, threads in level_launches(levels):
         kernel((blocks,), (threads,), (np.int32(first), np.int32(last), *args))
+
+
+def sweep_ilu0(
+    device: Device, csr: Csr, rows: Array, diagonal: Array, transposed: Csr, factors: Array, out: Array
+) -> None:
+    """Launch a thread for each entry."""
+    columns = (transposed.indptr, transposed.indices, transposed.data)
+    args = (np.int64(csr.nnz), csr.indptr, csr.indices, csr.data, rows, diagonal, *columns, factors, out)
+    name = expression("sweep_ilu0", csr.dtype, csr.indices.dtype)
+    launch_threads(device, "triangular.cu", name, csr.nnz, _WIDE_THREADS, args)
 
 
 def triangular_solver(

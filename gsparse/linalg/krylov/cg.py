@@ -80,7 +80,7 @@ PROGRAM = Program(
 )
 
 
-@register("solver")
+@register("solver", hermitian=True)
 def cg(
     A: Any,
     b: Array,

@@ -167,7 +167,7 @@ _REASONS = {
 }
 
 
-@register("solver", relative_to_matrix=True)
+@register("solver", hermitian=True, relative_to_matrix=True)
 def minres(
     A: Any,
     b: Array,

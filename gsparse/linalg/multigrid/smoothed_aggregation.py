@@ -6,8 +6,6 @@ import time
 from typing import Any
 
 from gsparse.device.dtypes import Array
-from gsparse.errors import DeviceError, DtypeError, StructureError
-from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
 from gsparse.linalg.multigrid.level_setup import LevelSetup
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
@@ -44,7 +42,7 @@ class SmoothedAggregation(MultigridPreconditioner):
     """
 
     def __init__(self, matrix: SquareMatrix, setup: LevelSetup, cycle_index: int) -> None:
-        self._setup, self._structure = setup, matrix.csr
+        self._setup, self._structure = setup, matrix.structure
         levels, coarse = self._build(matrix)
         super().__init__(matrix.device, levels, coarse, cycle_index, setup.dtype, setup.coarse_nnz)
 
@@ -105,7 +103,7 @@ class SmoothedAggregation(MultigridPreconditioner):
         0
         """
         with SquareMatrix.of(A, "amg", keep=True) as matrix:
-            self._check_structure(matrix)
+            matrix.check_structure(self.device, self._structure, "amg")
             levels, self.coarse = self._build(matrix)
         self.levels = tuple(levels)
         self._latest = (None,)
@@ -114,21 +112,3 @@ class SmoothedAggregation(MultigridPreconditioner):
     def _remarks(self) -> dict[str, str]:
         seconds = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in self.seconds.items())
         return {**super()._remarks(), "Milliseconds": seconds}
-
-    def _check_structure(self, matrix: SquareMatrix) -> None:
-        known, csr = self._structure, matrix.csr
-        if matrix.device is not self.device:
-            raise DeviceError(
-                f"the hierarchy lives on {self.device.name}, the matrix on {matrix.device.name}: use amg(A)"
-            )
-        if csr.dtype != known.dtype:
-            raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or amg(A)")
-        is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
-            one is two or kernels_of(self.device).first_where(self.device, one == two, "zero") is None  # synchronizes
-            for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))
-        )
-        if not is_same:
-            raise StructureError(
-                f"update needs the structure of the set-up, of shape {known.shape} with {known.nnz} entries; "
-                f"this one of shape {csr.shape} with {csr.nnz} entries has them at other places: use amg(A)"
-            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.steps import Program, Step
 from gsparse.linalg.krylov.solve_loop import SolveState
 from gsparse.linalg.operators import Apply, Operator
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["Preconditioner", "VectorPasses"]
+__all__ = ["MatrixPreconditioner", "Preconditioner", "VectorPasses"]
 
 # `d` is a diagonal, and `omega` the weight of a relaxation. The passes `begin` are relaxations from x = 0, for which no
 # product is needed; in the other ones r is A·x. A pass `..._residual` is the last one before a residual: it copies b to
@@ -150,6 +151,79 @@ class Preconditioner(Operator):
         source[...] = x
         bound(source, target)
         return target.copy()
+
+
+class MatrixPreconditioner(Preconditioner):
+    """A preconditioner that was made of the entries of a matrix, and can be updated for other values.
+
+    The functions of `gsparse.linalg` return it, and users do not construct it. It is passed as `M` to solvers of
+    `gsparse.linalg`, SciPy or CuPy.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+        The matrix that was passed to that function.
+    kind : str
+        Name of the function.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import cg, ic0
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(100, 100))
+    >>> A = GpuSparseMatrix(S.tocsr(), device="cpu")
+    >>> M = ic0(A)
+    >>> for factor in (1.0, 2.0, 3.0):
+    ...     B = A.with_data(factor * A.device_data)
+    ...     x, info = cg(B, numpy.ones(100), M=M.update(B))
+    """
+
+    # Whether products multiply by the matrix itself, so that a copy of it must be kept.
+    _KEEPS_MATRIX: ClassVar[bool] = False
+
+    def __init__(self, matrix: SquareMatrix, kind: str) -> None:
+        super().__init__(matrix.device, matrix.size, matrix.dtype, kind)
+        self._structure = matrix.structure
+        self._set_values(matrix)
+
+    def update(self, A: Any) -> Self:
+        """Compute the preconditioner again for other values, and change it in place.
+
+        What depends on the structure alone is kept: orders of rows, levels, and where entries are. So is what was
+        chosen by the values of the first matrix, such as an "auto" option. If a new preconditioner makes the same
+        choices, the result equals it to the bit. If an error is raised, the preconditioner remains as it was. This is
+        for sequences of matrices: Newton's method, time steps, changing coefficients.
+
+        Parameters
+        ----------
+        A : sparse array, shape (N, N)
+            A matrix with the structure, the dtype and the device of the first one, for instance
+            ``A.with_data(values)``.
+
+        Returns
+        -------
+        MatrixPreconditioner
+            This object, which has changed. Synchronizes.
+
+        Raises
+        ------
+        StructureError
+            If an entry is at another place.
+        DeviceError, DtypeError
+            If the matrix lives on another device, or has another dtype.
+        FactorizationError
+            As for a new preconditioner.
+        """
+        with SquareMatrix.of(A, self._kind, keep=self._KEEPS_MATRIX) as matrix:
+            matrix.check_structure(self.device, self._structure, self._kind)
+            self._set_values(matrix)
+        self._latest = (None,)
+        return self
+
+    @abstractmethod
+    def _set_values(self, matrix: SquareMatrix) -> None:
+        """Compute what products need, and then replace it. Every call but the first is an update."""
 
 
 def _address(array: Array) -> int:

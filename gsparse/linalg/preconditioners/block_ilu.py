@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -14,80 +13,74 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.relaxation import MAX_INVERSE
-from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
-from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix, levels_of
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, operator_of
+from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
-__all__ = ["BlockFactors", "BlockUnitTriangularMatrix", "are_positive_definite", "factorize_blocks"]
+__all__ = ["BlockStructure", "BlockUnitTriangularMatrix", "are_positive_definite"]
 
 
 @dataclass(frozen=True, eq=False)
-class BlockFactors:
-    """The factors (I + L)·D·(I + U) of a matrix whose entries are dense blocks.
+class BlockStructure:
+    """Where the blocks of incomplete factors are, and in which order they are factorized: all but the values.
 
     Attributes
     ----------
-    lower, upper : Csr
-        L and U. The values have the shape (number of blocks, size, size); elements past the end of the matrix are 0.
-    inverses : array, shape (number of nodes, size, size)
-        The inverses of the blocks of D. Past the end of the matrix they are the identity.
-    is_regular : array, shape (number of nodes,)
-        Whether each block of D has an inverse.
-    """
-
-    lower: Csr
-    inverses: Array
-    upper: Csr
-    is_regular: Array
-
-
-def factorize_blocks(matrix: SquareMatrix, diagonal: Array, size: int, name: str) -> BlockFactors:
-    """Return the incomplete factors of a matrix, in blocks of `size` rows. Synchronizes.
-
-    Parameters
-    ----------
-    matrix : SquareMatrix
-    diagonal : array, shape (N,)
-        The diagonal, which may differ from that of the matrix.
     size : int
-    name : str
-        The preconditioner that needs the factors.
+        Number of rows of a block.
+    blocks : Csr
+        The matrix of nodes, which has an entry where the matrix has one, and on its diagonal. Without values.
+    places : array, shape (number of entries of the matrix,)
+        The block of each entry.
+    diagonal : array, shape (number of nodes,)
+        The positions of the diagonal blocks.
+    lower, upper : Csr
+        The blocks below and above the diagonal, with their positions as values.
+    levels : Levels or None
+        Of `lower`, where the device needs them.
     """
-    if size > MAX_INVERSE:
-        raise ValueError(f"{name}: block_size must be at most {MAX_INVERSE}, got {size}")
-    device, kernels = matrix.device, kernels_of(matrix.device)
-    blocks, rows, middle = _fill_blocks(matrix, diagonal, size)
-    numbers = Csr(blocks.shape, blocks.indptr, blocks.indices, device.xp.arange(blocks.nnz))
-    below, above = (
-        kernels.keep_entries(device, numbers, is_kept) for is_kept in (numbers.indices < rows, numbers.indices > rows)
-    )
-    levels: Levels | None = levels_of(device, below, upper=False) if kernels.NEEDS_LEVELS else None
-    factors, is_regular = kernels.factorize_block_ilu0(device, blocks, middle, levels, MAX_ERROR)
-    lower, upper = (part.with_data(factors[part.data]) for part in (below, above))
-    return BlockFactors(lower, factors[middle], upper, is_regular)
 
+    size: int
+    blocks: Csr
+    places: Array
+    diagonal: Array
+    lower: Csr
+    upper: Csr
+    levels: Levels | None
 
-def _fill_blocks(matrix: SquareMatrix, diagonal: Array, size: int) -> tuple[Csr, Array, Array]:
-    """Return the blocks that have an entry, the row of each block, and the positions of the diagonal blocks.
+    @classmethod
+    def of(cls, matrix: SquareMatrix, size: int, name: str) -> BlockStructure:
+        """Find the blocks of `size` rows. `name` is the preconditioner that needs them. Synchronizes."""
+        if size > MAX_INVERSE:
+            raise ValueError(f"{name}: block_size must be at most {MAX_INVERSE}, got {size}")
+        device, kernels, xp = matrix.device, kernels_of(matrix.device), matrix.device.xp
+        csr, index, count = matrix.csr, matrix.csr.indices.dtype, -(-matrix.size // size)
+        nodes = xp.arange(count, dtype=np.int64)
+        keys = (matrix.rows // size).astype(np.int64) * count + csr.indices // size
+        block_keys = xp.unique(xp.concatenate([keys, nodes * (count + 1)]))  # synchronizes
+        rows = block_keys // max(count, 1)
+        columns = (block_keys - rows * count).astype(index)
+        indptr = xp.searchsorted(block_keys, xp.arange(count + 1, dtype=np.int64) * count).astype(index)
+        diagonal = xp.searchsorted(block_keys, nodes * (count + 1)).astype(index)
+        blocks = Csr((count, count), indptr, columns, xp.arange(int(block_keys.size)), True)
+        lower, upper = (kernels.triangle(device, blocks, *side) for side in ((-1, False), (1, True)))
+        levels = kernels.triangular_levels(device, lower, upper=False) if kernels.NEEDS_LEVELS else None
+        blocks = blocks.with_data(device.no_values(matrix.dtype))
+        return cls(size, blocks, xp.searchsorted(block_keys, keys), diagonal, lower, upper, levels)
 
-    All diagonal blocks exist. Elements that are no entries of the matrix are 0, and past the end of the matrix the
-    diagonal is 1. Synchronizes.
-    """
-    xp, csr, index = matrix.device.xp, matrix.csr, matrix.csr.indices.dtype
-    count = -(-matrix.size // size)
-    nodes = xp.arange(count, dtype=np.int64)
-    keys = (matrix.rows // size).astype(np.int64) * count + csr.indices // size
-    block_keys = xp.unique(xp.concatenate([keys, nodes * (count + 1)]))  # synchronizes
-    rows = block_keys // max(count, 1)
-    columns = (block_keys - rows * count).astype(index)
-    indptr = xp.searchsorted(block_keys, xp.arange(count + 1, dtype=np.int64) * count).astype(index)
-    middle = xp.searchsorted(block_keys, nodes * (count + 1))
-    blocks = xp.zeros((int(block_keys.size), size, size), matrix.dtype)
-    blocks[xp.searchsorted(block_keys, keys), matrix.rows % size, csr.indices % size] = csr.data
-    every = xp.arange(count * size)
-    filled = xp.ones(count * size, matrix.dtype)
-    filled[: matrix.size] = diagonal
-    blocks[middle[every // size], every % size, every % size] = filled
-    return Csr((count, count), indptr, columns, blocks, True), rows.astype(index), middle.astype(index)
+    def fill(self, matrix: SquareMatrix, diagonal: Array) -> Csr:
+        """Return the blocks of a matrix of this structure, with another diagonal.
+
+        Elements that are no entries of the matrix are 0, and past the end of the matrix the diagonal is 1.
+        """
+        xp, size, count = matrix.device.xp, self.size, self.blocks.num_rows
+        blocks = xp.zeros((self.blocks.nnz, size, size), matrix.dtype)
+        blocks[self.places, matrix.rows % size, matrix.csr.indices % size] = matrix.csr.data
+        every = xp.arange(count * size)
+        filled = xp.ones(count * size, matrix.dtype)
+        filled[: matrix.size] = diagonal
+        blocks[self.diagonal[every // size], every % size, every % size] = filled
+        return self.blocks.with_data(blocks)
 
 
 def are_positive_definite(device: Device, blocks: Array) -> Array:
@@ -108,33 +101,30 @@ class BlockUnitTriangularMatrix(UnitTriangularMatrix):
     @cached_property
     def nnz(self) -> int:
         """Number of entries of N, which are all elements of its blocks. Synchronizes the first time."""
-        (device, size), blocks = (self._matrix.device, self._matrix.size), self._csr
+        device, size, blocks = self._device, self._size, self._csr
         rows = kernels_of(device).row_numbers(device, blocks.indptr, blocks.nnz)
         length, xp = blocks.data.shape[1], device.xp
         heights, widths = (xp.minimum(size - part * length, length) for part in (rows, blocks.indices))
         return int((heights.astype(np.int64) * widths).sum())  # synchronizes
 
     @cached_property
-    def _operator(self) -> Any:
-        return self._matrix.operator_of(self._entries())
+    def _operator(self) -> MatrixOperator:
+        return operator_of(self._device, self._entries())
 
     @cached_property
     def _adjoint(self) -> Csr:
-        device, blocks = self._matrix.device, self._csr
-        numbers = Csr(blocks.shape, blocks.indptr, blocks.indices, device.xp.arange(blocks.nnz))
-        transposed: Csr = kernels_of(device).csr_transpose(device, numbers)
-        return transposed.with_data(device.xp.conj(blocks.data[transposed.data].swapaxes(1, 2)))
+        transposed = self._transposed_numbers
+        return transposed.with_data(self._device.xp.conj(self._csr.data[transposed.data].swapaxes(1, 2)))
 
     def _bind_solver(
         self, csr: Csr, levels: Levels | None, columns: int, upper: bool
     ) -> Callable[[Array, Array], None]:
-        device, num_rows = self._matrix.device, self._matrix.size
-        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(device).block_triangular_solver
-        return bind(device, csr, levels, num_rows, columns, upper)
+        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(self._device).block_triangular_solver
+        return bind(self._device, csr, levels, self._size, columns, upper)
 
     def _entries(self) -> Csr:
         """Return the elements of all blocks as the entries of a matrix in CSR. Synchronizes."""
-        device, blocks, num_rows = self._matrix.device, self._csr, self._matrix.size
+        device, blocks, num_rows = self._device, self._csr, self._size
         xp, size, index = device.xp, blocks.data.shape[1], blocks.indices.dtype
         inner = xp.arange(size)
         rows = kernels_of(device).row_numbers(device, blocks.indptr, blocks.nnz)

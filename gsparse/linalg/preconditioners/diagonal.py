@@ -10,33 +10,58 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.linalg.operators import MatrixOperator, Operator
-from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, Preconditioner, VectorPasses
 from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, inverse_blocks, num_block_entries
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
-__all__ = ["BlockDiagonalPreconditioner", "DiagonalPreconditioner", "ProductPreconditioner", "block_jacobi", "jacobi"]
+__all__ = [
+    "BlockDiagonalPreconditioner",
+    "DiagonalPreconditioner",
+    "JacobiPreconditioner",
+    "ProductPreconditioner",
+    "block_jacobi",
+    "jacobi",
+]
 
 
 class DiagonalPreconditioner(Preconditioner):
     """Multiplies each element of a vector by an element of the diagonal."""
 
     def __init__(self, device: Device, diagonal: Array) -> None:
-        super().__init__(device, int(diagonal.size), diagonal.dtype, "jacobi", int(diagonal.size))
+        super().__init__(device, int(diagonal.size), diagonal.dtype, "diagonal", int(diagonal.size))
         self._diagonal = diagonal
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
-        d = passes.diagonal(self._diagonal, adjoint=adjoint)
-        return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
+        return _scaling(passes, self._diagonal, adjoint)
 
 
-class BlockDiagonalPreconditioner(Preconditioner):
+def _scaling(passes: VectorPasses, diagonal: Array, adjoint: bool) -> CallBuilder:
+    d = passes.diagonal(diagonal, adjoint=adjoint)
+    return lambda x, y: [passes.bind("scale", d=d, b=x, x=y)]
+
+
+class JacobiPreconditioner(MatrixPreconditioner):
+    """Multiplies each element of a vector by the inverse of an element of the diagonal of a matrix."""
+
+    def _set_values(self, matrix: SquareMatrix) -> None:
+        self._diagonal = matrix.inverse_diagonal(self._kind)
+        self._num_entries = matrix.size
+
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        return _scaling(passes, self._diagonal, adjoint)
+
+
+class BlockDiagonalPreconditioner(MatrixPreconditioner):
     """Multiplies blocks of a vector by the inverses of dense blocks on the diagonal of a matrix."""
 
-    def __init__(self, matrix: SquareMatrix, inverses: Array) -> None:
-        num_entries = num_block_entries(inverses, matrix.size)
-        super().__init__(matrix.device, matrix.size, inverses.dtype, "block_jacobi", num_entries)
-        self._inverses = inverses
+    def __init__(self, matrix: SquareMatrix, size: int) -> None:
+        self._size = size
+        super().__init__(matrix, "block_jacobi")
+
+    def _set_values(self, matrix: SquareMatrix) -> None:
+        self._inverses = inverse_blocks(matrix, self._size, self._kind)
+        self._num_entries = num_block_entries(self._inverses, matrix.size)
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         step = BlockStep(passes, self._inverses, adjoint)
@@ -80,7 +105,7 @@ class ProductPreconditioner(Preconditioner):
 
 
 @register("preconditioner")
-def jacobi(A: Any) -> Preconditioner:
+def jacobi(A: Any) -> MatrixPreconditioner:
     """Precondition with the inverse of the diagonal.
 
     Parameters
@@ -90,7 +115,7 @@ def jacobi(A: Any) -> Preconditioner:
 
     Returns
     -------
-    Preconditioner
+    MatrixPreconditioner
         To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Moves three
         vectors.
 
@@ -112,11 +137,11 @@ def jacobi(A: Any) -> Preconditioner:
     (0, True)
     """
     with SquareMatrix.of(A, "jacobi") as matrix:
-        return DiagonalPreconditioner(matrix.device, matrix.inverse_diagonal("jacobi"))
+        return JacobiPreconditioner(matrix, "jacobi")
 
 
 @register("preconditioner")
-def block_jacobi(A: Any, block_size: int) -> Preconditioner:
+def block_jacobi(A: Any, block_size: int) -> MatrixPreconditioner:
     """Precondition with the inverses of dense blocks on the diagonal.
 
     One kernel launch inverts all blocks of up to 32 rows. A product is one launch, which reads the inverses and two
@@ -132,7 +157,7 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
 
     Returns
     -------
-    Preconditioner
+    MatrixPreconditioner
         To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
 
     Raises
@@ -153,4 +178,4 @@ def block_jacobi(A: Any, block_size: int) -> Preconditioner:
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1, got {block_size}")
     with SquareMatrix.of(A, "block_jacobi") as matrix:
-        return BlockDiagonalPreconditioner(matrix, inverse_blocks(matrix, block_size, "block_jacobi"))
+        return BlockDiagonalPreconditioner(matrix, block_size)

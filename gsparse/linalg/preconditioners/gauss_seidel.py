@@ -11,10 +11,16 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import EVERY_GROUP, FROM_ZERO, NOT_THE_FIRST
 from gsparse.linalg.operators import MatrixOperator
-from gsparse.linalg.preconditioners.base import Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.base import MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.diagonal_blocks import inverse_blocks
 from gsparse.linalg.preconditioners.relaxation import BoundSmoother, Smoother, SmootherPreconditioner
-from gsparse.linalg.preconditioners.row_order import OrderedMatrix, Ordering, check_ordering, ordered_matrix
+from gsparse.linalg.preconditioners.row_order import (
+    OrderedMatrix,
+    Ordering,
+    check_ordering,
+    ordered_matrix,
+    shared_order,
+)
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
@@ -175,7 +181,7 @@ def gauss_seidel(
     iterations: int = 1,
     ordering: Ordering = "auto",
     block_size: int = 1,
-) -> Preconditioner:
+) -> MatrixPreconditioner:
     """Precondition with sweeps of Gauss-Seidel's method, which begin with x = 0.
 
     A row is solved for its own unknown with the newest values of the others. Rows that do not depend on each other are
@@ -203,7 +209,7 @@ def gauss_seidel(
 
     Returns
     -------
-    Preconditioner
+    MatrixPreconditioner
         To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. It keeps a copy of A with its rows in order,
         in CSR. It is part of a solver's CUDA graph, and gives the same bits in each run.
 
@@ -241,7 +247,7 @@ def sor(
     iterations: int = 1,
     ordering: Ordering = "auto",
     block_size: int = 1,
-) -> Preconditioner:
+) -> MatrixPreconditioner:
     """Precondition with sweeps of successive over-relaxation (SSOR if they are symmetric), which begin with x = 0.
 
     Parameters
@@ -255,7 +261,7 @@ def sor(
 
     Returns
     -------
-    Preconditioner
+    MatrixPreconditioner
         To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. See `gauss_seidel`.
 
     Raises
@@ -283,15 +289,20 @@ def sor(
 
 def _precondition(
     A: Any, kind: str, omega: float, sweep: str, iterations: int, ordering: str, block_size: int
-) -> Preconditioner:
+) -> MatrixPreconditioner:
     check_ordering(ordering)
     if iterations < 1 or block_size < 1:
         raise ValueError(f"iterations and block_size must be at least 1, got {iterations} and {block_size}")
     directions = directions_of(sweep, iterations)
-    with SquareMatrix.of(A, kind, keep=True) as matrix:
+
+    def make(matrix: SquareMatrix, latest: GaussSeidel | None) -> GaussSeidel:
         if block_size > 1:
             inverses = inverse_blocks(matrix, block_size, kind)
         else:
             inverses = matrix.inverse_diagonal(kind).reshape(-1, 1, 1)
-        smoother = make_gauss_seidel(matrix, directions, omega=omega, ordering=ordering, inverses=inverses)
-        return SmootherPreconditioner(matrix, smoother, kind)
+        if latest is not None:
+            matrix.shared[shared_order(ordering, block_size)] = latest.matrix.with_csr(matrix.csr)
+        return make_gauss_seidel(matrix, directions, omega=omega, ordering=ordering, inverses=inverses)
+
+    with SquareMatrix.of(A, kind, keep=True) as matrix:
+        return SmootherPreconditioner(matrix, make, kind)

@@ -12,7 +12,8 @@ from gsparse.device.dtypes import Array
 from gsparse.errors import FactorizationError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.preconditioners.base import Preconditioner
+from gsparse.linalg.operators import MatrixOperator
+from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import (
     SquareMatrix,
@@ -32,7 +33,7 @@ _BATCH = 1 << 23
 
 
 @register("preconditioner")
-def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto") -> Preconditioner:
+def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto") -> MatrixPreconditioner:
     """Precondition with an incomplete sparse approximate inverse, whose application is one sparse product, or two.
 
     Row i of the inverse W solves (W·A)[i, J] = I[i, J], where J are the columns of the entries that row i may have: one
@@ -54,7 +55,7 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
 
     Returns
     -------
-    Preconditioner
+    MatrixPreconditioner
         To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy.
 
     Raises
@@ -89,10 +90,36 @@ def isai(A: Any, power: int = 1, kind: Literal["auto", "general", "spd"] = "auto
         if kind == "auto":
             is_positive = matrix.has_positive_diagonal()
             kind = "spd" if is_positive and matrix.is_hermitian() else "general"
-        pattern = _pattern(matrix, power, lower=kind == "spd")
-        W = matrix.operator_of(_inverse(matrix, pattern, spd=kind == "spd"))
-        factors = [(W, False), (W, True)] if kind == "spd" else [(W, False)]
-        return ProductPreconditioner(*factors, kind="isai")
+        return ApproximateInverse(matrix, power, kind == "spd")
+
+
+class ApproximateInverse(MatrixPreconditioner):
+    """Products with W, or with GᴴG, see `isai`.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    power : int
+    spd : bool
+    """
+
+    def __init__(self, matrix: SquareMatrix, power: int, spd: bool) -> None:
+        pattern = _pattern(matrix, power, lower=spd)
+        self._pattern, self._spd = pattern.with_data(matrix.device.no_values(matrix.dtype)), spd
+        self._inverse: MatrixOperator | None = None
+        super().__init__(matrix, "isai")
+
+    def _set_values(self, matrix: SquareMatrix) -> None:
+        inverse, latest = _inverse(matrix, self._pattern, spd=self._spd), self._inverse
+        self._inverse = (
+            matrix.operator_of(inverse) if latest is None else MatrixOperator(latest.matrix.with_data(inverse.data))
+        )
+        factors = ((self._inverse, False), (self._inverse, True))
+        self._multiply = ProductPreconditioner(*factors[: 1 + self._spd], kind="isai")
+        self._num_entries = inverse.nnz
+
+    def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        return self._multiply._prepare(passes, adjoint)
 
 
 def _pattern(matrix: SquareMatrix, power: int, *, lower: bool) -> Csr:

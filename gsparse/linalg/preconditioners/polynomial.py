@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gsparse.errors import FactorizationError
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.preconditioners.base import Preconditioner
+from gsparse.linalg.preconditioners.base import MatrixPreconditioner
 from gsparse.linalg.preconditioners.relaxation import (
     Relaxation,
     SmootherPreconditioner,
@@ -23,7 +24,7 @@ _DEFAULT_RATIO = 1 / 30
 
 
 @register("preconditioner")
-def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> Preconditioner:
+def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | None = None) -> MatrixPreconditioner:
     """Precondition with the polynomial in D⁻¹A that best approximates the inverse between two eigenvalues.
 
     D is the diagonal of A. The preconditioner needs only products, and no inner products, so each of its steps costs
@@ -43,7 +44,7 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
 
     Returns
     -------
-    Preconditioner
+    MatrixPreconditioner
         To be passed as `M` to solvers of `gsparse.linalg`, SciPy or CuPy. Besides
         reading A, it moves 3 vectors in the first step and 6 in each further one.
 
@@ -74,16 +75,18 @@ def chebyshev_polynomial(A: Any, degree: int = 4, bounds: tuple[float, float] | 
     if bounds is not None and not 0 < bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be 0 < smallest <= largest, got {bounds}")
     with SquareMatrix.of(A, "chebyshev_polynomial", keep=True) as matrix:
-        inverse = matrix.inverse_diagonal("chebyshev_polynomial")
-        row = kernels_of(matrix.device).first_where(matrix.device, inverse, "not positive")
-        if row is not None:
-            raise FactorizationError(
-                f"chebyshev_polynomial needs a positive diagonal, row {row} has {complex(matrix.diagonal[row]):.3g}: "
-                "use isai(A) or ilu0(A) with gmres or bicgstab"
-            )
-        if bounds is None:
-            high = largest_eigenvalue(matrix, inverse)
-            bounds = (high * _DEFAULT_RATIO, high)
-        omegas = chebyshev_omegas(*bounds, degree)
-        relaxation = Relaxation.scaled(matrix.device, omegas, inverse, "chebyshev")
-        return SmootherPreconditioner(matrix, relaxation, "chebyshev_polynomial")
+        return SmootherPreconditioner(matrix, partial(_make_relaxation, degree, bounds), "chebyshev_polynomial")
+
+
+def _make_relaxation(degree: int, bounds: tuple[float, float] | None, matrix: SquareMatrix, _: Any) -> Relaxation:
+    inverse = matrix.inverse_diagonal("chebyshev_polynomial")
+    row = kernels_of(matrix.device).first_where(matrix.device, inverse, "not positive")
+    if row is not None:
+        raise FactorizationError(
+            f"chebyshev_polynomial needs a positive diagonal, row {row} has {complex(matrix.diagonal[row]):.3g}: "
+            "use isai(A) or ilu0(A) with gmres or bicgstab"
+        )
+    if bounds is None:
+        high = largest_eigenvalue(matrix, inverse)
+        bounds = (high * _DEFAULT_RATIO, high)
+    return Relaxation.scaled(matrix.device, chebyshev_omegas(*bounds, degree), inverse, "chebyshev")

@@ -16,7 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
 from gsparse.linalg.operators import Apply, MatrixOperator
-from gsparse.linalg.preconditioners.base import CallBuilder, Preconditioner, VectorPasses
+from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.eigenvalue import largest_eigenvalue
 from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix
 
@@ -253,25 +253,35 @@ class _BoundOperatorRelaxation(BoundSmoother):
         return calls
 
 
-class SmootherPreconditioner(Preconditioner):
+class SmootherPreconditioner(MatrixPreconditioner):
     """A smoother that begins with x = 0.
 
     Parameters
     ----------
     matrix : SquareMatrix
-    smoother : Smoother
+    make : callable
+        ``make(matrix, smoother)`` returns the smoother of a matrix. `smoother` is that of the matrix before, which has
+        the same structure, or None the first time.
     kind : str
     """
 
-    def __init__(self, matrix: SquareMatrix, smoother: Smoother, kind: str) -> None:
-        super().__init__(matrix.device, matrix.size, matrix.dtype, kind)
-        self._operator, self._smoother = matrix.operator, smoother
+    _KEEPS_MATRIX = True
+
+    def __init__(self, matrix: SquareMatrix, make: Callable[[SquareMatrix, Any], Smoother], kind: str) -> None:
+        self._make = make
+        self._smoother: Smoother | None = None
+        super().__init__(matrix, kind)
+
+    def _set_values(self, matrix: SquareMatrix) -> None:
+        self._smoother = self._make(matrix, self._smoother)
+        self._operator = matrix.operator
 
     def __repr__(self) -> str:
         end = f", on {self.device.name}>"
         return f"{super().__repr__().removesuffix(end)}: {self._smoother}{end}"
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
+        assert self._smoother is not None
         smoother, r = self._smoother.bind(passes, self._operator, adjoint), passes.vector(self.shape[0])
         return lambda x, y: smoother.calls(y, x, r, guess=False, residual=False)
 

@@ -13,7 +13,15 @@ from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 
-__all__ = ["OrderedMatrix", "Ordering", "check_ordering", "find_levels", "ordered_matrix", "resolve_ordering"]
+__all__ = [
+    "OrderedMatrix",
+    "Ordering",
+    "check_ordering",
+    "find_levels",
+    "ordered_matrix",
+    "resolve_ordering",
+    "shared_order",
+]
 
 Ordering = Literal["auto", "natural", "wavefront", "multicolor"]
 _ORDERINGS = get_args(Ordering)
@@ -53,6 +61,10 @@ class OrderedMatrix:
     levels: Levels | None
     size: int = 1
     _rows: dict[bool, Csr] = field(default_factory=dict, repr=False)
+
+    def with_csr(self, csr: Csr) -> OrderedMatrix:
+        """Return a matrix of the same structure with the same order."""
+        return OrderedMatrix(self.device, csr, self.ordering, self.levels, self.size)
 
     def rows(self, dtype: np.dtype[Any], *, adjoint: bool = False) -> Csr:
         """Return the matrix, or its adjoint, with its rows in order and values of `dtype`. Synchronizes at first."""
@@ -111,13 +123,18 @@ def ordered_matrix(matrix: SquareMatrix, ordering: str, size: int = 1) -> Ordere
 
     All smoothers of the same matrix with the same order share it.
     """
-    key = ("ordered", ordering, size)
+    key = shared_order(ordering, size)
     if key not in matrix.shared:
         resolved = resolve_ordering(matrix.device, matrix.csr, ordering)
         levels = find_levels(matrix.device, matrix.csr, resolved, size)
         matrix.shared[key] = OrderedMatrix(matrix.device, matrix.csr, resolved, levels, size)
     found: OrderedMatrix = matrix.shared[key]
     return found
+
+
+def shared_order(ordering: str, size: int) -> tuple[str, str, int]:
+    """Return the name in `SquareMatrix.shared` of a matrix with its blocks of `size` rows in an order."""
+    return ("ordered", ordering, size)
 
 
 def find_levels(device: Device, csr: Csr, ordering: str, size: int = 1) -> Levels | None:

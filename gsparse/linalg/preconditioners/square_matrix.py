@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import device_of
-from gsparse.errors import FactorizationError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError, StructureError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.operators import MatrixOperator
@@ -22,7 +22,7 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["DIAGONAL_RANGE", "MAX_ERROR", "SquareMatrix", "as_matrix", "solve_batch"]
+__all__ = ["DIAGONAL_RANGE", "MAX_ERROR", "SquareMatrix", "as_matrix", "operator_of", "solve_batch"]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
 MAX_ERROR = 1e-2
@@ -191,14 +191,52 @@ class SquareMatrix:
 
     def operator_of(self, csr: Csr, products: int = EXPECTED_PRODUCTS) -> MatrixOperator:
         """Return a matrix with these arrays as an operator; `products` is the expected number of products."""
-        matrix = GpuSparseMatrix(
-            (csr.data, csr.indices, csr.indptr),
-            shape=csr.shape,
-            device=self.device,
-            expected_products=products,
-            symmetric=False,
+        return operator_of(self.device, csr, products)
+
+    @property
+    def structure(self) -> Csr:
+        """The matrix without its values."""
+        return self.csr.with_data(self.device.no_values(self.dtype))
+
+    def check_structure(self, device: Device, known: Csr, name: str) -> None:
+        """Raise an error if this matrix cannot update the preconditioner `name`. Synchronizes.
+
+        Parameters
+        ----------
+        device : Device
+            The device of the preconditioner.
+        known : Csr
+            The `structure` of the matrix that it was made of.
+        name : str
+        """
+        csr = self.csr
+        if self.device is not device:
+            raise DeviceError(
+                f"the preconditioner lives on {device.name}, the matrix on {self.device.name}: use {name}(A)"
+            )
+        if csr.dtype != known.dtype:
+            raise DtypeError(f"update needs a matrix of {known.dtype}, got {csr.dtype}: use A.astype, or {name}(A)")
+        is_same = (csr.shape, csr.nnz) == (known.shape, known.nnz) and all(
+            one is two or kernels_of(device).first_where(device, one == two, "zero") is None  # synchronizes
+            for one, two in ((csr.indptr, known.indptr), (csr.indices, known.indices))
         )
-        return MatrixOperator(matrix)
+        if not is_same:
+            raise StructureError(
+                f"update needs the structure of the set-up, of shape {known.shape} with {known.nnz} entries; "
+                f"this one of shape {csr.shape} with {csr.nnz} entries has them at other places: use {name}(A)"
+            )
+
+
+def operator_of(device: Device, csr: Csr, products: int = EXPECTED_PRODUCTS) -> MatrixOperator:
+    """Return a matrix with these arrays as an operator; `products` is the expected number of products."""
+    matrix = GpuSparseMatrix(
+        (csr.data, csr.indices, csr.indptr),
+        shape=csr.shape,
+        device=device,
+        expected_products=products,
+        symmetric=False,
+    )
+    return MatrixOperator(matrix)
 
 
 def as_matrix(A: Any, name: str) -> DeviceMatrix:

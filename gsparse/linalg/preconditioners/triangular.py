@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
+from gsparse.linalg.operators import MatrixOperator
 from gsparse.linalg.preconditioners.base import VectorPasses
-from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.square_matrix import operator_of
 
-__all__ = ["SOLVES", "Solve", "UnitTriangularMatrix", "levels_of"]
+__all__ = ["SOLVES", "Solve", "UnitTriangularMatrix"]
 
 # How to solve.
 SOLVES = ("levels", "jacobi")
@@ -27,8 +28,9 @@ class UnitTriangularMatrix:
 
     Parameters
     ----------
-    matrix : SquareMatrix
-        The matrix of which I + N is a factor.
+    device : Device
+    size : int
+        Number of rows.
     csr : Csr
         N.
     solve : {"levels", "jacobi"}
@@ -38,8 +40,19 @@ class UnitTriangularMatrix:
         Whether N is above the diagonal.
     """
 
-    def __init__(self, matrix: SquareMatrix, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
-        self._matrix, self._csr, self._solve, self._sweeps, self._upper = matrix, csr, solve, sweeps, upper
+    def __init__(self, device: Device, size: int, csr: Csr, solve: str, sweeps: int, *, upper: bool) -> None:
+        self._device, self._size, self._csr = device, size, csr
+        self._solve, self._sweeps, self._upper = solve, sweeps, upper
+        # What matrices of this structure share, by name: levels, the transpose, the matrix that multiplies.
+        self._shared: dict[Any, Any] = {}
+
+    def with_data(self, data: Array) -> Self:
+        """Return the matrix with the same structure and other values, which shares what depends on the structure."""
+        other = type(self)(
+            self._device, self._size, self._csr.with_data(data), self._solve, self._sweeps, upper=self._upper
+        )
+        other._shared = self._shared
+        return other
 
     @property
     def nnz(self) -> int:
@@ -51,21 +64,38 @@ class UnitTriangularMatrix:
         prepare = {"levels": self._solve_by_levels, "jacobi": self._solve_by_sweeps}[self._solve]
         return prepare(passes, adjoint)
 
+    def _find_shared(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
     @cached_property
-    def _operator(self) -> Any:
-        return self._matrix.operator_of(self._csr)
+    def _operator(self) -> MatrixOperator:
+        known: MatrixOperator | None = self._shared.get("operator")
+        if known is None:
+            known = self._shared["operator"] = operator_of(self._device, self._csr)
+            return known
+        return MatrixOperator(known.matrix.with_data(self._csr.data))
+
+    @property
+    def _transposed_numbers(self) -> Csr:
+        """The transpose, with the position of each entry of N as its value."""
+        device, csr = self._device, self._csr
+        numbers = Csr(csr.shape, csr.indptr, csr.indices, device.xp.arange(csr.nnz))
+        transposed: Csr = self._find_shared("transposed", lambda: kernels_of(device).csr_transpose(device, numbers))
+        return transposed
 
     @cached_property
     def _adjoint(self) -> Csr:
-        device = self._matrix.device
-        csr: Csr = kernels_of(device).csr_transpose(device, self._csr)
-        return csr.with_data(device.xp.conj(csr.data))
+        transposed = self._transposed_numbers
+        return transposed.with_data(self._device.xp.conj(self._csr.data[transposed.data]))
 
     def _solve_by_levels(self, passes: VectorPasses, adjoint: bool) -> Solve:
         """Solve level by level, or row after row where one thread does it."""
-        device, upper = passes.device, self._upper != adjoint
-        csr = self._adjoint if adjoint else self._csr
-        levels = levels_of(device, csr, upper=upper) if kernels_of(device).NEEDS_LEVELS else None
+        device, upper, kernels = passes.device, self._upper != adjoint, kernels_of(passes.device)
+        csr, levels = self._adjoint if adjoint else self._csr, None
+        if kernels.NEEDS_LEVELS:
+            levels = self._find_shared(("levels", adjoint), lambda: kernels.triangular_levels(device, csr, upper))
         csr = csr.with_data(csr.data.astype(passes.dtype, copy=False))
         solve = self._bind_solver(csr, levels, passes.columns, upper)
         return lambda x, y: [partial(solve, x, y)]
@@ -73,17 +103,14 @@ class UnitTriangularMatrix:
     def _bind_solver(
         self, csr: Csr, levels: Levels | None, columns: int, upper: bool
     ) -> Callable[[Array, Array], None]:
-        device = self._matrix.device
-        solve: Callable[[Array, Array], None] = kernels_of(device).triangular_solver(
-            device, csr, levels, columns, upper
-        )
-        return solve
+        bind: Callable[..., Callable[[Array, Array], None]] = kernels_of(self._device).triangular_solver
+        return bind(self._device, csr, levels, columns, upper)
 
     def _solve_by_sweeps(self, passes: VectorPasses, adjoint: bool) -> Solve:
         """Repeat y = x - N·y, beginning with y = x."""
         kind = (passes.device, passes.dtype, passes.columns)
         subtract = self._operator.bind(*kind, adjoint=adjoint, alpha=-1, beta=1)
-        buffer = passes.vector(self._matrix.size)
+        buffer = passes.vector(self._size)
 
         def build(x: Array, y: Array) -> list[Call]:
             calls, source = [], x
@@ -95,12 +122,3 @@ class UnitTriangularMatrix:
             return calls
 
         return build
-
-
-def levels_of(device: Device, csr: Csr, *, upper: bool) -> Levels:
-    """Compute the levels of a strictly triangular matrix on the host, and copy them to the device. Synchronizes."""
-    from gsparse.kernels.cpu.triangular import order_levels  # imports numba, so only if needed
-
-    indptr, indices = (device.download(part) for part in (csr.indptr, csr.indices))
-    levels = order_levels(indptr, indices, upper)
-    return Levels(device.upload(levels.order), levels.bounds)

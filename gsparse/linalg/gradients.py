@@ -1,0 +1,275 @@
+"""Products and solves with a matrix whose values are an argument, and what their derivatives are made of.
+
+Libraries that differentiate automatically (`gsparse.torch`) need these functions, which know nothing of such libraries.
+A(v) is the matrix with the structure of A and the values v. Three functions express each other's derivatives. G is the
+gradient in the result, as in PyTorch: a small change dz of an argument changes the number that is differentiated by the
+real part of conj(gradient in z)·dz.
+
+    function                                              gradients
+
+    product         y = A(v)·x                            v: G_i·conj(x_j)            x: A(v)ᴴ·G
+      adjoint       y = A(v)ᴴ·x                           v: x_i·conj(G_j)            x: A(v)·G
+    entry_products  y_(i,j) = l_i·conj(r_j)               l: A(G)·r                   r: A(G)ᴴ·l
+    solution        A(v)·x = b, with A(v)ᴴ·w = G          v: -w_i·conj(x_j)           b: w
+      adjoint       A(v)ᴴ·x = b, with A(v)·w = G          v: -x_i·conj(w_j)           b: w
+
+Vectors may have several columns, over which the products G_i·conj(x_j) are then added up. All of them are computed at
+the entries of A only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dense import DenseInput, parse_dense
+from gsparse.device.dtypes import HOST_ONLY, Array
+from gsparse.errors import DtypeError, ShapeError
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.operators import Operator
+from gsparse.linalg.preconditioners.diagonal import ProductPreconditioner
+from gsparse.linalg.registry import METHODS
+from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
+from gsparse.products.arguments import check_device, check_matrix
+from gsparse.products.multiply import multiply
+from gsparse.products.prepared import PreparedMatrix
+
+__all__ = [
+    "check_square_solver",
+    "entry_products",
+    "parse_matrix",
+    "product",
+    "product_gradients",
+    "solution",
+    "with_values",
+]
+
+# Rows of the transpose that are longer than this many times the mean, and than this many entries, are too long for the
+# few threads that `product_gradients` of the kernels gives to a row of the transpose.
+_LONG_ROW, _LONG_RATIO = 2048, 32
+
+
+def parse_matrix(A: Any) -> DeviceMatrix:
+    """Return a matrix of two dimensions on a device; refuse anything else.
+
+    Raises
+    ------
+    TypeError, ShapeError, DtypeError
+        The message says what is required and what was passed.
+    """
+    check_matrix(A)
+    if A.dtype.char in HOST_ONLY:
+        raise DtypeError(f"{A.dtype} has no device arithmetic: use A.astype(float)")
+    matrix: DeviceMatrix = A
+    return matrix
+
+
+def check_square_solver(solver: Callable[..., Any]) -> None:
+    """Refuse a function of `gsparse.linalg` that is no solver for square systems.
+
+    Raises
+    ------
+    ValueError
+    """
+    method = METHODS.get(getattr(solver, "__name__", ""))
+    if method is not None and (method.kind != "solver" or method.least_squares):
+        raise ValueError(f"solver must be one for square systems, such as gsparse.linalg.cg, got {method.name}")
+
+
+def with_values(A: DeviceMatrix, values: Any, *, symmetric: bool | None = None) -> DeviceMatrix:
+    """Return A with other values, for few products: none of them converts the matrix to another format.
+
+    Parameters
+    ----------
+    A : DeviceMatrix
+    values : array, shape (nnz,), or None
+        In the order of ``A.data``. They are not copied if they are on the device of A. They must not be written while
+        the matrix is in use. None stands for the values of A.
+    symmetric : bool or None
+        Whether the matrix is to be taken for a symmetric one; None if this is to be found out when it matters.
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError
+    """
+    if values is None:
+        return A
+    data = parse_dense(values)
+    check_device(A.device, data)
+    if data.shape != (A.nnz,):
+        raise ShapeError(f"a matrix with {A.nnz} stored entries takes as many values, got shape {data.shape}")
+    if data.dtype.kind not in "fc" or data.dtype.char in HOST_ONLY or data.dtype.itemsize < 4:
+        raise DtypeError(f"values must be float32, float64, complex64 or complex128, got {data.dtype}: convert them")
+    arrays = A._arrays.with_values(_on_device(A.device, data), A._stored_shape)
+    known = arrays.prepared
+    assert known is not None
+    options = replace(arrays.options, symmetric=symmetric)
+    arrays.prepared = PreparedMatrix.of_result(A.device, known.csr, options, known.structure, known.source)
+    matrix: DeviceMatrix = A._with_arrays(arrays, A.shape)
+    return matrix
+
+
+def product(A: DeviceMatrix, values: Any, x: Any, *, adjoint: bool = False) -> Any:
+    """Return A(values)·x, or A(values)ᴴ·x with `adjoint`, as an array of the same library as x.
+
+    Parameters
+    ----------
+    A : DeviceMatrix
+    values : array, shape (nnz,), or None
+        See `with_values`.
+    x : array, shape (N,) or (N, k)
+    adjoint : bool
+
+    Raises
+    ------
+    ShapeError, DtypeError, DeviceError, DeviceMemoryError
+    """
+    matrix = with_values(A, values, symmetric=False)
+    if adjoint and values is not None:
+        _remember_transposition(matrix)
+    return multiply(matrix, x, adjoint=adjoint)
+
+
+def entry_products(A: DeviceMatrix, left: Any, right: Any) -> Any:
+    """Return left_i·conj(right_j) for each entry (i, j) of A, summed over columns, in the order of ``A.data``.
+
+    Parameters
+    ----------
+    A : DeviceMatrix
+        Its values are not read.
+    left : array, shape (M,) or (M, k)
+    right : array, shape (N,) or (N, k)
+        Of the dtype of `left`.
+
+    Returns
+    -------
+    array, shape (nnz,)
+        Of the library of `left`, on the host or on the device as `left`.
+    """
+    device, one, other = A.device, parse_dense(left), parse_dense(right)
+    _check_pair(A, one, other)
+    with device.active(), device.memory_guard():
+        arrays = [_as_columns(device, array) for array in (one, other)]
+        structure, by_columns = A._arrays.current(A._stored_shape).structure, A._by_columns
+        if by_columns:
+            arrays.reverse()
+        dots = kernels_of(device).dot_rows(device, structure.row_numbers, structure.csr.indices, *arrays)
+        # The rows of the stored arrays are the columns of A. Their products are the conjugates.
+        dots = device.xp.conj(dots) if by_columns and dots.dtype.kind == "c" else dots
+        dots = one.copy_back(device, dots)
+    return one.returned(dots)
+
+
+def product_gradients(A: DeviceMatrix, values: Any, gradient: Any, x: Any) -> tuple[Any, Any]:
+    """Return the gradients of A(values)·x in x and in `values`: A(values)ᴴ·gradient and ``entry_products``.
+
+    Both are computed in one pass over the entries, unless the columns of A differ much in length.
+
+    Parameters
+    ----------
+    A : DeviceMatrix
+    values : array, shape (nnz,)
+    gradient : array, shape (M,) or (M, k)
+    x : array, shape (N,) or (N, k)
+        All arrays are of one dtype.
+
+    Returns
+    -------
+    array, shape (N,) or (N, k)
+    array, shape (nnz,)
+        Both of the library of `x`, on the host or on the device as `x`.
+    """
+    device = A.device
+    if A._by_columns or _has_long_columns(A):
+        return product(A, values, gradient, adjoint=True), entry_products(A, gradient, x)
+    G, v, vector = (parse_dense(array) for array in (gradient, values, x))
+    _check_pair(A, G, vector)
+    with device.active(), device.memory_guard():
+        transposed, positions = A._arrays.current(A._stored_shape).structure.transposition
+        arrays = (_on_device(device, v), _as_columns(device, G), _as_columns(device, vector))
+        of_x, of_values = kernels_of(device).product_gradients(device, transposed.csr.with_data(positions), *arrays)
+        of_x, of_values = (vector.copy_back(device, part) for part in (of_x.reshape(vector.shape), of_values))
+    return vector.returned(of_x), vector.returned(of_values)
+
+
+def solution(
+    A: DeviceMatrix,
+    values: Any,
+    b: Any,
+    solver: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    adjoint: bool = False,
+) -> Any:
+    """Return the solution of A(values)·x = b, or of A(values)ᴴ·x = b with `adjoint`.
+
+    Parameters
+    ----------
+    A : DeviceMatrix
+    values : array, shape (nnz,), or None
+    b : array, shape (N,) or (N, k)
+    solver : callable
+        A solver of `gsparse.linalg`. One that needs a Hermitian matrix gets the same matrix and preconditioner in both
+        cases, so that nothing is transposed.
+    options : mapping
+        Arguments of the solver. A preconditioner `M` is one for A.
+    adjoint : bool
+    """
+    matrix = with_values(A, values)
+    options = dict(options)
+    method = METHODS.get(getattr(solver, "__name__", ""))
+    if adjoint and not (method is not None and method.hermitian):
+        if values is not None:
+            _remember_transposition(matrix)
+        matrix = matrix.H
+        if options.get("M") is not None:
+            options["M"] = _adjoint_of(options["M"])
+    x, _ = solver(matrix, b, **options)
+    return x
+
+
+def _adjoint_of(M: Any) -> Any:
+    return ProductPreconditioner((M, True), kind="adjoint") if isinstance(M, Operator) else M.H
+
+
+def _remember_transposition(matrix: DeviceMatrix) -> None:
+    """Let all matrices of this structure rearrange their values when they are transposed, and nothing else."""
+    device = matrix.device
+    with device.active(), device.memory_guard():
+        _ = matrix._arrays.current(matrix._stored_shape).structure.transposition
+
+
+def _has_long_columns(A: DeviceMatrix) -> bool:
+    """Return whether a column is much longer than the others. Synchronizes the first time."""
+    device = A.device
+    with device.active(), device.memory_guard():
+        rows = A._arrays.current(A._stored_shape).structure.transposition[0].rows
+    return bool(rows.max_length > max(_LONG_ROW, _LONG_RATIO * rows.mean_length))
+
+
+def _check_pair(A: DeviceMatrix, left: DenseInput, right: DenseInput) -> None:
+    for array in (left, right):
+        check_device(A.device, array)
+    expected = tuple((size, *left.shape[1:]) for size in A.shape)
+    if left.ndim not in (1, 2) or (left.shape, right.shape) != expected:
+        raise ShapeError(
+            f"a matrix of shape {A.shape} takes arrays of shapes {expected}, got {left.shape}, {right.shape}"
+        )
+    if left.dtype != right.dtype:
+        raise DtypeError(f"both arrays must have one dtype, got {left.dtype} and {right.dtype}")
+
+
+def _on_device(device: Device, array: DenseInput) -> Array:
+    """Return an array on a device, contiguous row by row. It shares memory with the caller's if nothing has to move."""
+    if device.owns(array.array):
+        return device.xp.ascontiguousarray(array.array)
+    return device.upload(np.ascontiguousarray(array.array))
+
+
+def _as_columns(device: Device, array: DenseInput) -> Array:
+    """Return an array of one or two dimensions on a device, with two dimensions."""
+    return _on_device(device, array).reshape(array.shape[0], *(array.shape[1:] or (1,)))

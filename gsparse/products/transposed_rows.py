@@ -1,0 +1,35 @@
+"""The transpose of a structure, of which matrices with other values only rearrange the values.
+
+The functions take the `gsparse.products.structure.Structure` as their first argument, and become its attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
+
+__all__ = ["known_transposition", "row_numbers", "transposition"]
+
+
+def transposition(self: Any) -> tuple[Any, Array]:
+    """Return the structure of the transpose, and the position here of each of its entries. May synchronize.
+
+    It pays where several matrices of this structure are transposed.
+    """
+    device, csr = self.device, self.csr
+    positions = device.xp.arange(csr.nnz, dtype=csr.indices.dtype)
+    transposed = kernels_of(device).csr_transpose(device, csr.with_data(positions))
+    return self.of_parts(transposed.with_data(device.no_values(csr.dtype))), transposed.data
+
+
+def known_transposition(self: Any) -> tuple[Any, Array] | None:
+    """Return the same if it has been made, else None."""
+    known: tuple[Any, Array] | None = self.__dict__.get("transposition")
+    return known
+
+
+def row_numbers(self: Any) -> Array:
+    """Return the row of each entry."""
+    return kernels_of(self.device).row_numbers(self.device, self.csr.indptr, self.csr.nnz)

@@ -437,7 +437,19 @@ OURS = {
         "device_indices",
         "device_indptr",
     ),
-    *("distribute", "freeze", "from_file", "matmat", "matvec", "plan", "plan_for", "release", "rmatmat", "rmatvec"),
+    *(
+        "distribute",
+        "freeze",
+        "from_file",
+        "matmat",
+        "matvec",
+        "name",
+        "plan",
+        "plan_for",
+        "release",
+        "rmatmat",
+        "rmatvec",
+    ),
     *("stats", "stored", "to_cupy", "with_data"),
 }
 

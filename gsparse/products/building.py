@@ -15,8 +15,10 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.formats import Bsr, Csr, RowPattern, Stored
+from gsparse.formats.bsr import BSR
 from gsparse.formats.launch import Launch, Panel
 from gsparse.formats.registry import Encoding, find_format
+from gsparse.formats.row_pattern import ROW_PATTERN
 from gsparse.kernels.backends import kernels_of
 from gsparse.plan.choice import Candidate, Plan
 from gsparse.plan.columns import ColumnsPlan, launch_for, plan_columns
@@ -87,7 +89,7 @@ class ColumnsProduct(NamedTuple):
     @property
     def format(self) -> str:
         """The name of the format, as gsparse.FORMATS lists it, without a schedule."""
-        return {Csr: "csr", RowPattern: "row_pattern", Bsr: "bsr"}[type(self.stored)]
+        return {Csr: "csr", RowPattern: ROW_PATTERN.name, Bsr: BSR.name}[type(self.stored)]
 
 
 def values_as(csr: Csr, storage: np.dtype[Any]) -> Csr:

@@ -64,7 +64,7 @@ print(p.table("line"))
 # Each row is an operation on one line of the program.
 #
 # - *waiting s* are the seconds for which the program waited, without the operations inside that have rows of their own.
-#   With the row *outside gsparse*, which is the time in which no operation of gsparse ran, they add up to the
+#   With the row *outside gsparse*, the time in which no operation of gsparse was recorded, they add up to the
 #   wall-clock time.
 # - *with inner* also contains the operations inside: the row of the solver contains those of its steps.
 # - *device s* are the seconds from the first to the last work of the operation on the device. On a GPU, the program

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg as la
 
+import gsparse
 import gsparse.device.gpu
 from gsparse import GpuSparseMatrix, linalg
 from gsparse.device.base import Device
 from gsparse.errors import DeviceMemoryError
 from gsparse.linalg.preconditioners.base import Preconditioner
+from gsparse.profiling import recording
 from tests.conftest import make_device
 from tests.linalg.problems import convection, laplacian
 from tests.support import STRUCTURES, from_lengths
@@ -338,3 +341,56 @@ def test_running_out_of_memory_in_a_solve_leaves_the_stream(problem: Any, chosen
     with pytest.raises(DeviceMemoryError):
         linalg.cg(A, problem.cupy.ones(rows))
     assert current(problem.cupy) == before
+
+
+class TimedEvent:
+    """An event of the stand-in. Each record is a second later than the one before."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        TimedEvent.made += 1
+        self.time = self.stream = self.done = None
+
+    def record(self, stream: Any) -> None:
+        self.time, self.stream = next(TimedEvent.clock), stream
+
+    def synchronize(self) -> None:
+        self.done = True
+
+    clock: Iterator[int] = iter(range(1000))
+
+
+def test_events_of_a_profile_are_used_again_and_left_out_of_graphs(stand_in: tuple[Any, Streams]) -> None:
+    device, streams = stand_in
+    device.xp.cuda.Event = TimedEvent
+    device.xp.cuda.get_elapsed_time = lambda begin, end: 1000.0 * (end.time - begin.time)  # in milliseconds
+    made_before = TimedEvent.made
+    first, last = device.record_event(), device.record_event()
+    assert device.seconds_between(first, last) == 1.0
+    assert last.done
+    assert first.stream is streams.current
+    device.release_event(first)
+    assert device.record_event() is first
+    assert TimedEvent.made == made_before + 2
+    capturing = Stream(streams)
+    capturing.ptr, capturing.is_capturing = 1000, lambda: True  # type: ignore[attr-defined]
+    with capturing:
+        assert device.record_event() is None
+    assert TimedEvent.made == made_before + 2
+
+
+def test_a_span_on_a_gpu_has_the_time_between_its_events(stand_in: tuple[Any, Streams]) -> None:
+    device, _ = stand_in
+    device.xp.cuda.Event = TimedEvent
+    device.xp.cuda.get_elapsed_time = lambda begin, end: 1000.0 * (end.time - begin.time)
+    with gsparse.profile() as p, recording.span("step", "outer", device):
+        with recording.span("step", "inner", device):
+            pass
+        with recording.span("step", "inner", device):
+            pass
+    found = {row.name: row for row in p.rows()}
+    assert found["inner"].device_seconds == pytest.approx(2.0)
+    assert found["outer"].device_seconds == pytest.approx(3.0)  # five seconds, less the two inside
+    on_device = [e for e in json.loads(p.to_chrome_trace())["traceEvents"] if e["ph"] == "X" and e["pid"] != 1]
+    assert sorted(round(e["dur"] / 1e6) for e in on_device) == [1, 1, 5]

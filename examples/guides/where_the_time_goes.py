@@ -64,7 +64,7 @@ print(p.table("line"))
 # Each row is an operation on one line of the program.
 #
 # - *waiting s* are the seconds for which the program waited, without the operations inside that have rows of their own.
-#   With the row *outside gsparse*, which is the time in which no operation of gsparse ran, they add up to the
+#   With the row *outside gsparse*, the time in which no operation of gsparse was recorded, they add up to the
 #   wall-clock time.
 # - *with inner* also contains the operations inside: the row of the solver contains those of its steps.
 # - *device s* are the seconds from the first to the last work of the operation on the device. On a GPU, the program
@@ -150,3 +150,29 @@ with gsparse.profile() as outer:
         A @ u_begin
 assert [row.calls for row in inner.rows() if row.name == "A @ x"] == [1]
 assert sum(row.seconds for row in outer.rows()) <= 1.001 * outer.seconds
+
+# %%
+# On several ranks
+# ----------------
+# Each rank of a program opens a profile of its own, and `gsparse.distributed.profile_of_ranks` puts them together. Each
+# operation has one row with the slowest rank and the mean. Halo exchanges and sums over the ranks are waits for other
+# ranks. Their rows stand apart, and the imbalance says how much longer the busiest rank works than the mean:
+
+from gsparse.distributed import RankMatrix, RowPartition, profile_of_ranks, run_ranks
+
+S = IDENTITY + K
+partition = RowPartition.by_rows(S.shape[0], 2)
+
+
+def solve_on_rank(communicator):
+    """Solve on one rank, and return the profile of all."""
+    own = partition.rows(communicator.rank)
+    A = RankMatrix(S[own], partition, partition, communicator, device="cpu")
+    with gsparse.profile() as of_rank:
+        cg(A, u_begin[own])
+    return profile_of_ranks(of_rank, communicator)
+
+
+of_ranks = run_ranks(solve_on_rank, 2)[0]
+print(of_ranks)
+assert any(row.name == "halo exchange" for row in of_ranks.rows)

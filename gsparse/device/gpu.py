@@ -124,6 +124,10 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         with self.active():
             return self.staging.download(array)  # type: ignore[no-any-return]  # synchronizes
 
+    def record_event(self) -> Any:
+        with self.active():
+            return super().record_event()
+
     def host_array(self, size: int, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Array]:
         cuda, nbytes = self.xp.cuda, size * dtype.itemsize
         with self.active():

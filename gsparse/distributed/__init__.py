@@ -12,6 +12,7 @@ from gsparse.distributed.ranks.communicator import Communicator, SingleCommunica
 from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
 from gsparse.distributed.ranks.local import LocalCommunicator, run_ranks
 from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.profiles import RankProfile, profile_of_ranks
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 
@@ -20,11 +21,13 @@ __all__ = [
     "Halo",
     "LocalCommunicator",
     "RankMatrix",
+    "RankProfile",
     "RowBlock",
     "RowPartition",
     "SingleCommunicator",
     "SocketCommunicator",
     "listen",
+    "profile_of_ranks",
     "run_ranks",
     "split_columns",
 ]

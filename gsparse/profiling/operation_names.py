@@ -39,6 +39,7 @@ _NAMES = {
     "linear_system.solving": "host work of a solve",
     "linear_system.make_linear_system": "arguments of a solve",
     "linear_system.nonfinite_inputs": "look for NaN",
+    "square_matrix.of": "parts of a matrix for a preconditioner",
     "sparse_operations.multiply_sparse": "A @ B",
     "sparse_operations.multiply_entries": "A.multiply(B)",
     "sparse_operations.combine_sparse": "A + B, A - B and comparisons",

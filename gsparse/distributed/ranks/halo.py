@@ -35,6 +35,7 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
+from gsparse.profiling import recording
 
 __all__ = ["Halo", "HaloExchange", "RowBlock", "split_columns"]
 
@@ -221,7 +222,7 @@ class HaloExchange:
         """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts."""
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, x, shared.numbers, shared.buffer)
-        wait = self._communicator.exchange(shared.parts, ghosts.parts)
+        wait = self._recorded(self._communicator.exchange(shared.parts, ghosts.parts), ghosts.buffer)
 
         def finish() -> Array:
             wait()
@@ -238,7 +239,7 @@ class HaloExchange:
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
-        wait = self._communicator.exchange(ghosts.parts, shared.parts)
+        wait = self._recorded(self._communicator.exchange(ghosts.parts, shared.parts), shared.buffer)
 
         def add_to(y: Array) -> None:
             wait()
@@ -246,6 +247,12 @@ class HaloExchange:
                 kernels.scatter_add(self._device, shared.parts[peer], shared.numbers_of[peer], y)
 
         return add_to
+
+    def _recorded(self, wait: Callable[[], None], received: Array) -> Callable[[], None]:
+        """Return the wait for an exchange, as a call that an open profile records."""
+        if recording.recorder is None:
+            return wait
+        return recording.timed(wait, "wait for ranks", "halo exchange", self._device, None, int(received.nbytes))
 
 
 class _PeerBuffers:

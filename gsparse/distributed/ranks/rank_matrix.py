@@ -19,6 +19,7 @@ from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.profiling import recording
 
 __all__ = ["RankMatrix"]
 
@@ -152,7 +153,11 @@ class RankMatrix(Operator):
         ------
         CommunicationError, RankLostError
         """
-        self.communicator.allreduce(values)
+        if recording.recorder is None:
+            self.communicator.allreduce(values)
+            return
+        with recording.span("wait for ranks", "sum", self.device, None, int(values.nbytes)):
+            self.communicator.allreduce(values)
 
     def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the values of the first rank, on all ranks. Synchronizes.

@@ -101,7 +101,8 @@ def _set_up() -> list[tuple[str, str]]:
 
 def _triangular() -> list[tuple[str, str]]:
     types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
-    return [("triangular.cu", expression(name, *pair)) for pair in types for name in ("ilu0_levels", "solve_levels")]
+    names = ("ilu0_levels", "solve_levels", "solve_levels_of_columns")
+    return [("triangular.cu", expression(name, *pair)) for pair in types for name in names]
 
 
 def _halo() -> list[tuple[str, str]]:

@@ -123,7 +123,7 @@ class Preconditioner(Operator):
         calls: dict[tuple[int, int], list[Call]] = {}
 
         def apply(x: Array, y: Array) -> None:
-            key = _address(x), _address(y)
+            key = address_of(x), address_of(y)
             if key not in calls:
                 calls[key] = build(x, y)
             for call in calls[key]:
@@ -152,6 +152,6 @@ class Preconditioner(Operator):
         return target.copy()
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
     pointer = getattr(array.data, "ptr", None)  # of a CuPy array
     return int(array.ctypes.data if pointer is None else pointer)

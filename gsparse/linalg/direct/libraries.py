@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
+from gsparse.linalg.direct.cudss import CUDSS
 from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.direct.superlu import SUPERLU
@@ -11,7 +12,7 @@ from gsparse.linalg.direct.superlu import SUPERLU
 __all__ = ["LIBRARIES", "choose_library"]
 
 # By name, in the order in which they are tried: the fastest first.
-LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (SUPERLU,)}
+LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUDSS, SUPERLU)}
 
 
 def choose_library(name: str | None, device: Device, kind: MatrixKind) -> tuple[FactorLibrary, str]:

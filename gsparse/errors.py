@@ -16,6 +16,7 @@ __all__ = [
     "GsparseError",
     "HostFallbackError",
     "HostLoanWarning",
+    "NotPositiveDefiniteError",
     "RankLostError",
     "ShapeError",
     "SingularMatrixError",
@@ -57,6 +58,10 @@ class SingularMatrixError(FactorizationError, RuntimeError, LinAlgError):
 
     SciPy raises RuntimeError in some of these cases and LinAlgError in others. This error is both.
     """
+
+
+class NotPositiveDefiniteError(FactorizationError):
+    """The matrix is not positive definite, as Cholesky factors need it."""
 
 
 class FileFormatError(GsparseError, ValueError):

@@ -15,7 +15,7 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.errors import DtypeError, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.linalg import Factorization, bicgstab, cg, cholesky, factorized, splu, spsolve
-from gsparse.linalg.direct import superlu
+from gsparse.linalg.direct import factorization, host_factors, superlu
 from gsparse.linalg.direct.kinds import find_kind, includes
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from tests.linalg.problems import convection, indefinite, laplacian, matrix, right_hand_side
@@ -148,7 +148,7 @@ def test_the_same_input_gives_the_same_bits(device: Device) -> None:
 
 def test_many_right_hand_sides_are_solved_on_the_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     S = convection(6)
-    factors, b = factorized(matrix(device, S), library="superlu"), right_hand_side(S, superlu.MIN_COLUMNS)
+    factors, b = factorized(matrix(device, S), library="superlu"), right_hand_side(S, host_factors.MIN_COLUMNS)
     x = factors.solve(b)
 
     class NoSolve:
@@ -466,3 +466,14 @@ def test_spsolve_of_a_singular_matrix_warns_and_returns_nan(device: Device) -> N
         assert np.isnan(spsolve(A, sp.eye_array(4, format="csc")).toarray()).all()
     with pytest.raises(ShapeError, match="incompatible"):
         spsolve(A, np.ones(3))
+
+
+def test_a_matrix_that_only_seems_positive_definite_gets_hermitian_factors(
+    monkeypatch: pytest.MonkeyPatch, real_device: Device
+) -> None:
+    S = indefinite(4)
+    monkeypatch.setattr(factorization, "find_kind", lambda matrix: "positive definite")
+    factors = factorized(matrix(real_device, S))
+    assert factors.kind == "hermitian"
+    b = right_hand_side(S)
+    assert_solution(S, factors.solve(b), b)

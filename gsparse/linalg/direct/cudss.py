@@ -11,7 +11,7 @@ import numpy as np
 from gsparse._version import install_command
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import FactorizationError, SingularMatrixError
+from gsparse.errors import FactorizationError, NotPositiveDefiniteError, SingularMatrixError
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.direct.cudss_solver import CudssSolver, find_bindings
@@ -55,7 +55,7 @@ class CudssFactors(Factors):
         """Raise an error if the factors are not those of a regular matrix. Synchronizes."""
         info = solver.info()
         if info and self.kind == "positive definite":
-            raise FactorizationError(
+            raise NotPositiveDefiniteError(
                 f"the matrix is not positive definite: cuDSS reports the leading minor {info} of the reordered matrix; "
                 "use factorized(A), or assume_a='hermitian'"
             )
@@ -161,4 +161,4 @@ def is_nvidia(device: Device) -> bool:
     return runtime is not None and not runtime.is_hip
 
 
-CUDSS = FactorLibrary("cudss", "cuDSS", _obstacle, CudssFactors)
+CUDSS = FactorLibrary("cudss", "cuDSS", False, _obstacle, CudssFactors)

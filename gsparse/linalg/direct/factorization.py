@@ -10,7 +10,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dense import parse_dense
 from gsparse.device.dtypes import Array
-from gsparse.errors import DeviceError, DtypeError, FactorizationError, ShapeError
+from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
 from gsparse.linalg.direct.kinds import MatrixKind, find_kind, includes, parse_kind
@@ -87,7 +87,7 @@ class Factorization(Operator):
             self.device, self.dtype, self.shape = matrix.device, matrix.dtype, (matrix.size, matrix.size)
             self._declared = parse_kind(assume_a, is_complex=matrix.dtype.kind == "c")
             self._check_declaration(matrix)
-            self._factorize(matrix, self._declared or find_kind(matrix))
+            self._factorize(matrix)
 
     def _check_declaration(self, matrix: SquareMatrix) -> None:
         """Refuse a matrix that is not of the declared kind: a library that reads one triangle would not notice."""
@@ -104,7 +104,17 @@ class Factorization(Operator):
                 "use factorized(A) without assume_a"
             )
 
-    def _factorize(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
+    def _factorize(self, matrix: SquareMatrix) -> None:
+        """Compute the factors. A matrix that only seems to be positive definite gets those of a Hermitian one."""
+        kind = self._declared or find_kind(matrix)
+        try:
+            self._factorize_as(matrix, kind)
+        except NotPositiveDefiniteError:
+            if self._declared:
+                raise
+            self._factorize_as(matrix, "hermitian")
+
+    def _factorize_as(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
         library, reason = choose_library(self._library, matrix.device, kind)
         self.library, self.kind = library.name, kind
         self.reason = reason if not matrix.device.is_host else ""
@@ -267,10 +277,9 @@ class Factorization(Operator):
         with SquareMatrix.of(A, self._name) as given:
             matrix = self._checked(given)
             self._check_declaration(matrix)
-            kind = self._declared or find_kind(matrix)
             try:
-                if not includes(self.kind, kind):
-                    self._factorize(matrix, kind)
+                if not includes(self.kind, self._declared or find_kind(matrix)):
+                    self._factorize(matrix)
                 elif self._factors is not None:
                     self._factors.update(matrix)
             except Exception as error:

@@ -175,8 +175,10 @@ def cholesky(
 
     Raises
     ------
+    NotPositiveDefiniteError
+        If A is not positive definite.
     FactorizationError
-        If A is not Hermitian or not positive definite.
+        If A is not Hermitian.
     SingularMatrixError, DeviceMemoryError, ShapeError, TypeError, ValueError
         As for `factorized`.
 

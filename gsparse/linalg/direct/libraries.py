@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gsparse.device.base import Device
 from gsparse.errors import FactorizationError
+from gsparse.linalg.direct.cholmod import CHOLMOD
 from gsparse.linalg.direct.cudss import CUDSS
 from gsparse.linalg.direct.kinds import MatrixKind
 from gsparse.linalg.direct.registry import FactorLibrary
@@ -12,7 +13,7 @@ from gsparse.linalg.direct.superlu import SUPERLU
 __all__ = ["LIBRARIES", "choose_library"]
 
 # By name, in the order in which they are tried: the fastest first.
-LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUDSS, SUPERLU)}
+LIBRARIES: dict[str, FactorLibrary] = {library.name: library for library in (CUDSS, CHOLMOD, SUPERLU)}
 
 
 def choose_library(name: str | None, device: Device, kind: MatrixKind) -> tuple[FactorLibrary, str]:

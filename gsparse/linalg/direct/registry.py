@@ -26,11 +26,14 @@ class FactorLibrary:
     obstacle : callable
         ``obstacle(device, kind)`` returns why the library cannot factorize a matrix of this kind on this device, with
         a remedy if there is one. The text is empty if it can.
+    runs_on_host : bool
+        Whether the factors are computed on the host, where large ones take long.
     factorize : callable
         ``factorize(matrix, kind, options)`` returns the factors.
     """
 
     name: str
     title: str
+    runs_on_host: bool
     obstacle: Callable[[Device, MatrixKind], str]
     factorize: Callable[[SquareMatrix, MatrixKind, FactorOptions], Factors]

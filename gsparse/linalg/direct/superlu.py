@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,15 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import Array
-from gsparse.errors import DeviceMemoryError, FactorizationError, SingularMatrixError
-from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
+from gsparse.errors import DeviceMemoryError, FactorizationError, NotPositiveDefiniteError, SingularMatrixError
+from gsparse.linalg.direct.factors import FactorOptions, Transposition
+from gsparse.linalg.direct.host_factors import HostFactors, host_matrix
 from gsparse.linalg.direct.kinds import MatrixKind
-from gsparse.linalg.direct.level_solves import LevelSolves
 from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from gsparse.sparse.construction import on_host
 
-__all__ = ["SUPERLU", "SuperLUFactors", "estimate_operations", "host_matrix"]
+__all__ = ["SUPERLU", "SuperLUFactors", "estimate_operations"]
 
-# The smallest number of right-hand sides that are solved on a GPU. Fewer do not pay for the many narrow levels of the
-# factors, which the processor of the host passes faster.
-MIN_COLUMNS = 8
 # How much smaller than the largest entry of its column a diagonal entry of a symmetric matrix may be and still be the
 # pivot. SuperLU's guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering relies on.
 _SYMMETRIC_THRESHOLD = 0.1
@@ -33,12 +27,7 @@ _SYMMETRIC_THRESHOLD = 0.1
 _MAX_ENTRIES = np.iinfo(np.intc).max
 
 
-def host_matrix(matrix: SquareMatrix) -> sp.csr_array:
-    """Return a matrix on the host, in canonical form. Synchronizes."""
-    return sp.csr_array(on_host(matrix.device, matrix.csr))
-
-
-class SuperLUFactors(Factors):
+class SuperLUFactors(HostFactors):
     """Factors of SuperLU: Pr·A·Pc = L·U.
 
     Parameters
@@ -55,7 +44,7 @@ class SuperLUFactors(Factors):
 
     def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
         super().__init__(matrix, kind)
-        self._matrix, self._options = matrix, {**_defaults(kind), **options.superlu}
+        self._options = {**_defaults(kind), **options.superlu}
         # The place in the order of elimination that an earlier factorization has given to each row and column.
         self._place: npt.NDArray[Any] | None = None
         self.superlu = self._factorized(host_matrix(matrix), self._options)
@@ -99,31 +88,20 @@ class SuperLUFactors(Factors):
         perm: npt.NDArray[Any] = self.superlu.perm_c
         return perm if self._place is None else perm[self._place]
 
-    def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
-        if columns >= MIN_COLUMNS and not self.device.is_host and self._on_device is not None:
-            return self._on_device.solve(b, columns, trans)
-        host = self.device.download(b).reshape(columns, self.size).T  # synchronizes
-        if self._place is not None:
-            permuted = np.empty_like(host)
-            permuted[self._place] = host
-            host = permuted
-        x = self.superlu.solve(host, trans)
-        x = x if self._place is None else x[self._place]
-        return self.device.upload(np.ascontiguousarray(x.T).reshape(-1))
+    def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
+        if self._place is None:
+            return np.asarray(self.superlu.solve(b, trans))
+        permuted = np.empty_like(b)
+        permuted[self._place] = b
+        return np.asarray(self.superlu.solve(permuted, trans)[self._place])
 
-    @cached_property
-    def _on_device(self) -> LevelSolves | None:
-        """The factors on the device; None if its memory is too small for them."""
-        try:
-            with self.device.memory_guard():
-                return LevelSolves(self._matrix, self.superlu.L, self.superlu.U, self.perm_r, self.perm_c)
-        except DeviceMemoryError:
-            return None
+    def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
+        return self.superlu.L, self.superlu.U, self.perm_r, self.perm_c
 
     def update(self, matrix: SquareMatrix) -> None:
         place = self.perm_c
-        self._place, self._matrix = place, matrix
-        self.__dict__.pop("_on_device", None)
+        self._place = place
+        self._replace(matrix)
         order = np.argsort(place)
         permuted = host_matrix(matrix)[order][:, order]
         options = {**self._options, "permc_spec": "NATURAL"}
@@ -164,7 +142,7 @@ def _check_positive(factors: Any) -> None:
     """Raise an error unless all pivots are positive and on the diagonal."""
     pivots = factors.U.diagonal().real
     if not np.array_equal(factors.perm_r, factors.perm_c) or not (pivots > 0).all():
-        raise FactorizationError(
+        raise NotPositiveDefiniteError(
             f"the matrix is not positive definite: the smallest pivot is {pivots.min(initial=0.0):.3g}; use "
             "factorized(A), or assume_a='hermitian'"
         )
@@ -186,4 +164,4 @@ def _obstacle(device: Device, kind: MatrixKind) -> str:
     return ""
 
 
-SUPERLU = FactorLibrary("superlu", "SuperLU", _obstacle, SuperLUFactors)
+SUPERLU = FactorLibrary("superlu", "SuperLU", True, _obstacle, SuperLUFactors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numpy.linalg import LinAlgError
+
 __all__ = [
     "CommunicationError",
     "ConvergenceWarning",
@@ -14,8 +16,10 @@ __all__ = [
     "GsparseError",
     "HostFallbackError",
     "HostLoanWarning",
+    "NotPositiveDefiniteError",
     "RankLostError",
     "ShapeError",
+    "SingularMatrixError",
     "SmootherWarning",
     "StructureError",
     "WorkerLostError",
@@ -46,7 +50,18 @@ class FormatError(GsparseError, ValueError):
 
 
 class FactorizationError(GsparseError, ArithmeticError):
-    """The preconditioner does not exist for this matrix: a pivot is zero, or not positive where it must be."""
+    """The factors or the preconditioner do not exist for this matrix: a pivot is zero, or not positive."""
+
+
+class SingularMatrixError(FactorizationError, RuntimeError, LinAlgError):
+    """The matrix is singular, so that it has no inverse.
+
+    SciPy raises RuntimeError in some of these cases and LinAlgError in others. This error is both.
+    """
+
+
+class NotPositiveDefiniteError(FactorizationError):
+    """The matrix is not positive definite, as Cholesky factors need it."""
 
 
 class FileFormatError(GsparseError, ValueError):

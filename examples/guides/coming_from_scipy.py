@@ -135,7 +135,9 @@ assert np.all(abs(A.T @ b - A @ b) <= 2 * bound)
 # ``A.data`` on the device                       ``A.device_data`` (read it; it is not on loan)
 # ``A.get()``                                    ``A`` is a SciPy array already
 # ``cupyx.scipy.sparse.linalg.cg(A, b)``         ``gsparse.linalg.cg(A, b)``
-# ``spilu``, ``spsolve_triangular``              ``gsparse.linalg.ilu0``, whose factors are a preconditioner
+# ``spilu``                                      ``gsparse.linalg.ilu0``, whose factors are a preconditioner
+# ``splu``, ``factorized``, ``spsolve``          the same in ``gsparse.linalg``, and ``cholesky``
+# ``spsolve_triangular``                         ``gsparse.linalg.spsolve_triangular``
 # ``A @ B``, ``A + B``, ``A[p]``                 the same, with SciPy's semantics; results stay on the GPU
 # ``cupyx.scipy.sparse.csr_matrix(A)``           ``A.to_cupy()``
 # =============================================  ==================================================================

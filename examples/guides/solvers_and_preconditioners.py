@@ -28,6 +28,9 @@ needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
 # any other square matrix                     `gmres` (stores ``restart`` vectors), `bicgstab` (stores no basis)
 # the same, and M changes during the solve    `fgmres`
 # rectangular: least squares                  `lsqr`, `lsmr`
+# one with many right-hand sides, or one      `factorized`, `cholesky`, `splu`, `spsolve`: factors. Their entries are
+# that no preconditioner helps                many more than A's, above all for problems in three dimensions
+# triangular                                  `spsolve_triangular`
 # eigenvalues at the ends of the spectrum     `lobpcg`
 # ==========================================  ===================================================================
 #
@@ -49,6 +52,7 @@ from gsparse.linalg import (
     block_jacobi,
     cg,
     chebyshev_polynomial,
+    factorized,
     gauss_seidel,
     gmres,
     ic0,
@@ -96,6 +100,32 @@ assert short.info == 5 and "maxiter" in short.advice
 # residual:
 
 assert np.linalg.norm(b - S @ x) <= 2e-8 * np.linalg.norm(b)
+
+# %%
+# Factors
+# -------
+# `factorized` computes factors with the fastest library that can factorize the matrix where it is: cuDSS on a GPU of
+# NVIDIA (the extra ``direct``), or CHOLMOD (scikit-sparse) or SuperLU (SciPy) on the host.
+#
+# ==============  ====================================================================================================
+# Function        What it needs of A, and what it costs
+# ==============  ====================================================================================================
+# `factorized`    any regular matrix; symmetry is found out, or declared with ``assume_a=``. A symmetric matrix takes
+#                 half of the memory and of the operations with cuDSS
+# `cholesky`      Hermitian and positive definite: no pivoting, the least operations, and a test of definiteness
+# `splu`          any regular matrix: LU factors, also of a symmetric one
+# ==============  ====================================================================================================
+#
+# The object solves with one or many right-hand sides on the host or on the device, with A or its transpose, and
+# `Factorization.update` takes other values at the same entries and keeps the order of elimination, which on a GPU takes
+# most of the time. It also has the logarithm of the determinant and the inertia, and it is a preconditioner (``M=``).
+
+factors = factorized(A)
+print(factors)
+X = factors.solve(np.stack([b, 2 * b], axis=1))
+assert np.allclose(X[:, 1], 2 * X[:, 0])
+factors.update(A.with_data(4 * A.device_data))
+assert np.allclose(factors.solve(b), X[:, 0] / 4)
 
 # %%
 # Which preconditioner

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 import gsparse
+import gsparse.linalg
 from gsparse import GpuSparseMatrix
 
 
@@ -53,17 +54,17 @@ print(f"{chosen.format}: {chosen.setup_seconds / chosen.seconds:.0f} products")
 assert GpuSparseMatrix(S, expected_products=1).plan.chosen.setup_seconds < chosen.setup_seconds
 
 # %%
-# You need a direct solver
-# ------------------------
-# gsparse has no LU or Cholesky factorization with fill-in. ``scipy.sparse.linalg.spsolve`` and ``splu`` accept the
-# matrix, and run on the host as always; its arrays are copied there. For a 2-D problem, many right-hand sides, or a
-# system for which no preconditioner helps, a good direct solver (SuiteSparse, MUMPS, PARDISO, cuDSS) is often the best
-# choice.
+# You need a direct solver, and have no cuDSS
+# -------------------------------------------
+# For a 2-D problem, many right-hand sides, or a system for which no preconditioner helps, factors are often the best
+# choice. `gsparse.linalg.factorized` computes them on the GPU with NVIDIA's cuDSS (the extra ``direct``). Without it,
+# SuperLU factorizes on the host, on one processor, which takes many times longer.
 
 small = GpuSparseMatrix(S[:1000, :1000])
-x = sla.spsolve(small.tocsc(), b[:1000])
+factors = gsparse.linalg.factorized(small)
+x = factors.solve(b[:1000])
 assert np.allclose(small @ x, b[:1000])
-print(small.stats)
+print(factors)
 
 # %%
 # You build a matrix entry by entry

@@ -60,6 +60,7 @@ OPTIONAL = {
     "tqdm": ("progress bars", install_command("progress")),
     "pyamg": ("other multigrid hierarchies for gsparse.linalg.amg", "pip install pyamg"),
     "pymetis": ("partition='metis'", install_command("metis")),
+    "nvmath": ("direct solves on the GPU with cuDSS", install_command("direct")),
 }
 
 # A driver that supports only older versions of CUDA needs CuPy for CUDA 12.

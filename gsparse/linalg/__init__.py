@@ -1,7 +1,10 @@
-"""Krylov solvers whose vectors stay on the device, with SciPy's signatures, preconditioners for them, and norms."""
+"""Krylov solvers whose vectors stay on the device, preconditioners, eigensolvers, direct solves, and norms."""
 
 from gsparse.linalg.accelerated import AcceleratedOperator
 from gsparse.linalg.automatic.solver import solve
+from gsparse.linalg.direct.factorization import Factorization
+from gsparse.linalg.direct.functions import cholesky, factorized, splu, spsolve
+from gsparse.linalg.direct.triangular import spsolve_triangular
 from gsparse.linalg.eigen.eigs import eigs
 from gsparse.linalg.eigen.eigsh import eigsh
 from gsparse.linalg.eigen.lobpcg import lobpcg
@@ -32,6 +35,7 @@ from gsparse.linalg.result import SolveAttempt, SolveResult
 __all__ = [
     "AcceleratedOperator",
     "EigenResult",
+    "Factorization",
     "MatrixPreconditioner",
     "SmoothedAggregation",
     "SolveAttempt",
@@ -42,9 +46,11 @@ __all__ = [
     "cg",
     "chebyshev",
     "chebyshev_polynomial",
+    "cholesky",
     "eigs",
     "eigsh",
     "expm_multiply",
+    "factorized",
     "fgmres",
     "gauss_seidel",
     "gmres",
@@ -62,5 +68,8 @@ __all__ = [
     "solve",
     "sor",
     "spectral_radius",
+    "splu",
+    "spsolve",
+    "spsolve_triangular",
     "svds",
 ]

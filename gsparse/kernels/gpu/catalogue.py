@@ -103,7 +103,7 @@ def _set_up() -> list[tuple[str, str]]:
 
 def _triangular() -> list[tuple[str, str]]:
     types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
-    kernels = ("ilu0_levels", "sweep_ilu0", "solve_levels")
+    kernels = ("ilu0_levels", "sweep_ilu0", "solve_levels", "solve_levels_of_columns")
     names = [expression(name, *pair) for pair in types for name in kernels]
     names += [expression("raise_levels", index) for index in INDEX_DTYPES]
     return [("triangular.cu", name) for name in names]

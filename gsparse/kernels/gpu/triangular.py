@@ -31,6 +31,10 @@ __all__ = [
 # Threads of the one block that processes narrow levels, and of the blocks that share a wide level.
 _NARROW_THREADS = constant("triangular.cu", "GS_LEVEL_THREADS")
 _WIDE_THREADS = 128
+# Right-hand sides of a team of threads that owns a row, and the number from which on teams pay: with fewer, most of
+# their threads would have no column.
+_TEAM_COLUMNS = constant("triangular.cu", "GS_LEVEL_COLUMNS")
+_MANY_COLUMNS = 8
 # Threads that a level needs up to which one block finishes it before another launch would begin.
 _NARROW_LEVEL = 2 * _NARROW_THREADS
 # Launches between two looks at whether a level still rises. Each of them raises the levels of a chain of
@@ -84,7 +88,7 @@ def bind_solve(
     lanes : int
         Number of threads that a row of the levels needs.
     columns : int
-        Number of right-hand sides, which are blocks along y of the grid.
+        Number of right-hand sides, or of groups of them, which are blocks along y of the grid.
     args : tuple
         What the kernel takes between the first and the last level of a launch and the two vectors.
 
@@ -131,10 +135,16 @@ def triangular_solver(
 ) -> Callable[[Array, Array], None]:
     """Bind a solve with a unit triangular matrix, whose rows are copied in the order of the levels."""
     assert levels is not None
-    name = expression("solve_levels", csr.dtype, csr.indices.dtype)
     rows = in_order(device, csr, levels.order)
     matrix = (device.upload(levels.bounds), levels.order, rows.indptr, rows.indices, rows.data, np.int64(csr.num_rows))
-    return bind_solve(device, "triangular.cu", name, levels, 1, columns, matrix)
+    types = csr.dtype, csr.indices.dtype
+    if columns < _MANY_COLUMNS:
+        return bind_solve(device, "triangular.cu", expression("solve_levels", *types), levels, 1, columns, matrix)
+    scratch = device.empty(csr.num_rows * columns, csr.dtype)
+    name, groups = expression("solve_levels_of_columns", *types), -(-columns // _TEAM_COLUMNS)
+    return bind_solve(
+        device, "triangular.cu", name, levels, _TEAM_COLUMNS, groups, (*matrix, np.int64(columns), scratch)
+    )
 
 
 def in_order(device: Device, csr: Csr, order: Array) -> Csr:

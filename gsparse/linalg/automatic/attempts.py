@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.linalg.automatic.direct import solve_directly
@@ -19,7 +18,6 @@ from gsparse.linalg.automatic.properties import MatrixProperties
 from gsparse.linalg.norms import norm
 from gsparse.linalg.registry import find_method
 from gsparse.linalg.result import SolveAttempt, SolveResult
-from gsparse.sparse.construction import on_host
 
 __all__ = ["try_method"]
 
@@ -57,7 +55,7 @@ def try_method(
     result, iterations = None, 0
     try:
         if candidate.method == "direct":
-            outcome = _solve_on_host(problem, found)
+            outcome = _solve_with_factors(problem, found)
         else:
             outcome, result, iterations = _iterate(problem, candidate, found, maxiter, progress)
     except (FactorizationError, ImportError, DeviceMemoryError) as error:
@@ -66,14 +64,11 @@ def try_method(
     return SolveAttempt(candidate.name, candidate.why, outcome, iterations, residual, seconds), result
 
 
-def _solve_on_host(problem: LinearProblem, found: MatrixProperties | None) -> str:
+def _solve_with_factors(problem: LinearProblem, found: MatrixProperties | None) -> str:
     device, wide = problem.device, np.result_type(problem.system.dtype, np.float64)
-    host = on_host(device, problem.matrix._prepared()[0].csr)
-    host = sp.csr_array(host.conj() if problem.matrix._prepared()[1] else host, dtype=wide)
-    host.sum_duplicates()
     b = device.download(problem.system.b).reshape(problem.columns, -1).T.astype(wide)
     is_singular = found is not None and (found.has_constant_null_space or found.num_empty_rows > 0)
-    x = solve_directly(host, b, least_squares=is_singular)
+    x = solve_directly(problem.matrix.astype(wide, copy=False), b, least_squares=is_singular)
     better = problem.offer(device.upload(np.ascontiguousarray(x.T.astype(problem.system.dtype)).reshape(-1)))
     return _outcome(problem, "residual no smaller" if not better else "residual still too large")
 

@@ -8,7 +8,7 @@ from gsparse.linalg.automatic.properties import MatrixProperties
 
 __all__ = ["DIRECT_SIZE", "Trial", "least_squares", "methods_for", "methods_for_operator"]
 
-# Number of rows up to which a factorization on the host is tried first: it takes milliseconds.
+# Number of rows up to which a factorization is tried first: it takes milliseconds.
 DIRECT_SIZE = 2000
 
 
@@ -51,7 +51,7 @@ def methods_for(found: MatrixProperties) -> tuple[Trial, ...]:
         methods = _nonsymmetric(found)
     is_singular = found.has_constant_null_space or found.num_empty_rows > 0
     if found.num_rows <= DIRECT_SIZE and not is_singular:
-        why = f"{found.num_rows} rows: a factorization on the host takes milliseconds"
+        why = f"{found.num_rows} rows: a factorization takes milliseconds"
         methods = (Trial("direct", "", why), *(c for c in methods if c.method != "direct"))
     return methods
 
@@ -122,7 +122,7 @@ def least_squares(found: MatrixProperties) -> tuple[Trial, ...]:
     chain = (
         Trial("lsmr", "", f"{shape}: least squares", min(limit, 10_000)),
         Trial("lsmr", "column_norms", "columns of very different norms are scaled", min(limit, 10_000)),
-        Trial("direct", "", "the augmented system, factorized on the host"),
+        Trial("direct", "", "the augmented system, factorized"),
     )
     if max(found.num_rows, found.num_cols) <= DIRECT_SIZE:
         return (Trial("direct", "", f"{shape}: least squares, small enough for the host"), *chain[:2])
@@ -149,4 +149,4 @@ def _last(found: MatrixProperties) -> Trial:
     return Trial("lsmr", "column_norms", "least squares, which also converge for singular matrices", _many(found))
 
 
-_DIRECT = Trial("direct", "", "a factorization on the host, if it is not too expensive")
+_DIRECT = Trial("direct", "", "a factorization, if it is not too expensive")

@@ -52,7 +52,7 @@ def solve(
     ======================================  =======================================================================
     A                                       methods, in this order
     ======================================  =======================================================================
-    up to 2 000 rows                        a factorization on the host, and then as below
+    up to 2 000 rows                        a factorization, and then as below
     symmetric, strongly dominant diagonal   cg with jacobi, and then as below
     symmetric, positive diagonal            cg with amg; cg with ic0; minres with jacobi; factorization; gmres with
                                             ilu0; lsmr
@@ -67,8 +67,8 @@ def solve(
     an operator without entries             gmres; bicgstab; or lsmr if it is rectangular
     ======================================  =======================================================================
 
-    A factorization of more than 2 000 rows is tried only if it should take less than a minute. It runs on the host, as
-    everything else runs on A's device.
+    A factorization is that of `factorized`: by cuDSS on a GPU if that is installed, and otherwise on the host, where
+    one of more than 2 000 rows is tried only if it should take less than a minute. Everything else runs on A's device.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def solve(
     >>> result.info, result.method, bool(result.relative_residual < 1e-8)
     (0, 'direct', True)
     >>> print(result.why)
-    50 rows: a factorization on the host takes milliseconds
+    50 rows: a factorization takes milliseconds
     """
     began = time.perf_counter()
     problem, found = _make_problem(A, b, rtol, atol, x0)

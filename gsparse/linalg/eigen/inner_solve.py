@@ -10,7 +10,7 @@ A method that fails is replaced by the next one in the list for good:
 matrix                        methods
 ============================  ======================================================================================
 diagonal                      division
-few rows                      factors (SuperLU, on the host)
+few rows                      factors (`gsparse.linalg.factorized`)
 Hermitian                     conjugate gradients with multigrid; factors; MINRES
 not Hermitian                 GMRES with ILU(0); factors
 an operator without entries   conjugate gradients and MINRES, or GMRES
@@ -21,18 +21,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-import scipy.sparse.linalg as scipy_linalg
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import GsparseError
+from gsparse.errors import DeviceMemoryError, GsparseError, SingularMatrixError
+from gsparse.linalg.direct.factorization import Factorization
+from gsparse.linalg.direct.libraries import choose_library
 from gsparse.linalg.krylov.cg import cg
 from gsparse.linalg.krylov.gmres import gmres
 from gsparse.linalg.krylov.minres import minres
@@ -48,9 +49,9 @@ __all__ = ["InnerSolve", "InnerSolver", "given_solver", "make_solver", "shifted"
 _SHARE, _SMALLEST = 0.1, 50
 # Up to this number of rows, a matrix is factorized at once: that takes less time than setting up multigrid.
 _FEW_ROWS = 10_000
-# Up to this number of rows, a matrix is factorized if iterations fail. (The factors of a 7-point Laplacian of 60³ rows
-# take several GB.)
-_MAX_FACTORED_ROWS = 100_000
+# Up to these numbers of rows, a matrix is factorized if iterations fail, on the host or on the GPU. (The factors of a
+# 7-point Laplacian have 42 M entries for 50³ rows and 921 M for 100³, which take 7.4 GB.)
+_MAX_FACTORED_ROWS, _MAX_ROWS_ON_GPU = 100_000, 2_000_000
 # Iterations after which a method is replaced by the next one.
 _MAX_ITERATIONS, _RESTART = 2000, 50
 # How often the residual of MINRES, whose own tolerance refers to the norms of A and x, may be solved for again.
@@ -223,8 +224,9 @@ def _methods(
     if rows <= _FEW_ROWS:
         yield "factors", _factorized_solve(matrix, device, dtype)
     yield from _iterations(K, diagonal, rtol, hermitian, with_entries=True)
-    if _FEW_ROWS < rows <= _MAX_FACTORED_ROWS:
-        yield "factors", _factorized_solve(matrix, device, dtype)
+    if _FEW_ROWS < rows <= _most_factored_rows(device):
+        with suppress(DeviceMemoryError):
+            yield "factors", _factorized_solve(matrix, device, dtype)
     if hermitian:
         yield "minres", _minres(K, rtol)
 
@@ -291,15 +293,24 @@ def _minres(K: Operator, rtol: float) -> Callable[[Array], Any]:
 def _singular_as(name: str) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, scipy.linalg.LinAlgError) as error:
+    except (SingularMatrixError, scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
         raise RuntimeError(f"{name} is singular: choose another sigma ({error})") from error
 
 
+def _most_factored_rows(device: Device) -> int:
+    return _MAX_FACTORED_ROWS if choose_library(None, device, "general")[0].runs_on_host else _MAX_ROWS_ON_GPU
+
+
 def _factorized_solve(matrix: Any, device: Device, dtype: np.dtype[Any]) -> Callable[[Array], Any]:
-    with _singular_as("the shifted matrix"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", sp.SparseEfficiencyWarning)
-        factors = scipy_linalg.splu(sp.csc_array(sp.csr_array(matrix), dtype=dtype))
-    return _host_solve(factors.solve, device)
+    with _singular_as("the shifted matrix"):
+        product = Factorization(matrix.astype(dtype, copy=False), name="sigma").bind(device, dtype)
+
+    def solve(b: Array) -> tuple[Array, int]:
+        x = device.empty(b.shape, b.dtype)
+        product(b, x)
+        return x, 0
+
+    return solve
 
 
 def _dense_solve(array: Any, device: Device) -> Callable[[Array], Any]:

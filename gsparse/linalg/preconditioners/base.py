@@ -124,7 +124,7 @@ class Preconditioner(Operator):
         calls: dict[tuple[int, int], list[Call]] = {}
 
         def apply(x: Array, y: Array) -> None:
-            key = _address(x), _address(y)
+            key = address_of(x), address_of(y)
             if key not in calls:
                 calls[key] = build(x, y)
             for call in calls[key]:
@@ -226,6 +226,6 @@ class MatrixPreconditioner(Preconditioner):
         """Compute what products need, and then replace it. Every call but the first is an update."""
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
     pointer = getattr(array.data, "ptr", None)  # of a CuPy array
     return int(array.ctypes.data if pointer is None else pointer)

@@ -17,8 +17,8 @@
 #include "steps.cuh"
 
 // The largest block that is launched (gsparse/kernels/gpu/triangular.py). One block alone must keep a multiprocessor
-// busy.
-enum { GS_LEVEL_THREADS = 512 };
+// busy. GS_LEVEL_COLUMNS right-hand sides are solved together if there are many.
+enum { GS_LEVEL_THREADS = 512, GS_LEVEL_COLUMNS = 32 };
 // How often a thread looks at the rows on which its row depends, in one launch.
 enum { GS_LEVEL_ROUNDS = 32 };
 
@@ -117,6 +117,80 @@ solve_levels(int first, int last, const long long *__restrict__ bounds, const In
       for (Index k = indptr[place]; k < end; ++k)
         sum = gs_fma(gs_load(data + k), gs_fresh(y + gs_load(indices + k)), sum);
       y[row] = sum;
+    }
+    if (level + 1 < last) __syncthreads();
+  }
+}
+
+// The part of sum(data[k] * Y[indices[k] * columns]) that begins at the entry k and takes every step-th one. Four loads
+// of Y are under way at the same time, because nothing else hides their latency where a level has few rows.
+template <class T, class Index>
+__device__ __forceinline__ T gs_part_of_row(long long k, long long end, int step, const Index *__restrict__ indices,
+                                            const T *__restrict__ data, long long columns, const T *Y, T sum) {
+  for (; k + 3 * step < end; k += 4 * step) {
+    T y[4], a[4];
+    for (int i = 0; i < 4; ++i) {
+      const long long entry = k + i * step;
+      a[i] = gs_load(data + entry);
+      y[i] = gs_fresh(Y + gs_load(indices + entry) * columns);
+    }
+    for (int i = 0; i < 4; ++i) sum = gs_fma(a[i], y[i], sum);
+  }
+  for (; k < end; k += step) sum = gs_fma(gs_load(data + k), gs_fresh(Y + gs_load(indices + k) * columns), sum);
+  return sum;
+}
+
+// The same solve for many right-hand sides. A team of GS_LEVEL_COLUMNS threads owns a row and as many right-hand sides,
+// one for each thread:
+//
+//     Y         row 0: c c c c ...  row 1: c c c c ...      solutions, the columns of a row side by side
+//     team      0 0 0 0 .. 1 1 1 1 .. 2 2 2 2 ..            neighbouring threads read neighbouring columns of Y
+//
+// Each entry of the matrix is read once for all columns of a team. If a block alone processes a level that has fewer
+// rows than the block has teams, several teams share a row: their sums meet in shared memory, where the first of them
+// adds them up in a fixed order. `x` and `y` hold one column after the other; Y is scratch. Blocks along y of the grid
+// are groups of columns.
+template <class T, class Index>
+GS_KERNEL_OF(GS_LEVEL_THREADS)
+solve_levels_of_columns(int first, int last, const long long *__restrict__ bounds, const Index *__restrict__ order,
+                        const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                        const T *__restrict__ data, long long num_rows, long long columns, T *Y,
+                        const T *__restrict__ x, T *y) {
+  GS_SHARED(T, sums, GS_LEVEL_THREADS);
+  const int teams = blockDim.x / GS_LEVEL_COLUMNS, team = threadIdx.x / GS_LEVEL_COLUMNS;
+  const long long column = static_cast<long long>(blockIdx.y) * GS_LEVEL_COLUMNS + threadIdx.x % GS_LEVEL_COLUMNS;
+  const bool is_active = column < columns;
+  Y += is_active ? column : 0;
+  x += is_active ? column * num_rows : 0;
+  y += is_active ? column * num_rows : 0;
+  for (int level = first; level < last; ++level) {
+    const long long begin = bounds[level], end = bounds[level + 1];
+    int parts = 1;
+    while (gridDim.x == 1 && 2 * parts * (end - begin) <= teams) parts *= 2;
+    if (parts == 1) {
+      const long long step = static_cast<long long>(gridDim.x) * teams;
+      for (long long place = begin + static_cast<long long>(blockIdx.x) * teams + team; place < end; place += step) {
+        if (!is_active) continue;
+        const Index row = order[place];
+        const T sum = gs_part_of_row(indptr[place], indptr[place + 1], 1, indices, data, columns, Y, gs_load(x + row));
+        Y[row * columns] = sum;
+        y[row] = sum;
+      }
+    } else {
+      const long long place = begin + team / parts;
+      const bool has_row = is_active && place < end;
+      const int part = team % parts;
+      sums[threadIdx.x] = has_row ? gs_part_of_row<T, Index>(indptr[place] + part, indptr[place + 1], parts, indices,
+                                                             data, columns, Y, Scalar<T>::zero())
+                                  : Scalar<T>::zero();
+      __syncthreads();
+      if (has_row && part == 0) {
+        const Index row = order[place];
+        T sum = gs_load(x + row);
+        for (int i = 0; i < parts; ++i) sum = gs_add(sum, sums[threadIdx.x + i * GS_LEVEL_COLUMNS]);
+        Y[row * columns] = sum;
+        y[row] = sum;
+      }
     }
     if (level + 1 < last) __syncthreads();
   }

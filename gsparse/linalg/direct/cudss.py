@@ -1,0 +1,164 @@
+"""cuDSS, NVIDIA's library of sparse direct solvers, through the bindings of nvmath-python.
+
+The solver object of nvmath-python fixes the number of right-hand sides when it is made, and forgets the analysis if it
+is given other arrays. The bindings of the C interface below it do neither, so `cudss_solver` calls these.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gsparse._version import install_command
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.errors import FactorizationError, NotPositiveDefiniteError, SingularMatrixError
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.direct.cudss_solver import CudssSolver, find_bindings
+from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
+from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
+
+__all__ = ["CUDSS", "CudssFactors"]
+
+# Steps of iterative refinement of each solve, where cuDSS has replaced pivots that were too small.
+_REFINEMENTS = 2
+
+
+class CudssFactors(Factors):
+    """Factors of cuDSS, on the GPU.
+
+    cuDSS does not solve with the transpose of a general matrix, so the first such solve factorizes it too.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    kind : str
+    options : FactorOptions
+    """
+
+    def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
+        super().__init__(matrix, kind)
+        self._options = options
+        self._solver = self._factorized(matrix.csr)
+        self._adjoint: CudssSolver | None = None
+        self._check(self._solver, matrix.csr)
+
+    def _factorized(self, csr: Csr) -> CudssSolver:
+        solver = CudssSolver(self.device, csr, self.kind, self._options)
+        solver.analyse()
+        solver.factorize()
+        return solver
+
+    def _check(self, solver: CudssSolver, csr: Csr) -> None:
+        """Raise an error if the factors are not those of a regular matrix. Synchronizes."""
+        info = solver.info()
+        if info and self.kind == "positive definite":
+            raise NotPositiveDefiniteError(
+                f"the matrix is not positive definite: cuDSS reports the leading minor {info} of the reordered matrix; "
+                "use factorized(A), or assume_a='hermitian'"
+            )
+        if info:
+            raise FactorizationError(f"cuDSS could not factorize the matrix (info {info}): use library='superlu'")
+        if solver.num_replaced_pivots():
+            if not self._options.deterministic:
+                solver.refine(_REFINEMENTS)
+            self._check_solution(solver, csr)
+
+    def _check_solution(self, solver: CudssSolver, csr: Csr) -> None:
+        """Raise an error unless a solve has a small residual. cuDSS replaces the zero pivots of a singular matrix."""
+        xp = self.device.xp
+        b = xp.cos(xp.arange(self.size, dtype=np.float64)).astype(self.dtype)  # in no special space
+        residual = b - self._product(csr, solver.solve(b, 1))
+        error = float(xp.linalg.norm(residual) / xp.linalg.norm(b))  # synchronizes
+        if not error <= MAX_ERROR:
+            raise SingularMatrixError(
+                f"cuDSS: the matrix is singular to working precision, a solve has the relative residual {error:.1e}: "
+                "remove rows or columns that are empty or repeated, or solve for a least-squares solution with "
+                "gsparse.linalg.lsmr"
+            )
+
+    def _product(self, csr: Csr, x: Array) -> Array:
+        square = SquareMatrix(self.device, csr, None)  # type: ignore[arg-type]  # it is used for its method alone
+        y = self.device.empty(self.size, self.dtype)
+        square.operator_of(csr, products=1).bind(self.device, self.dtype)(x, y)
+        return y
+
+    @property
+    def nnz(self) -> int:
+        return self._solver.nnz()
+
+    def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
+        # Which of A, Aᵀ, Aᴴ and conj(A) are the same depends on the kind.
+        is_adjoint = self.kind == "general" and trans != "N"
+        conjugate = (
+            self.dtype.kind == "c"
+            and {
+                "general": trans == "T",
+                "symmetric": trans == "H",
+                "hermitian": trans == "T",
+                "positive definite": trans == "T",
+            }[self.kind]
+        )
+        solver = self._adjoint_solver() if is_adjoint else self._solver
+        x = solver.solve(self.device.xp.conj(b) if conjugate else b, columns)
+        return self.device.xp.conj(x) if conjugate else x
+
+    def _adjoint_solver(self) -> CudssSolver:
+        if self._adjoint is None:
+            csr = self._adjoint_of(self._solver.csr)
+            self._adjoint = self._factorized(csr)
+            self._check(self._adjoint, csr)
+        return self._adjoint
+
+    def _adjoint_of(self, csr: Csr) -> Csr:
+        transposed: Csr = kernels_of(self.device).csr_transpose(self.device, csr)
+        return transposed.with_data(self.device.xp.conj(transposed.data))
+
+    def update(self, matrix: SquareMatrix) -> None:
+        solvers = [(self._solver, matrix.csr)]
+        if self._adjoint is not None:
+            solvers.append((self._adjoint, self._adjoint_of(matrix.csr)))
+        for solver, csr in solvers:
+            solver.refactorize(csr.data)
+            self._check(solver, csr)
+
+    def logdet(self) -> float:
+        diagonal = np.abs(self._solver.diagonal().astype(np.result_type(self.dtype, np.float64)))
+        with np.errstate(divide="ignore"):
+            total = float(np.log(diagonal).sum())
+        return 2 * total if self.kind == "positive definite" and self._has_square_roots() else total
+
+    def _has_square_roots(self) -> bool:
+        """Return whether the diagonal of Cholesky's factors is that of L in L·Lᴴ, or of D in L·D·Lᴴ.
+
+        cuDSS documents neither, so the factors of a matrix with the single entry 4 decide: L is 2 there, and D is 4.
+        """
+        xp, index = self.device.xp, self._solver.csr.indices.dtype
+        arrays = (np.array([0, 1], index), np.array([0], index), np.array([4], self.dtype))
+        solver = self._factorized(Csr((1, 1), *(xp.asarray(array) for array in arrays)))
+        return bool(abs(solver.diagonal()[0]) < 3)
+
+    def inertia(self) -> tuple[int, int]:
+        return self._solver.inertia() if self.kind == "hermitian" else super().inertia()
+
+
+def _obstacle(device: Device, kind: MatrixKind) -> str:
+    if device.is_host:
+        return "it needs a matrix on a GPU"
+    if not is_nvidia(device):
+        return "it needs a GPU of NVIDIA"
+    bindings, problem = find_bindings()
+    if bindings is None:
+        return f"{problem}: {install_command('direct')}, which makes direct solves on the GPU many times faster"
+    return ""
+
+
+def is_nvidia(device: Device) -> bool:
+    """Return whether a device is a GPU of NVIDIA."""
+    runtime = getattr(getattr(device.xp, "cuda", None), "runtime", None)
+    return runtime is not None and not runtime.is_hip
+
+
+CUDSS = FactorLibrary("cudss", "cuDSS", False, _obstacle, CudssFactors)

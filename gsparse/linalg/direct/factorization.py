@@ -1,0 +1,310 @@
+"""The object that users hold: the factors of a matrix, computed by whichever library is the fastest for it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dense import parse_dense
+from gsparse.device.dtypes import Array
+from gsparse.errors import DeviceError, DtypeError, FactorizationError, NotPositiveDefiniteError, ShapeError
+from gsparse.formats import Csr
+from gsparse.linalg.direct.factors import FactorOptions, Factors, Transposition
+from gsparse.linalg.direct.kinds import MatrixKind, find_kind, includes, parse_kind
+from gsparse.linalg.direct.libraries import LIBRARIES, choose_library
+from gsparse.linalg.operators import Apply, Operator
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix, as_matrix
+
+__all__ = ["Factorization"]
+
+_TRANSPOSITIONS = ("N", "T", "H")
+
+
+class Factorization(Operator):
+    """The factors of a square sparse matrix A, for solves with any number of right-hand sides.
+
+    `factorized`, `splu` and `cholesky` of `gsparse.linalg` return it. As a preconditioner (``M=``) or another operator,
+    its product is a solve.
+
+    Parameters
+    ----------
+    A : sparse array, shape (N, N)
+        A GpuSparseMatrix, or a sparse array that can be converted to one.
+    assume_a : str, optional
+        As for `factorized`.
+    library : str, optional
+        As for `factorized`.
+    options : FactorOptions, optional
+        Options of single libraries, which the functions set.
+    name : str
+        The function that was called, for error messages.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    dtype : dtype
+        The dtype of the factors.
+    device : Device
+        The device of A.
+    library : str
+        The library that has computed the factors.
+    kind : {"general", "symmetric", "hermitian", "positive definite"}
+        What the library was told about A.
+    reason : str
+        Why faster libraries were not used; empty if there are none.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse import GpuSparseMatrix
+    >>> from gsparse.linalg import factorized
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(100, 100))
+    >>> A = GpuSparseMatrix(S, device="cpu")
+    >>> factors = factorized(A)
+    >>> bool(numpy.allclose(A @ factors.solve(numpy.ones(100)), 1))
+    True
+    >>> factors.update(A.with_data(2 * A.device_data))  # the order of elimination is kept
+    >>> bool(numpy.allclose(A @ factors.solve(numpy.ones((100, 3))), 0.5))
+    True
+    """
+
+    is_resident = False
+
+    def __init__(
+        self,
+        A: Any,
+        *,
+        assume_a: str | None = None,
+        library: str | None = None,
+        options: FactorOptions | None = None,
+        name: str = "factorized",
+    ) -> None:
+        self._name, self._library, self._options = name, library, options or FactorOptions()
+        with SquareMatrix.of(A, name) as matrix:
+            self.device, self.dtype, self.shape = matrix.device, matrix.dtype, (matrix.size, matrix.size)
+            self._declared = parse_kind(assume_a, is_complex=matrix.dtype.kind == "c")
+            self._check_declaration(matrix)
+            self._factorize(matrix)
+
+    def _check_declaration(self, matrix: SquareMatrix) -> None:
+        """Refuse a matrix that is not of the declared kind: a library that reads one triangle would not notice."""
+        kind = self._declared
+        is_as_declared = kind is None or kind == "general"
+        if kind in ("hermitian", "positive definite"):
+            is_as_declared = matrix.is_roughly_hermitian()
+        elif kind == "symmetric":
+            is_as_declared = find_kind(matrix) == "symmetric"
+        if not is_as_declared:
+            word = "symmetric" if matrix.dtype.kind != "c" or kind == "symmetric" else "Hermitian"
+            raise FactorizationError(
+                f"{self._name} was told that the matrix is {kind}, but it is not {word}: add the other triangle, or "
+                "use factorized(A) without assume_a"
+            )
+
+    def _factorize(self, matrix: SquareMatrix) -> None:
+        """Compute the factors. A matrix that only seems to be positive definite gets those of a Hermitian one."""
+        kind = self._declared or find_kind(matrix)
+        try:
+            self._factorize_as(matrix, kind)
+        except NotPositiveDefiniteError:
+            if self._declared:
+                raise
+            self._factorize_as(matrix, "hermitian")
+
+    def _factorize_as(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
+        library, reason = choose_library(self._library, matrix.device, kind)
+        self.library, self.kind = library.name, kind
+        self.reason = reason if not matrix.device.is_host else ""
+        self._csr: Csr = matrix.csr
+        self._factors: Factors | None = None
+        self._error: Exception | None = None
+        if matrix.size:
+            self._factors = library.factorize(matrix, kind, self._options)
+
+    # ------------------------------------------------------------------------------------------------------ figures
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries of the factors."""
+        return 0 if self._factors is None else self._factors.nnz
+
+    def __repr__(self) -> str:
+        text = (
+            f"<{LIBRARIES[self.library].title} factors of a {self.kind} matrix of shape {self.shape}, dtype "
+            f"{self.dtype}, {self.nnz} entries, on {self.device.name}>"
+        )
+        return f"{text[:-1]}; {self.reason}>" if self.reason else text
+
+    def logdet(self) -> float:
+        """Return the logarithm of the absolute value of the determinant of A. Synchronizes.
+
+        Returns
+        -------
+        float
+            -inf if a pivot is zero.
+        """
+        return 0.0 if self._factors is None else self._usable().logdet()
+
+    def inertia(self) -> tuple[int, int]:
+        """Return the numbers of positive and of negative eigenvalues of a Hermitian A. Synchronizes.
+
+        Returns
+        -------
+        (int, int)
+            They add up to N, because A is regular.
+
+        Raises
+        ------
+        FactorizationError
+            If the factors do not tell, because A is not Hermitian or because rows were exchanged.
+        """
+        return (0, 0) if self._factors is None else self._usable().inertia()
+
+    def __getattr__(self, name: str) -> Any:
+        # SuperLU's own attributes, for programs that were written for `scipy.sparse.linalg.splu`.
+        factors: Any = self.__dict__.get("_factors")
+        if name in ("perm_r", "perm_c"):
+            if hasattr(factors, name):
+                return getattr(factors, name)
+        elif name in ("L", "U") and hasattr(factors, "superlu"):
+            return getattr(factors.superlu, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # ------------------------------------------------------------------------------------------------------- solves
+
+    def solve(self, b: Any, trans: Transposition = "N") -> Any:
+        """Solve A·x = b, Aᵀ·x = b or Aᴴ·x = b.
+
+        Parameters
+        ----------
+        b : array_like, shape (N,) or (N, k)
+            The right-hand side, on the host or on the device of A.
+        trans : {"N", "T", "H"}
+            Whether to solve with A, with its transpose, or with its conjugate transpose.
+
+        Returns
+        -------
+        array, shape (N,) or (N, k)
+            Where b is, and an array of the same library.
+
+        Raises
+        ------
+        ShapeError, DeviceError, DeviceMemoryError, ValueError
+        """
+        if trans not in _TRANSPOSITIONS:
+            raise ValueError(f"trans must be 'N', 'T' or 'H', got {trans!r}")
+        right = parse_dense(b)
+        if right.ndim not in (1, 2) or right.shape[0] != self.shape[0]:
+            raise ShapeError(
+                f"b must have shape ({self.shape[0]},) or ({self.shape[0]}, k), because A has {self.shape[0]} rows, "
+                f"got {right.shape}"
+            )
+        if right.gpu is not None and right.gpu is not self.device:  # on GPUs only
+            raise DeviceError(f"the factors live on {self.device.name}, b on {right.gpu.name}: bring one to the other")
+        if right.dtype.kind not in "biufc":
+            raise DtypeError(f"b must hold numbers, got {right.dtype}: use astype(float)")
+        dtype = np.dtype(np.result_type(right.dtype, self.dtype))
+        columns = math.prod(right.shape[1:])
+        with self.device.active(), self.device.memory_guard():
+            if right.array.size:
+                x = self._solved(right.flat(self.device, dtype, columns), columns, trans)
+            else:
+                x = self.device.empty(0, dtype)
+            x = right.copy_back(self.device, x.reshape(*right.shape[:0:-1], self.shape[0]))
+        return right.returned(x.T)
+
+    __call__ = solve
+
+    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
+        if device is not self.device:
+            raise DeviceError(
+                f"the factors live on {self.device.name}, the vectors on {device.name}: bring one to the other"
+            )
+        if self.dtype.kind == "c" and dtype.kind != "c":
+            raise DtypeError(f"{self.dtype} factors need complex vectors, got {dtype}: solve in complex128")
+
+        def apply(x: Array, y: Array) -> None:
+            y[...] = self._solved(x, columns, "H" if adjoint else "N")
+
+        return apply
+
+    def home(self) -> Device:
+        return self.device
+
+    def _usable(self) -> Factors:
+        assert self._factors is not None
+        if self._error is not None:
+            raise FactorizationError(f"an update has failed, and the factors are lost: {self._error}") from self._error
+        return self._factors
+
+    def _solved(self, b: Array, columns: int, trans: Transposition) -> Array:
+        """Return solutions in the dtype of flat right-hand sides. Real factors solve for both parts of complex ones."""
+        xp = self.device.xp
+        if not b.size:
+            return b
+        factors = self._usable()
+        if b.dtype.kind == "c" and self.dtype.kind != "c":
+            parts = xp.concatenate([b.real, b.imag]).astype(self.dtype, copy=False)
+            solved = factors.solve(parts, 2 * columns, trans)
+            x = xp.empty_like(b)
+            x.real, x.imag = solved[: b.size], solved[b.size :]
+            return x
+        return factors.solve(b.astype(self.dtype, copy=False), columns, trans).astype(b.dtype, copy=False)
+
+    # ------------------------------------------------------------------------------------------------------- update
+
+    def update(self, A: Any) -> None:
+        """Factorize a matrix with other values at the same entries. The order of elimination is kept. Synchronizes.
+
+        Parameters
+        ----------
+        A : sparse array, shape (N, N)
+            On the device of the first matrix, and with entries at the same places: ``A.with_data(values)``. Its values
+            must not have a wider dtype.
+
+        Raises
+        ------
+        FactorizationError
+            If the matrix is singular, or not of the kind that was declared. Later solves raise it too.
+        ShapeError, DeviceError, DtypeError, ValueError
+            If A does not fit the first matrix. The factors are still those of before.
+        """
+        if as_matrix(A, self._name).device is not self.device:
+            raise DeviceError(f"the factors live on {self.device.name}: bring the new matrix to it")
+        with SquareMatrix.of(A, self._name) as given:
+            matrix = self._checked(given)
+            self._check_declaration(matrix)
+            try:
+                if not includes(self.kind, self._declared or find_kind(matrix)):
+                    self._factorize(matrix)
+                elif self._factors is not None:
+                    self._factors.update(matrix)
+            except Exception as error:
+                self._error = error
+                raise
+            self._csr, self._error = matrix.csr, None
+
+    def _checked(self, matrix: SquareMatrix) -> SquareMatrix:
+        """Return the matrix with values of the factors' dtype, if it has the entries of the first matrix."""
+        if (matrix.size, matrix.size) != self.shape:
+            raise ShapeError(
+                f"the factors have the shape {self.shape}, got a matrix of {matrix.size} rows: make new ones"
+            )
+        old, new, xp = self._csr, matrix.csr, self.device.xp
+        is_same = new.nnz == old.nnz and all(
+            mine is yours or bool(xp.array_equal(mine, yours))  # synchronizes
+            for mine, yours in ((old.indptr, new.indptr), (old.indices, new.indices))
+        )
+        if not is_same:
+            raise ValueError(
+                "update takes a matrix with entries at the same places as the first one: use A.with_data(values), or "
+                "make new factors"
+            )
+        if not np.can_cast(matrix.dtype, self.dtype):
+            raise DtypeError(f"the factors are {self.dtype}, got a matrix of {matrix.dtype}: make new ones")
+        if matrix.dtype == self.dtype:
+            return matrix
+        return SquareMatrix(matrix.device, new.with_data(new.data.astype(self.dtype)), matrix.operator)

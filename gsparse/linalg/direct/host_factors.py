@@ -1,0 +1,66 @@
+"""Factors that a library of the host has computed: solves on the host, or many at once on the GPU of the matrix."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from gsparse.device.dtypes import Array
+from gsparse.errors import DeviceMemoryError
+from gsparse.linalg.direct.factors import Factors, Transposition
+from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.level_solves import LevelSolves
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.sparse.construction import on_host
+
+__all__ = ["MIN_COLUMNS", "HostFactors", "host_matrix"]
+
+# The smallest number of right-hand sides that are solved on a GPU. Fewer do not pay for the many narrow levels of the
+# factors, which the processor of the host passes faster.
+MIN_COLUMNS = 8
+
+
+def host_matrix(matrix: SquareMatrix) -> sp.csr_array:
+    """Return a matrix on the host, in canonical form. Synchronizes."""
+    return sp.csr_array(on_host(matrix.device, matrix.csr))
+
+
+class HostFactors(Factors):
+    """Factors on the host, which are copied to the GPU of the matrix when many right-hand sides are solved."""
+
+    def __init__(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
+        super().__init__(matrix, kind)
+        self._matrix = matrix
+
+    @abstractmethod
+    def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
+        """Return the solutions for the columns of b, which are contiguous."""
+
+    @abstractmethod
+    def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return L with a diagonal of ones, U, and the permutations of L·U = Pr·A·Pc, as `LevelSolves` takes them."""
+
+    def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
+        if columns >= MIN_COLUMNS and not self.device.is_host and self._on_device is not None:
+            return self._on_device.solve(b, columns, trans)
+        x = self._solve_on_host(self.device.download(b).reshape(columns, self.size).T, trans)  # synchronizes
+        return self.device.upload(np.ascontiguousarray(x.T).reshape(-1))
+
+    @cached_property
+    def _on_device(self) -> LevelSolves | None:
+        """The factors on the device; None if its memory is too small for them."""
+        try:
+            with self.device.memory_guard():
+                return LevelSolves(self._matrix, *self._triangles())
+        except DeviceMemoryError:
+            return None
+
+    def _replace(self, matrix: SquareMatrix) -> None:
+        """Forget what depends on the values of the matrix of before."""
+        self._matrix = matrix
+        self.__dict__.pop("_on_device", None)

@@ -1,0 +1,167 @@
+"""SuperLU, which comes with SciPy: factors on the host, and solves on the host or with the factors on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.linalg import splu
+
+from gsparse.device.base import Device
+from gsparse.errors import DeviceMemoryError, FactorizationError, NotPositiveDefiniteError, SingularMatrixError
+from gsparse.linalg.direct.factors import FactorOptions, Transposition
+from gsparse.linalg.direct.host_factors import HostFactors, host_matrix
+from gsparse.linalg.direct.kinds import MatrixKind
+from gsparse.linalg.direct.registry import FactorLibrary
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+
+__all__ = ["SUPERLU", "SuperLUFactors", "estimate_operations"]
+
+# How much smaller than the largest entry of its column a diagonal entry of a symmetric matrix may be and still be the
+# pivot. SuperLU's guide recommends 0.0 to 0.1, because other pivots destroy the symmetry that its ordering relies on.
+_SYMMETRIC_THRESHOLD = 0.1
+# SuperLU counts entries in C's int.
+_MAX_ENTRIES = np.iinfo(np.intc).max
+
+
+class SuperLUFactors(HostFactors):
+    """Factors of SuperLU: Pr·A·Pc = L·U.
+
+    Parameters
+    ----------
+    matrix : SquareMatrix
+    kind : str
+    options : FactorOptions
+
+    Attributes
+    ----------
+    superlu : SuperLU
+        SciPy's object for A, or for a symmetric permutation of A after `update`.
+    """
+
+    def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
+        super().__init__(matrix, kind)
+        self._options = {**_defaults(kind), **options.superlu}
+        # The place in the order of elimination that an earlier factorization has given to each row and column.
+        self._place: npt.NDArray[Any] | None = None
+        self.superlu = self._factorized(host_matrix(matrix), self._options)
+
+    def _factorized(self, S: sp.csr_array, options: dict[str, Any]) -> Any:
+        if S.nnz > _MAX_ENTRIES:
+            raise FactorizationError(
+                f"SuperLU factorizes at most {_MAX_ENTRIES} entries, got {S.nnz}: use library='cudss', or cg with amg"
+            )
+        try:
+            factors = splu(sp.csc_array(S), **options)
+        except RuntimeError as error:
+            if "singular" not in str(error):
+                raise FactorizationError(f"SuperLU: {error}") from error
+            raise SingularMatrixError(
+                f"SuperLU: {error}, so the matrix has no inverse: remove rows or columns that are empty or repeated, "
+                "or solve for a least-squares solution with gsparse.linalg.lsmr"
+            ) from error
+        except MemoryError as error:
+            raise DeviceMemoryError(
+                f"SuperLU: the host has too little memory for the factors of {S.shape[0]} rows ({error}): use "
+                "library='cudss' on a GPU, an iterative solver such as cg with amg, or float32"
+            ) from error
+        if self.kind == "positive definite":
+            _check_positive(factors)
+        return factors
+
+    @property
+    def nnz(self) -> int:
+        return int(self.superlu.nnz)
+
+    @property
+    def perm_r(self) -> npt.NDArray[Any]:
+        """The row of Pr·A·Pc in which each row of A is."""
+        perm: npt.NDArray[Any] = self.superlu.perm_r
+        return perm if self._place is None else perm[self._place]
+
+    @property
+    def perm_c(self) -> npt.NDArray[Any]:
+        """The column of Pr·A·Pc in which each column of A is."""
+        perm: npt.NDArray[Any] = self.superlu.perm_c
+        return perm if self._place is None else perm[self._place]
+
+    def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
+        if self._place is None:
+            return np.asarray(self.superlu.solve(b, trans))
+        permuted = np.empty_like(b)
+        permuted[self._place] = b
+        return np.asarray(self.superlu.solve(permuted, trans)[self._place])
+
+    def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
+        return self.superlu.L, self.superlu.U, self.perm_r, self.perm_c
+
+    def update(self, matrix: SquareMatrix) -> None:
+        place = self.perm_c
+        self._place = place
+        self._replace(matrix)
+        order = np.argsort(place)
+        permuted = host_matrix(matrix)[order][:, order]
+        options = {**self._options, "permc_spec": "NATURAL"}
+        # SciPy sets SymmetricMode for the order "NATURAL" unless the options say otherwise.
+        options["options"] = {"SymmetricMode": self.kind != "general", **(options.get("options") or {})}
+        self.superlu = self._factorized(permuted, options)
+
+    def logdet(self) -> float:
+        with np.errstate(divide="ignore"):
+            return float(np.log(np.abs(self.superlu.U.diagonal())).sum())
+
+    def inertia(self) -> tuple[int, int]:
+        if self.kind == "hermitian":
+            if not np.array_equal(self.superlu.perm_r, self.superlu.perm_c):
+                raise FactorizationError(
+                    "SuperLU has exchanged rows, so that its pivots do not tell the inertia: use library='cudss' on a "
+                    "GPU, or eigsh"
+                )
+            # With the same permutation of rows and columns, U is D·Lᴴ, and D is congruent to A (Sylvester).
+            pivots = self.superlu.U.diagonal().real
+            return int((pivots > 0).sum()), int((pivots < 0).sum())
+        return super().inertia()
+
+
+def _defaults(kind: MatrixKind) -> dict[str, Any]:
+    """Return the arguments of `splu` that suit a kind of matrix."""
+    if kind == "general":
+        return {}
+    threshold = 0.0 if kind == "positive definite" else _SYMMETRIC_THRESHOLD
+    return {
+        "permc_spec": "MMD_AT_PLUS_A",
+        "diag_pivot_thresh": threshold,
+        "options": {"SymmetricMode": True},
+    }
+
+
+def _check_positive(factors: Any) -> None:
+    """Raise an error unless all pivots are positive and on the diagonal."""
+    pivots = factors.U.diagonal().real
+    if not np.array_equal(factors.perm_r, factors.perm_c) or not (pivots > 0).all():
+        raise NotPositiveDefiniteError(
+            f"the matrix is not positive definite: the smallest pivot is {pivots.min(initial=0.0):.3g}; use "
+            "factorized(A), or assume_a='hermitian'"
+        )
+
+
+def estimate_operations(S: sp.csr_array) -> float:
+    """Estimate the operations of a factorization: the sum of the squares of the envelope's widths (Cuthill–McKee)."""
+    pattern = sp.csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
+    pattern = sp.csr_array(pattern + pattern.T)
+    place = np.empty(S.shape[0], np.int64)
+    place[reverse_cuthill_mckee(pattern, symmetric_mode=True)] = np.arange(S.shape[0])
+    coo = pattern.tocoo()
+    widths = np.zeros(S.shape[0])
+    np.maximum.at(widths, place[coo.coords[0]], place[coo.coords[0]] - place[coo.coords[1]])
+    return float((widths**2).sum())
+
+
+def _obstacle(device: Device, kind: MatrixKind) -> str:
+    return ""
+
+
+SUPERLU = FactorLibrary("superlu", "SuperLU", True, _obstacle, SuperLUFactors)

@@ -1,0 +1,132 @@
+"""Solves with a triangular matrix on its device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dense import parse_dense
+from gsparse.device.dtypes import Array
+from gsparse.errors import DeviceError, FactorizationError, ShapeError, SingularMatrixError
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.preconditioners.base import VectorPasses
+from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
+
+__all__ = ["spsolve_triangular"]
+
+
+def spsolve_triangular(
+    A: Any,
+    b: Any,
+    lower: bool = True,
+    overwrite_A: bool = False,
+    overwrite_b: bool = False,
+    unit_diagonal: bool = False,
+) -> Any:
+    """Solve A·x = b for a triangular A, with the signature of `scipy.sparse.linalg.spsolve_triangular`. Synchronizes.
+
+    A GPU solves level by level: the rows of a level do not depend on each other, and a wide level is a launch. All
+    right-hand sides are solved in the same launches. The levels are found on the host at each call. On the CPU, one
+    thread processes the rows in order.
+
+    Parameters
+    ----------
+    A : sparse array, shape (N, N)
+        A GpuSparseMatrix, or a sparse array that can be converted to one. It stores no values other than zero on the
+        wrong side of the diagonal.
+    b : array_like, shape (N,) or (N, k)
+        On the host or on the device of A.
+    lower : bool, optional
+        Whether A is lower triangular (the default) or upper triangular.
+    overwrite_A, overwrite_b : bool, optional
+        For compatibility with SciPy. Neither A nor b is overwritten.
+    unit_diagonal : bool, optional
+        Whether the diagonal counts as a diagonal of ones, whatever is stored there. False by default.
+
+    Returns
+    -------
+    array, shape (N,) or (N, k)
+        Where b is.
+
+    Raises
+    ------
+    SingularMatrixError
+        If an element of the diagonal is zero.
+    FactorizationError
+        If A is not triangular.
+    ShapeError, DeviceError, DeviceMemoryError, TypeError
+
+    References
+    ----------
+    .. [1] E. Anderson, Y. Saad, "Solving sparse triangular linear systems on parallel computers", Int. J. High Speed
+       Comput. 1(1), 1989.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse.linalg import spsolve_triangular
+    >>> S = scipy.sparse.diags_array([-1.0, 2.0], offsets=[-1, 0], shape=(3, 3))
+    >>> spsolve_triangular(S, numpy.array([2.0, 0.0, 1.0]))
+    array([1.  , 0.5 , 0.75])
+    """
+    right = parse_dense(b)
+    with SquareMatrix.of(A, "spsolve_triangular", finite=False) as matrix:
+        device, size = matrix.device, matrix.size
+        if right.gpu is not None and right.gpu is not device:  # on GPUs only
+            raise DeviceError(f"the matrix lives on {device.name}, b on {right.gpu.name}: bring one to the other")
+        if right.ndim not in (1, 2) or right.shape[0] != size:
+            raise ShapeError(
+                f"A and b have incompatible dimensions, shapes {(size, size)} and {right.shape}: b must have shape "
+                f"({size},) or ({size}, k)"
+            )
+        dtype = np.dtype(np.result_type(matrix.dtype, right.dtype))
+        columns = math.prod(right.shape[1:])
+        if right.array.size:
+            flat = right.flat(device, dtype, columns)
+            x = _solve(matrix, flat, columns, lower=lower, unit_diagonal=unit_diagonal)
+        else:
+            x = device.empty(0, dtype)
+        x = right.copy_back(device, x.reshape(*right.shape[:0:-1], size))
+    return right.returned(x.T)
+
+
+def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_diagonal: bool) -> Array:
+    """Solve D·(I + N)·x = b, where N is strictly triangular, for flat columns."""
+    device, dtype = matrix.device, b.dtype
+    strict = _strict_part(matrix, lower)
+    if not unit_diagonal:
+        pivots = matrix.stored_diagonal
+        row = kernels_of(device).first_where(device, pivots, "zero")  # synchronizes
+        if row is not None:
+            raise SingularMatrixError(
+                f"A is singular: zero entry on diagonal, in row {row}: pass unit_diagonal=True if it stands for a 1"
+            )
+        rows = kernels_of(device).row_numbers(device, strict.indptr, strict.nnz)
+        strict = strict.with_data(strict.data / pivots[rows])
+        b = (b.reshape(columns, -1) / pivots).reshape(-1).astype(dtype, copy=False)
+    x = device.xp.empty_like(b)
+    triangle = UnitTriangularMatrix(matrix, strict, "levels", 0, upper=not lower)
+    for call in triangle.bind(VectorPasses(device, dtype, columns), adjoint=False)(b, x):
+        call()
+    return x
+
+
+def _strict_part(matrix: SquareMatrix, lower: bool) -> Csr:
+    """Return the entries on the right side of the diagonal. Synchronizes."""
+    device, csr = matrix.device, matrix.csr
+    kernels = kernels_of(device)
+    is_wrong = csr.indices > matrix.rows if lower else csr.indices < matrix.rows
+    entry = kernels.first_where(device, is_wrong & (csr.data != 0), "not zero")  # synchronizes
+    if entry is not None:
+        row, column = int(matrix.rows[entry]), int(csr.indices[entry])  # synchronizes
+        side = "lower" if lower else "upper"
+        raise FactorizationError(
+            f"A is not {side} triangular: it has an entry at ({row}, {column}): pass lower={not lower}, or solve with "
+            "spsolve"
+        )
+    strict: Csr = kernels.keep_entries(device, csr, csr.indices < matrix.rows if lower else csr.indices > matrix.rows)
+    return strict

@@ -1,0 +1,346 @@
+"""A stand-in for `nvmath.bindings.cudss` 1.0, so that our calls of it can be tested without a GPU.
+
+It has the functions that we call, with the same numbers of arguments, and accepts integers alone, as the compiled
+module does. Arrays are read and written through their addresses in host memory. A call that cuDSS would not accept (a
+handle that was released, a phase too early, arrays of other types) raises an error, and so does each call that a test
+wants to fail. `tests/linalg/test_cudss.py` compares its enumerations with those of the real module where that is
+installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from itertools import count
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+__all__ = ["StandIn"]
+
+
+class Phase(IntEnum):
+    ANALYSIS = 3
+    FACTORIZATION = 4
+    REFACTORIZATION = 8
+    SOLVE = 1008
+
+
+class ConfigParam(IntEnum):
+    IR_N_STEPS = 5
+    HOST_NTHREADS = 14
+    DETERMINISTIC_MODE = 24
+
+
+class DataParam(IntEnum):
+    INFO = 0
+    LU_NNZ = 1
+    NPIVOTS = 2
+    INERTIA = 3
+    DIAG = 8
+    MEMORY_ESTIMATES = 13
+
+
+class DataType(IntEnum):
+    R_32F = 0
+    R_64F = 1
+    C_32F = 4
+    C_64F = 5
+    R_32I = 10
+    R_64I = 24
+
+
+class MatrixType(IntEnum):
+    GENERAL = 0
+    SYMMETRIC = 1
+    HERMITIAN = 2
+    SPD = 3
+    HPD = 4
+
+
+class MatrixViewType(IntEnum):
+    FULL = 0
+
+
+class IndexBase(IntEnum):
+    ZERO = 0
+
+
+class Layout(IntEnum):
+    COL_MAJOR = 0
+
+
+class Status(IntEnum):
+    ALLOC_FAILED = 2
+    INVALID_VALUE = 3
+    NOT_SUPPORTED = 4
+    EXECUTION_FAILED = 5
+
+
+class cuDSSError(Exception):
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"{Status(status).name} ({status})")
+
+
+_DTYPES = {
+    DataType.R_32F: "float32",
+    DataType.R_64F: "float64",
+    DataType.C_32F: "complex64",
+    DataType.C_64F: "complex128",
+    DataType.R_32I: "int32",
+    DataType.R_64I: "int64",
+}
+# A pivot that is smaller than this is replaced, relative to the largest one.
+_SMALL_PIVOT = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128": 1e-13}
+
+
+def _at(address: int, size: int, dtype: Any) -> Any:
+    """Return the array at an address."""
+    dtype = np.dtype(dtype)
+    assert address, "a null pointer"
+    return np.frombuffer((ctypes.c_char * (size * dtype.itemsize)).from_address(address), dtype)
+
+
+class StandIn:
+    """The module `nvmath.bindings.cudss`.
+
+    Parameters
+    ----------
+    square_roots : bool
+        Whether the diagonal of Cholesky's factors is that of L in L·Lᴴ, or of D in L·D·Lᴴ.
+
+    Attributes
+    ----------
+    calls : list of tuple
+        The names and the arguments of all calls.
+    failing : dict
+        By the name of a function or of a phase, the statuses with which its next calls fail.
+    live : dict
+        The objects that were made and not destroyed, by handle.
+    """
+
+    Phase, ConfigParam, DataParam, DataType = Phase, ConfigParam, DataParam, DataType
+    MatrixType, MatrixViewType, IndexBase, Layout, Status = MatrixType, MatrixViewType, IndexBase, Layout, Status
+    cuDSSError = cuDSSError
+
+    def __init__(self, *, square_roots: bool = True) -> None:
+        self.square_roots = square_roots
+        self.calls: list[tuple[Any, ...]] = []
+        self.failing: dict[str, list[int]] = {}
+        self.live: dict[int, dict[str, Any]] = {}
+        self._handles = count(1000)
+
+    def _enter(self, name: str, *args: Any) -> None:
+        assert all(type(a) in (int, str) or isinstance(a, IntEnum) for a in args), f"{name} takes integers: {args}"
+        self.calls.append((name, *args))
+        self._fail_if_wanted(name)
+
+    def _fail_if_wanted(self, name: str) -> None:
+        if self.failing.get(name):
+            raise cuDSSError(self.failing[name].pop(0))
+
+    def _make(self, kind: str, **values: Any) -> int:
+        handle = next(self._handles)
+        self.live[handle] = {"kind": kind, **values}
+        return handle
+
+    def _find(self, handle: int, kind: str) -> dict[str, Any]:
+        assert handle in self.live, f"{kind} {handle} was destroyed or never made"
+        assert self.live[handle]["kind"] == kind
+        return self.live[handle]
+
+    def _destroy(self, handle: int, kind: str) -> None:
+        self._find(handle, kind)
+        del self.live[handle]
+
+    def number(self, name: str) -> int:
+        """Return the number of calls of a function, or of executions of a phase."""
+        return sum(
+            call[0] == name or (call[0] == "execute" and name in Phase.__members__ and call[2] == Phase[name])
+            for call in self.calls
+        )
+
+    # ----------------------------------------------------------------------------------------------------- handles
+
+    def get_property(self, property_type: int) -> int:
+        return (0, 8, 0)[property_type]
+
+    def create(self) -> int:
+        self._enter("create")
+        return self._make("handle", stream=None, layer=None)
+
+    def destroy(self, handle: int) -> None:
+        self._enter("destroy", handle)
+        assert all(value.get("handle") != handle for value in self.live.values()), "data outlives its handle"
+        self._destroy(handle, "handle")
+
+    def config_create(self) -> int:
+        self._enter("config_create")
+        return self._make("config", values={})
+
+    def config_destroy(self, config: int) -> None:
+        self._enter("config_destroy", config)
+        self._destroy(config, "config")
+
+    def data_create(self, handle: int) -> int:
+        self._enter("data_create", handle)
+        self._find(handle, "handle")
+        return self._make("data", handle=handle, analysed=False, factors=None)
+
+    def data_destroy(self, handle: int, data: int) -> None:
+        self._enter("data_destroy", handle, data)
+        self._find(handle, "handle")
+        self._destroy(data, "data")
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        self._enter("set_stream", handle, stream)
+        self._find(handle, "handle")["stream"] = stream
+
+    def set_threading_layer(self, handle: int, file_name: str) -> None:
+        assert isinstance(file_name, str)
+        self._enter("set_threading_layer", handle, file_name)
+        self._find(handle, "handle")["layer"] = file_name
+
+    def set_async_workspace_allocator(self, handle: int, pool: int) -> bool:
+        self._enter("set_async_workspace_allocator", handle, pool)
+        return True
+
+    def get_config_param_dtype(self, parameter: int) -> type:
+        ConfigParam(parameter)
+        return np.int32
+
+    def config_set(self, config: int, parameter: int, address: int, num_bytes: int) -> None:
+        self._enter("config_set", config, parameter, address, num_bytes)
+        assert num_bytes == 4
+        self._find(config, "config")["values"][ConfigParam(parameter).name] = int(_at(address, 1, np.int32)[0])
+
+    # ---------------------------------------------------------------------------------------------------- matrices
+
+    def matrix_create_csr(
+        self,
+        nrows: int,
+        ncols: int,
+        nnz: int,
+        row_start: int,
+        row_end: int,
+        col_indices: int,
+        values: int,
+        offset_type: int,
+        index_type: int,
+        value_type: int,
+        mtype: int,
+        mview: int,
+        index_base: int,
+    ) -> int:
+        args = (nrows, ncols, nnz, row_start, row_end, col_indices, values)
+        self._enter(
+            "matrix_create_csr", *args, offset_type, index_type, value_type, mtype, mview, index_base
+        )  # fmt: skip
+        assert (nrows, row_end, mview, index_base) == (ncols, 0, MatrixViewType.FULL, IndexBase.ZERO)
+        assert offset_type == index_type
+        assert index_type in (DataType.R_32I, DataType.R_64I)
+        value_dtype, index = np.dtype(_DTYPES[DataType(value_type)]), _DTYPES[DataType(index_type)]
+        is_hermitian = MatrixType(mtype) in (MatrixType.HERMITIAN, MatrixType.HPD)
+        assert not is_hermitian or value_dtype.kind == "c"
+        assert mtype != MatrixType.SPD or value_dtype.kind == "f"
+        return self._make(
+            "csr", n=nrows, nnz=nnz, addresses=(row_start, col_indices, values), index=index, dtype=value_dtype,
+            mtype=MatrixType(mtype),
+        )  # fmt: skip
+
+    def matrix_create_dn(self, nrows: int, ncols: int, ld: int, values: int, value_type: int, layout: int) -> int:
+        self._enter("matrix_create_dn", nrows, ncols, ld, values, value_type, layout)
+        assert ld >= nrows
+        assert layout == Layout.COL_MAJOR
+        return self._make("dense", n=nrows, columns=ncols, values=values, dtype=np.dtype(_DTYPES[DataType(value_type)]))
+
+    def matrix_set_values(self, matrix: int, values: int) -> None:
+        self._enter("matrix_set_values", matrix, values)
+        self._find(matrix, "dense")["values"] = values
+
+    def matrix_destroy(self, matrix: int) -> None:
+        self._enter("matrix_destroy", matrix)
+        assert self.live[matrix]["kind"] in ("csr", "dense")
+        del self.live[matrix]
+
+    # ------------------------------------------------------------------------------------------------------ phases
+
+    def execute(self, handle: int, phase: int, config: int, data: int, matrix: int, solution: int, rhs: int) -> None:
+        self._enter("execute", handle, phase, config, data, matrix, solution, rhs)
+        assert self._find(handle, "handle")["stream"] is not None, "no stream was set"
+        name = Phase(phase).name
+        self._fail_if_wanted(name)
+        state, csr = self._find(data, "data"), self._find(matrix, "csr")
+        x, b = self._find(solution, "dense"), self._find(rhs, "dense")
+        assert (x["n"], x["columns"], x["dtype"]) == (b["n"], b["columns"], b["dtype"])
+        assert (x["n"], x["dtype"]) == (csr["n"], csr["dtype"])
+        if name == "ANALYSIS":
+            state.update(analysed=True, factors=None)
+        elif name in ("FACTORIZATION", "REFACTORIZATION"):
+            if not state["analysed"] or (name == "REFACTORIZATION" and state["factors"] is None):
+                raise cuDSSError(Status.INVALID_VALUE)
+            self._factorize(state, csr)
+        else:
+            if state["factors"] is None:
+                raise cuDSSError(Status.INVALID_VALUE)
+            values = self._find(config, "config")["values"]
+            assert not (values.get("DETERMINISTIC_MODE") and x["columns"] > 1), "deterministic mode takes one column"
+            size, dtype = x["n"] * x["columns"], x["dtype"]
+            right = _at(b["values"], size, dtype).reshape(x["columns"], x["n"]).T
+            _at(x["values"], size, dtype)[:] = state["factors"].solve(np.asfortranarray(right)).T.reshape(-1)
+
+    def _factorize(self, state: dict[str, Any], csr: dict[str, Any]) -> None:
+        n, nnz = csr["n"], csr["nnz"]
+        rows, columns, values = csr["addresses"]
+        arrays = _at(values, nnz, csr["dtype"]), _at(columns, nnz, csr["index"]), _at(rows, n + 1, csr["index"])
+        S = sp.csr_array(arrays, shape=(n, n))
+        wide = S.astype(np.result_type(S.dtype, np.float64))
+        if csr["mtype"] in (MatrixType.SPD, MatrixType.HPD):
+            # Only one triangle is read.
+            wide = sp.csr_array(sp.tril(wide) + sp.tril(wide, -1).conj().T)
+            values_of = np.linalg.eigvalsh(wide.toarray())
+            state["info"] = 0 if values_of.min() > 0 else 1 + int((values_of > 0).sum())
+        elif csr["mtype"] == MatrixType.GENERAL:
+            state["info"] = 0
+        else:
+            mirror = sp.tril(wide, -1).T
+            wide = sp.csr_array(sp.tril(wide) + (mirror.conj() if csr["mtype"] == MatrixType.HERMITIAN else mirror))
+            state["info"] = 0
+        dense = wide.toarray()
+        # Zero pivots are replaced, as cuDSS does it: the matrix is disturbed.
+        small = _SMALL_PIVOT[csr["dtype"].name] * max(abs(dense).max(), 1e-300)
+        state["npivots"] = n - np.linalg.matrix_rank(dense, tol=small)
+        if state["npivots"]:
+            dense = dense + small * np.diag(1 + np.arange(n) / n)
+        state["dense"], state["factors"] = dense, la.splu(sp.csc_array(dense.astype(csr["dtype"])))
+        state["matrix"] = csr
+
+    def data_get(self, handle: int, data: int, parameter: int, address: int, num_bytes: int, size_written: int) -> None:
+        name = DataParam(parameter).name
+        self._enter("data_get", handle, data, parameter, address, num_bytes, size_written)
+        self._fail_if_wanted(name)
+        state = self._find(data, "data")
+        if name == "MEMORY_ESTIMATES":
+            value = np.arange(16, dtype=np.int64) * 10**9
+        elif name == "INFO":
+            value = np.array([state["info"]], np.int32)
+        elif name == "LU_NNZ":
+            value = np.array([state["factors"].nnz], np.int64)
+        elif name == "NPIVOTS":
+            value = np.array([state["npivots"]], state["matrix"]["index"])
+        elif name == "INERTIA":
+            if state["matrix"]["mtype"] not in (MatrixType.SYMMETRIC, MatrixType.HERMITIAN):
+                raise cuDSSError(Status.NOT_SUPPORTED)
+            eigenvalues = np.linalg.eigvalsh(state["dense"])
+            value = np.array([(eigenvalues > 0).sum(), (eigenvalues < 0).sum()], state["matrix"]["index"])
+        else:
+            pivots = state["factors"].U.diagonal()
+            is_cholesky = state["matrix"]["mtype"] in (MatrixType.SPD, MatrixType.HPD)
+            value = np.sqrt(abs(pivots)) if is_cholesky and self.square_roots else pivots
+            value = value.astype(state["matrix"]["dtype"])
+        assert num_bytes == value.nbytes, f"{name} has {value.nbytes} bytes, got room for {num_bytes}"
+        ctypes.memmove(address, np.ascontiguousarray(value).ctypes.data, num_bytes)
+        _at(size_written, 1, np.uint64)[0] = num_bytes

@@ -12,6 +12,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import Transposition
 from gsparse.linalg.operators import Apply
+from gsparse.linalg.preconditioners.factors import IncompleteFactors
 from gsparse.linalg.preconditioners.ilu import FactoredPreconditioner
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
@@ -46,13 +47,12 @@ class LevelSolves:
         above = sp.csr_array(sp.triu(U, 1, format="csr"))
         above.data /= np.repeat(pivots, np.diff(above.indptr))
         lower, upper = (
-            UnitTriangularMatrix(matrix, self._uploaded(part), "levels", 0, upper=part is above)
+            UnitTriangularMatrix(matrix.device, matrix.size, self._uploaded(part), "levels", 0, upper=part is above)
             for part in (sp.csr_array(sp.tril(L, -1, format="csr")), above)
         )
         inverse = self._device.upload(1 / pivots)
-        self._factors = FactoredPreconditioner(
-            self._device, (lower, False), inverse, (upper, False), "factors", self._size
-        )
+        factors = IncompleteFactors((lower, False), inverse, (upper, False))
+        self._factors = FactoredPreconditioner(matrix, lambda _: factors, "factors")
         self._rows, self._columns = (self._device.upload(perm.astype(np.int64)) for perm in (perm_r, perm_c))
         self._row_order, self._column_order = (
             self._device.upload(np.argsort(perm).astype(np.int64)) for perm in (perm_r, perm_c)

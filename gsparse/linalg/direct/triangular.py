@@ -109,7 +109,7 @@ def _solve(matrix: SquareMatrix, b: Array, columns: int, *, lower: bool, unit_di
         strict = strict.with_data(strict.data / pivots[rows])
         b = (b.reshape(columns, -1) / pivots).reshape(-1).astype(dtype, copy=False)
     x = device.xp.empty_like(b)
-    triangle = UnitTriangularMatrix(matrix, strict, "levels", 0, upper=not lower)
+    triangle = UnitTriangularMatrix(device, matrix.size, strict, "levels", 0, upper=not lower)
     for call in triangle.bind(VectorPasses(device, dtype, columns), adjoint=False)(b, x):
         call()
     return x

@@ -27,10 +27,10 @@ from gsparse.linalg.preconditioners.block_ilu import (
 from gsparse.linalg.preconditioners.square_matrix import MAX_ERROR, SquareMatrix
 from gsparse.linalg.preconditioners.triangular import UnitTriangularMatrix
 
-__all__ = ["BlockFactorization", "Factorization", "Factors", "RowFactorization"]
+__all__ = ["BlockFactorization", "IncompleteFactorization", "IncompleteFactors", "RowFactorization"]
 
 
-class Factors(NamedTuple):
+class IncompleteFactors(NamedTuple):
     """Incomplete factors.
 
     Attributes
@@ -46,7 +46,7 @@ class Factors(NamedTuple):
     upper: tuple[UnitTriangularMatrix, bool]
 
 
-class Factorization(ABC):
+class IncompleteFactorization(ABC):
     """How incomplete factors are computed and used.
 
     Parameters
@@ -66,7 +66,7 @@ class Factorization(ABC):
         self._triangles: dict[bool, UnitTriangularMatrix] = {}
 
     @abstractmethod
-    def __call__(self, matrix: SquareMatrix) -> Factors:
+    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
         """Return the factors of a matrix. Synchronizes."""
 
     def _triangle(self, cls: type[UnitTriangularMatrix], matrix: SquareMatrix, csr: Csr, *, upper: bool) -> Any:
@@ -171,8 +171,8 @@ class RowStructure:
         return self.pattern.with_data(data)
 
 
-class RowFactorization(Factorization):
-    """Factors by rows; see `Factorization`.
+class RowFactorization(IncompleteFactorization):
+    """IncompleteFactors by rows; see `IncompleteFactorization`.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class RowFactorization(Factorization):
         super().__init__(name, solve, sweeps, shift)
         self.factor_sweeps = factor_sweeps
 
-    def __call__(self, matrix: SquareMatrix) -> Factors:
+    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
         device = matrix.device
         structure = self._structure or RowStructure.of(matrix)
         filled = structure.fill(matrix, self._shifted_diagonal(matrix))
@@ -203,11 +203,11 @@ class RowFactorization(Factorization):
         below, above = structure.lower, structure.upper
         lower = self._triangle(UnitTriangularMatrix, matrix, below.with_data(factors[below.data]), upper=False)
         if hermitian:
-            return Factors((lower, False), (1 / pivots.real).astype(matrix.dtype), (lower, True))
+            return IncompleteFactors((lower, False), (1 / pivots.real).astype(matrix.dtype), (lower, True))
         rows = kernels_of(device).row_numbers(device, above.indptr, above.nnz)
         scaled = above.with_data(factors[above.data] / pivots[rows])
         upper = self._triangle(UnitTriangularMatrix, matrix, scaled, upper=True)
-        return Factors((lower, False), 1 / pivots, (upper, False))
+        return IncompleteFactors((lower, False), 1 / pivots, (upper, False))
 
     def _check(self, matrix: SquareMatrix, pivots: Array, hermitian: bool) -> None:
         """Raise an error if a pivot is not usable. Synchronizes."""
@@ -223,8 +223,8 @@ class RowFactorization(Factorization):
         raise FactorizationError(f"ilu0: zero pivot in row {row}: try ilu0(A, shift=0.01), or reorder the rows")
 
 
-class BlockFactorization(Factorization):
-    """Factors by blocks of rows; see `Factorization`.
+class BlockFactorization(IncompleteFactorization):
+    """IncompleteFactors by blocks of rows; see `IncompleteFactorization`.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class BlockFactorization(Factorization):
         super().__init__(name, solve, sweeps, shift)
         self.size = size
 
-    def __call__(self, matrix: SquareMatrix) -> Factors:
+    def __call__(self, matrix: SquareMatrix) -> IncompleteFactors:
         device, xp, hermitian = matrix.device, matrix.device.xp, self.name == "ic0"
         structure = self._structure or BlockStructure.of(matrix, self.size, self.name)
         blocks = structure.fill(matrix, self._shifted_diagonal(matrix))
@@ -257,7 +257,7 @@ class BlockFactorization(Factorization):
             self._triangle(BlockUnitTriangularMatrix, matrix, part.with_data(factors[part.data]), upper=is_upper)
             for part, is_upper in parts
         ]
-        return Factors((triangles[0], False), inverses, (triangles[-1], hermitian))
+        return IncompleteFactors((triangles[0], False), inverses, (triangles[-1], hermitian))
 
     def _check(self, matrix: SquareMatrix, are_good: Array, fault: str) -> None:
         """Raise an error if there is a node whose diagonal block has a fault. Synchronizes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from gsparse.device.dtypes import Array
@@ -10,7 +11,12 @@ from gsparse.kernels.calls import Call
 from gsparse.kernels.relaxation import FROM_ZERO
 from gsparse.linalg.preconditioners.base import CallBuilder, MatrixPreconditioner, VectorPasses
 from gsparse.linalg.preconditioners.diagonal_blocks import BlockStep, num_block_entries
-from gsparse.linalg.preconditioners.factors import BlockFactorization, Factorization, RowFactorization
+from gsparse.linalg.preconditioners.factors import (
+    BlockFactorization,
+    IncompleteFactorization,
+    IncompleteFactors,
+    RowFactorization,
+)
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.preconditioners.triangular import SOLVES, Solve
 from gsparse.linalg.registry import register
@@ -26,16 +32,18 @@ class FactoredPreconditioner(MatrixPreconditioner):
     Parameters
     ----------
     matrix : SquareMatrix
-    factorization : Factorization
+    factorize : callable
         Returns the factors of this matrix, and of matrices of the same structure.
+    kind : str
+        See `Preconditioner`.
     """
 
-    def __init__(self, matrix: SquareMatrix, factorization: Factorization) -> None:
-        self._factorization = factorization
-        super().__init__(matrix, factorization.name)
+    def __init__(self, matrix: SquareMatrix, factorize: Callable[[SquareMatrix], IncompleteFactors], kind: str) -> None:
+        self._factorize = factorize
+        super().__init__(matrix, kind)
 
     def _set_values(self, matrix: SquareMatrix) -> None:
-        self._lower, self._inverse_diagonal, self._upper = self._factorization(matrix)
+        self._lower, self._inverse_diagonal, self._upper = self._factorize(matrix)
         inverse, size = self._inverse_diagonal, matrix.size
         self._num_entries = num_block_entries(inverse, size) if inverse.ndim > 1 else size
         self._num_entries += sum(triangle.nnz for triangle in {self._lower[0], self._upper[0]})
@@ -132,7 +140,7 @@ def ilu0(
     """
     factorization = _factorization("ilu0", solve, sweeps, shift, block_size, factor_sweeps)
     with SquareMatrix.of(A, "ilu0") as matrix:
-        return FactoredPreconditioner(matrix, factorization)
+        return FactoredPreconditioner(matrix, factorization, factorization.name)
 
 
 @register("preconditioner")
@@ -196,7 +204,7 @@ def ic0(
     """
     factorization = _factorization("ic0", solve, sweeps, shift, block_size, factor_sweeps)
     with SquareMatrix.of(A, "ic0") as matrix:
-        return CholeskyPreconditioner(matrix, factorization)
+        return CholeskyPreconditioner(matrix, factorization, factorization.name)
 
 
 class CholeskyPreconditioner(FactoredPreconditioner):
@@ -213,7 +221,7 @@ class CholeskyPreconditioner(FactoredPreconditioner):
 
 def _factorization(
     name: str, solve: str | None, sweeps: int, shift: float, block_size: int, factor_sweeps: int | None
-) -> Factorization:
+) -> IncompleteFactorization:
     """Check the options, and return the factorization that they describe."""
     if solve is not None and solve not in SOLVES:
         raise ValueError(f"solve must be one of {', '.join(map(repr, SOLVES))}, got {solve!r}")

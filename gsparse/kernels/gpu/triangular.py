@@ -37,8 +37,8 @@ _TEAM_COLUMNS = constant("triangular.cu", "GS_LEVEL_COLUMNS")
 _MANY_COLUMNS = 8
 # Threads that a level needs up to which one block finishes it before another launch would begin.
 _NARROW_LEVEL = 2 * _NARROW_THREADS
-# Launches between two looks at whether a level still rises. Each of them raises the levels of a chain of
-# GS_LEVEL_ROUNDS rows or more: the factors of a 7-point stencil on 40³ points have 118 levels.
+# Launches between two looks at whether a level still rises. In each of them, a thread looks 32 times at the rows on
+# which its row depends. The factors of a 7-point stencil on 40³ points have 118 levels.
 _LAUNCHES = 8
 
 

@@ -55,7 +55,8 @@ def test_rows_of_the_own_thread_add_up_to_the_wall_clock_time(device: Device) ->
         cg(A + A, on_device(device, np.ones(300)))
     outer = time.perf_counter() - begin
     rows = p.rows()
-    assert sum(row.seconds for row in rows) == pytest.approx(p.seconds)
+    # Kernels are compiled ahead on other threads.
+    assert sum(row.seconds for row in rows if not row.is_other_thread) == pytest.approx(p.seconds)
     assert p.seconds <= outer
     assert {row.kind for row in rows} >= {"product", "solver", "step", "set-up", "sparse algebra", OUTSIDE}
     assert all(row.seconds >= 0 for row in rows if not row.is_estimated)
@@ -416,8 +417,8 @@ def test_the_line_of_the_user_is_found_through_a_library() -> None:
     A = gsparse.GpuSparseMatrix(line(), device="cpu")
     with gsparse.profile() as p:
         scipy.sparse.linalg.cg(A, np.ones(300))
-        after = sys._getframe().f_lineno
-    assert only(p, "product", "A @ x", "line").place == f"{FILE}:{after - 1}"
+        here = sys._getframe().f_lineno - 1
+    assert only(p, "product", "A @ x", "line").place == f"{FILE}:{here}"
 
 
 def test_a_call_without_code_of_the_user_has_the_line_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

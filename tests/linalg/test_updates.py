@@ -140,16 +140,17 @@ def test_an_update_computes_no_levels_and_finds_no_entries(name: str, monkeypatc
     M.update(A.with_data(2 * A.device_data))
 
 
+@pytest.mark.few(2)
 def test_levels_found_on_the_device_are_those_found_row_by_row(device: Device, rng: Any) -> None:
     from gsparse.kernels.backends import kernels_of
     from tests.conftest import make_device
 
     cpu = make_device("cpu")
-    chain = sp.diags_array([np.ones(699)], offsets=[-1], shape=(700, 700))
+    chain = sp.diags_array([np.ones(299)], offsets=[-1], shape=(300, 300))
     problems = [
         chain,
-        sp.tril(sp.random_array((500, 500), density=0.02, rng=rng), -1),
-        sp.tril(laplacian(30), -1),
+        sp.tril(sp.random_array((200, 200), density=0.05, rng=rng), -1),
+        sp.tril(laplacian(15), -1),
         sp.csr_array((5, 5)),
         sp.csr_array((0, 0)),
     ]

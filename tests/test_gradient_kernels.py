@@ -34,7 +34,7 @@ def transposed_positions(S: Any, index: Any) -> Any:
     return T.indptr.astype(index), T.indices.astype(index), (T.data - 1).astype(index)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("index", INDEX_DTYPES, ids=str)
@@ -51,7 +51,7 @@ def test_dot_rows_multiplies_the_rows_of_each_pair(
     assert found.tobytes() == again.tobytes()
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_product_gradients_are_the_adjoint_product_and_the_products_at_the_entries(

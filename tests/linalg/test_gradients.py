@@ -35,7 +35,7 @@ def real_change(gradient: Any, change: Any) -> float:
     return float(np.vdot(gradient, change).real)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("columns", [None, 1, 3, 40])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

@@ -54,8 +54,6 @@ class RankMatrix(Operator):
         The plan of the exchange.
     shape : (int, int)
         Number of the rank's rows, and number of the columns that it owns.
-    whole_shape : (int, int)
-        Shape of the whole matrix, (M, N).
     column_sizes : list of int
         Number of columns that each rank owns.
     observer : callable or None
@@ -131,6 +129,7 @@ class RankMatrix(Operator):
 
     @property
     def whole_shape(self) -> tuple[int, int]:
+        """The shape of the whole matrix, (M, N)."""
         return self._whole_shape
 
     @property

@@ -72,10 +72,12 @@ class IncompleteFactorization(ABC):
     def _triangle(self, cls: type[UnitTriangularMatrix], matrix: SquareMatrix, csr: Csr, *, upper: bool) -> Any:
         """Return I + N for a strictly triangular N, which shares what the structure of earlier ones decides."""
         known = self._triangles.get(upper)
-        if known is not None:
-            return known.with_data(csr.data)
-        solve = self.solve or ("jacobi" if kernels_of(matrix.device).NEEDS_LEVELS else "levels")
-        made = self._triangles[upper] = cls(matrix.device, matrix.size, csr, solve, self.sweeps, upper=upper)
+        if known is None:
+            solve = self.solve or ("jacobi" if kernels_of(matrix.device).NEEDS_LEVELS else "levels")
+            made = cls(matrix.device, matrix.size, csr, solve, self.sweeps, upper=upper)
+        else:
+            made = known.with_data(csr.data)
+        self._triangles[upper] = made
         return made
 
     def _shifted_diagonal(self, matrix: SquareMatrix) -> Array:

@@ -72,10 +72,13 @@ class UnitTriangularMatrix:
     @cached_property
     def _operator(self) -> MatrixOperator:
         known: MatrixOperator | None = self._shared.get("operator")
+        # A matrix with other values shares the structure with the one before, and what was made of it.
         if known is None:
-            known = self._shared["operator"] = operator_of(self._device, self._csr)
-            return known
-        return MatrixOperator(known.matrix.with_data(self._csr.data))
+            operator = operator_of(self._device, self._csr)
+        else:
+            operator = MatrixOperator(known.matrix.with_data(self._csr.data))
+        self._shared["operator"] = operator
+        return operator
 
     @property
     def _transposed_numbers(self) -> Csr:

@@ -27,6 +27,7 @@ discovery = pytest.importorskip("asv_runner.discovery", reason="benchmarks are r
 sys.path.insert(0, str(BENCHMARKS.parent))
 NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARKS))]
 import measure_blocks  # noqa: E402
+import measure_factors  # noqa: E402
 import measure_ranks  # noqa: E402
 import measure_smoothers  # noqa: E402
 from benchmarks import common, linalg  # noqa: E402
@@ -179,3 +180,17 @@ def test_set_ups_and_updates_of_preconditioners_are_timed() -> None:
     assert names[:2] == ["4096 rows, ms", "ic0"]
     assert {"ilu0", "isai", "amg", "structure of the factors", "factorization"} <= set(names)
     assert all(float(line.split()[-1]) > 0 for line in lines[1:10])
+
+
+def test_direct_solves_are_checked_and_compared_with_their_goals(capsys: Any) -> None:
+    S = measure_factors.poisson(12)
+    measure_factors.measure_host("small", S, get_device("cpu"), 9)
+    printed = capsys.readouterr().out
+    assert "small: 1 right-hand sides" in printed
+    assert "small: 9 right-hand sides" in printed
+    measure_factors.report("a solve", 10.0, 50.0, 5.0, 8.0)
+    assert capsys.readouterr().out.split()[-7:] == ["goal", "5.00", "met", "goal", "8", "ms", "MISSED"]
+    x = np.linalg.solve(S.toarray(), np.ones(144))
+    measure_factors.check(S, x, np.ones(144))
+    with pytest.raises(ArithmeticError, match="relative residual"):
+        measure_factors.check(S, 1.01 * x, np.ones(144))

@@ -29,6 +29,8 @@ class StandInFactor:
     def __init__(self, A: Any, *, lower: bool = True, order: Any = "default") -> None:
         assert isinstance(A, sp.csc_array)
         assert lower
+        if not A.nnz:
+            raise NotPositiveDefiniteError("all zeros")
         self.pattern = A.indptr.tolist(), A.indices.tolist()
         self.dtype, self.size, self._L = A.dtype, A.shape[0], None
 
@@ -54,7 +56,7 @@ class StandInFactor:
         return scipy.linalg.cho_solve((self._L, True), b[::-1])[::-1]
 
     def get_factor(self, kind: Any = None, lower: Any = None) -> Any:
-        assert lower
+        assert (kind, lower) == ("LL", True)
         return sp.csc_array(self._L)
 
     def get_perm(self) -> Any:
@@ -105,6 +107,8 @@ def test_cholmod_is_used_for_positive_definite_matrices_alone(real_device: Devic
         factorized(matrix(real_device, convection(4)), library=library)
     with pytest.raises(FactorizationError, match=r"not positive definite .*factorized\(A\)"):
         cholesky(matrix(real_device, laplacian(4) - 2 * sp.eye_array(16)), library=library)
+    with pytest.raises(FactorizationError, match=r"not positive definite"):
+        cholesky(matrix(real_device, sp.csr_array((3, 3))), library=library)
 
 
 def test_without_scikit_sparse_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -477,3 +477,19 @@ def test_a_matrix_that_only_seems_positive_definite_gets_hermitian_factors(
     assert factors.kind == "hermitian"
     b = right_hand_side(S)
     assert_solution(S, factors.solve(b), b)
+
+
+def test_zeros_on_the_diagonal_do_not_multiply_the_entries_of_the_factors(real_device: Device) -> None:
+    """The symmetric order of elimination would, because pivots have to be taken from other rows."""
+    rng = np.random.default_rng(0)
+    n, m = 400, 100
+    columns = np.stack([rng.choice(n, 3, replace=False) for _ in range(m)])
+    B = sp.csr_array((rng.standard_normal(3 * m), (np.repeat(np.arange(m), 3), columns.ravel())), shape=(m, n))
+    S = sp.csr_array(sp.block_array([[laplacian(20), B.T], [B, None]]))
+    factors = factorized(matrix(real_device, S), library="superlu")
+    assert factors.kind == "hermitian"
+    assert factors.nnz <= 1.1 * la.splu(sp.csc_array(S)).nnz
+    b = right_hand_side(S)
+    assert np.linalg.norm(b - S @ factors.solve(b)) <= 1e-11 * np.linalg.norm(b)
+    factors.update(matrix(real_device, 2 * S))
+    assert np.linalg.norm(b - 2 * (S @ factors.solve(b))) <= 1e-11 * np.linalg.norm(b)

@@ -151,6 +151,19 @@ SUITES: dict[str, Suite] = {
         ours=("onenormest",),
         exclusions={"TestAlgorithm_2_2": "tests a private function of SciPy, with random numbers"},
     ),
+    "our_linsolve": Suite(
+        "scipy.sparse.linalg._dsolve.tests.test_linsolve",
+        43,
+        "TestLinsolve.test_bvector_smoketest",
+        ours=("factorized", "splu", "spsolve", "spsolve_triangular"),
+        exclusions={
+            "TestFactorized.test_cannot_factorize_nonsquare_matrix_without_umfpack": "expects SciPy's message",
+            "TestFactorized.test_call_with_incorrectly_sized_matrix_without_umfpack": "expects SciPy's messages",
+            "TestFactorized.test_call_with_cast_to_complex_without_umfpack": "our real factors solve for complex b",
+            "TestSplu.test_lu_refcount": "counts references to SciPy's object",
+            "TestSplu.test_bad_inputs": "expects an error for complex b, for which our real factors solve",
+        },
+    ),
 }
 
 # Public functions that take a sparse array, by the package that has them.

@@ -44,12 +44,13 @@ class CholmodFactors(HostFactors):
     def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
         super().__init__(matrix, kind)
         self._cholmod = find_cholmod()
-        S = sp.csc_array(host_matrix(matrix))
-        self._factor = self._cholmod.CholeskyFactor(S, lower=True)
-        self._factorize(S)
+        self._factor: Any = None
+        self._factorize(sp.csc_array(host_matrix(matrix)))
 
     def _factorize(self, S: sp.csc_array) -> None:
         try:
+            if self._factor is None:
+                self._factor = self._cholmod.CholeskyFactor(S, lower=True)
             self._factor.factorize(S, ldl=False)
         except self._cholmod.CholmodNotPositiveDefiniteError as error:
             raise NotPositiveDefiniteError(
@@ -71,7 +72,7 @@ class CholmodFactors(HostFactors):
         return np.conj(x) if trans == "T" else x
 
     def _triangles(self) -> tuple[Any, Any, npt.NDArray[Any], npt.NDArray[Any]]:
-        L = sp.csc_array(self._factor.get_factor(lower=True))
+        L = sp.csc_array(self._factor.get_factor("LL", lower=True))
         roots = L.diagonal()
         place = np.argsort(self._factor.get_perm())
         return L @ sp.diags_array(1 / roots), sp.diags_array(roots) @ L.conj().T, place, place

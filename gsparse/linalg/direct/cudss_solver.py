@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.threads import available_cpus
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions
@@ -148,7 +149,7 @@ class CudssSolver:
             self._api.set_threading_layer(self._handle, layer)
         except self._api.cuDSSError:  # It cannot be loaded, for instance without libgomp: the analysis takes longer.
             return
-        self.num_threads = self._options.num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = self._options.num_threads or available_cpus()
 
     def _configure(self) -> None:
         if self.num_threads > 1:

@@ -251,7 +251,7 @@ def spsolve(
             wide, library=library if permc_spec is None else "superlu", options=options, name="spsolve"
         )
     except SingularMatrixError as error:
-        warnings.warn(f"spsolve: {error}", MatrixRankWarning, stacklevel=frames_to_the_caller())
+        warnings.warn(f"Matrix is exactly singular: {error}", MatrixRankWarning, stacklevel=frames_to_the_caller())
         dtype = np.result_type(wide.dtype, right.dtype)
         if is_sparse:
             return sp.csc_array(np.full(right.shape, np.nan, dtype))

@@ -21,8 +21,14 @@ from tests.linalg.problems import convection, indefinite, laplacian, matrix, rig
 from tests.linalg.test_factorizations import assert_solution, symmetric, transposed
 from tests.support import DTYPES, host, on_device
 
+
+def positive_definite(n: int, dtype: Any = float) -> sp.csr_array:
+    """Return the Laplacian of an n×n grid plus 1: the complex one alone has negative eigenvalues."""
+    return sp.csr_array(laplacian(n, dtype) + sp.eye_array(n * n), dtype=dtype)
+
+
 KINDS = {
-    "positive definite": laplacian,
+    "positive definite": positive_definite,
     "hermitian": indefinite,
     "general": convection,
     "symmetric": symmetric,

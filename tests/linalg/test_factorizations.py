@@ -142,7 +142,7 @@ def test_views_are_factorized_as_what_they_show(real_device: Device) -> None:
 def test_the_same_input_gives_the_same_bits(device: Device) -> None:
     S = convection(7)
     b = right_hand_side(S, 12)
-    first, second = (factorized(matrix(device, S)).solve(b) for _ in range(2))
+    first, second = (factorized(matrix(device, S), deterministic=True).solve(b) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
@@ -360,7 +360,7 @@ def test_factors_are_an_operator(device: Device) -> None:
 def test_a_singular_matrix_is_refused_with_a_remedy(real_device: Device) -> None:
     for S in (sp.csr_array((4, 4)), sp.csr_array(np.ones((3, 3)))):
         for make in (factorized, splu):
-            with pytest.raises(SingularMatrixError, match=r"exactly singular.*lsmr"):
+            with pytest.raises(SingularMatrixError, match=r"singular.*lsmr"):
                 make(matrix(real_device, S))
     for kind in (RuntimeError, np.linalg.LinAlgError, ArithmeticError, FactorizationError):
         assert issubclass(SingularMatrixError, kind)

@@ -40,6 +40,11 @@ class CudssFactors(Factors):
 
     def __init__(self, matrix: SquareMatrix, kind: MatrixKind, options: FactorOptions) -> None:
         super().__init__(matrix, kind)
+        if not matrix.csr.nnz:  # cuDSS refuses it as invalid
+            raise SingularMatrixError(
+                "the matrix is singular, because it has no entries: solve for a least-squares solution with "
+                "gsparse.linalg.lsmr"
+            )
         self._options = options
         self._solver = self._factorized(matrix.csr)
         self._adjoint: CudssSolver | None = None

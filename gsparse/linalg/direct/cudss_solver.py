@@ -182,13 +182,15 @@ class CudssSolver:
         self._execute("REFACTORIZATION", *self._described(1, self._placeholder, self._placeholder))
 
     def solve(self, b: Array, columns: int) -> Array:
-        """Return the solutions for contiguous right-hand sides, one column after the other."""
+        """Return the solutions for contiguous right-hand sides, one column after the other. Synchronizes."""
         x = self._device.empty(b.size, b.dtype)
+        _wait_for_all_streams(self._device)
         at_once = 1 if self._options.deterministic else columns  # cuDSS's deterministic mode takes one column
         step = self._size * at_once
         for first in range(0, b.size, step):
             part = slice(first, first + step)
             self._execute("SOLVE", *self._described(at_once, x[part], b[part]))
+        _wait_for_all_streams(self._device)
         return x
 
     def _described(self, columns: int, x: Array, b: Array) -> tuple[int, int]:
@@ -290,6 +292,16 @@ def _stream(device: Device) -> int:
     """Return the address of the current stream; 0 is the default stream."""
     cuda = getattr(device.xp, "cuda", None)
     return 0 if cuda is None else int(cuda.get_current_stream().ptr)
+
+
+def _wait_for_all_streams(device: Device) -> None:
+    """Wait until the GPU is idle.
+
+    cuDSS may use streams of its own. A solver whose vectors it reads and writes must wait for these, and they for it.
+    """
+    cuda = getattr(device.xp, "cuda", None)
+    if cuda is not None:
+        cuda.Device(getattr(device, "index", 0)).synchronize()  # synchronizes
 
 
 def _memory_pool(device: Device) -> int:

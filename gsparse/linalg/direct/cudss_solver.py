@@ -184,13 +184,11 @@ class CudssSolver:
     def solve(self, b: Array, columns: int) -> Array:
         """Return the solutions for contiguous right-hand sides, one column after the other. Synchronizes."""
         x = self._device.empty(b.size, b.dtype)
-        _wait_for_all_streams(self._device)
         at_once = 1 if self._options.deterministic else columns  # cuDSS's deterministic mode takes one column
         step = self._size * at_once
         for first in range(0, b.size, step):
             part = slice(first, first + step)
             self._execute("SOLVE", *self._described(at_once, x[part], b[part]))
-        _wait_for_all_streams(self._device)
         return x
 
     def _described(self, columns: int, x: Array, b: Array) -> tuple[int, int]:
@@ -211,8 +209,13 @@ class CudssSolver:
         return pair
 
     def _execute(self, phase: str, x: int, b: int) -> None:
+        """Run a phase, always on the default stream. Synchronizes.
+
+        Solvers work on a stream of their own. Instead of a change of cuDSS's stream, all streams wait for each other:
+        cuDSS may have work of its own under way that belongs to the stream of before.
+        """
         api = self._api
-        self._call(api.set_stream, self._handle, _stream(self._device))
+        _wait_for_all_streams(self._device)
         args = self._handle, int(api.Phase[phase]), self._config, self._data, self._matrix, x, b
         try:
             api.execute(*args)
@@ -224,6 +227,7 @@ class CudssSolver:
                 api.execute(*args)
             except api.cuDSSError as second:
                 raise self._translated(second, phase) from second
+        _wait_for_all_streams(self._device)
 
     # ------------------------------------------------------------------------------------------------------ figures
 
@@ -288,17 +292,8 @@ def _release(device: Device, stack: ExitStack) -> None:
         stack.close()
 
 
-def _stream(device: Device) -> int:
-    """Return the address of the current stream; 0 is the default stream."""
-    cuda = getattr(device.xp, "cuda", None)
-    return 0 if cuda is None else int(cuda.get_current_stream().ptr)
-
-
 def _wait_for_all_streams(device: Device) -> None:
-    """Wait until the GPU is idle.
-
-    cuDSS may use streams of its own. A solver whose vectors it reads and writes must wait for these, and they for it.
-    """
+    """Wait until the GPU is idle."""
     cuda = getattr(device.xp, "cuda", None)
     if cuda is not None:
         cuda.Device(getattr(device, "index", 0)).synchronize()  # synchronizes

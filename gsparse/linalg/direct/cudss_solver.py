@@ -37,6 +37,7 @@ _DTYPES = {
 }
 _REAL_KINDS = {"general": "GENERAL", "symmetric": "SYMMETRIC", "hermitian": "SYMMETRIC", "positive definite": "SPD"}
 _COMPLEX_KINDS = {"general": "GENERAL", "symmetric": "SYMMETRIC", "hermitian": "HERMITIAN", "positive definite": "HPD"}
+_DEFAULT_STREAM = 0
 # Number of values that cuDSS returns as estimates of memory, and the place of the peak on the device.
 _NUM_ESTIMATES, _PEAK = 16, 1
 # The threads of the host that analyse a matrix belong to a library that is installed with cuDSS. The variable is
@@ -104,6 +105,7 @@ class CudssSolver:
         api = self._api
         self._handle = self._call(api.create)
         stack.callback(api.destroy, self._handle)
+        self._call(api.set_stream, self._handle, _DEFAULT_STREAM)
         self._set_up_host_threads()
         pool = _memory_pool(self._device)
         if pool:

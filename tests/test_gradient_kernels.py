@@ -17,7 +17,7 @@ WIDTHS = (0, 1, 2, 3, 5, 16, 17, 70)
 
 
 def close(found: Any, expected: Any, size: Any, terms: int) -> None:
-    """Compare each element with an error bound: rounding errors of so many terms of this total size."""
+    """Check each element, up to the rounding errors of a sum of `terms` numbers whose magnitudes add up to `size`."""
     eps = np.finfo(found.dtype).eps
     assert found.shape == expected.shape
     assert (abs(found - expected) <= 4 * (terms + 2) * eps * size + np.finfo(found.dtype).tiny).all()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["Memory", "Wait", "alias_of"]
+__all__ = ["Memory", "Wait", "address_of", "alias_of"]
 
 # A function that calls its argument until that returns True, and then returns.
 Wait = Callable[[Callable[[], bool]], None]
@@ -107,6 +107,12 @@ class _MemoryOf:
     def __init__(self, owner: npt.NDArray[Any]) -> None:
         self.owner = owner
         self.__array_interface__ = owner.__array_interface__
+
+
+def address_of(array: Array) -> int:
+    """Return the address of the first element of an array, of the host or of a device."""
+    pointer = getattr(array.data, "ptr", None)  # of a CuPy array
+    return int(array.ctypes.data if pointer is None else pointer)
 
 
 def alias_of(owner: npt.NDArray[Any]) -> npt.NDArray[Any]:

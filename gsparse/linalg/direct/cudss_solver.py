@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.memory import address_of
 from gsparse.device.threads import available_cpus
 from gsparse.errors import DeviceMemoryError, FactorizationError
 from gsparse.formats import Csr
 from gsparse.linalg.direct.factors import FactorOptions
 from gsparse.linalg.direct.kinds import MatrixKind
-from gsparse.linalg.preconditioners.base import address_of
 
 __all__ = ["CudssSolver", "find_bindings", "find_threading_layer"]
 

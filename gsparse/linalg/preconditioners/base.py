@@ -10,6 +10,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.memory import address_of
 from gsparse.errors import DeviceError, DtypeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
@@ -224,8 +225,3 @@ class MatrixPreconditioner(Preconditioner):
     @abstractmethod
     def _set_values(self, matrix: SquareMatrix) -> None:
         """Compute what products need, and then replace it. Every call but the first is an update."""
-
-
-def address_of(array: Array) -> int:
-    pointer = getattr(array.data, "ptr", None)  # of a CuPy array
-    return int(array.ctypes.data if pointer is None else pointer)

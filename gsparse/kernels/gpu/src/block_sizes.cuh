@@ -33,8 +33,8 @@ __device__ __forceinline__ unsigned gs_no_divisors(long long number) {
   return bits;
 }
 
-// Return the bits that the first entries of a row contradict, at most GS_MAX_BLOCK of them, and the lengths of this row
-// and the one before it. Row pointers may be invalid: nothing outside of the `nnz` entries is read.
+// Return a bit for each number of rows and of columns that a row contradicts, by the lengths and the first GS_MAX_BLOCK
+// entries of this row and the one before it. Row pointers may be invalid: nothing outside of the `nnz` entries is read.
 template <class Index>
 __device__ __forceinline__ unsigned gs_first_contradictions(long long row, long long nnz, const Index *indptr,
                                                             const Index *indices) {

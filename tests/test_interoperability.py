@@ -237,8 +237,10 @@ def test_gpu_memory_is_passed_to_cupy_by_the_protocol_that_it_supports(S: Any, m
     def look(protocol: str) -> Any:
         return lambda x: asked.append(protocol) or x.array
 
-    cupy = SimpleNamespace(from_dlpack=look("DLPack"), asarray=look("CUDA array interface"))
+    stream = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=0))
+    cupy = SimpleNamespace(from_dlpack=look("DLPack"), asarray=look("CUDA array interface"), cuda=stream)
     monkeypatch.setattr(interchange, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(interchange, "kept_until_read", lambda view: view)
     A = GpuSparseMatrix(S, device="cpu")
     for x in (OfSomeGpu(), OfAnOlderOne()):
         assert_product(A @ x, S, x.array)
@@ -277,7 +279,24 @@ def test_arrays_of_other_libraries_stay_on_the_gpu(S: Any, library: str) -> None
             got = A @ make(values)
         assert type(got) is type(make(values))
         assert interchange.is_on_gpu(got)
-        np.testing.assert_allclose(host(device.xp.asarray(got)), S @ values, rtol=1e-5, atol=1e-6)
+        # JAX converts to float32 on its own stream, for which DLPack waits, and the CUDA array interface does not.
+        np.testing.assert_allclose(host(interchange.as_own_array(got)), S @ values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_memory_that_jax_frees_is_not_written_before_it_has_been_read() -> None:
+    jax = pytest.importorskip("jax", reason="needs JAX")
+    n = 300_000
+    S = sp.diags_array([np.ones(n, np.float32)] * 41, offsets=range(-20, 21), shape=(n, n))
+    A = GpuSparseMatrix(sp.csr_array(S), device="gpu")
+    other, spoil = of_jax(np.zeros(n, np.float32)), jax.jit(lambda x: x + 1000)
+    for value in range(1, 20):
+        for _ in range(6):  # the stream of the product is busy for a while
+            A @ A.device.xp.ones(n, np.float32)
+        y = A @ jax.block_until_ready(of_jax(np.full(n, value, np.float32)))
+        held = [spoil(other) for _ in range(3)]  # JAX may give them the memory of the right-hand side
+        assert np.asarray(y)[n // 2] == 41 * value
+        del held
 
 
 def cuda_tensor(array: Any) -> Any:

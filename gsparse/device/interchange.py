@@ -1,7 +1,8 @@
 """Arrays of other libraries, which are multiplied in place, and results as arrays of the same library.
 
 NumPy or CuPy must be able to read the array without a copy: through DLPack, the CUDA array interface or ``__array__``.
-CuPy and the other library wait for each other's streams, as the protocols require.
+CuPy and the other library wait for each other's streams, as the protocols require. The memory of an array that is read
+on another stream than its library's stays allocated until it has been read (`gsparse.device.foreign_memory`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import Array
+from gsparse.device.foreign_memory import kept_until_read
 from gsparse.errors import DeviceError, DtypeError
 
 __all__ = ["LIBRARIES", "Library", "as_own_array", "library_of"]
@@ -38,10 +40,14 @@ class Library:
         are arrays of NumPy or CuPy.
     prepare : callable, optional
         Applied to an array of the library first, if the library does not share every array as it is.
+    reuses_memory_on : callable, optional
+        ``reuses_memory_on(stream)`` returns whether the library gives memory that it frees only to later work on this
+        stream of CUDA.
     """
 
     exporter: str = ""
     prepare: Callable[[Any], Any] = lambda array: array
+    reuses_memory_on: Callable[[int], bool] = lambda stream: False
 
     def import_array(self, array: Any) -> Array:
         """Return a NumPy array, or a CuPy array if the memory is a GPU's, over the memory of an array of the library.
@@ -57,13 +63,18 @@ class Library:
         """
         array = self.prepare(array)
         try:
-            return _on_gpu(array) if is_on_gpu(array) else _on_host(array)
+            return self._on_gpu(array) if is_on_gpu(array) else _on_host(array)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, DeviceError):
                 raise
             raise DtypeError(
                 f"a product takes dense numbers that NumPy or CuPy can read, not this {type(array).__name__}: {error}"
             ) from error
+
+    def _on_gpu(self, array: Any) -> Array:
+        cupy = import_cupy()
+        view = cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+        return view if self.reuses_memory_on(cupy.cuda.get_current_stream().ptr) else kept_until_read(view)
 
     def export_array(self, array: Array) -> Any:
         """Return an array of the library over the memory of an array of NumPy or CuPy."""
@@ -77,11 +88,6 @@ def is_on_gpu(array: Any) -> bool:
     """Return whether the memory of an array is a GPU's, according to the array's own protocols."""
     dlpack_device = getattr(array, "__dlpack_device__", None)
     return hasattr(array, "__cuda_array_interface__") if dlpack_device is None else dlpack_device()[0] in _GPU_MEMORY
-
-
-def _on_gpu(array: Any) -> Array:
-    cupy = import_cupy()
-    return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
 
 
 def _on_host(array: Any) -> Array:
@@ -103,9 +109,13 @@ def _without_gradient(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
+def _is_stream_of_torch(stream: int) -> bool:  # on GPUs only
+    return bool(import_module("torch").cuda.current_stream().cuda_stream == stream)
+
+
 # The libraries by the package of the array's class.
 LIBRARIES = {
-    "torch": Library("torch:from_dlpack", _without_gradient),
+    "torch": Library("torch:from_dlpack", _without_gradient, _is_stream_of_torch),
     "jaxlib": Library("jax.dlpack:from_dlpack"),
     "numba": Library("numba.cuda:as_cuda_array"),
 }

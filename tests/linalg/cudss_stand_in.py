@@ -29,6 +29,7 @@ class Phase(IntEnum):
 
 
 class ConfigParam(IntEnum):
+    MATCHING_ALG = 3
     IR_N_STEPS = 5
     HOST_NTHREADS = 14
     DETERMINISTIC_MODE = 24
@@ -41,6 +42,12 @@ class DataParam(IntEnum):
     INERTIA = 3
     DIAG = 8
     MEMORY_ESTIMATES = 13
+    SCALE_ROW = 15
+    SCALE_COL = 16
+
+
+class MatchingAlg(IntEnum):
+    AUTO = 6
 
 
 class DataType(IntEnum):
@@ -123,6 +130,7 @@ class StandIn:
     """
 
     Phase, ConfigParam, DataParam, DataType = Phase, ConfigParam, DataParam, DataType
+    MatchingAlg = MatchingAlg
     MatrixType, MatrixViewType, IndexBase, Layout, Status = MatrixType, MatrixViewType, IndexBase, Layout, Status
     cuDSSError = cuDSSError
 
@@ -282,7 +290,7 @@ class StandIn:
         elif name in ("FACTORIZATION", "REFACTORIZATION"):
             if not state["analysed"] or (name == "REFACTORIZATION" and state["factors"] is None):
                 raise cuDSSError(Status.INVALID_VALUE)
-            self._factorize(state, csr)
+            self._factorize(state, csr, "MATCHING_ALG" in self._find(config, "config")["values"])
         else:
             if state["factors"] is None:
                 raise cuDSSError(Status.INVALID_VALUE)
@@ -290,9 +298,10 @@ class StandIn:
             assert not (values.get("DETERMINISTIC_MODE") and x["columns"] > 1), "deterministic mode takes one column"
             size, dtype = x["n"] * x["columns"], x["dtype"]
             right = _at(b["values"], size, dtype).reshape(x["columns"], x["n"]).T
-            _at(x["values"], size, dtype)[:] = state["factors"].solve(np.asfortranarray(right)).T.reshape(-1)
+            solution = state["scales"][:, None] * state["factors"].solve(np.asfortranarray(right))
+            _at(x["values"], size, dtype)[:] = solution.T.reshape(-1)
 
-    def _factorize(self, state: dict[str, Any], csr: dict[str, Any]) -> None:
+    def _factorize(self, state: dict[str, Any], csr: dict[str, Any], matching: bool) -> None:
         n, nnz = csr["n"], csr["nnz"]
         rows, columns, values = csr["addresses"]
         arrays = _at(values, nnz, csr["dtype"]), _at(columns, nnz, csr["index"]), _at(rows, n + 1, csr["index"])
@@ -312,9 +321,14 @@ class StandIn:
         dense = wide.toarray()
         # Zero pivots are replaced, as cuDSS does it: the matrix is disturbed.
         small = _SMALL_PIVOT[csr["dtype"].name] * max(abs(dense).max(), 1e-300)
-        state["npivots"] = n - np.linalg.matrix_rank(dense, tol=small)
-        if state["npivots"]:
+        replaced = n - np.linalg.matrix_rank(dense, tol=small)
+        if not matching:  # Rows are exchanged within small blocks only.
+            replaced = max(replaced, int((abs(dense.diagonal()) <= small).sum()))
+        state["npivots"] = replaced
+        if replaced:
             dense = dense + small * np.diag(1 + np.arange(n) / n)
+        state["scales"] = (1 / abs(dense).max(axis=0) if matching else np.ones(n)).astype(csr["dtype"].char.lower())
+        dense = dense * state["scales"]
         state["dense"], state["factors"] = dense, la.splu(sp.csc_array(dense.astype(csr["dtype"])))
         state["matrix"] = csr
 
@@ -336,6 +350,8 @@ class StandIn:
                 raise cuDSSError(Status.NOT_SUPPORTED)
             eigenvalues = np.linalg.eigvalsh(state["dense"])
             value = np.array([(eigenvalues > 0).sum(), (eigenvalues < 0).sum()], state["matrix"]["index"])
+        elif name in ("SCALE_ROW", "SCALE_COL"):
+            value = state["scales"] if name == "SCALE_COL" else np.ones_like(state["scales"])
         else:
             pivots = state["factors"].U.diagonal()
             is_cholesky = state["matrix"]["mtype"] in (MatrixType.SPD, MatrixType.HPD)

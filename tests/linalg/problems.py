@@ -42,6 +42,20 @@ def indefinite(n: int, dtype: Any = float) -> sp.csr_array:
     return sp.csr_array(S + sp.diags_array(signs.astype(S.dtype)), dtype=S.dtype)
 
 
+def exchanged(n: int, dtype: Any = float) -> sp.csr_array:
+    """Return a nonsymmetric matrix with zeros on the diagonal: its rows are in another order."""
+    S = convection(n, dtype)
+    return sp.csr_array(S[np.roll(np.arange(n * n), 3)])
+
+
+def saddle_point(n: int, dtype: Any = float) -> sp.csr_array:
+    """Return [[A, Bᵀ], [B, 0]] with the 5-point Laplacian A and n constraints."""
+    A, rng = laplacian(n, dtype), np.random.default_rng(0)
+    columns = rng.permutation(n * n)[: 3 * n].reshape(3, n)
+    B = sp.csr_array((rng.standard_normal(3 * n), (np.tile(np.arange(n), 3), columns.ravel())), shape=(n, n * n))
+    return sp.csr_array(sp.block_array([[A, B.T], [B, None]]), dtype=dtype)
+
+
 def rectangular(rows: int, columns: int, dtype: Any = float) -> sp.csr_array:
     """Return a sparse matrix of full rank with about ten entries per row or column."""
     rng = np.random.default_rng(rows + columns)

@@ -17,7 +17,7 @@ from gsparse.linalg import cg, cholesky, factorized, splu, spsolve
 from gsparse.linalg.direct import cudss, cudss_solver
 from tests.conftest import make_device
 from tests.linalg.cudss_stand_in import StandIn, Status
-from tests.linalg.problems import convection, indefinite, laplacian, matrix, right_hand_side
+from tests.linalg.problems import convection, exchanged, indefinite, laplacian, matrix, right_hand_side, saddle_point
 from tests.linalg.test_factorizations import assert_solution, symmetric, transposed
 from tests.support import DTYPES, host, on_device
 
@@ -157,6 +157,41 @@ def test_replaced_pivots_of_a_regular_matrix_are_refined(
     del factors
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["general", "hermitian"])
+def test_zeros_on_the_diagonal_are_moved_by_a_matching(api: StandIn, gpu: Device, kind: str, dtype: Any) -> None:
+    check_matching(gpu, kind, dtype)
+
+
+def check_matching(device: Device, kind: str, dtype: Any) -> None:
+    """Factorize matrices with zeros on the diagonal, and others of the same pattern."""
+    S = exchanged(7, dtype) if kind == "general" else saddle_point(7, dtype)
+    A = matrix(device, S)
+    factors = factorized(A, assume_a=kind)
+    assert_solves(device, S, factors)
+    assert factors.logdet() == pytest.approx(np.linalg.slogdet(S.toarray())[1], rel=100 * float(np.finfo(dtype).eps))
+    if kind == "hermitian":
+        with pytest.raises(FactorizationError, match="exchange columns"):
+            factors.inertia()
+    new = sp.csr_array((1.5 * S.data, S.indices, S.indptr), shape=S.shape)
+    factors.update(A.with_data(new.data))
+    assert_solves(device, new, factors)
+    factors.update(A)
+    assert_solves(device, S, factors)
+
+
+def test_new_values_that_need_a_matching_get_one(api: StandIn, gpu: Device) -> None:
+    S = sp.csr_array(np.array([[2.0, 1, 0], [1, 3, 1], [0, 1, 2]]))
+    A = matrix(gpu, S)
+    factors = factorized(A, assume_a="general")
+    values = S.data.copy()
+    values[[0, 3]] = 0  # two entries of the diagonal
+    new = sp.csr_array((values, S.indices, S.indptr), shape=S.shape)
+    factors.update(A.with_data(values))
+    assert api.number("ANALYSIS") == 3  # of the first values, and of the others without and with a matching
+    assert_solves(gpu, new, factors)
+
+
 def test_a_matrix_that_is_not_positive_definite_is_refused(api: StandIn, gpu: Device) -> None:
     with pytest.raises(FactorizationError, match=r"not positive definite: cuDSS reports the leading minor"):
         cholesky(matrix(gpu, indefinite(4)))
@@ -290,7 +325,8 @@ def test_the_stand_in_has_the_names_and_numbers_of_the_real_bindings() -> None:
     from nvmath.bindings import cudss as real
 
     for name in (
-        "Phase", "ConfigParam", "DataParam", "DataType", "MatrixType", "MatrixViewType", "IndexBase", "Layout", "Status"
+        "Phase", "ConfigParam", "DataParam", "DataType", "MatrixType", "MatrixViewType", "IndexBase", "Layout",
+        "Status", "MatchingAlg",
     ):  # fmt: skip
         for member in getattr(StandIn, name):
             assert getattr(real, name)[member.name] == member
@@ -334,6 +370,13 @@ def test_cudss_gives_the_determinant_and_the_inertia(nvidia: Device, kind: str, 
     if kind in ("hermitian", "positive definite"):
         values = np.linalg.eigvalsh(S.toarray())
         assert factors.inertia() == ((values > 0).sum(), (values < 0).sum())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["general", "hermitian"])
+def test_cudss_moves_zeros_on_the_diagonal_by_a_matching(nvidia: Device, kind: str, dtype: Any) -> None:
+    check_matching(nvidia, kind, dtype)
 
 
 @pytest.mark.gpu

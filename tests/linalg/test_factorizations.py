@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.errors import DtypeError, FactorizationError, ShapeError, SingularMatrixError
+from gsparse.errors import DeviceMemoryError, DtypeError, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.linalg import Factorization, bicgstab, cg, cholesky, factorized, splu, spsolve
 from gsparse.linalg.direct import factorization, host_factors, superlu
 from gsparse.linalg.direct.kinds import find_kind, includes
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
+from tests.conftest import make_device
 from tests.linalg.problems import convection, indefinite, laplacian, matrix, right_hand_side
 from tests.seeds import num_examples
 from tests.support import DTYPES, host, on_device, random_values
@@ -167,18 +168,28 @@ def test_many_right_hand_sides_are_solved_on_the_gpu(monkeypatch: pytest.MonkeyP
         factors.solve(b[:, 1:])
 
 
-@pytest.mark.gpu
-def test_factors_that_do_not_fit_on_the_gpu_are_used_on_the_host(monkeypatch: pytest.MonkeyPatch, on_gpu: Any) -> None:
-    device, _ = on_gpu
-    S = convection(6)
-    factors, b = factorized(matrix(device, S), library="superlu"), right_hand_side(S, 20)
-    pool = device.xp.get_default_memory_pool()
-    limit = pool.get_limit()
-    pool.set_limit(size=pool.total_bytes() + 512)
-    try:
-        assert_solution(S, factors.solve(b), b)
-    finally:
-        pool.set_limit(size=limit)
+@pytest.mark.parametrize("function", ["__init__", "solve"])
+def test_factors_that_do_not_fit_on_the_gpu_are_used_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    device, S = make_device("emulated:32"), convection(6)
+    A, calls = matrix(device, S), []
+    factors, b = factorized(A, library="superlu"), right_hand_side(S, 20)
+
+    def no_memory(*args: Any) -> None:
+        calls.append(args)
+        raise DeviceMemoryError("too little memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host_factors.LevelSolves, function, no_memory)
+        for _ in range(2):
+            assert_solution(S, factors.solve(b), b)
+    assert_solution(S, factors.solve(b), b)
+    assert len(calls) == 1  # the GPU is tried again after an update
+    assert factors._factors._on_device is None
+    factors.update(A)
+    assert_solution(S, factors.solve(b), b)
+    assert factors._factors._on_device is not None
 
 
 # ---------------------------------------------------------------------------------------------------------- update

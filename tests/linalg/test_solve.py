@@ -13,14 +13,25 @@ import scipy.sparse.linalg as la
 import gsparse
 from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
-from gsparse.errors import ConvergenceWarning, FactorizationError, ShapeError
+from gsparse.errors import ConvergenceWarning, FactorizationError, ShapeError, SingularMatrixError
 from gsparse.linalg import solve
 from gsparse.linalg.automatic import direct, plan
 from gsparse.linalg.automatic.plan import methods_for
 from gsparse.linalg.automatic.preconditioners import make_preconditioner
 from gsparse.linalg.automatic.properties import MatrixProperties, examine
+from gsparse.linalg.direct import libraries
+from gsparse.linalg.direct.libraries import LIBRARIES
+from gsparse.linalg.direct.registry import FactorLibrary
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
-from tests.linalg.problems import convection, indefinite, laplacian, rectangular, right_hand_side
+from tests.linalg.problems import (
+    convection,
+    exchanged,
+    indefinite,
+    laplacian,
+    rectangular,
+    right_hand_side,
+    saddle_point,
+)
 from tests.support import DTYPES, host, matrix_folder, on_device, random_values
 
 
@@ -32,24 +43,10 @@ def neumann(n: int) -> sp.csr_array:
     return sp.csr_array(sp.kron(line, eye) + sp.kron(eye, line))
 
 
-def saddle_point(n: int) -> sp.csr_array:
-    """Return [[A, Bᵀ], [B, 0]] with the 5-point Laplacian A and n constraints."""
-    A, rng = laplacian(n), np.random.default_rng(0)
-    columns = rng.permutation(n * n)[: 3 * n].reshape(3, n)
-    B = sp.csr_array((rng.standard_normal(3 * n), (np.tile(np.arange(n), 3), columns.ravel())), shape=(n, n * n))
-    return sp.csr_array(sp.block_array([[A, B.T], [B, None]]))
-
-
 def badly_scaled(n: int) -> sp.csr_array:
     rng = np.random.default_rng(1)
     scales = [sp.diags_array(10.0 ** rng.uniform(-5, 5, n * n)) for _ in range(2)]
     return sp.csr_array(scales[0] @ convection(n) @ scales[1])
-
-
-def exchanged(n: int) -> sp.csr_array:
-    """Return a nonsymmetric matrix with zeros on the diagonal: its rows are in another order."""
-    S = convection(n)
-    return sp.csr_array(S[np.roll(np.arange(n * n), 3)])
 
 
 def helmholtz(n: int) -> sp.csr_array:
@@ -91,6 +88,7 @@ def iterative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DIRECT_SIZE", 0)
     monkeypatch.setattr(direct, "_SMALL", 0)
     monkeypatch.setattr(direct, "_MAX_OPERATIONS", 0)
+    monkeypatch.delitem(LIBRARIES, "cudss")
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -112,7 +110,7 @@ def test_an_iterative_method_is_found_for_every_kind_of_matrix(device: Device, p
 
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if name != "pure Neumann"])
 @pytest.mark.few(6)
-def test_a_small_matrix_is_factorized_on_the_host(real_device: Device, problem: str) -> None:
+def test_a_small_matrix_is_factorized(real_device: Device, problem: str) -> None:
     S = sp.csr_array(PROBLEMS[problem][0](9))
     b = S @ right_hand_side(S, 2)
     x, info = solve(GpuSparseMatrix(S, device=real_device), b)
@@ -294,6 +292,23 @@ def test_the_next_method_follows_where_one_does_not_exist(real_device: Device, m
 
 
 @pytest.mark.usefixtures("iterative")
+@pytest.mark.parametrize("size", [5, 30])
+def test_superlu_solves_where_the_library_of_the_gpu_fails(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> Any:
+        raise SingularMatrixError("a pivot is zero")
+
+    first = FactorLibrary("first", "the first", False, lambda device, kind: "", fail)
+    monkeypatch.setattr(libraries, "LIBRARIES", {"first": first, **LIBRARIES})
+    monkeypatch.setattr(direct, "_SMALL", 100)
+    S = convection(size)
+    A, b = GpuSparseMatrix(S, device="cpu"), right_hand_side(S, 2)
+    assert np.linalg.norm(b - S @ direct.solve_directly(A, b)) <= 1e-12 * np.linalg.norm(b)
+    if size == 30:
+        monkeypatch.setattr(direct, "_MAX_OPERATIONS", 0)
+        with pytest.raises(FactorizationError, match="more than a minute"):
+            direct.solve_directly(A, b)
+
+
 def test_a_hidden_indefinite_matrix_is_not_left_to_cg(real_device: Device) -> None:
     S = sp.csr_array(laplacian(16) - 1.3 * sp.eye_array(256))  # its diagonal is positive
     b = S @ right_hand_side(S)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from gsparse.errors import FactorizationError
 from gsparse.linalg.direct.factorization import Factorization
 from gsparse.linalg.direct.libraries import choose_library
-from gsparse.linalg.direct.superlu import estimate_operations
+from gsparse.linalg.direct.superlu import SUPERLU, estimate_operations
 from gsparse.linalg.preconditioners.square_matrix import as_matrix
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 
@@ -63,13 +63,33 @@ def solve_directly(A: Any, b: npt.NDArray[Any], *, least_squares: bool = False) 
 
 
 def _solve_square(A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Solve with factors. If the library of the GPU does not find a solution, SuperLU tries, which exchanges rows.
+
+    Libraries for GPUs exchange rows within small blocks only, and so fail for some regular matrices.
+    """
+    if choose_library(None, A.device, "general")[0].runs_on_host:
+        _check_cost(A)
+        return _solve_with(None, A, b)
+    try:
+        return _solve_with(None, A, b)
+    except FactorizationError:
+        _check_cost(A)
+        return _solve_with(SUPERLU.name, A, b)
+
+
+def _check_cost(A: Any) -> None:
+    """Raise an error if a factorization on the host would take too long."""
+    if A.shape[0] <= _SMALL:
+        return
+    S = sp.csr_array(A)
+    S.sum_duplicates()
+    if estimate_operations(S) > _MAX_OPERATIONS:
+        raise FactorizationError("a factorization would take more than a minute, as estimated from the envelope")
+
+
+def _solve_with(library: str | None, A: Any, b: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Factorize, and refine the solution."""
-    if A.shape[0] > _SMALL and choose_library(None, A.device, "general")[0].runs_on_host:
-        S = sp.csr_array(A)
-        S.sum_duplicates()
-        if estimate_operations(S) > _MAX_OPERATIONS:
-            raise FactorizationError("a factorization would take more than a minute, as estimated from the envelope")
-    factors = Factorization(A, name="solve")
+    factors = Factorization(A, library=library, name="solve")
     with np.errstate(all="ignore"):
         x = factors.solve(b)
         best, smallest = x, np.linalg.norm(b - A @ x)

@@ -6,6 +6,8 @@ is given other arrays. The bindings of the C interface below it do neither, so `
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from gsparse._version import install_command
@@ -48,10 +50,22 @@ class CudssFactors(Factors):
         self._options = options
         self._solver = self._factorized(matrix.csr)
         self._adjoint: CudssSolver | None = None
-        self._check(self._solver, matrix.csr)
 
     def _factorized(self, csr: Csr) -> CudssSolver:
-        solver = CudssSolver(self.device, csr, self.kind, self._options)
+        """Return the factors of a regular matrix. Synchronizes.
+
+        cuDSS exchanges rows within small blocks only. Where that leaves pivots that are too small, for instance because
+        the diagonal has zeros, a matching of rows and columns comes first (Duff and Koster 2001).
+        """
+        solver = self._computed(csr)
+        if self.kind != "positive definite" and solver.num_replaced_pivots():
+            with suppress(FactorizationError):  # The matrix has no matching: it is singular.
+                solver = self._computed(csr, matching=True)
+        self._check(solver, csr)
+        return solver
+
+    def _computed(self, csr: Csr, *, matching: bool = False) -> CudssSolver:
+        solver = CudssSolver(self.device, csr, self.kind, self._options, matching=matching)
         solver.analyse()
         solver.factorize()
         return solver
@@ -114,7 +128,6 @@ class CudssFactors(Factors):
         if self._adjoint is None:
             csr = self._adjoint_of(self._solver.csr)
             self._adjoint = self._factorized(csr)
-            self._check(self._adjoint, csr)
         return self._adjoint
 
     def _adjoint_of(self, csr: Csr) -> Csr:
@@ -122,17 +135,24 @@ class CudssFactors(Factors):
         return transposed.with_data(self.device.xp.conj(transposed.data))
 
     def update(self, matrix: SquareMatrix) -> None:
-        solvers = [(self._solver, matrix.csr)]
+        self._solver = self._updated(self._solver, matrix.csr)
         if self._adjoint is not None:
-            solvers.append((self._adjoint, self._adjoint_of(matrix.csr)))
-        for solver, csr in solvers:
-            solver.refactorize(csr.data)
-            self._check(solver, csr)
+            self._adjoint = self._updated(self._adjoint, self._adjoint_of(matrix.csr))
+
+    def _updated(self, solver: CudssSolver, csr: Csr) -> CudssSolver:
+        """Return the factors of other values. The analysis is kept if it suits them."""
+        solver.refactorize(csr.data)
+        if solver.num_replaced_pivots():
+            return self._factorized(csr)
+        self._check(solver, csr)
+        return solver
 
     def logdet(self) -> float:
         diagonal = np.abs(self._solver.diagonal().astype(np.result_type(self.dtype, np.float64)))
         with np.errstate(divide="ignore"):
             total = float(np.log(diagonal).sum())
+        if self._solver.matching:
+            total -= float(np.log(self._solver.scales().astype(np.float64)).sum())
         return 2 * total if self.kind == "positive definite" and self._has_square_roots() else total
 
     def _has_square_roots(self) -> bool:
@@ -146,6 +166,11 @@ class CudssFactors(Factors):
         return bool(abs(solver.diagonal()[0]) < 3)
 
     def inertia(self) -> tuple[int, int]:
+        if self._solver.matching:
+            raise FactorizationError(
+                "the factors have no inertia, because cuDSS had to exchange columns: use eigsh, or "
+                "numpy.linalg.eigvalsh for a small matrix"
+            )
         return self._solver.inertia() if self.kind == "hermitian" else super().inertia()
 
 

@@ -81,11 +81,16 @@ class CudssSolver:
         Its row pointers and columns are used as they are, its values are copied.
     kind : str
     options : FactorOptions
+    matching : bool
+        Whether the columns are exchanged, and rows and columns scaled, so that the diagonal has large entries. cuDSS
+        then factorizes a symmetric matrix as a general one.
     """
 
-    def __init__(self, device: Device, csr: Csr, kind: MatrixKind, options: FactorOptions) -> None:
+    def __init__(
+        self, device: Device, csr: Csr, kind: MatrixKind, options: FactorOptions, *, matching: bool = False
+    ) -> None:
         self._device, self._options, self._size = device, options, csr.num_rows
-        self._api = find_bindings()[0]
+        self._api, self.matching = find_bindings()[0], matching
         index = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
         # cuDSS keeps the addresses of these arrays. `refactorize` writes to the values.
         self.csr = Csr(
@@ -158,6 +163,8 @@ class CudssSolver:
             self._set("HOST_NTHREADS", self.num_threads)
         if self._options.deterministic:
             self._set("DETERMINISTIC_MODE", 1)
+        if self.matching:
+            self._set("MATCHING_ALG", int(self._api.MatchingAlg.AUTO))
 
     def _set(self, name: str, value: int) -> None:
         parameter = self._api.ConfigParam[name]
@@ -251,8 +258,13 @@ class CudssSolver:
         return int(positive), int(negative)
 
     def diagonal(self) -> npt.NDArray[Any]:
-        """Return the diagonal of the factors. Synchronizes."""
+        """Return the diagonal of the factors, of a scaled matrix if there was a matching. Synchronizes."""
         return self._get("DIAG", self._size, self.csr.dtype)
+
+    def scales(self) -> npt.NDArray[Any]:
+        """Return the factors by which a matching has multiplied the rows and the columns. Synchronizes."""
+        real = self.csr.data.real.dtype
+        return np.concatenate([self._get(name, self._size, real) for name in ("SCALE_ROW", "SCALE_COL")])
 
     def _get(self, name: str, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         values, written = np.zeros(count, dtype), np.zeros(1, np.uint64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,14 @@ def host_matrix(matrix: SquareMatrix) -> sp.csr_array:
 class HostFactors(Factors):
     """Factors on the host, which are copied to the GPU of the matrix when many right-hand sides are solved."""
 
+    _matrix: SquareMatrix
+    # The factors on the device, once many right-hand sides have been solved.
+    _on_device: LevelSolves | None
+    _fits_on_device: bool
+
     def __init__(self, matrix: SquareMatrix, kind: MatrixKind) -> None:
         super().__init__(matrix, kind)
-        self._matrix = matrix
+        self._replace(matrix)
 
     @abstractmethod
     def _solve_on_host(self, b: npt.NDArray[Any], trans: Transposition) -> npt.NDArray[Any]:
@@ -46,21 +50,24 @@ class HostFactors(Factors):
         """Return L with a diagonal of ones, U, and the permutations of L·U = Pr·A·Pc, as `LevelSolves` takes them."""
 
     def solve(self, b: Array, columns: int, trans: Transposition) -> Array:
-        if columns >= MIN_COLUMNS and not self.device.is_host and self._on_device is not None:
-            return self._on_device.solve(b, columns, trans)
+        if columns >= MIN_COLUMNS and not self.device.is_host and self._fits_on_device:
+            x = self._solve_on_device(b, columns, trans)
+            if x is not None:
+                return x
         x = self._solve_on_host(self.device.download(b).reshape(columns, self.size).T, trans)  # synchronizes
         return self.device.upload(np.ascontiguousarray(x.T).reshape(-1))
 
-    @cached_property
-    def _on_device(self) -> LevelSolves | None:
-        """The factors on the device; None if its memory is too small for them."""
+    def _solve_on_device(self, b: Array, columns: int, trans: Transposition) -> Array | None:
+        """Return the solutions, or None if the device's memory is too small for the factors or for the solve."""
         try:
             with self.device.memory_guard():
-                return LevelSolves(self._matrix, *self._triangles())
+                if self._on_device is None:
+                    self._on_device = LevelSolves(self._matrix, *self._triangles())
+                return self._on_device.solve(b, columns, trans)
         except DeviceMemoryError:
+            self._on_device, self._fits_on_device = None, False
             return None
 
     def _replace(self, matrix: SquareMatrix) -> None:
         """Forget what depends on the values of the matrix of before."""
-        self._matrix = matrix
-        self.__dict__.pop("_on_device", None)
+        self._matrix, self._on_device, self._fits_on_device = matrix, None, True

@@ -19,7 +19,8 @@ _TOLERANCE = 1
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "coverage.json")
-        subprocess.run([sys.executable, "-m", "coverage", "json", "-q", "-o", str(report)], check=True)
+        command = [sys.executable, "-m", "coverage", "json", "-q", "--fail-under=0", "-o", str(report)]
+        subprocess.run(command, check=True)
         totals = json.loads(report.read_text())["totals"]
     bound = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["coverage"]["report"]["fail_under"]
     covered = {kind: totals[f"percent_{kind}_covered"] for kind in ("statements", "branches")}

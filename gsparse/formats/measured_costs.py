@@ -199,21 +199,22 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
     },
 }
 
-# Those of dense blocks on a GPU were fitted on an H100 (``asv_bench/fit_costs.py blocks``): 27-point cubes with 2 to 8
-# unknowns a node and elasticity on tetrahedra, 36 matrices in float64 and float32. Of the 72 choices, 58 are within 5 %
-# of the best format. The set-up is that of matrices of 5 million entries and more (21 to 37 products); those of 300 000
-# take 100 to 350, because the conversion is a dozen launches. On a CPU they are estimates: products read memory as
-# those of csr_scalar do, but the rows of a block share the instructions for its column.
+# Those of dense blocks on a GPU were fitted on an H100 and an H200 (``asv_bench/fit_costs.py blocks``): 27-point cubes
+# with 2 to 8 unknowns a node, elasticity on tetrahedra and hexahedra, and armadillo13k_elast_P1, 39 matrices in float64
+# and float32. Of 77 choices, 65 are within 5 % of the best format. The set-up is that of matrices of 5 million entries
+# and more (21 to 37 products); those of 300 000 take 100 to 350, because the conversion is a dozen launches. On a CPU
+# they are estimates: products read memory as those of csr_scalar do, but the rows of a block share the instructions for
+# its column.
 MEASURED_COSTS["bsr"] = {
     "gpu": KernelModel(
-        fixed=3.96 * MICROSECOND,
-        byte=1.2e-13,
-        stream=9.69e-14,
-        row=3.49e-11,
-        stride=2.95e-15,
-        sorted=2.11e-10,
-        narrow=2.91e-13,
-        table=1.8e-11,
+        fixed=3.9 * MICROSECOND,
+        byte=1.14e-13,
+        stream=1.25e-13,
+        position=1.18e-13,
+        row=2.51e-11,
+        coded=4.18e-13,
+        narrow=5.48e-13,
+        table=1.5e-12,
         setup=30.0,
     ),
     "cpu": replace(MEASURED_COSTS["csr_scalar"]["cpu"], fixed=6 * MICROSECOND, position=2e-10, setup=20.0),

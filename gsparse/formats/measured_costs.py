@@ -201,7 +201,7 @@ MEASURED_COSTS: dict[str, dict[str, KernelModel]] = {
 
 # Those of dense blocks on a GPU were fitted on an H100 and an H200 (``asv_bench/fit_costs.py blocks``): 27-point cubes
 # with 2 to 8 unknowns a node, elasticity on tetrahedra and hexahedra, and armadillo13k_elast_P1, 39 matrices in float64
-# and float32. Of 77 choices, 65 are within 5 % of the best format. The set-up is that of matrices of 5 million entries
+# and float32. Of 77 choices, 64 are within 5 % of the best format. The set-up is that of matrices of 5 million entries
 # and more (21 to 37 products); those of 300 000 take 100 to 350, because the conversion is a dozen launches. On a CPU
 # they are estimates: products read memory as those of csr_scalar do, but the rows of a block share the instructions for
 # its column.

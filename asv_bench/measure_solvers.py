@@ -32,7 +32,7 @@ try:
     import cupyx.scipy.sparse as cusp
     import cupyx.scipy.sparse.linalg as cula
 except ImportError:  # Without CuPy only the section `cpu` runs.
-    cupy = None
+    cupy = cusp = cula = None
 
 REPEATS = 5
 RESTART = 30

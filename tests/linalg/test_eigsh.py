@@ -405,6 +405,16 @@ def test_filters_are_used_where_reading_the_basis_costs_more_than_products(real_
     np.testing.assert_allclose(found.eigenvalues, np.unique(side_values(40, 2).round(10))[-3:], rtol=1e-9)
 
 
+def test_a_search_for_copies_ends_soon_although_the_filter_hides_most_eigenvalues(real_device: Device) -> None:
+    wanted = np.array([17.7, 20.8, 25.3, 27.9, 28.5, 58.65])
+    values = np.concatenate([np.linspace(0.02, 16.7, 1071), wanted])
+    A = GpuSparseMatrix(sp.diags_array(values), device=real_device)
+    result = eigsh(A, 6, tol=1e-9, full_output=True)
+    np.testing.assert_allclose(result.eigenvalues, wanted, rtol=1e-8)
+    assert result.runs == 2
+    assert result.restarts < 10
+
+
 def test_pairs_that_a_filter_leaves_inaccurate_are_improved_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     A, values = GpuSparseMatrix(laplacian(20), device="cpu"), side_values(20, 2)
     monkeypatch.setattr("gsparse.linalg.eigen.eigsh._SLACK", 1e-3)

@@ -274,8 +274,18 @@ class Lanczos:
         if self.wanted.which in ("LM", "BE"):
             leading |= {others[np.argmax(ritz.values[others])], others[np.argmin(ritz.values[others])]}
         open_pairs = np.array([place for place in leading if not ritz.converged[place]], np.intp)
-        best = worsened(ritz.values, self.wanted.which, -ritz.errors)
-        return not np.isin(open_pairs, self._in_front(best)).any()
+        return not np.isin(open_pairs, self._in_front(self._best_values(ritz))).any()
+
+    def _best_values(self, ritz: Ritz) -> Host:
+        """Return the most wanted values that the eigenvalues near the Ritz values may have.
+
+        A filter is small on its whole interval, so that errors of values there mean nothing. But an eigenvalue of the
+        filtered matrix is no farther from θ than the residual.
+        """
+        if isinstance(self.operator, Filter):
+            theta = worsened(ritz.theta, self._simple_which(self.values), -abs(ritz.couplings))
+            return np.asarray(self.operator.values(theta))
+        return worsened(ritz.values, self.wanted.which, -ritz.errors)
 
     def _lock(self, projection: Projection, ritz: Ritz, places: npt.NDArray[np.intp]) -> None:
         """Lock pairs, and leave out locked ones that are no longer among the k most wanted."""

@@ -1,0 +1,175 @@
+"""Time eigenvalues and singular values beside CuPy's, and compare them with SciPy's, in one run.
+
+    python asv_bench/measure_eigenvalues.py [eigsh] [svds] [sigma] [real]
+
+Each line shows a figure of gsparse, that of the peer, and the peer's over gsparse's (x). A goal is the x that the
+project aims at, or the largest number of seconds. The sections are:
+
+eigsh
+    The largest eigenvalues of the 7-point Laplacian of 64³ and 100³ points, beside CuPy's, with the same tolerance.
+svds
+    The largest singular values of a random matrix, beside CuPy's.
+sigma
+    The six eigenvalues next to 0 for the Laplacian of 128³ points, with multigrid for the inner solves. SciPy's
+    function would factorize the matrix, which takes minutes and tens of gigabytes.
+real
+    Eigenvalues of square matrices from ``GSPARSE_MATRICES`` with at most ``--rows`` rows: those of symmetric matrices
+    with `eigsh`, of the others with `eigs`. They have to agree with SciPy's within ten times the tolerance, relative to
+    the largest one.
+
+``--device cpu --size 0.3`` tries the script without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+from measure_solvers import LEGEND, cula, cupy, cusp, poisson, print_row, row, seconds
+
+import gsparse
+from gsparse import GpuSparseMatrix
+from gsparse.bench.problems import matrix_folder, read_matrix
+from gsparse.linalg import eigs, eigsh, svds
+
+SECTIONS = ("eigsh", "svds", "sigma", "real")
+REPEATS = 3
+TOLERANCE, REAL_TOLERANCE = 1e-4, 1e-8
+MIN_RATIO, MAX_SIGMA_SECONDS = 2.0, 2.0
+# Eigenvalues that are sought for a real matrix, and how many of SciPy's they are compared with: a cluster may begin
+# with any of its members.
+SOUGHT, COMPARED = 6, 14
+
+
+def median_seconds(call: Callable[[], Any]) -> float:
+    """Return the median time of a call that has run once before."""
+    call()
+    return statistics.median(seconds(call) for _ in range(REPEATS))
+
+
+def on_host(array: Any) -> Any:
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def compare(what: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
+    """Print both times, with how far the values of both are from each other."""
+    found, expected = (np.sort(on_host(call())) for call in (ours, theirs))
+    difference = abs(found - expected).max() / abs(expected).max()
+    times = [1e3 * median_seconds(call) for call in (ours, theirs)]
+    print_row(row(f"{what}, difference {difference:.0e}", times[0], "CuPy", times[1], "ms", MIN_RATIO))
+
+
+def measure_eigsh(size: float, device: Any) -> None:
+    for n in (64, 100):
+        S = poisson(round(size * n))
+        A = GpuSparseMatrix(S, device=device)
+        T = None if cupy is None else cusp.csr_matrix(sp.csr_matrix(S))
+        for k in (6, 32):
+            options = {"which": "LA", "tol": TOLERANCE, "return_eigenvectors": False}
+            what = f"eigsh, {round(size * n)}^3, k={k}"
+            if T is None:
+                print(f"{what}: {median_seconds(lambda A=A, k=k, o=options: eigsh(A, k, **o)):.3f} s")
+            else:
+                compare(
+                    what,
+                    lambda A=A, k=k, o=options: eigsh(A, k, **o),
+                    lambda T=T, k=k, o=options: cula.eigsh(T, k, **o),
+                )
+
+
+def measure_svds(size: float, device: Any) -> None:
+    rng = np.random.default_rng(0)
+    S = sp.csr_array(sp.random_array((round(200_000 * size), round(20_000 * size)), density=1e-3, rng=rng))
+    A = GpuSparseMatrix(S, device=device)
+    for k in (6, 32):
+        what = f"svds, {S.shape[0]} x {S.shape[1]}, k={k}"
+        ours = lambda k=k: svds(A, k, tol=TOLERANCE, return_singular_vectors=False)  # noqa: E731
+        if cupy is None:
+            print(f"{what}: {median_seconds(ours):.3f} s")
+        else:
+            T = cusp.csr_matrix(sp.csr_matrix(S))
+            compare(what, ours, lambda k=k, T=T: cula.svds(T, k, tol=TOLERANCE, return_singular_vectors=False))
+
+
+def measure_sigma(size: float, device: Any) -> None:
+    n = round(128 * size)
+    A = GpuSparseMatrix(poisson(n), device=device)
+    began = time.perf_counter()
+    values = np.sort(on_host(eigsh(A, 6, sigma=0.0, return_eigenvectors=False)))
+    first = time.perf_counter() - began
+    again = median_seconds(lambda: eigsh(A, 6, sigma=0.0, return_eigenvectors=False))
+    line = 2 - 2 * np.cos(np.pi * np.arange(1, 4) / (n + 1))  # the eigenvalues of one direction
+    exact = np.sort((line[:, None, None] + line[:, None] + line).ravel())[:6]
+    verdict = "met" if again <= MAX_SIGMA_SECONDS else "MISSED"
+    print(
+        f"eigsh, sigma=0, {n}^3, k=6: first {first:.2f} s, again {again:.2f} s, relative error "
+        f"{abs(values / exact - 1).max():.0e}  goal {MAX_SIGMA_SECONDS:g} s {verdict}"
+    )
+
+
+def measure_real(most_rows: int, device: Any) -> None:
+    """Print how many matrices have the eigenvalues that SciPy finds, and the others."""
+    right, tried = 0, 0
+    for path in sorted(matrix_folder().glob("*.npz")):
+        S = read_matrix(path)
+        if S.shape[0] != S.shape[1] or not 4 * COMPARED < S.shape[0] <= most_rows:
+            continue
+        S = S.astype(complex if S.dtype.kind == "c" else float)
+        is_hermitian = abs(S - S.conj().T).max() == 0
+        ours, theirs = (eigsh, la.eigsh) if is_hermitian else (eigs, la.eigs)
+        options = {"return_eigenvectors": False, "maxiter": 3000}
+        v0 = np.random.default_rng(0).standard_normal(S.shape[0]).astype(S.dtype)
+        began = time.perf_counter()
+        try:
+            expected = theirs(S, COMPARED, v0=v0, tol=REAL_TOLERANCE / 100, **options)
+        except (la.ArpackError, RuntimeError) as error:
+            print(f"{path.stem:24} SciPy: {type(error).__name__}", flush=True)
+            continue
+        middle = time.perf_counter()
+        try:
+            found = on_host(ours(GpuSparseMatrix(S, device=device), SOUGHT, tol=REAL_TOLERANCE, **options))
+        except (la.ArpackError, RuntimeError, gsparse.errors.GsparseError) as error:
+            found, problem = np.full(SOUGHT, np.nan), f"{type(error).__name__}: {str(error)[:60]}"
+        else:
+            problem = ""
+        times = middle - began, time.perf_counter() - middle
+        scale = abs(expected).max() or 1.0
+        distance = abs(found[:, None] - expected).min(axis=1).max() / scale
+        # None of the largest ones is missing.
+        missing = (np.sort(abs(expected))[::-1][:SOUGHT] - np.sort(abs(found))[::-1]).max() / scale
+        is_right = max(distance, missing) <= 10 * REAL_TOLERANCE
+        right, tried = right + is_right, tried + 1
+        name = "eigsh" if is_hermitian else "eigs"
+        print(
+            f"{path.stem:24} {S.shape[0]:6} {name:5} {'right' if is_right else 'WRONG'} {distance:.0e} {missing:.0e} "
+            f"{times[1]:6.2f} s, SciPy {times[0]:6.2f} s {problem}",
+            flush=True,
+        )
+    print(f"real matrices: {right} of {tried} agree with SciPy within {10 * REAL_TOLERANCE:g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--device")
+    parser.add_argument("--size", type=float, default=1.0, help="factor of the sizes of the problems")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the largest real matrix")
+    options = parser.parse_args()
+    print(LEGEND)
+    for section in options.sections or SECTIONS:
+        if section == "real":
+            measure_real(options.rows, options.device)
+        else:
+            {"eigsh": measure_eigsh, "svds": measure_svds, "sigma": measure_sigma}[section](
+                options.size, options.device
+            )
+
+
+if __name__ == "__main__":
+    main()

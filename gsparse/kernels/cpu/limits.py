@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import threadpoolctl
+
 from gsparse.device.threads import get_num_threads, set_num_threads
 
 __all__ = ["register_with_threadpoolctl"]
 
 
 def register_with_threadpoolctl() -> None:
-    """Make `threadpoolctl.threadpool_limits` limit the threads of this backend, if threadpoolctl is installed.
+    """Make `threadpoolctl.threadpool_limits` limit the threads of this backend.
 
     It identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's library stands for
     it, which is always loaded because it has compiled the loops.
     """
-    try:
-        import threadpoolctl  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        return
-
     class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
         user_api = "gsparse"
         internal_api = "gsparse"

@@ -27,6 +27,7 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
 from gsparse.linalg.eigen.lanczos import Wanted
 from gsparse.linalg.eigen.selection import general_keys, general_order
+from gsparse.linalg.eigen.small_matrices import with_one_blas_thread
 from gsparse.linalg.eigen.transforms import Solve, Transform
 
 __all__ = ["KrylovSchur"]
@@ -134,6 +135,7 @@ class KrylovSchur:
         begin = max(self.krylov.first, len(self.schur) + max(self.wanted.k - len(self.schur), 0))
         return [*range(begin + _STEPS_BETWEEN_CHECKS, end, _STEPS_BETWEEN_CHECKS), end]
 
+    @with_one_blas_thread
     def _schur(self, projection: Projection) -> tuple[Host, Host]:
         """Return the Schur form of the projected matrix of the vectors that are not locked, the same on all ranks."""
         H = projection.matrix[len(self.schur) :, len(self.schur) :]
@@ -143,6 +145,7 @@ class KrylovSchur:
             T, Q = both[: len(T)].copy(), both[len(T) :].copy()
         return T, Q
 
+    @with_one_blas_thread
     def _ritz(self, projection: Projection) -> _Ritz:
         H = projection.matrix[len(self.schur) :, len(self.schur) :]
         values, vectors = scipy.linalg.eig(H)
@@ -192,6 +195,7 @@ class KrylovSchur:
 
     # ---------------------------------------------------------------- restarts
 
+    @with_one_blas_thread
     def _lock(self, projection: Projection, T: Host, Q: Host, values: Host) -> None:
         """Lock Schur vectors of these eigenvalues, and leave out locked ones that are no longer wanted."""
         num_locked = len(self.schur)

@@ -31,6 +31,7 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.eigen.small_matrices import with_one_blas_thread
 from gsparse.linalg.krylov.solve_loop import SolveState
 from gsparse.linalg.operators import Apply, RankGroup
 
@@ -260,6 +261,7 @@ class KrylovSpace:
         assert self.space.multiply_mass is not None
         self.space.multiply_mass(self.w, self.z)
 
+    @with_one_blas_thread
     def _project(self, table: Host, end: int) -> Projection:
         """Compute H = U·N⁻¹ from the table (see `gsparse.kernels.decomposition`)."""
         first, places = self.first, np.arange(end + 1)

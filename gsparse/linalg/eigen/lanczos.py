@@ -27,6 +27,7 @@ from gsparse.device.dtypes import Array
 from gsparse.linalg.eigen.filters import FilterRule
 from gsparse.linalg.eigen.krylov_space import KrylovSpace, Projection, Space, random_vector
 from gsparse.linalg.eigen.selection import hermitian_order, worsened
+from gsparse.linalg.eigen.small_matrices import with_one_blas_thread
 from gsparse.linalg.eigen.transforms import Filter, Solve, Transform
 
 __all__ = ["Lanczos", "SemidefiniteMassError", "Wanted"]
@@ -225,6 +226,7 @@ class Lanczos:
         begin = max(self.krylov.first, self.krylov.num_locked + max(self.wanted.k - len(self.values), 0))
         return [*range(begin + _STEPS_BETWEEN_CHECKS, end, _STEPS_BETWEEN_CHECKS), end]
 
+    @with_one_blas_thread
     def _ritz(self, projection: Projection) -> Ritz:
         """Solve the projected problem of the vectors that are not locked."""
         H = projection.matrix[self.krylov.num_locked :, self.krylov.num_locked :]

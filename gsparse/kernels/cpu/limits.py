@@ -17,6 +17,7 @@ def register_with_threadpoolctl() -> None:
     It identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's library stands for
     it, which is always loaded because it has compiled the loops.
     """
+
     class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
         user_api = "gsparse"
         internal_api = "gsparse"

@@ -287,7 +287,7 @@ class Lanczos:
         if isinstance(self.operator, Filter):
             theta = worsened(ritz.theta, self._simple_which(self.values), -abs(ritz.couplings))
             return np.asarray(self.operator.values(theta))
-        return worsened(ritz.values, self.wanted.which, -ritz.errors)
+        return np.asarray(worsened(ritz.values, self.wanted.which, -ritz.errors))
 
     def _lock(self, projection: Projection, ritz: Ritz, places: npt.NDArray[np.intp]) -> None:
         """Lock pairs, and leave out locked ones that are no longer among the k most wanted."""

@@ -230,8 +230,7 @@ class KrylovSpace:
             count_products()
         else:
             queue(self._calls[key])
-        self.num_steps += end - self._next
-        self._next = end
+        self.num_steps, self._next = self.num_steps + end - self._next, end
         return self._project(self.space.download(self.decomposition.table), end)  # synchronizes
 
     def _is_mass_resident(self) -> bool:
@@ -253,8 +252,7 @@ class KrylovSpace:
         if operator not in self._products:
             calls = operator.calls(self)
             self._products[operator] = calls, self.state.partial_sums.get("wu")
-        calls, sums = self._products[operator]
-        self.state.partial_sums["wu"] = sums
+        calls, self.state.partial_sums["wu"] = self._products[operator]
         return calls
 
     def _mass_product(self) -> None:

@@ -240,6 +240,7 @@ PRECONDITIONERS: dict[str, Callable[[Any], Any]] = {
     "ic0, by levels": lambda p: linalg.ic0(p.A, solve="levels"),
     "ilu0": lambda p: linalg.ilu0(p.N, shift=0.01),
     "amg": lambda p: linalg.amg(p.A),
+    "fieldsplit": lambda p: linalg.fieldsplit(p.A, [slice(10), slice(10, None)], form="full", solvers="jacobi"),
     "amg, float32": lambda p: linalg.amg(p.A, dtype="float32"),
 }
 PRODUCTS: dict[str, Callable[[Any], Any]] = {

@@ -31,7 +31,12 @@ needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
 # one with many right-hand sides, or one      `factorized`, `cholesky`, `splu`, `spsolve`: factors. Their entries are
 # that no preconditioner helps                many more than A's, above all for problems in three dimensions
 # triangular                                  `spsolve_triangular`
-# eigenvalues at the ends of the spectrum     `lobpcg`
+# several fields, such as a saddle point      `minres`, or `fgmres`, with `fieldsplit`
+# eigenvalues, Hermitian                      `eigsh`; `lobpcg` with a good preconditioner, or several start vectors
+# eigenvalues, others                         `eigs`
+# eigenvalues near a number                   `eigsh` or `eigs` with ``sigma=``: each step solves with A - sigma·M
+# singular values                             `svds`
+# exp(t·A)·x                                  `expm_multiply`, which needs products alone
 # ==========================================  ===================================================================
 #
 # The problem of this page is -Δ on a cube, where each unknown has its own unit: the matrix is scaled from both sides by

@@ -26,6 +26,7 @@ from gsparse.linalg.multigrid.smoothed_aggregation import SmoothedAggregation
 from gsparse.linalg.norms import norm
 from gsparse.linalg.preconditioners.base import MatrixPreconditioner
 from gsparse.linalg.preconditioners.diagonal import block_jacobi, jacobi
+from gsparse.linalg.preconditioners.fieldsplit import fieldsplit
 from gsparse.linalg.preconditioners.gauss_seidel import gauss_seidel, sor
 from gsparse.linalg.preconditioners.ilu import ic0, ilu0
 from gsparse.linalg.preconditioners.isai import isai
@@ -52,6 +53,7 @@ __all__ = [
     "expm_multiply",
     "factorized",
     "fgmres",
+    "fieldsplit",
     "gauss_seidel",
     "gmres",
     "ic0",

@@ -129,11 +129,8 @@ __device__ __forceinline__ T gs_part_of_row(long long k, long long end, int step
                                             const T *__restrict__ data, long long columns, const T *Y, T sum) {
   for (; k + 3 * step < end; k += 4 * step) {
     T y[4], a[4];
-    for (int i = 0; i < 4; ++i) {
-      const long long entry = k + i * step;
-      a[i] = gs_load(data + entry);
-      y[i] = gs_fresh(Y + gs_load(indices + entry) * columns);
-    }
+    for (int i = 0; i < 4; ++i) a[i] = gs_load(data + k + i * step);
+    for (int i = 0; i < 4; ++i) y[i] = gs_fresh(Y + gs_load(indices + k + i * step) * columns);
     for (int i = 0; i < 4; ++i) sum = gs_fma(a[i], y[i], sum);
   }
   for (; k < end; k += step) sum = gs_fma(gs_load(data + k), gs_fresh(Y + gs_load(indices + k) * columns), sum);

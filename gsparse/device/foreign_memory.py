@@ -74,10 +74,10 @@ def _release_queue() -> ReleaseQueue:  # on GPUs only
 
 
 def kept_until_read(view: Array) -> Array:  # on GPUs only
-    """Return a CuPy array over the memory of another one, whose memory belongs to another library.
+    """Return a CuPy array over the memory of `view`, a CuPy array whose memory belongs to another library.
 
-    When the last CuPy array over this memory has been dropped, `view` is dropped too, but not before the work that is
-    then on the current stream of now.
+    The array that is returned, and slices of it, keep `view`. When the last of them has been dropped, `view` is kept
+    until the stream that is current in this call has done what was launched on it by then.
     """
     if not view.size:
         return view

@@ -144,6 +144,20 @@ def test_the_diagonal_form_is_positive_definite(real_device: Device) -> None:
     assert np.linalg.eigvalsh((dense + dense.T) / 2).min() > 0
 
 
+def test_an_operator_of_the_caller_is_applied_as_it_is(real_device: Device) -> None:
+    S, fields, mass = stokes(5)
+    m = fields[0].stop
+    S = sp.csr_array(S - sp.block_diag([sp.csr_array((m, m)), 0.5 * mass]))  # its second block is negative
+    K, D = (S[rows][:, fields[0]].toarray() for rows in fields)
+    inverses = np.linalg.inv(K), np.linalg.inv(S[fields[1]][:, fields[1]].toarray() - D @ np.linalg.solve(K, D.T))
+    for schur in (None, mass):
+        M = fieldsplit(matrix(real_device, S), fields, form="full", schur=schur, solvers=[
+            GpuSparseMatrix(inverse, device=real_device) for inverse in inverses
+        ])  # fmt: skip
+        x = right_hand_side(S)
+        np.testing.assert_allclose(S @ host(M @ x), x, rtol=0, atol=1e-10 * np.linalg.norm(x))
+
+
 def test_an_empty_coupling_decouples_the_fields(device: Device) -> None:
     K = laplacian(4)
     S = sp.csr_array(sp.block_diag([K, 2 * K]))

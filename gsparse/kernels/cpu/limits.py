@@ -11,25 +11,27 @@ from gsparse.device.threads import get_num_threads, set_num_threads
 __all__ = ["register_with_threadpoolctl"]
 
 
-def register_with_threadpoolctl() -> None:
-    """Make `threadpoolctl.threadpool_limits` limit the threads of this backend.
+class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
+    """The threads of this backend, as `threadpoolctl` sees them.
 
     It identifies a thread pool by the shared library that contains it, and ours is in none. LLVM's library stands for
     it, which is always loaded because it has compiled the loops.
     """
 
-    class GsparseController(threadpoolctl.LibController):  # type: ignore[misc, unused-ignore]
-        user_api = "gsparse"
-        internal_api = "gsparse"
-        filename_prefixes = ("libllvmlite", "llvmlite")
+    user_api = "gsparse"
+    internal_api = "gsparse"
+    filename_prefixes = ("libllvmlite", "llvmlite")
 
-        def get_num_threads(self) -> int:
-            return get_num_threads()
+    def get_num_threads(self) -> int:
+        return get_num_threads()
 
-        def set_num_threads(self, num_threads: Any) -> None:
-            set_num_threads(num_threads)
+    def set_num_threads(self, num_threads: Any) -> None:
+        set_num_threads(num_threads)
 
-        def get_version(self) -> None:
-            return None
+    def get_version(self) -> None:
+        return None
 
+
+def register_with_threadpoolctl() -> None:
+    """Make `threadpoolctl.threadpool_limits` limit the threads of this backend."""
     threadpoolctl.register(GsparseController)

@@ -53,7 +53,9 @@ class FieldPreconditioner(MatrixPreconditioner):
     """
 
     def __init__(self, matrix: SquareMatrix, fields: list[Index], form: str, solvers: list[Solver], schur: Any) -> None:
-        self._fields, self._form, self._solvers, self._schur = fields, form, solvers, schur
+        self._fields, self._form, self._solvers = fields, form, solvers
+        is_matrix = schur is not None and not isinstance(schur, (str, GpuSparseMatrix))
+        self._schur = GpuSparseMatrix(schur, device=matrix.device) if is_matrix else schur
         self._solves: list[Operator] = []
         size = matrix.size
         selections = [
@@ -70,22 +72,26 @@ class FieldPreconditioner(MatrixPreconditioner):
     def _set_values(self, matrix: SquareMatrix) -> None:
         blocks = self._blocks_of(matrix)
         targets = [self._target(blocks, i) for i in range(len(self._fields))]
-        signs = [_sign(target.diagonal().sum()) for target in targets]
+        is_given = [_is_operator(solver) for solver in self._solvers]  # such solves are applied as they are
+        signs = [
+            1 if given else _sign(target.diagonal().sum()) for target, given in zip(targets, is_given, strict=True)
+        ]
         targets = [target if sign > 0 else -target for target, sign in zip(targets, signs, strict=True)]
-        if self._has_schur_of_caller:
+        if self._has_schur_of_caller and not is_given[1]:
             signs[1] = self._sign_of_schur(blocks)
         if self._solves:
             self._update_solves(targets)
         else:
             pairs = zip(self._solvers, targets, strict=True)
             self._solves = [_make_solve(solver, target, matrix.device) for solver, target in pairs]
-        self._blocks = {place: MatrixOperator(block) for place, block in blocks.items() if place[0] != place[1]}
+        needed = {(i, j) for i, others in self._steps(adjoint=False) for j in others}
+        self._blocks = {place: MatrixOperator(block) for place, block in blocks.items() if place in needed}
         self._targets, self._signs = targets, [1 if self._form == "diagonal" else sign for sign in signs]
         self.is_resident = all(solve.is_resident for solve in self._solves)
         self._num_entries = matrix.csr.nnz
 
     def _blocks_of(self, matrix: SquareMatrix) -> dict[tuple[int, int], Any]:
-        """Return the diagonal blocks and the others that the sweep needs, unless they are empty. Synchronizes."""
+        """Return the diagonal blocks, and the others unless they are empty. Synchronizes."""
         csr = matrix.csr
         whole = GpuSparseMatrix((csr.data, csr.indices, csr.indptr), shape=csr.shape, device=matrix.device)
         places = range(len(self._fields))
@@ -102,8 +108,7 @@ class FieldPreconditioner(MatrixPreconditioner):
             is_saddle_point = len(self._fields) == 2 and bool((block.diagonal() == 0).any())
             self._schur = "diagonal" if is_saddle_point and blocks.keys() >= {(0, 1), (1, 0)} else "none"
         if self._has_schur_of_caller:
-            schur = self._schur
-            return schur if isinstance(schur, GpuSparseMatrix) else GpuSparseMatrix(schur, device=block.device)
+            return self._schur
         if self._schur == "none" or not blocks.keys() >= {(0, 1), (1, 0)}:
             return block
         return block - blocks[1, 0] @ blocks[0, 1].multiply(_inverse_diagonal(blocks[0, 0])[:, None])
@@ -124,7 +129,7 @@ class FieldPreconditioner(MatrixPreconditioner):
         done = []
         try:
             for solve, solver, new, old in zip(self._solves, self._solvers, targets, self._targets, strict=True):
-                if not _is_operator(solver):
+                if not _is_operator(solver) and new is not old:  # the caller's Schur complement remains
                     if not hasattr(solve, "update"):
                         raise TypeError(f"{type(solve).__name__} has no update: use fieldsplit(A, fields) again")
                     solve.update(new)

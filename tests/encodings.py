@@ -17,6 +17,7 @@ from gsparse.formats import (
     Csr,
     CsrEntries,
     Ellpack,
+    HubColumns,
     RowPattern,
     Stored,
     Values,
@@ -122,7 +123,7 @@ def store(
         encode = kernels_of(device).encode_columns
         encoded = Columns(plain) if columns is None else encode(device, plain, np.dtype(columns))
         structure.block_rows = replace(block_rows, columns=encoded)
-    elif format != PATTERN:
+    elif format not in (PATTERN, "hub_columns"):
         places, lay = {
             "ellpack": ("ellpack_columns", structure.plain_ellpack_columns),
             "blocked_ellpack": ("slice_columns", structure.plain_slice_columns),
@@ -220,6 +221,8 @@ def decode(stored: Stored, run: int) -> tuple[Any, Any, Any]:
         positions = _slice_positions(stored.slices, run)
     elif isinstance(stored, Bsr):
         return _decode_blocks(stored, run)
+    elif isinstance(stored, HubColumns):
+        return _decode_hubs(stored, run)
     else:
         return _decode_patterns(stored, run)
     everywhere = np.concatenate([*positions, np.zeros(0, int)])
@@ -269,6 +272,46 @@ def _decode_blocks(stored: Bsr, run: int) -> tuple[Any, Any, Any]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(int), np.concatenate([[], *indices]), np.concatenate(data)
 
 
+def _decode_hubs(stored: HubColumns, run: int) -> tuple[Any, Any, Any]:
+    """Return the entries of each row in frequent columns and then those in rare ones, both in their order."""
+    slices, end = stored.slices, stored.slices.num_frequent_positions
+    codes, frequent = host(stored.codes).astype(np.int64), host(slices.frequent)
+    offsets = host(slices.frequent_offsets), host(slices.rare_offsets) + end
+    columns = np.concatenate([np.where(codes == 65535, -1, np.append(frequent, -1)[np.minimum(codes, frequent.size)]),
+                              host(stored.columns)])  # fmt: skip
+    assert slices.slice_size == run and offsets[1][-1] == slices.num_positions == columns.size
+    begins = {int(row): place for place, row in enumerate(host(slices.rows)) if row >= 0}
+    assert sorted(begins) == list(range(stored.num_rows))
+    kept, lengths, taken = [], [], []
+    for row in range(stored.num_rows):
+        place = begins[row]
+        lanes = int(host(slices.lanes)[place // run])
+        length = 0
+        for begin_of in offsets:
+            steps = int(begin_of[place // run + 1] - begin_of[place // run]) // run
+            lane = place + np.arange(lanes)
+            at = (begin_of[lane // run] + lane % run)[None, :] + run * np.arange(steps)[:, None]
+            is_entry = columns[at.ravel()] >= 0
+            assert not np.any(~is_entry[:-1] & is_entry[1:])  # padding comes last
+            kept.append(at.ravel()[is_entry])
+            taken.append(at.ravel())
+            length += kept[-1].size
+        lengths.append(length)
+    everywhere = np.concatenate([*taken, np.zeros(0, int)])
+    assert np.unique(everywhere).size == everywhere.size
+    k = np.concatenate([*kept, np.zeros(0, int)])
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(int), columns[k], _values_at(stored.values, k)
+
+
+def frequent_first(stored: HubColumns, S: Any) -> Any:
+    """Return a matrix whose rows have the entries in frequent columns first."""
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    order = np.lexsort((np.arange(S.nnz), host(stored.slices.numbers)[S.indices] == 65535, rows))
+    made = S.copy()
+    made.indices, made.data = S.indices[order], S.data[order]
+    return made
+
+
 def _columns_at(columns: Any, k: Any, run: int) -> Any:
     """Return the column of each position, -1 for padding."""
     codes = host(columns.codes)[k]
@@ -308,6 +351,7 @@ def _decode_patterns(stored: RowPattern, run: int) -> tuple[Any, Any, Any]:
 def assert_decodes(stored: Stored, S: Any, run: int) -> None:
     """Check that a stored matrix decodes to S: every entry, in its order, with the same bits once widened."""
     indptr, indices, data = decode(stored, run)
+    S = frequent_first(stored, S) if isinstance(stored, HubColumns) else S
     data = data.astype(np.result_type(data.dtype, S.dtype))
     np.testing.assert_array_equal(indptr, S.indptr)
     np.testing.assert_array_equal(indices, S.indices)

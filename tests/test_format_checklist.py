@@ -37,7 +37,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     "gsparse/formats/measured_costs.py": [("KernelModel]] = {\n", "KernelModel]] = {\n" + _COSTS)],
     "gsparse/formats/__init__.py": [
         before("from gsparse.formats.registry", "from gsparse.formats.padded import PADDED\n"),
-        ("ROW_PATTERN, BSR):", "ROW_PATTERN, BSR, PADDED):"),
+        ("    BSR,\n):", "    BSR,\n    PADDED,\n):"),
     ],
     "gsparse/kernels/cpu/__init__.py": [
         before("from gsparse.kernels.cpu.steps", "from gsparse.kernels.cpu.spmv_padded import padded\n"),

@@ -37,6 +37,8 @@ class Device(Memory, Streams):
         Number of threads in a warp (32 on NVIDIA, 64 on AMD's CDNA), and of rows in a slice of blocked ELLPACK.
     multiprocessors : int
         Number of multiprocessors of a GPU, which run its blocks; 1 for a CPU.
+    shared_memory : int
+        Bytes of shared memory of a multiprocessor; 0 for a CPU.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Device(Memory, Streams):
     name: str
     lanes: int
     multiprocessors: int = 1
+    shared_memory: int = 0
 
     @property
     def num_threads(self) -> int:
@@ -80,14 +83,15 @@ class Device(Memory, Streams):
         block: tuple[int, ...],
         args: Sequence[Any],
         dtype: npt.DTypeLike = float,
+        shared_bytes: int = 0,
     ) -> Callable[..., None]:
         """Compile a GPU kernel, and return ``launch(x, y, alpha, beta, conjugate)``, as `bind_kernel` does.
 
         Each `gsparse.device.launching.Passed` in `args` stands for the argument that the call passes. `alpha` and
         `beta` are scalars of the compute dtype `dtype`. They and `conjugate` can be left out if the kernel does not
-        take them.
+        take them. `shared_bytes` is the size of the array of shared memory that the kernel leaves to the launch.
         """
-        return bind_call(self.kernel(source, expression), grid, block, args)
+        return bind_call(self.kernel(source, expression), grid, block, args, shared_bytes)
 
     def active(self) -> AbstractContextManager[Any]:
         """Make this the current device within the block."""

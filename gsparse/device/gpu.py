@@ -51,6 +51,8 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         # Device().attributes["WarpSize"] is wrong on HIP.
         self.lanes = int(properties["warpSize"])
         self.multiprocessors = int(properties["multiProcessorCount"])
+        shared = properties.get("sharedMemPerMultiprocessor") or properties["sharedMemPerBlock"]
+        self.shared_memory = int(shared)
         self.description = properties["name"].decode()
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
@@ -169,11 +171,12 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         block: tuple[int, ...],
         args: Sequence[Any],
         dtype: npt.DTypeLike = float,
+        shared_bytes: int = 0,
     ) -> Callable[..., None]:
         kernel = self.kernel(source, expression)
         if isinstance(kernel, DriverKernel):
-            return kernel.bind_product(grid, block, args, np.dtype(dtype))
-        return bind_call(kernel, grid, block, args)
+            return kernel.bind_product(grid, block, args, np.dtype(dtype), shared_bytes)
+        return bind_call(kernel, grid, block, args, shared_bytes)
 
     def active(self) -> AbstractContextManager[Any]:
         is_current = self.xp.cuda.runtime.getDevice() == self.index

@@ -49,6 +49,8 @@ class Passed(Enum):
 # Formats of values in memory, as `struct` writes them: an address, a truth value that kernels take as an int32, and
 # NumPy's scalars. `struct` knows no complex numbers, which are written as bytes.
 _ADDRESS, _FLAG = "P", "?3x"
+# Bytes of shared memory that every kernel may ask for. More has to be allowed for each kernel.
+_ALLOWED_SHARED_BYTES = 48 * 1024
 _FORMATS = {np.dtype(char).type: char for char in "?bBhHiIlLqQefd"} | {np.complex64: "8s", np.complex128: "16s"}
 
 
@@ -116,10 +118,17 @@ class DriverKernel:
         return launch
 
     def bind_product(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], dtype: np.dtype[Any]
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        dtype: np.dtype[Any],
+        shared_bytes: int = 0,
     ) -> Callable[..., None]:
         """Return ``launch(x, y, alpha, beta, conjugate)``; see `Device.bind_product`."""
-        through_cupy = bind_call(self._kernel, grid, block, args)
+        if shared_bytes > _ALLOWED_SHARED_BYTES:
+            self._kernel.max_dynamic_shared_size_bytes = shared_bytes
+        through_cupy = bind_call(self._kernel, grid, block, args, shared_bytes)
         factor, is_complex = _FORMATS[dtype.type], dtype.kind == "c"
         slots = _ADDRESS, _ADDRESS, factor, factor, _FLAG, _FLAG  # in the order of `Passed`
         bound = [arg for arg in args if not isinstance(arg, Passed)]
@@ -133,7 +142,7 @@ class DriverKernel:
         offsets = [packing.offsets[arg.value] if isinstance(arg, Passed) else next(rest) for arg in args]
         pool, pack = _Pool(contents, offsets), _Packing.of(slots).layout.pack_into
         free, new_memory = pool.free, pool.new_memory
-        start, current_stream, refusals = self._start(grid, block), self._current_stream, self._refusals
+        start, current_stream, refusals = self._start(grid, block, shared_bytes), self._current_stream, self._refusals
 
         # Every small product waits for this function, so it makes few calls.
         def launch(x: Any, y: Any, alpha: Any = nothing, beta: Any = nothing, conjugate: bool = False) -> None:
@@ -154,8 +163,8 @@ class DriverKernel:
 
         return launch
 
-    def _start(self, grid: tuple[int, ...], block: tuple[int, ...]) -> Callable[..., None]:
-        return partial(self._launch, self._function, *_sizes(grid, block), 0)
+    def _start(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int = 0) -> Callable[..., None]:
+        return partial(self._launch, self._function, *_sizes(grid, block), shared_bytes)
 
     def _packing_of(self, args: Sequence[Any], slots: tuple[str, ...] = ()) -> _Packing:
         """Return how to pack arguments behind values of other formats. Raise KeyError if CuPy has to pack one."""
@@ -163,13 +172,18 @@ class DriverKernel:
 
 
 def bind_call(
-    kernel: Callable[..., None], grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any]
+    kernel: Callable[..., None],
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    args: Sequence[Any],
+    shared_bytes: int = 0,
 ) -> Callable[..., None]:
     """Bind arguments to a kernel of any kind, as the methods of `DriverKernel` do."""
 
     def launch(x: Any = None, y: Any = None, alpha: Any = 0, beta: Any = 0, conjugate: bool = False) -> None:
         passed = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate))  # in the order of `Passed`
-        kernel(grid, block, tuple(passed[arg.value] if isinstance(arg, Passed) else arg for arg in args))
+        bound = tuple(passed[arg.value] if isinstance(arg, Passed) else arg for arg in args)
+        kernel(grid, block, bound, shared_mem=shared_bytes)
 
     return launch
 

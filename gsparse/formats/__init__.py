@@ -6,7 +6,7 @@ Read the files in this order:
 2. `entries`: how columns and values are encoded.
 3. `costs`: the model that predicts the time of a product, and `measured_costs`: its constants for each format.
 4. `registry`: what a storage format has to provide.
-5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `row_pattern`, `bsr`.
+5. The formats: `csr` (with four schedules), `ellpack`, `blocked_ellpack`, `hub_columns`, `row_pattern`, `bsr`.
 
 `levels` is no storage format: it groups the rows of a triangular matrix for a parallel solve.
 """
@@ -26,6 +26,7 @@ from gsparse.formats.csr import (
 )
 from gsparse.formats.ellpack import ELLPACK, Ellpack
 from gsparse.formats.entries import Columns, Values, padding_code
+from gsparse.formats.hub_columns import HUB_COLUMNS, HubColumns, HubSlices
 from gsparse.formats.levels import Levels
 from gsparse.formats.registry import names_of, register
 from gsparse.formats.row_pattern import ROW_PATTERN, RowPattern
@@ -39,6 +40,8 @@ __all__ = [
     "Csr",
     "CsrEntries",
     "Ellpack",
+    "HubColumns",
+    "HubSlices",
     "Levels",
     "LongRows",
     "RowBlocks",
@@ -50,10 +53,20 @@ __all__ = [
     "padding_code",
 ]
 
-Stored = CsrEntries | Ellpack | BlockedEllpack | RowPattern | Bsr
+Stored = CsrEntries | Ellpack | BlockedEllpack | HubColumns | RowPattern | Bsr
 
 # Plans list the candidates in this order.
-for _format in (CSR_SCALAR, CSR_VECTOR, CSR_ADAPTIVE, CSR_SPLIT, ELLPACK, BLOCKED_ELLPACK, ROW_PATTERN, BSR):
+for _format in (
+    CSR_SCALAR,
+    CSR_VECTOR,
+    CSR_ADAPTIVE,
+    CSR_SPLIT,
+    ELLPACK,
+    BLOCKED_ELLPACK,
+    HUB_COLUMNS,
+    ROW_PATTERN,
+    BSR,
+):
     register(_format)
 
 # The names of the built-in formats, after "auto", which chooses one of them.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats import BlockRows, Columns, Csr, LongRows, RowBlocks, Slices, Tiles
+from gsparse.formats import BlockRows, Columns, Csr, HubSlices, LongRows, RowBlocks, Slices, Tiles
 
 __all__ = ["SetUpKernels", "Survey"]
 
@@ -151,6 +151,20 @@ class SetUpKernels(Protocol):
         """Return items, one for each entry in CSR order, at the positions of `Bsr`, and zeros elsewhere.
 
         Items may have any dtype of 1, 2, 4, 8 or 16 bytes.
+        """
+        ...
+
+    def frequent_lengths(self, device: Device, csr: Csr, numbers: Array) -> Array:
+        """Return the number of entries of each row in frequent columns, as int32.
+
+        `numbers` is that of `HubSlices`.
+        """
+        ...
+
+    def hub_positions(self, device: Device, csr: Csr, slices: HubSlices) -> Array:
+        """Return the position of each entry, in CSR's order, as int64.
+
+        Those of the frequent positions come first, and the rare ones follow (`HubSlices`).
         """
         ...
 

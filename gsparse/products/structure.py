@@ -23,7 +23,7 @@ from gsparse.formats.row_stats import MAX_INT32, RowStats
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.set_up import Survey
 from gsparse.plan.choice import threads_per_row
-from gsparse.products import dense_blocks, repeated_rows, sliced_rows, transposed_rows
+from gsparse.products import dense_blocks, hub_columns, repeated_rows, sliced_rows, transposed_rows
 
 __all__ = ["Structure"]
 
@@ -264,6 +264,15 @@ class Structure:
     def of_parts(self, parts: Csr) -> Structure:
         """Return the structure of CSR arrays that are made of this one, on the same device."""
         return Structure.of(self.device, parts)
+
+    # ------------------------------------------------------------- hub columns
+
+    has_hubs = cached_property(hub_columns.has_hubs)
+    hub_slices = cached_property(hub_columns.hub_slices)
+    hub_stats = cached_property(hub_columns.hub_stats)
+    hub_positions = hub_columns.hub_positions
+    hub_columns_at = hub_columns.hub_columns_at
+    lay_out_hubs = hub_columns.lay_out_hubs
 
     # ------------------------------------------------------------- rows that repeat
 

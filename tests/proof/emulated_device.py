@@ -67,6 +67,8 @@ class EmulatedDevice(NumpyArrays, Device):
     """
 
     kind = "gpu"
+    multiprocessors = 1
+    shared_memory = 8192
 
     def __init__(self, lanes: int = 32, seed: int = 0) -> None:
         compiler = os.environ.get("CXX", "g++")

@@ -466,7 +466,7 @@ GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
 }
 
 inline std::string refusal(const Launch &L, u64 max_threads) {  // the reason why CUDA would refuse the launch, or ""
-  if ((u64)L.block.x * L.block.y * L.block.z > max_threads) return "a block has more threads than GS_MAX_THREADS";
+  if ((u64)L.block.x * L.block.y * L.block.z > max_threads) return "a block has more threads than GS_LARGEST_BLOCK";
   if (L.dynamic > L.limit) return "dynamic shared memory over the limit: " + std::to_string(L.dynamic) + " bytes";
   return "";
 }
@@ -527,7 +527,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
     L.grid = {grid[0], grid[1], grid[2]}; L.block = {block[0], block[1], block[2]};                                    \
     L.dynamic = dynamic; L.limit = limit; L.seed = seed;                                                               \
     const gs_emu::Entry &e = gs_emu_table[kernel];                                                                     \
-    std::string what = gs_emu::refusal(L, GS_MAX_THREADS);                                                             \
+    std::string what = gs_emu::refusal(L, GS_LARGEST_BLOCK);                                                             \
     if (what.empty()) what = e.go(e.kernel, args, L, os_threads);                                                      \
     snprintf(error, error_size, "%s", what.c_str());                                                                   \
     return !what.empty();                                                                                              \

@@ -28,6 +28,7 @@ from gsparse.kernels.cpu.edits import (
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
 from gsparse.kernels.cpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
+from gsparse.kernels.cpu.hubs import frequent_lengths, hub_columns, hub_positions
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
@@ -134,9 +135,12 @@ __all__ = [
     "factorize_ilu0",
     "find_entries",
     "first_where",
+    "frequent_lengths",
     "full_blocks",
     "gather",
     "gather_rows",
+    "hub_columns",
+    "hub_positions",
     "independent_set",
     "insert_entries",
     "invert_blocks",
@@ -218,6 +222,7 @@ SPMV: dict[str, BindProduct] = {
     "csr_split": csr_split,
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
+    "hub_columns": hub_columns,
     "row_pattern": row_pattern,
     "bsr": bsr,
 }

@@ -15,7 +15,7 @@ from gsparse.kernels.cpu.compiling import inlined
 from gsparse.kernels.cpu.entries import Run
 from gsparse.kernels.cpu.lanes import LANES, add, load, load_first, multiply, splat, store, store_first
 
-__all__ = ["Arguments", "Int", "first_row", "write", "write_first", "write_lanes", "write_run"]
+__all__ = ["Arguments", "Int", "first_row", "store_run", "write", "write_first", "write_lanes", "write_run"]
 
 Int = int | np.signedinteger[Any]
 
@@ -94,6 +94,17 @@ def write_first(y: Array, row: Any, count: Any, total: Any, alpha: Any, beta: An
     elif beta != 0:
         total = add(total, multiply(splat(beta), load_first(y, np.uint64(row), np.uint64(count), beta)))
     store_first(y, np.uint64(row), np.uint64(count), total)
+
+
+@inlined
+def store_run(sums: Array, place: Any, run: Run) -> None:
+    """Store the sums of a run one after the other, from `place` on."""
+    a, b, c, d = run
+    k = np.uint64(place)
+    store(sums, k, a)
+    store(sums, k + np.uint64(LANES), b)
+    store(sums, k + np.uint64(2 * LANES), c)
+    store(sums, k + np.uint64(3 * LANES), d)
 
 
 @inlined

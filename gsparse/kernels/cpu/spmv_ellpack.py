@@ -21,9 +21,9 @@ from gsparse.formats import BlockedEllpack, Ellpack
 from gsparse.kernels.cpu.binding import bound
 from gsparse.kernels.cpu.compiling import compiled, inlined
 from gsparse.kernels.cpu.entries import RUN, Entries, Run, add_run, entries_of, no_sums
-from gsparse.kernels.cpu.lanes import LANES, load, store
+from gsparse.kernels.cpu.lanes import LANES, load
 from gsparse.kernels.cpu.long_rows import Chunks, chunks_of, sum_chunks, write_long_rows
-from gsparse.kernels.cpu.rows import Arguments, first_row, write, write_run
+from gsparse.kernels.cpu.rows import Arguments, first_row, store_run, write, write_run
 
 __all__ = ["blocked_ellpack", "ellpack"]
 
@@ -60,16 +60,6 @@ def _run_at(sums: Array, place: Any, zero: Any) -> Run:
     return a, b, load(sums, k + np.uint64(2 * LANES), zero), load(sums, k + np.uint64(3 * LANES), zero)
 
 
-@inlined
-def _store_run(sums: Array, place: Any, run: Run) -> None:
-    a, b, c, d = run
-    k = np.uint64(place)
-    store(sums, k, a)
-    store(sums, k + np.uint64(LANES), b)
-    store(sums, k + np.uint64(2 * LANES), c)
-    store(sums, k + np.uint64(3 * LANES), d)
-
-
 @partial(compiled, allocates=True)
 def _ellpack(part: int, num_parts: int, width: int, pitch: int, entries: Entries, arguments: Arguments) -> None:
     entries = Entries(*entries)
@@ -87,7 +77,7 @@ def _ellpack(part: int, num_parts: int, width: int, pitch: int, entries: Entries
                 run = _run_at(sums, place, zero)
                 for k in range(column * pitch + row + place, columns_end, pitch):
                     run = add_run(run, k, entries, x, zero)
-                _store_run(sums, place, run)
+                store_run(sums, place, run)
         for place in range(0, rows, RUN):
             rows_left = min(y.size - row - place, RUN)
             write_run(y, row + place, rows_left, _run_at(sums, place, zero), alpha, beta)
@@ -116,7 +106,7 @@ def _blocked_ellpack(
         if rows is None:
             write_run(y, index * RUN, min(y.size - index * RUN, RUN), run, alpha, beta)
         else:
-            _store_run(sums, 0, run)
+            store_run(sums, 0, run)
             for place in range(RUN):
                 row = rows[np.uint64(index * RUN + place)]
                 if row >= 0:

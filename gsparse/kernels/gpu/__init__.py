@@ -31,6 +31,7 @@ from gsparse.kernels.gpu.encode import (
 )
 from gsparse.kernels.gpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
+from gsparse.kernels.gpu.hubs import frequent_lengths, hub_columns, hub_positions
 from gsparse.kernels.gpu.indices import are_in_range, numbers_from_start, places_of
 from gsparse.kernels.gpu.prolongation import (
     expand_pattern,
@@ -153,9 +154,12 @@ __all__ = [
     "factorize_ilu0",
     "find_entries",
     "first_where",
+    "frequent_lengths",
     "full_blocks",
     "gather",
     "gather_rows",
+    "hub_columns",
+    "hub_positions",
     "independent_set",
     "insert_entries",
     "invert_blocks",

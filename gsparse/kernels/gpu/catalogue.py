@@ -19,6 +19,7 @@ from gsparse.kernels.gpu import (
     diagonal_blocks,
     edits,
     gradients,
+    hubs,
     indices,
     merged_rows,
     prolongation,
@@ -58,6 +59,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         reductions,
         edits,
         blocks,
+        hubs,
         spmm_bsr,
     )
     solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks, triangular_blocks)
@@ -110,9 +112,11 @@ def _triangular() -> list[tuple[str, str]]:
 
 
 def _halo() -> list[tuple[str, str]]:
-    types = product((dtype for dtype in COMPUTE_DTYPES if dtype.kind in "fc"), INDEX_DTYPES)
-    return [
-        ("halo.cu", expression(name, *pair)) for pair in types for name in ("gather", "scatter_add", "scatter_add_dots")
+    types = list(product(COMPUTE_DTYPES, INDEX_DTYPES))
+    gathers = [("halo.cu", expression("gather", *pair)) for pair in types]
+    sums = (pair for pair in types if pair[0].kind in "fc")
+    return gathers + [
+        ("halo.cu", expression(name, *pair)) for pair in sums for name in ("scatter_add", "scatter_add_dots")
     ]
 
 

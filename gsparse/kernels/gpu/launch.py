@@ -47,7 +47,14 @@ def launch_blocks(
 
 
 def bind_product(
-    device: Device, source: str, expression: str, blocks: int, threads_per_block: int, args: Any, dtype: Any
+    device: Device,
+    source: str,
+    expression: str,
+    blocks: int,
+    threads_per_block: int,
+    args: Any,
+    dtype: Any,
+    shared_bytes: int = 0,
 ) -> Callable[..., None]:
     """Return ``launch(x, y, alpha, beta, conjugate)`` of a one-dimensional grid; see `Device.bind_product`.
 
@@ -59,7 +66,7 @@ def bind_product(
     if blocks == 0:
         return launch_nothing
     check_grid(expression, blocks)
-    return device.bind_product(source, expression, (blocks,), (threads_per_block,), args, dtype)
+    return device.bind_product(source, expression, (blocks,), (threads_per_block,), args, dtype, shared_bytes)
 
 
 def launch_nothing(*_: Any) -> None:

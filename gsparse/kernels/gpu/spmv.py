@@ -28,6 +28,7 @@ from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
 from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
+from gsparse.kernels.gpu.hubs import hub_columns
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.source_constants import constant
@@ -342,6 +343,7 @@ SPMV: dict[str, BindProduct] = {
     "csr_split": csr_split,
     "ellpack": ellpack,
     "blocked_ellpack": blocked_ellpack,
+    "hub_columns": hub_columns,
     "row_pattern": row_pattern,
     "bsr": bsr,
 }

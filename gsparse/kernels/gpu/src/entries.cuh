@@ -43,6 +43,12 @@ template <class Value, class P> __device__ __forceinline__ Value gs_code(const V
 }
 template <class P> __device__ __forceinline__ Same gs_code(const Same *, P) { return Same(); }
 
+// Return the values from a position on.
+template <class Value> __device__ __forceinline__ const Value *gs_values_from(const Value *values, long long first) {
+  return values + first;
+}
+__device__ __forceinline__ const Same *gs_values_from(const Same *values, long long) { return values; }
+
 // Return the value of type T that a stored value stands for.
 template <class Value, class T> __device__ __forceinline__ T gs_decode(Value value, const T *) {
   return Widen<T>::from(value);

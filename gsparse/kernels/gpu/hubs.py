@@ -1,0 +1,108 @@
+"""Products with hub columns, and the positions of their entries.
+
+The contracts are in `gsparse.kernels.contract` and `gsparse.kernels.set_up`. The CUDA sources are `src/spmv_hubs.cu`
+and `src/setup_hubs.cu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.launching import Passed
+from gsparse.formats import Csr, HubColumns, HubSlices
+from gsparse.formats.launch import Launch
+from gsparse.kernels.contract import Multiply
+from gsparse.kernels.gpu.expressions import NARROW, expression, plain_types
+from gsparse.kernels.gpu.launch import bind_product, launch_threads
+from gsparse.kernels.gpu.scratch import PerStream
+from gsparse.kernels.gpu.source_constants import constant
+
+__all__ = ["frequent_lengths", "hub_columns", "hub_positions", "instantiations"]
+
+_PRODUCT, _SET_UP = "spmv_hubs.cu", "setup_hubs.cu"
+_BLOCKS = constant(_PRODUCT, "GS_HUB_BLOCKS")
+# Threads of a block for stored values of at least _WIDE bytes, and for others. R-MAT graphs on an H200, µs with 512 and
+# with 768 threads: 2**22 rows 477 and 499 in float64, 371 and 369 in float32; 2**18 rows 28.3 and 28.7, 26.0 and 22.2.
+_WIDE, _WIDE_THREADS, _THREADS = 8, 512, 768
+# Shared memory of a block for elements of x, where a multiprocessor has enough for `_BLOCKS` blocks. With 64 KiB and
+# 1024 threads, products of R-MAT graphs took up to a fifth longer, with one block of 208 KiB up to a tenth (H200).
+_SHARED_BYTES = 96 * 1024
+# What a multiprocessor needs for each block beside that.
+_RESERVED_BYTES = 1024
+_SET_UP_THREADS = Launch().threads_per_block
+_GATHER_THREADS = constant("halo.cu", "GS_HALO_THREADS")
+
+
+def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch: Launch) -> Multiply:
+    """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
+    slices = matrix.slices
+    num_frequent = int(slices.frequent.size)
+    room = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
+    num_hubs = min(num_frequent, room // dtype.itemsize)
+    value_type = "Same" if matrix.values.codes is None else matrix.values.codes.dtype
+    threads = _threads(value_type)
+    name = expression("hub_columns", value_type, dtype, threads)
+    blocks = min(_BLOCKS * device.multiprocessors, -(-slices.num_slices * device.lanes // threads))
+    sizes = np.int64(slices.num_slices), np.int64(slices.num_frequent_positions), np.int32(num_hubs)
+    layout = slices.rows, slices.lanes, slices.first_slices, slices.frequent_offsets, slices.rare_offsets
+    entries = matrix.codes, matrix.columns, matrix.values.codes, matrix.values.table
+    vectors = Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE
+
+    def bind(frequent: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
+        gathered = np.int64(num_frequent), Passed.X, slices.frequent, frequent
+        gather_blocks, gather = -(-num_frequent // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
+        args = *sizes, *layout, *entries, frequent, partials, arrivals, *vectors
+        shared_bytes = num_hubs * dtype.itemsize
+        return (
+            bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gathered, dtype),
+            bind_product(device, _PRODUCT, name, blocks, threads, args, dtype, shared_bytes),
+        )
+
+    scratch = (num_frequent, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
+    bound = PerStream(device, bind, *scratch)
+
+    def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
+        for kernel in bound.get():
+            kernel(x, y, alpha, beta, conjugate)
+
+    result: Any = multiply
+    result.num_dots = 0
+    return result  # type: ignore[no-any-return]
+
+
+def _threads(value_type: np.dtype[Any] | str) -> int:
+    return _WIDE_THREADS if isinstance(value_type, np.dtype) and value_type.itemsize >= _WIDE else _THREADS
+
+
+def frequent_lengths(device: Device, csr: Csr, numbers: Array) -> Array:
+    """Count the frequent columns of each row by a warp."""
+    lengths = device.empty(csr.num_rows, np.int32)
+    name = expression("frequent_lengths", csr.indptr.dtype)
+    args = np.int64(csr.num_rows), csr.indptr, csr.indices, numbers, lengths
+    launch_threads(device, _SET_UP, name, csr.num_rows * device.lanes, _SET_UP_THREADS, args)
+    return lengths
+
+
+def hub_positions(device: Device, csr: Csr, slices: HubSlices) -> Array:
+    """Number the frequent and the rare columns of each row by a warp."""
+    positions = device.empty(csr.nnz, np.int64)
+    name = expression("hub_positions", csr.indptr.dtype)
+    layout = slices.numbers, slices.places, slices.lanes, slices.frequent_offsets, slices.rare_offsets
+    args = np.int64(csr.num_rows), np.int64(slices.num_frequent_positions), csr.indptr, csr.indices, *layout, positions
+    launch_threads(device, _SET_UP, name, csr.num_rows * device.lanes, _SET_UP_THREADS, args)
+    return positions
+
+
+def instantiations() -> list[tuple[str, str]]:
+    """List (source file, name expression) of the kernels above."""
+    types = [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
+    kernels = [(_PRODUCT, expression("hub_columns", *pair, _threads(pair[0]))) for pair in types]
+    return kernels + [
+        (_SET_UP, expression(name, index)) for name in ("frequent_lengths", "hub_positions") for index in INDEX_DTYPES
+    ]

@@ -1,0 +1,52 @@
+// setup_hubs.cu - the entries of each row in frequent columns, and their positions (gsparse.formats.hub_columns).
+//
+// A warp owns a row and reads neighbouring entries (coalesced). A ballot numbers the entries in frequent columns among
+// the lanes. No shared memory is used.
+#include "scalar.cuh"
+
+// The number of a column that is not frequent.
+enum { GS_RARE = 0xFFFF };
+
+// Return the number of lanes before this one in which the condition holds.
+__device__ __forceinline__ int gs_lanes_before(bool condition) {
+  const unsigned long long lanes = gs_ballot(condition);
+  return gs_num_bits(lanes & ((1ull << threadIdx.x % GS_WARP) - 1));
+}
+
+// lengths[row] = the number of entries of the row in frequent columns.
+template <class Index>
+GS_KERNEL frequent_lengths(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
+                           const unsigned short *__restrict__ numbers, int *__restrict__ lengths) {
+  const long long row = gs_thread() / GS_WARP;
+  if (row >= num_rows) return;
+  long long count = 0;
+  for (long long k = indptr[row] + threadIdx.x % GS_WARP; k < indptr[row + 1]; k += GS_WARP)
+    count += numbers[indices[k]] != GS_RARE;
+  count = gs_group_sum<GS_WARP>(count);
+  if (threadIdx.x % GS_WARP == 0) lengths[row] = int(count);
+}
+
+// positions[k] = the position of entry k: those of all frequent positions first, then those of the rare ones.
+template <class Index>
+GS_KERNEL hub_positions(long long num_rows, long long num_frequent_positions, const Index *__restrict__ indptr,
+                        const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,
+                        const long long *__restrict__ places, const int *__restrict__ all_lanes,
+                        const long long *__restrict__ frequent_offsets, const long long *__restrict__ rare_offsets,
+                        long long *__restrict__ positions) {
+  const long long row = gs_thread() / GS_WARP;
+  if (row >= num_rows) return;
+  const long long place = places[row], begin = indptr[row], length = indptr[row + 1] - begin;
+  const int lanes = all_lanes[place / GS_WARP];
+  long long num_frequent = 0;
+  for (long long first = 0; first < length; first += GS_WARP) {
+    const long long j = first + threadIdx.x % GS_WARP;
+    const bool is_frequent = j < length && numbers[indices[begin + j]] != GS_RARE;
+    const long long before = num_frequent + gs_lanes_before(is_frequent);
+    num_frequent += gs_num_lanes(is_frequent);
+    if (j >= length) continue;
+    const long long number = is_frequent ? before : j - before, lane = place + number % lanes;
+    const long long offset = is_frequent ? frequent_offsets[lane / GS_WARP]
+                                         : num_frequent_positions + rare_offsets[lane / GS_WARP];
+    positions[begin + j] = offset + number / lanes * GS_WARP + lane % GS_WARP;
+  }
+}

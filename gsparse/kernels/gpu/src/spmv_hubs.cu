@@ -1,0 +1,124 @@
+// spmv_hubs.cu - y = alpha*A*x + beta*y for A with hub columns (gsparse.formats.hub_columns).
+//
+// A block copies the elements of x for the most frequent columns, the hubs, to shared memory. Then each of its warps
+// multiplies slices, from the first on every step-th one of all warps, so that the long rows begin first:
+//
+//     x of frequent columns:   | x0 x1 x2 ... x_hubs-1 | x_hubs ...                 |
+//                                shared memory           memory, through the caches
+//     codes of a position:       0 ... num_hubs - 1      num_hubs ... 65534           65535 is padding
+//
+// The lanes of a warp read neighbouring codes, columns and values (coalesced). Where a row has several lanes, their sums
+// are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
+// arrives last adds them up in the order of the slices, so that the sum is always the same.
+// Shared memory: num_hubs elements, as many as the launch gives room for. Two blocks share a multiprocessor.
+#include "entries.cuh"
+
+// Blocks that a multiprocessor runs at once.
+enum { GS_HUB_BLOCKS = 2 };
+
+// The entries in frequent columns, as `Entries` are those in rare ones.
+template <class Value, class T> struct FrequentEntries {
+  const unsigned short *codes;  // the number of the frequent column at each position, or padding
+  const Value *values;          // the value of each position, or its code
+  const T *table;               // the values that codes stand for
+  const T *hubs;                // in shared memory: elements of x for the first numbers
+  const T *frequent;            // elements of x for all numbers
+  int num_hubs;
+  int conjugate;  // whether values are conjugated as they are read
+
+  // Return `sum` plus the products of SIZE entries with x, at positions first, first + GS_WARP, ... If WHOLE is false,
+  // only the first `count` of them exist.
+  template <bool WHOLE, int SIZE> __device__ __forceinline__ T add_batch(long long first, int count, T sum) const {
+    unsigned short code[SIZE];
+    Value value[SIZE];
+    T a[SIZE], element[SIZE];
+#pragma unroll
+    for (int i = 0; i < SIZE; ++i) {
+      const long long k = WHOLE || i < count ? first + i * GS_WARP : first;
+      code[i] = WHOLE || i < count ? gs_load(codes + k) : 0xFFFF;
+      value[i] = gs_code(values, k);
+    }
+#pragma unroll
+    for (int i = 0; i < SIZE; ++i) {
+      element[i] = Scalar<T>::zero();
+      if (code[i] < num_hubs) element[i] = hubs[code[i]];
+      else if (!gs_is_padding(code[i])) element[i] = gs_load(frequent + code[i]);
+      a[i] = gs_decode(value[i], table);
+    }
+#pragma unroll
+    for (int i = 0; i < SIZE; ++i) {
+      if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
+      sum = gs_is_padding(code[i]) ? sum : gs_fma(a[i], element[i], sum);
+    }
+    return sum;
+  }
+
+  // Return the sum of the products of `count` entries with x, from position `first` on.
+  __device__ __forceinline__ T multiply(long long first, int count) const {
+    enum { SIZE = Batch<T>::size };
+    T sum = Scalar<T>::zero();
+    int j = 0;
+    for (; j + SIZE <= count; j += SIZE) sum = add_batch<true, SIZE>(first + j * GS_WARP, SIZE, sum);
+    return j < count ? add_batch<false, SIZE>(first + j * GS_WARP, count - j, sum) : sum;
+  }
+};
+
+// The slices of long rows, which come before all others.
+template <class T> struct LongSlices {
+  T *partials;         // a partial sum for each of these slices
+  unsigned *arrivals;  // at the first slice of each row: how many of its warps have left theirs; 0 between products
+
+  // Leave the sum of slice s, one of `count` of a row that begins in slice `first`. Return whether this warp was the
+  // last one, with the sum of the row in *sum of the first lane.
+  __device__ __forceinline__ bool add_up(long long s, int first, int count, T *sum) const {
+    const int lane = threadIdx.x % GS_WARP;
+    int is_last = 0;
+    if (lane == 0) {
+      partials[s] = *sum;
+      is_last = gs_arrive(arrivals + first) == unsigned(count - 1);
+    }
+    if (!gs_shfl(is_last, 0, GS_WARP)) return false;
+    gs_syncwarp();  // what the first lane's atomic made visible to it is visible to all lanes from here on
+    *sum = Scalar<T>::zero();
+    for (int i = lane; i < count; i += GS_WARP) *sum = gs_add(*sum, gs_fresh(partials + first + i));
+    *sum = gs_group_sum<GS_WARP>(*sum);
+    if (lane == 0) arrivals[first] = 0u;
+    return true;
+  }
+};
+
+template <class Value, class T, int THREADS>
+GS_KERNEL_FOR(THREADS, GS_HUB_BLOCKS)
+hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs, const int *__restrict__ rows,
+            const int *__restrict__ all_lanes, const int *__restrict__ first_slices,
+            const long long *__restrict__ frequent_offsets, const long long *__restrict__ rare_offsets,
+            const unsigned short *__restrict__ codes, const int *__restrict__ columns,
+            const Value *__restrict__ values, const T *__restrict__ table, const T *__restrict__ frequent, T *partials,
+            unsigned *arrivals, const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
+            int conjugate) {
+  GS_DYN_SHARED(T, hubs);
+  for (int i = threadIdx.x; i < num_hubs; i += THREADS) hubs[i] = gs_load(frequent + i);
+  __syncthreads();
+  const FrequentEntries<Value, T> hub_entries = {codes, values, table, hubs, frequent, num_hubs, conjugate};
+  const Value *rare_values = gs_values_from(values, num_frequent_positions);
+  const Entries<Value, int, T> rare = {columns, nullptr, rare_values, table, x, conjugate};
+  const LongSlices<T> long_slices = {partials, arrivals};
+  const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP, warps = THREADS / GS_WARP;
+  const long long step = static_cast<long long>(gridDim.x) * warps, stride = GS_WARP;
+  for (long long s = static_cast<long long>(warp) * gridDim.x + blockIdx.x; s < num_slices; s += step) {
+    const long long begin = frequent_offsets[s], rare_begin = rare_offsets[s];
+    const int count = int((frequent_offsets[s + 1] - begin) / GS_WARP);
+    const int rare_count = int((rare_offsets[s + 1] - rare_begin) / GS_WARP);
+    const int lanes = all_lanes[s];
+    int row = rows[s * GS_WARP + lane];
+    T sum = hub_entries.multiply(begin + lane, count);
+    sum = rare.template add_even<true, Batch<T>::size>(rare_begin + lane, stride, rare_count, sum);
+    sum = gs_group_sum(sum, lanes < GS_WARP ? lanes : GS_WARP);
+    if (lanes > GS_WARP) {
+      const int first = first_slices[s];
+      if (!long_slices.add_up(s, first, lanes / GS_WARP, &sum)) continue;
+      row = lane ? -1 : rows[static_cast<long long>(first) * GS_WARP];
+    }
+    if (row >= 0) gs_store(y + row, sum, alpha, beta, read_y);
+  }
+}

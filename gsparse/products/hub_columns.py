@@ -1,0 +1,195 @@
+"""Hub columns of a matrix: which columns are frequent, and where entries are stored (`gsparse.formats.hub_columns`).
+
+These functions are properties and methods of `gsparse.products.structure.Structure`.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Any, Protocol
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.formats import Csr, padding_code
+from gsparse.formats.hub_columns import MAX_FREQUENT, HubSlices, HubStats
+from gsparse.formats.launch import NO_LIMIT
+from gsparse.formats.row_stats import RowStats
+from gsparse.kernels.backends import kernels_of
+
+__all__ = ["has_hubs", "hub_columns_at", "hub_positions", "hub_slices", "hub_stats", "lay_out_hubs"]
+
+_RARE = padding_code(np.uint16)
+# A lane of a GPU has at most this number of steps, so that all lanes of the device have work until the end.
+_FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
+# Only matrices with at least as many entries and columns are examined for hubs: smaller ones gain less than the
+# additional launch takes, and their x stays in the first-level cache.
+_MIN_ENTRIES, _MIN_COLUMNS = 2_000_000, 2**17
+# The sample of the entries that decides whether a matrix has hubs. Many of its columns must occur in it more than once,
+# beyond what is expected if all columns have as many entries (R-MAT graphs: 0.4 to 0.5), and these columns must be more
+# than the first-level cache holds. If an entry is often within 32 bytes of x of the entry before it, gathers are fast.
+_SAMPLE, _MIN_SHARE, _MIN_HUBS = 2**16, 0.25, 4096
+_MAX_NEIGHBOURS, _SECTOR = 0.25, 4
+
+
+class HubsStructure(Protocol):
+    """What these functions need to know about the structure of a matrix."""
+
+    device: Device
+    csr: Csr
+
+    @property
+    def rows(self) -> RowStats: ...
+    @property
+    def hub_slices(self) -> HubSlices: ...
+
+
+def has_hubs(structure: HubsStructure) -> bool:
+    """Whether a few columns have a large part of the entries, so that a product gains from keeping them. Synchronizes.
+
+    A sample of the entries decides, the same one each time.
+    """
+    device, csr = structure.device, structure.csr
+    if csr.nnz < _MIN_ENTRIES or csr.num_cols < _MIN_COLUMNS:
+        return False
+    step = (csr.nnz - 1) // _SAMPLE
+    sample = csr.indices[: step * _SAMPLE].reshape(_SAMPLE, step)[:, :2]
+    columns = device.download(sample).astype(np.int64)  # synchronizes
+    counts = np.unique_counts(columns[:, 0]).counts
+    repeated = counts[counts > 1]
+    share, evenly = repeated.sum() / _SAMPLE, 1 - exp(-_SAMPLE / csr.num_cols)
+    neighbours = float(np.mean(columns[:, 0] // _SECTOR == columns[:, 1] // _SECTOR))
+    return bool(share - evenly >= _MIN_SHARE and repeated.size >= _MIN_HUBS and neighbours <= _MAX_NEIGHBOURS)
+
+
+def hub_stats(structure: HubsStructure) -> HubStats:
+    """Sizes of the slices. They remain known after the slices have been freed. Synchronizes."""
+    slices = structure.hub_slices
+    return HubStats(slices.num_frequent_positions, slices.num_rare_positions, slices.nbytes)
+
+
+def hub_slices(structure: HubsStructure) -> HubSlices:
+    """The frequent columns, and the slices in which the entries of rows are stored. Synchronizes."""
+    device, csr = structure.device, structure.csr
+    xp, width, num_rows = device.xp, device.lanes, csr.num_rows
+    frequent, numbers = _frequent_columns(device, csr)
+    counts = kernels_of(device).frequent_lengths(device, csr, numbers).astype(np.int64)
+    lengths = (csr.indptr[1:] - csr.indptr[:-1]).astype(np.int64)
+    lanes = _lanes_of_rows(device, lengths, _most_steps(device, csr.nnz))
+    frequent_steps, rare_steps = -(-counts // lanes), -(-(lengths - counts) // lanes)
+
+    # Sort by falling number of lanes, then of steps, then of steps with frequent columns.
+    steps = frequent_steps + rare_steps
+    order = xp.lexsort(xp.stack([-frequent_steps, -steps, -lanes]))
+    sorted_lanes = lanes[order]
+    places_in_order, num_slices = _places(device, sorted_lanes)
+
+    rows, places = xp.full(num_slices * width, -1, np.int32), xp.empty(num_rows, np.int64)
+    rows[places_in_order] = order
+    places[order] = places_in_order
+    # The row with which a slice begins, or of which it is a part.
+    first_rows = xp.searchsorted(places_in_order, xp.arange(num_slices) * width, side="right") - 1
+    lanes_of_slices = sorted_lanes[first_rows]
+    is_long = lanes_of_slices > width
+    offsets = []
+    for of_rows in (frequent_steps, rare_steps):
+        at_lanes = xp.zeros(num_slices * width, np.int64)
+        at_lanes[places] = of_rows
+        of_slices = at_lanes.reshape(-1, width).max(axis=1)
+        of_slices = xp.where(is_long, of_rows[order[first_rows]], of_slices)
+        offsets.append(xp.zeros(num_slices + 1, np.int64))
+        offsets[-1][1:] = xp.cumsum(of_slices * width)
+    totals = device.download(xp.stack([offsets[0][-1], offsets[1][-1], is_long.sum()]))  # synchronizes
+    return HubSlices(
+        slice_size=width,
+        frequent=frequent,
+        numbers=numbers,
+        places=places,
+        rows=rows,
+        lanes=lanes_of_slices.astype(np.int32),
+        first_slices=(places_in_order[first_rows] // width).astype(np.int32),
+        frequent_offsets=offsets[0],
+        rare_offsets=offsets[1],
+        num_frequent_positions=int(totals[0]),
+        num_rare_positions=int(totals[1]),
+        num_long_slices=int(totals[2]),
+    )
+
+
+def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
+    """Return the frequent columns and the number of each column. Synchronizes."""
+    xp = device.xp
+    counts = xp.bincount(csr.indices, minlength=csr.num_cols)
+    num_frequent = min(MAX_FREQUENT, int((counts > 0).sum()))  # synchronizes
+    frequent = xp.argsort(-counts, kind="stable")[:num_frequent].astype(np.int32)
+    numbers = xp.full(csr.num_cols, _RARE, np.uint16)
+    numbers[frequent] = xp.arange(num_frequent, dtype=np.uint16)
+    return frequent, numbers
+
+
+def _most_steps(device: Device, nnz: int) -> int:
+    """Return the number of entries of a lane from which on a row has several lanes: never where a thread has a row."""
+    whole_rows = kernels_of(device).VECTOR_LENGTH == NO_LIMIT
+    return NO_LIMIT if whole_rows else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
+
+
+def _lanes_of_rows(device: Device, lengths: Array, most_steps: int) -> Array:
+    """Return the number of lanes of each row: a power of two, or a multiple of the lanes of a slice."""
+    xp, width = device.xp, device.lanes
+    wanted = -(-lengths // most_steps)
+    powers = xp.asarray(_powers(width))
+    power = powers[xp.minimum(xp.searchsorted(powers, wanted), powers.size - 1)]
+    return xp.where(wanted > width, -(-wanted // width) * width, power)
+
+
+def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int]:
+    """Return the first lane of each row, counted over all slices, and the number of slices. Synchronizes.
+
+    Rows with the same number of lanes, fewer than a slice has, begin a new slice. Longer rows fill whole slices.
+    """
+    xp, width = device.xp, device.lanes
+    powers = _powers(width)
+    groups = xp.searchsorted(xp.asarray(powers), xp.minimum(sorted_lanes, width))
+    sizes = xp.bincount(groups, minlength=powers.size)
+    is_whole = sorted_lanes >= width
+    whole_lanes = xp.where(is_whole, sorted_lanes, 0)
+    *counts, total = (int(n) for n in device.download(xp.append(sizes, whole_lanes.sum())))  # synchronizes
+    # Where the rows and the slices of each group begin, the group with the most lanes first.
+    first_row, first_slice = np.zeros(powers.size, np.int64), np.zeros(powers.size, np.int64)
+    row, num_slices = counts[-1], total // width
+    for group in range(powers.size - 2, -1, -1):
+        first_row[group], first_slice[group] = row, num_slices
+        row += counts[group]
+        num_slices += -(-counts[group] * int(powers[group]) // width)
+    before, begins = (xp.asarray(first)[groups] for first in (first_row, first_slice))
+    in_group = begins * width + (xp.arange(sorted_lanes.size) - before) * sorted_lanes
+    return xp.where(is_whole, xp.cumsum(whole_lanes) - whole_lanes, in_group), num_slices
+
+
+def _powers(width: int) -> Any:
+    """Return the powers of two up to the number of lanes of a slice, on the host."""
+    return 2 ** np.arange(width.bit_length(), dtype=np.int64)
+
+
+def hub_positions(self: HubsStructure) -> Array:
+    """Return the position of each entry, in CSR's order."""
+    return kernels_of(self.device).hub_positions(self.device, self.csr, self.hub_slices)
+
+
+def hub_columns_at(self: HubsStructure, positions: Array) -> tuple[Array, Array]:
+    """Return the numbers of the frequent columns and the rare columns, at their positions."""
+    xp, slices, indices = self.device.xp, self.hub_slices, self.csr.indices
+    codes = xp.full(slices.num_positions, _RARE, np.uint16)
+    codes[positions] = slices.numbers[indices]
+    columns = xp.full(slices.num_positions, padding_code(np.int32), np.int32)
+    columns[positions] = indices
+    end = slices.num_frequent_positions
+    return codes[:end].copy(), columns[end:].copy()
+
+
+def lay_out_hubs(self: HubsStructure, items: Array, positions: Array) -> Array:
+    """Arrange items from CSR's order at their positions; padding receives zeros."""
+    placed = self.device.xp.zeros(self.hub_slices.num_positions, items.dtype)
+    placed[positions] = items
+    return placed

@@ -284,11 +284,11 @@ def test_arrays_of_other_libraries_stay_on_the_gpu(S: Any, library: str) -> None
 
 
 @pytest.mark.gpu
-def test_memory_that_jax_frees_is_not_written_before_it_has_been_read() -> None:
+def test_memory_that_jax_frees_is_not_written_before_it_has_been_read(on_gpu: tuple[Device, Any]) -> None:
     jax = pytest.importorskip("jax", reason="needs JAX")
     n = 300_000
     S = sp.diags_array([np.ones(n, np.float32)] * 41, offsets=range(-20, 21), shape=(n, n))
-    A = GpuSparseMatrix(sp.csr_array(S), device="gpu")
+    A = GpuSparseMatrix(sp.csr_array(S), device=on_gpu[0])
     other, spoil = of_jax(np.zeros(n, np.float32)), jax.jit(lambda x: x + 1000)
     for value in range(1, 20):
         for _ in range(6):  # the stream of the product is busy for a while

@@ -29,9 +29,9 @@ class HubSlices:
 
     A slice has `slice_size` lanes. A row has one lane or several, a power of two. Its entries are dealt to its lanes
     one after the other: first those in frequent columns, then those in rare ones. All rows of a slice have the same
-    number of lanes. A row that needs more lanes than a slice has takes whole slices, which follow one another. Rows are sorted
-    by falling number of lanes, then by falling length. In a slice of 4 lanes with two rows a and b of two lanes each,
-    of which a has five entries in frequent columns and two in rare ones::
+    number of lanes. A row that needs more lanes than a slice has takes whole slices, which follow one another. Rows are
+    sorted by falling number of lanes, then by falling length. In a slice of 4 lanes with two rows a and b of two lanes
+    each, of which a has five entries in frequent columns and two in rare ones::
 
                   frequent columns        rare columns     (.. is padding)
         lane 0    a0 a2 a4                a5
@@ -158,9 +158,9 @@ class HubsStructure(Protocol):
     def hub_slices(self) -> HubSlices: ...
     @property
     def hub_stats(self) -> HubStats: ...
-    def hub_positions(self) -> Array: ...
-    def hub_columns_at(self, positions: Array) -> tuple[Array, Array]: ...
-    def lay_out_hubs(self, items: Array, positions: Array) -> Array: ...
+    @property
+    def hub_codes(self) -> tuple[Array, Array]: ...
+    def lay_out_hubs(self, items: Array) -> Array: ...
 
 
 def _fits(stats: RowStats) -> bool:
@@ -186,10 +186,8 @@ def _describe(matrix: Preparation[HubsStructure], level: AnalysisLevel) -> Stora
 
 def _build(matrix: Preparation[HubsStructure]) -> HubColumns:
     structure, csr = matrix.structure, matrix.structure.csr
-    positions = structure.hub_positions()
-    codes, columns = structure.hub_columns_at(positions)
-    values = matrix.values.rearranged(lambda items: structure.lay_out_hubs(items, positions))
-    return HubColumns(csr.shape, csr.nnz, structure.hub_slices, codes, columns, values)
+    values = matrix.values.rearranged(structure.lay_out_hubs)
+    return HubColumns(csr.shape, csr.nnz, structure.hub_slices, *structure.hub_codes, values)
 
 
 HUB_COLUMNS = StorageFormat(
@@ -199,6 +197,6 @@ HUB_COLUMNS = StorageFormat(
     requirement=f"it numbers rows and columns in int32, up to {MAX_INT32}",
     describe=_describe,
     build=_build,
-    structure_arrays=("hub_slices",),
+    structure_arrays=("hub_slices", "hub_codes"),
     costs=MEASURED_COSTS["hub_columns"],
 )

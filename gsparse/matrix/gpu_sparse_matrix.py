@@ -70,7 +70,7 @@ class GpuSparseMatrix(ReadableMatrix, sp.csr_array):  # type: ignore[misc]
     device : {"auto", "cpu", "gpu", "gpu:N"}, optional
         "auto", the default, is the GPU where there is one. The environment variable ``GSPARSE_DEVICE`` sets another
         default.
-    format : {"auto", "csr", "ellpack", "blocked_ellpack", "row_pattern", "bsr"}, optional
+    format : {"auto", "csr", "ellpack", "blocked_ellpack", "hub_columns", "row_pattern", "bsr"}, optional
         The storage format that products read. "auto", the default, chooses by row statistics, and "csr" chooses among
         its schedules. The names in `gsparse.FORMATS` are accepted too: "csr_vector" is "csr" with the schedule
         "vector". A format that cannot store the matrix, or its dtype, is refused. Slices, sums and transposes inherit

@@ -18,7 +18,7 @@ from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["has_hubs", "hub_columns_at", "hub_positions", "hub_slices", "hub_stats", "lay_out_hubs"]
+__all__ = ["has_hubs", "hub_slices", "hub_stats", "lay_out_hubs", "placed_columns"]
 
 _RARE = padding_code(np.uint16)
 # A lane of a GPU has at most this number of steps, so that all lanes of the device have work until the end.
@@ -33,7 +33,7 @@ _SAMPLE, _MIN_SHARE, _MIN_HUBS = 2**16, 0.25, 4096
 _MAX_NEIGHBOURS, _SECTOR = 0.25, 4
 
 
-class HubsStructure(Protocol):
+class HubSlicesStructure(Protocol):
     """What these functions need to know about the structure of a matrix."""
 
     device: Device
@@ -45,7 +45,7 @@ class HubsStructure(Protocol):
     def hub_slices(self) -> HubSlices: ...
 
 
-def has_hubs(structure: HubsStructure) -> bool:
+def has_hubs(structure: HubSlicesStructure) -> bool:
     """Whether a few columns have a large part of the entries, so that a product gains from keeping them. Synchronizes.
 
     A sample of the entries decides, the same one each time.
@@ -63,13 +63,13 @@ def has_hubs(structure: HubsStructure) -> bool:
     return bool(share - evenly >= _MIN_SHARE and repeated.size >= _MIN_HUBS and neighbours <= _MAX_NEIGHBOURS)
 
 
-def hub_stats(structure: HubsStructure) -> HubStats:
+def hub_stats(structure: HubSlicesStructure) -> HubStats:
     """Sizes of the slices. They remain known after the slices have been freed. Synchronizes."""
     slices = structure.hub_slices
     return HubStats(slices.num_frequent_positions, slices.num_rare_positions, slices.nbytes)
 
 
-def hub_slices(structure: HubsStructure) -> HubSlices:
+def hub_slices(structure: HubSlicesStructure) -> HubSlices:
     """The frequent columns, and the slices in which the entries of rows are stored. Synchronizes."""
     device, csr = structure.device, structure.csr
     xp, width, num_rows = device.xp, device.lanes, csr.num_rows
@@ -172,14 +172,10 @@ def _powers(width: int) -> Any:
     return 2 ** np.arange(width.bit_length(), dtype=np.int64)
 
 
-def hub_positions(self: HubsStructure) -> Array:
-    """Return the position of each entry, in CSR's order."""
-    return kernels_of(self.device).hub_positions(self.device, self.csr, self.hub_slices)
-
-
-def hub_columns_at(self: HubsStructure, positions: Array) -> tuple[Array, Array]:
-    """Return the numbers of the frequent columns and the rare columns, at their positions."""
-    xp, slices, indices = self.device.xp, self.hub_slices, self.csr.indices
+def placed_columns(structure: HubSlicesStructure) -> tuple[Array, Array]:
+    """The numbers of the frequent columns, and the rare columns, at their positions."""
+    xp, slices, indices = structure.device.xp, structure.hub_slices, structure.csr.indices
+    positions = _positions(structure)
     codes = xp.full(slices.num_positions, _RARE, np.uint16)
     codes[positions] = slices.numbers[indices]
     columns = xp.full(slices.num_positions, padding_code(np.int32), np.int32)
@@ -188,8 +184,12 @@ def hub_columns_at(self: HubsStructure, positions: Array) -> tuple[Array, Array]
     return codes[:end].copy(), columns[end:].copy()
 
 
-def lay_out_hubs(self: HubsStructure, items: Array, positions: Array) -> Array:
+def lay_out_hubs(self: HubSlicesStructure, items: Array) -> Array:
     """Arrange items from CSR's order at their positions; padding receives zeros."""
     placed = self.device.xp.zeros(self.hub_slices.num_positions, items.dtype)
-    placed[positions] = items
+    placed[_positions(self)] = items
     return placed
+
+
+def _positions(structure: HubSlicesStructure) -> Array:
+    return kernels_of(structure.device).hub_positions(structure.device, structure.csr, structure.hub_slices)

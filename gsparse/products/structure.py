@@ -270,8 +270,7 @@ class Structure:
     has_hubs = cached_property(hub_columns.has_hubs)
     hub_slices = cached_property(hub_columns.hub_slices)
     hub_stats = cached_property(hub_columns.hub_stats)
-    hub_positions = hub_columns.hub_positions
-    hub_columns_at = hub_columns.hub_columns_at
+    hub_codes = cached_property(hub_columns.placed_columns)
     lay_out_hubs = hub_columns.lay_out_hubs
 
     # ------------------------------------------------------------- rows that repeat

@@ -43,8 +43,8 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
     slices = matrix.slices
     num_frequent = int(slices.frequent.size)
-    room = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
-    num_hubs = min(num_frequent, room // dtype.itemsize)
+    available = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
+    num_hubs = min(num_frequent, available // dtype.itemsize)
     value_type = "Same" if matrix.values.codes is None else matrix.values.codes.dtype
     threads = _threads(value_type)
     name = expression("hub_columns", value_type, dtype, threads)

@@ -16,6 +16,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.formats import Csr, HubColumns, HubSlices
+from gsparse.formats.hub_columns import MAX_FREQUENT
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.expressions import NARROW, expression, plain_types
@@ -23,13 +24,14 @@ from gsparse.kernels.gpu.launch import bind_product, launch_threads
 from gsparse.kernels.gpu.scratch import PerStream
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["frequent_lengths", "hub_columns", "hub_positions", "instantiations"]
+__all__ = ["THREADS", "frequent_lengths", "hub_columns", "hub_positions", "instantiations"]
 
 _PRODUCT, _SET_UP = "spmv_hubs.cu", "setup_hubs.cu"
 _BLOCKS = constant(_PRODUCT, "GS_HUB_BLOCKS")
 # Threads of a block for stored values of at least _WIDE bytes, and for others. R-MAT graphs on an H200, µs with 512 and
 # with 768 threads: 2**22 rows 477 and 499 in float64, 371 and 369 in float32; 2**18 rows 28.3 and 28.7, 26.0 and 22.2.
-_WIDE, _WIDE_THREADS, _THREADS = 8, 512, 768
+_WIDE = 8
+THREADS = 512, 768
 # Shared memory of a block for elements of x, where a multiprocessor has enough for `_BLOCKS` blocks. With 64 KiB and
 # 1024 threads, products of R-MAT graphs took up to a fifth longer, with one block of 208 KiB up to a tenth (H200).
 _SHARED_BYTES = 96 * 1024
@@ -42,9 +44,9 @@ _GATHER_THREADS = constant("halo.cu", "GS_HALO_THREADS")
 def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
     slices = matrix.slices
-    num_frequent = int(slices.frequent.size)
+    num_gathered = int(slices.gathered.size)
     available = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
-    num_hubs = min(num_frequent, available // dtype.itemsize)
+    num_hubs = min(num_gathered, MAX_FREQUENT, available // dtype.itemsize)
     value_type = "Same" if matrix.values.codes is None else matrix.values.codes.dtype
     threads = _threads(value_type)
     name = expression("hub_columns", value_type, dtype, threads)
@@ -54,17 +56,17 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     entries = matrix.codes, matrix.columns, matrix.values.codes, matrix.values.table
     vectors = Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE
 
-    def bind(frequent: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
-        gathered = np.int64(num_frequent), Passed.X, slices.frequent, frequent
-        gather_blocks, gather = -(-num_frequent // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
-        args = *sizes, *layout, *entries, frequent, partials, arrivals, *vectors
+    def bind(gathered: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
+        gather_args = np.int64(num_gathered), Passed.X, slices.gathered, gathered
+        gather_blocks, gather = -(-num_gathered // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
+        args = *sizes, *layout, *entries, gathered, partials, arrivals, *vectors
         shared_bytes = num_hubs * dtype.itemsize
         return (
-            bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gathered, dtype),
+            bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
             bind_product(device, _PRODUCT, name, blocks, threads, args, dtype, shared_bytes),
         )
 
-    scratch = (num_frequent, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
+    scratch = (num_gathered, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
     bound = PerStream(device, bind, *scratch)
 
     def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
@@ -77,7 +79,8 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
 
 
 def _threads(value_type: np.dtype[Any] | str) -> int:
-    return _WIDE_THREADS if isinstance(value_type, np.dtype) and value_type.itemsize >= _WIDE else _THREADS
+    is_wide = isinstance(value_type, np.dtype) and value_type.itemsize >= _WIDE
+    return THREADS[0 if is_wide else 1]
 
 
 def frequent_lengths(device: Device, csr: Csr, numbers: Array) -> Array:

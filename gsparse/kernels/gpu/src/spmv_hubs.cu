@@ -3,9 +3,9 @@
 // A block copies the elements of x for the most frequent columns, the hubs, to shared memory. Then each of its warps
 // multiplies slices, from the first on every step-th one of all warps, so that the long rows begin first:
 //
-//     x of frequent columns:   | x0 x1 x2 ... x_hubs-1 | x_hubs ...                 |
-//                                shared memory           memory, through the caches
-//     codes of a position:       0 ... num_hubs - 1      num_hubs ... 65534           65535 is padding
+//     gathered elements of x:  | 0 ... num_hubs - 1 | num_hubs ... 65534 | 65535 ...  |
+//                                shared memory        memory, through the caches
+//     read by                    codes of two bytes (65535 is padding)     codes of rare columns
 //
 // The lanes of a warp read neighbouring codes, columns and values (coalesced). Where a row has several lanes, their sums
 // are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
@@ -16,47 +16,68 @@
 // Blocks that a multiprocessor runs at once.
 enum { GS_HUB_BLOCKS = 2 };
 
-// The entries in frequent columns, as `Entries` are those in rare ones.
-template <class Value, class T> struct FrequentEntries {
-  const unsigned short *codes;  // the number of the frequent column at each position, or padding
-  const Value *values;          // the value of each position, or its code
-  const T *table;               // the values that codes stand for
-  const T *hubs;                // in shared memory: elements of x for the first numbers
-  const T *frequent;            // elements of x for all numbers
+// The code of a rare column whose element of x is gathered: -GS_FIRST_GATHERED - its number.
+enum { GS_FIRST_GATHERED = 2 };
+
+// Where the elements of x are. The code of a position is the number of a frequent column (unsigned short), or of a rare
+// column (int): the column itself, or the code of its number.
+template <class T> struct HubVector {
+  const T *hubs;      // in shared memory: the elements for the first numbers
+  const T *gathered;  // the elements for all numbers
+  const T *x;
   int num_hubs;
+
+  static __device__ __forceinline__ bool is_padding(unsigned short code) { return gs_is_padding(code); }
+  static __device__ __forceinline__ bool is_padding(int code) { return code == -1; }
+  static __device__ __forceinline__ void set_padding(unsigned short *code) { *code = 0xFFFF; }
+  static __device__ __forceinline__ void set_padding(int *code) { *code = -1; }
+
+  // Return the element for a code that is no padding.
+  __device__ __forceinline__ T element(unsigned short code) const {
+    return code < num_hubs ? hubs[code] : gs_load(gathered + code);
+  }
+  __device__ __forceinline__ T element(int code) const {
+    return gs_load(code < 0 ? gathered + (-GS_FIRST_GATHERED - code) : x + code);
+  }
+};
+
+// The entries in frequent or in rare columns, in slices.
+template <class Value, class Code, class T> struct HubEntries {
+  const Code *codes;    // of each position
+  const Value *values;  // the value of each position, or its code
+  const T *table;       // the values that codes stand for
+  HubVector<T> vector;
   int conjugate;  // whether values are conjugated as they are read
 
   // Return `sum` plus the products of SIZE entries with x, at positions first, first + GS_WARP, ... If WHOLE is false,
   // only the first `count` of them exist.
   template <bool WHOLE, int SIZE> __device__ __forceinline__ T add_batch(long long first, int count, T sum) const {
-    unsigned short code[SIZE];
+    Code code[SIZE];
     Value value[SIZE];
     T a[SIZE], element[SIZE];
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
       const long long k = WHOLE || i < count ? first + i * GS_WARP : first;
-      code[i] = WHOLE || i < count ? gs_load(codes + k) : 0xFFFF;
+      code[i] = gs_load(codes + k);
+      if (!WHOLE && i >= count) vector.set_padding(code + i);
       value[i] = gs_code(values, k);
     }
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
-      element[i] = Scalar<T>::zero();
-      if (code[i] < num_hubs) element[i] = hubs[code[i]];
-      else if (!gs_is_padding(code[i])) element[i] = gs_load(frequent + code[i]);
+      element[i] = vector.is_padding(code[i]) ? Scalar<T>::zero() : vector.element(code[i]);
       a[i] = gs_decode(value[i], table);
     }
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
       if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
-      sum = gs_is_padding(code[i]) ? sum : gs_fma(a[i], element[i], sum);
+      sum = vector.is_padding(code[i]) ? sum : gs_fma(a[i], element[i], sum);
     }
     return sum;
   }
 
-  // Return the sum of the products of `count` entries with x, from position `first` on.
-  __device__ __forceinline__ T multiply(long long first, int count) const {
+  // Return `sum` plus the products of `count` entries with x, from position `first` on.
+  __device__ __forceinline__ T add(long long first, int count, T sum) const {
     enum { SIZE = Batch<T>::size };
-    T sum = Scalar<T>::zero();
     int j = 0;
     for (; j + SIZE <= count; j += SIZE) sum = add_batch<true, SIZE>(first + j * GS_WARP, SIZE, sum);
     return j < count ? add_batch<false, SIZE>(first + j * GS_WARP, count - j, sum) : sum;
@@ -93,26 +114,27 @@ hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs
             const int *__restrict__ all_lanes, const int *__restrict__ first_slices,
             const long long *__restrict__ frequent_offsets, const long long *__restrict__ rare_offsets,
             const unsigned short *__restrict__ codes, const int *__restrict__ columns,
-            const Value *__restrict__ values, const T *__restrict__ table, const T *__restrict__ frequent, T *partials,
+            const Value *__restrict__ values, const T *__restrict__ table, const T *__restrict__ gathered, T *partials,
             unsigned *arrivals, const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
             int conjugate) {
   GS_DYN_SHARED(T, hubs);
-  for (int i = threadIdx.x; i < num_hubs; i += THREADS) hubs[i] = gs_load(frequent + i);
+  for (int i = threadIdx.x; i < num_hubs; i += THREADS) hubs[i] = gs_load(gathered + i);
   __syncthreads();
-  const FrequentEntries<Value, T> hub_entries = {codes, values, table, hubs, frequent, num_hubs, conjugate};
+  const HubVector<T> vector = {hubs, gathered, x, num_hubs};
+  const HubEntries<Value, unsigned short, T> frequent = {codes, values, table, vector, conjugate};
   const Value *rare_values = gs_values_from(values, num_frequent_positions);
-  const Entries<Value, int, T> rare = {columns, nullptr, rare_values, table, x, conjugate};
+  const HubEntries<Value, int, T> rare = {columns, rare_values, table, vector, conjugate};
   const LongSlices<T> long_slices = {partials, arrivals};
   const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP, warps = THREADS / GS_WARP;
-  const long long step = static_cast<long long>(gridDim.x) * warps, stride = GS_WARP;
+  const long long step = static_cast<long long>(gridDim.x) * warps;
   for (long long s = static_cast<long long>(warp) * gridDim.x + blockIdx.x; s < num_slices; s += step) {
     const long long begin = frequent_offsets[s], rare_begin = rare_offsets[s];
     const int count = int((frequent_offsets[s + 1] - begin) / GS_WARP);
     const int rare_count = int((rare_offsets[s + 1] - rare_begin) / GS_WARP);
     const int lanes = all_lanes[s];
     int row = rows[s * GS_WARP + lane];
-    T sum = hub_entries.multiply(begin + lane, count);
-    sum = rare.template add_even<true, Batch<T>::size>(rare_begin + lane, stride, rare_count, sum);
+    T sum = frequent.add(begin + lane, count, Scalar<T>::zero());
+    sum = rare.add(rare_begin + lane, rare_count, sum);
     sum = gs_group_sum(sum, lanes < GS_WARP ? lanes : GS_WARP);
     if (lanes > GS_WARP) {
       const int first = first_slices[s];

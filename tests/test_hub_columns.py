@@ -13,6 +13,7 @@ from gsparse.device.base import Device
 from gsparse.device.select import get_device
 from gsparse.formats import Csr
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.gpu import hubs
 from gsparse.products import hub_columns
 from gsparse.products.structure import Structure
 from tests.conftest import make_device
@@ -98,6 +99,17 @@ def test_elements_for_rare_columns_are_gathered_if_x_is_large(
     assert np.any(columns < -1) is np.bool_(device.kind != "cpu")
     assert np.any(columns >= 0)
     assert host(slices.numbers).astype(int).min() == 0 and np.count_nonzero(host(slices.numbers) < 65535) == 30
+
+
+def test_matrices_that_are_larger_than_the_cache_multiply_right(
+    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "_CACHED_BYTES", 0)
+    S = graph(rng, 300, 500, 4000)
+    for dtype, data in (("float64", S.data), ("complex64", S.data * (1 + 2j)), ("float64", np.ones(S.nnz))):
+        T = sp.csr_array((data.astype(dtype), S.indices, S.indptr), shape=S.shape)
+        A, x = GpuSparseMatrix(T, device=device, format="hub_columns"), random_values(rng, S.shape[1], dtype)
+        assert_product(A @ x, T, x)
 
 
 def test_the_sum_of_a_row_of_several_slices_is_always_the_same(

@@ -16,7 +16,6 @@ from gsparse.device.compilation import SOURCE_FOLDER
 from gsparse.formats.hub_columns import FIRST_GATHERED
 from gsparse.formats.launch import THREADS_PER_BLOCK
 from gsparse.kernels import aggregation, algebra
-from gsparse.kernels.gpu import hubs
 from gsparse.kernels.gpu.source_constants import constant, defined_constants
 
 LAUNCH_FOLDER = SOURCE_FOLDER.parent
@@ -112,7 +111,7 @@ def test_numbers_that_both_backends_share_are_those_of_the_kernels() -> None:
         assert constant("independent_set.cu", f"GS_{name}") == getattr(aggregation, name)
     assert constant("port.cuh", "GS_MAX_THREADS") == max(THREADS_PER_BLOCK)
     assert constant("spmv_hubs.cu", "GS_FIRST_GATHERED") == FIRST_GATHERED
-    assert constant("port.cuh", "GS_LARGEST_BLOCK") == max(hubs.THREADS)
+    assert constant("port.cuh", "GS_LARGEST_BLOCK") == constant("spmv_hubs.cu", "GS_HUB_THREADS")
 
 
 def test_the_survey_reads_its_statistics_where_the_kernel_puts_them() -> None:

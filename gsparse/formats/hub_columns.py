@@ -26,8 +26,8 @@ class HubSlices:
     """The position at which each entry of a matrix is stored, without columns and values.
 
     Columns are numbered 0, 1, 2 … by falling number of entries, and a product gathers the elements of x for the first
-    `num_gathered` of them into an array. Of these, up to 65,535 columns are *frequent*. All other columns are *rare*. In
-    each row the entries in frequent columns come first, in their order, and those in rare columns follow.
+    `num_gathered` of them into an array. Of these, up to 65,535 columns are *frequent*. All other columns are *rare*.
+    In each row the entries in frequent columns come first, in their order, and those in rare columns follow.
 
     A slice has `slice_size` lanes. A row has one lane or several, a power of two. Its entries are dealt to its lanes
     one after the other: first those in frequent columns, then those in rare ones. All rows of a slice have the same

@@ -24,17 +24,18 @@ from gsparse.kernels.gpu.launch import bind_product, launch_threads
 from gsparse.kernels.gpu.scratch import PerStream
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["THREADS", "frequent_lengths", "hub_columns", "hub_positions", "instantiations"]
+__all__ = ["frequent_lengths", "hub_columns", "hub_positions", "instantiations"]
 
 _PRODUCT, _SET_UP = "spmv_hubs.cu", "setup_hubs.cu"
-_BLOCKS = constant(_PRODUCT, "GS_HUB_BLOCKS")
-# Threads of a block for stored values of at least _WIDE bytes, and for others. R-MAT graphs on an H200, µs with 512 and
-# with 768 threads: 2**22 rows 477 and 499 in float64, 371 and 369 in float32; 2**18 rows 28.3 and 28.7, 26.0 and 22.2.
-_WIDE = 8
-THREADS = 512, 768
-# Shared memory of a block for elements of x, where a multiprocessor has enough for `_BLOCKS` blocks. With 64 KiB and
-# 1024 threads, products of R-MAT graphs took up to a fifth longer, with one block of 208 KiB up to a tenth (H200).
-_SHARED_BYTES = 96 * 1024
+_THREADS, _BLOCKS = constant(_PRODUCT, "GS_HUB_THREADS"), constant(_PRODUCT, "GS_HUB_BLOCKS")
+# Shared memory of a block for elements of x, where a multiprocessor has enough for `_BLOCKS` blocks. The rest of it is
+# the first-level cache, which serves the next columns. R-MAT 2**20 and 2**23 in float64 on an H200, µs: 64 KiB 96 and
+# 1009, 96 KiB 100 and 1117, 32 KiB 107 and 1047; one block of 208 KiB and 1024 threads 113 and 1664.
+_SHARED_BYTES = 64 * 1024
+# A larger matrix is not in the second-level cache when the next product begins. Its entries are then read so that they
+# leave the caches first: the same two products take 102 and 1045 µs otherwise, but R-MAT 2**18 in float32 17.7 instead
+# of 20.3.
+_CACHED_BYTES = 50_000_000
 # What a multiprocessor needs for each block beside that.
 _RESERVED_BYTES = 1024
 _SET_UP_THREADS = Launch().threads_per_block
@@ -48,9 +49,8 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     available = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
     num_hubs = min(num_gathered, MAX_FREQUENT, available // dtype.itemsize)
     value_type = "Same" if matrix.values.codes is None else matrix.values.codes.dtype
-    threads = _threads(value_type)
-    name = expression("hub_columns", value_type, dtype, threads)
-    blocks = min(_BLOCKS * device.multiprocessors, -(-slices.num_slices * device.lanes // threads))
+    name = expression("hub_columns", value_type, dtype, int(matrix.nbytes > _CACHED_BYTES))
+    blocks = min(_BLOCKS * device.multiprocessors, -(-slices.num_slices * device.lanes // _THREADS))
     sizes = np.int64(slices.num_slices), np.int64(slices.num_frequent_positions), np.int32(num_hubs)
     layout = slices.rows, slices.lanes, slices.first_slices, slices.frequent_offsets, slices.rare_offsets
     entries = matrix.codes, matrix.columns, matrix.values.codes, matrix.values.table
@@ -63,7 +63,7 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
         shared_bytes = num_hubs * dtype.itemsize
         return (
             bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
-            bind_product(device, _PRODUCT, name, blocks, threads, args, dtype, shared_bytes),
+            bind_product(device, _PRODUCT, name, blocks, _THREADS, args, dtype, shared_bytes),
         )
 
     scratch = (num_gathered, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
@@ -76,11 +76,6 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     result: Any = multiply
     result.num_dots = 0
     return result  # type: ignore[no-any-return]
-
-
-def _threads(value_type: np.dtype[Any] | str) -> int:
-    is_wide = isinstance(value_type, np.dtype) and value_type.itemsize >= _WIDE
-    return THREADS[0 if is_wide else 1]
 
 
 def frequent_lengths(device: Device, csr: Csr, numbers: Array) -> Array:
@@ -105,7 +100,7 @@ def hub_positions(device: Device, csr: Csr, slices: HubSlices) -> Array:
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of the kernels above."""
     types = [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
-    kernels = [(_PRODUCT, expression("hub_columns", *pair, _threads(pair[0]))) for pair in types]
+    kernels = [(_PRODUCT, expression("hub_columns", *pair, is_once)) for pair in types for is_once in (0, 1)]
     return kernels + [
         (_SET_UP, expression(name, index)) for name in ("frequent_lengths", "hub_positions") for index in INDEX_DTYPES
     ]

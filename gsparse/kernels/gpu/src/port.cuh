@@ -86,12 +86,15 @@ template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) { return *static_cast<const volatile T *>(p); }
 #endif
 
-// Store what nobody reads again in this launch: it leaves the caches first.
+// Load and store what nobody reads again in this launch: it leaves the caches first.
 #if defined(GS_EMU)
+template <class T> __device__ __forceinline__ T gs_load_once(const T *p) { return *p; }
 template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { *p = v; }
 #elif defined(GS_HIP)
+template <class T> __device__ __forceinline__ T gs_load_once(const T *p) { return __builtin_nontemporal_load(p); }
 template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { __builtin_nontemporal_store(v, p); }
 #else
+template <class T> __device__ __forceinline__ T gs_load_once(const T *p) { return __ldcs(p); }
 template <class T> __device__ __forceinline__ void gs_store_once(T *p, T v) { __stcs(p, v); }
 #endif
 

@@ -77,8 +77,16 @@ template <class R> __device__ __forceinline__ Complex<R> gs_fresh(const Complex<
   return {gs_fresh(&p->re), gs_fresh(&p->im)};
 }
 
-// ---- stores of what nobody reads again in this launch (port.cuh)
+// ---- loads and stores of what nobody reads again in this launch (port.cuh)
 #if !defined(GS_EMU) && !defined(GS_HIP)
+__device__ __forceinline__ Complex<float> gs_load_once(const Complex<float> *p) {
+  const float2 v = __ldcs(reinterpret_cast<const float2 *>(p));
+  return {v.x, v.y};
+}
+__device__ __forceinline__ Complex<double> gs_load_once(const Complex<double> *p) {
+  const double2 v = __ldcs(reinterpret_cast<const double2 *>(p));
+  return {v.x, v.y};
+}
 __device__ __forceinline__ void gs_store_once(Complex<float> *p, Complex<float> v) {
   __stcs(reinterpret_cast<float2 *>(p), make_float2(v.re, v.im));
 }
@@ -86,6 +94,9 @@ __device__ __forceinline__ void gs_store_once(Complex<double> *p, Complex<double
   __stcs(reinterpret_cast<double2 *>(p), make_double2(v.re, v.im));
 }
 #elif defined(GS_HIP)
+template <class R> __device__ __forceinline__ Complex<R> gs_load_once(const Complex<R> *p) {
+  return {gs_load_once(&p->re), gs_load_once(&p->im)};
+}
 template <class R> __device__ __forceinline__ void gs_store_once(Complex<R> *p, Complex<R> v) {
   gs_store_once(&p->re, v.re);
   gs_store_once(&p->im, v.im);

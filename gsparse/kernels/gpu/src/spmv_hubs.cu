@@ -13,8 +13,8 @@
 // Shared memory: num_hubs elements, as many as the launch gives room for. Two blocks share a multiprocessor.
 #include "entries.cuh"
 
-// Blocks that a multiprocessor runs at once.
-enum { GS_HUB_BLOCKS = 2 };
+// Threads of a block, and blocks that a multiprocessor runs at once.
+enum { GS_HUB_THREADS = 768, GS_HUB_BLOCKS = 2 };
 
 // The code of a rare column whose element of x is gathered: -GS_FIRST_GATHERED - its number.
 enum { GS_FIRST_GATHERED = 2 };
@@ -41,8 +41,17 @@ template <class T> struct HubVector {
   }
 };
 
+// How codes and values are read. ONCE: no other product will find them in the second-level cache, because the matrix is
+// larger, so that they make room for elements of x there.
+template <bool ONCE> struct Reads {
+  template <class S> static __device__ __forceinline__ S at(const S *p, long long k) {
+    return ONCE ? gs_load_once(p + k) : gs_load(p + k);
+  }
+  static __device__ __forceinline__ Same at(const Same *, long long) { return Same(); }
+};
+
 // The entries in frequent or in rare columns, in slices.
-template <class Value, class Code, class T> struct HubEntries {
+template <class Value, class Code, class T, bool ONCE> struct HubEntries {
   const Code *codes;    // of each position
   const Value *values;  // the value of each position, or its code
   const T *table;       // the values that codes stand for
@@ -58,9 +67,9 @@ template <class Value, class Code, class T> struct HubEntries {
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
       const long long k = WHOLE || i < count ? first + i * GS_WARP : first;
-      code[i] = gs_load(codes + k);
+      code[i] = Reads<ONCE>::at(codes, k);
       if (!WHOLE && i >= count) vector.set_padding(code + i);
-      value[i] = gs_code(values, k);
+      value[i] = Reads<ONCE>::at(values, k);
     }
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
@@ -108,8 +117,8 @@ template <class T> struct LongSlices {
   }
 };
 
-template <class Value, class T, int THREADS>
-GS_KERNEL_FOR(THREADS, GS_HUB_BLOCKS)
+template <class Value, class T, bool ONCE>
+GS_KERNEL_FOR(GS_HUB_THREADS, GS_HUB_BLOCKS)
 hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs, const int *__restrict__ rows,
             const int *__restrict__ all_lanes, const int *__restrict__ first_slices,
             const long long *__restrict__ frequent_offsets, const long long *__restrict__ rare_offsets,
@@ -118,14 +127,14 @@ hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs
             unsigned *arrivals, const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
             int conjugate) {
   GS_DYN_SHARED(T, hubs);
-  for (int i = threadIdx.x; i < num_hubs; i += THREADS) hubs[i] = gs_load(gathered + i);
+  for (int i = threadIdx.x; i < num_hubs; i += GS_HUB_THREADS) hubs[i] = gs_load(gathered + i);
   __syncthreads();
   const HubVector<T> vector = {hubs, gathered, x, num_hubs};
-  const HubEntries<Value, unsigned short, T> frequent = {codes, values, table, vector, conjugate};
+  const HubEntries<Value, unsigned short, T, ONCE> frequent = {codes, values, table, vector, conjugate};
   const Value *rare_values = gs_values_from(values, num_frequent_positions);
-  const HubEntries<Value, int, T> rare = {columns, rare_values, table, vector, conjugate};
+  const HubEntries<Value, int, T, ONCE> rare = {columns, rare_values, table, vector, conjugate};
   const LongSlices<T> long_slices = {partials, arrivals};
-  const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP, warps = THREADS / GS_WARP;
+  const int lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP, warps = GS_HUB_THREADS / GS_WARP;
   const long long step = static_cast<long long>(gridDim.x) * warps;
   for (long long s = static_cast<long long>(warp) * gridDim.x + blockIdx.x; s < num_slices; s += step) {
     const long long begin = frequent_offsets[s], rare_begin = rare_offsets[s];

@@ -275,13 +275,10 @@ def _decode_blocks(stored: Bsr, run: int) -> tuple[Any, Any, Any]:
 def _decode_hubs(stored: HubColumns, run: int) -> tuple[Any, Any, Any]:
     """Return the entries of each row in frequent columns and then those in rare ones, both in their order."""
     slices, end = stored.slices, stored.slices.num_frequent_positions
-    codes, gathered = host(stored.codes).astype(np.int64), np.append(host(slices.gathered), -1)
-    rare = host(stored.columns).astype(np.int64)
+    codes, frequent = host(stored.codes).astype(np.int64), np.append(host(slices.frequent), -1)
     offsets = host(slices.frequent_offsets), host(slices.rare_offsets) + end
-    columns = np.concatenate([
-        np.where(codes == 65535, -1, gathered[np.minimum(codes, gathered.size - 1)]),
-        np.where(rare < -1, gathered[np.maximum(-2 - rare, -1)], rare),
-    ])  # fmt: skip
+    columns = np.where(codes == 65535, -1, frequent[np.minimum(codes, frequent.size - 1)])
+    columns = np.concatenate([columns, host(stored.columns)])
     assert slices.slice_size == run and offsets[1][-1] == slices.num_positions == columns.size
     begins = {int(row): place for place, row in enumerate(host(slices.rows)) if row >= 0}
     assert sorted(begins) == list(range(stored.num_rows))

@@ -41,7 +41,7 @@ def test_frequent_columns_are_those_with_the_most_entries(
     S = graph(rng, 300, 400, 6000)
     slices = structure_of(device, S).hub_slices
     counts = np.bincount(S.indices, minlength=400)
-    frequent, numbers = host(slices.gathered), host(slices.numbers)
+    frequent, numbers = host(slices.frequent), host(slices.numbers)
     np.testing.assert_array_equal(counts[frequent], np.sort(counts)[::-1][:50])
     np.testing.assert_array_equal(numbers[frequent], np.arange(50))
     assert np.all(np.delete(numbers, frequent) == 65535)
@@ -52,7 +52,7 @@ def test_frequent_columns_are_those_with_the_most_entries(
 
 def test_columns_without_entries_are_not_frequent(device: Device) -> None:
     S = sp.csr_array(([1.0, 2.0, 3.0], [7, 7, 2], [0, 1, 3]), shape=(2, 10))
-    np.testing.assert_array_equal(host(structure_of(device, S).hub_slices.gathered), [7, 2])
+    np.testing.assert_array_equal(host(structure_of(device, S).hub_slices.frequent), [7, 2])
 
 
 @pytest.mark.parametrize("max_frequent", [3, 65_535])
@@ -82,23 +82,6 @@ def test_rows_of_one_lane_of_several_and_of_several_slices_multiply_right(
         if row_slices.size:
             assert row_slices.size == lanes[row_slices[0]] // device.lanes
             assert rows[row_slices[0], 0] >= 0 and np.all(rows[row_slices[1:]] == -1)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_elements_for_rare_columns_are_gathered_if_x_is_large(
-    device: Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
-) -> None:
-    for name, number in {"MAX_FREQUENT": 30, "_MANY_COLUMNS": 500, "_MAX_GATHERED": 120}.items():
-        monkeypatch.setattr(hub_columns, name, number)
-    S = graph(rng, 300, 500, 4000).astype(dtype)
-    A, x = GpuSparseMatrix(S, device=device, format="hub_columns"), random_values(rng, S.shape[1], dtype)
-    assert_product(A @ x, S, x)
-    assert_decodes(A.stored, S, device.lanes)
-    slices, columns = A.stored.slices, host(A.stored.columns)
-    assert slices.gathered.size == (30 if device.kind == "cpu" else 120)
-    assert np.any(columns < -1) is np.bool_(device.kind != "cpu")
-    assert np.any(columns >= 0)
-    assert host(slices.numbers).astype(int).min() == 0 and np.count_nonzero(host(slices.numbers) < 65535) == 30
 
 
 def test_matrices_that_are_larger_than_the_cache_multiply_right(

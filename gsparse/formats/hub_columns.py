@@ -13,21 +13,19 @@ from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
 from gsparse.formats.row_stats import MAX_INT32, RowStats
 
-__all__ = ["FIRST_GATHERED", "HUB_COLUMNS", "MAX_FREQUENT", "HubColumns", "HubSlices", "HubStats"]
+__all__ = ["HUB_COLUMNS", "MAX_FREQUENT", "HubColumns", "HubSlices", "HubStats"]
 
 # The most frequent columns: their numbers are of uint16, whose largest value marks padding.
 MAX_FREQUENT = 65_535
-# A rare column c whose element of x is gathered has the code -FIRST_GATHERED - n, for its number n.
-FIRST_GATHERED = 2
 
 
 @dataclass(frozen=True, eq=False)
 class HubSlices:
     """The position at which each entry of a matrix is stored, without columns and values.
 
-    Columns are numbered 0, 1, 2 … by falling number of entries, and a product gathers the elements of x for the first
-    `num_gathered` of them into an array. Of these, up to 65,535 columns are *frequent*. All other columns are *rare*.
-    In each row the entries in frequent columns come first, in their order, and those in rare columns follow.
+    Up to 65,535 columns with the most entries are *frequent*, and are numbered 0, 1, 2 … by falling number of entries.
+    All other columns are *rare* and keep their numbers. In each row the entries in frequent columns come first, in
+    their order, and those in rare columns follow.
 
     A slice has `slice_size` lanes. A row has one lane or several, a power of two. Its entries are dealt to its lanes
     one after the other: first those in frequent columns, then those in rare ones. All rows of a slice have the same
@@ -48,9 +46,8 @@ class HubSlices:
     ----------
     slice_size : int
         The lanes of a warp.
-    gathered : array of int32, shape (num_gathered,)
-        The column of each number. There are more than the frequent ones if x is larger than the caches: the elements
-        that are read most often are then close to each other.
+    frequent : array of int32, shape (num_frequent,)
+        The column of each number.
     numbers : array of uint16, shape (num_cols,)
         The number of each frequent column, and 65,535 for each rare one.
     places : array of int64, shape (num_rows,)
@@ -70,7 +67,7 @@ class HubSlices:
     """
 
     slice_size: int
-    gathered: Array
+    frequent: Array
     numbers: Array
     places: Array
     rows: Array
@@ -93,7 +90,7 @@ class HubSlices:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that a product reads."""
-        read = self.gathered, self.rows, self.lanes, self.first_slices, self.frequent_offsets, self.rare_offsets
+        read = self.frequent, self.rows, self.lanes, self.first_slices, self.frequent_offsets, self.rare_offsets
         return sum(int(array.nbytes) for array in read)
 
 
@@ -109,8 +106,8 @@ class HubStats(NamedTuple):
 class HubColumns(StoredMatrix):
     """A matrix with hub columns on one device.
 
-    A few columns of a power-law graph have a large part of all entries. A product gathers the elements of x for these
-    columns into an array of their own. A GPU keeps the first of these elements in the shared memory of each
+    A few columns of a power-law graph have a large part of all entries. A product gathers the elements of x for the
+    frequent columns into an array of their own. A GPU keeps the first of these elements in the shared memory of each
     multiprocessor, so that most entries read x there and not from the second-level cache.
 
     Attributes
@@ -122,8 +119,7 @@ class HubColumns(StoredMatrix):
     codes : array of uint16, shape (num_frequent_positions,)
         The number of the frequent column at each frequent position, or the padding code.
     columns : array of int32, shape (num_rare_positions,)
-        The column at each rare position, or -1 for padding, or -2 - n if the column has the number n and its element of
-        x is gathered.
+        The column at each rare position, or -1 for padding.
     values : Values
         The values at the frequent positions, then those at the rare ones.
     """

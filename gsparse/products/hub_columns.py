@@ -13,7 +13,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, padding_code
-from gsparse.formats.hub_columns import FIRST_GATHERED, MAX_FREQUENT, HubSlices, HubStats
+from gsparse.formats.hub_columns import MAX_FREQUENT, HubSlices, HubStats
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
@@ -23,9 +23,6 @@ __all__ = ["has_hubs", "hub_slices", "hub_stats", "lay_out_hubs", "placed_column
 _RARE = padding_code(np.uint16)
 # A lane of a GPU has at most this number of steps, so that all lanes of the device have work until the end.
 _FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
-# Elements of x that are gathered if the matrix has many columns, so that x is larger than the second-level cache. That
-# is for GPUs: on a CPU, only those for frequent columns are.
-_MANY_COLUMNS, _MAX_GATHERED = 3_000_000, 2**20
 # Only matrices with at least as many entries and columns are examined for hubs: smaller ones gain less than the
 # additional launch takes, and their x stays in the first-level cache.
 _MIN_ENTRIES, _MIN_COLUMNS = 2_000_000, 2**17
@@ -76,7 +73,7 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
     """The frequent columns, and the slices in which the entries of rows are stored. Synchronizes."""
     device, csr = structure.device, structure.csr
     xp, width, num_rows = device.xp, device.lanes, csr.num_rows
-    gathered, numbers = _frequent_columns(device, csr)
+    frequent, numbers = _frequent_columns(device, csr)
     counts = kernels_of(device).frequent_lengths(device, csr, numbers).astype(np.int64)
     lengths = (csr.indptr[1:] - csr.indptr[:-1]).astype(np.int64)
     lanes = _lanes_of_rows(device, lengths, _most_steps(device, csr.nnz))
@@ -106,7 +103,7 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
     totals = device.download(xp.stack([offsets[0][-1], offsets[1][-1], is_long.sum()]))  # synchronizes
     return HubSlices(
         slice_size=width,
-        gathered=gathered,
+        frequent=frequent,
         numbers=numbers,
         places=places,
         rows=rows,
@@ -121,27 +118,20 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
 
 
 def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
-    """Return the columns whose elements of x are gathered, and the number of each frequent column. Synchronizes."""
+    """Return the frequent columns, and the number of each of them. Synchronizes."""
     xp = device.xp
     counts = xp.bincount(csr.indices, minlength=csr.num_cols)
-    is_large = csr.num_cols >= _MANY_COLUMNS and not _sums_whole_rows(device)
-    limit = max(MAX_FREQUENT, _MAX_GATHERED) if is_large else MAX_FREQUENT
-    num_gathered = min(limit, int((counts > 0).sum()))  # synchronizes
-    gathered = xp.argsort(-counts, kind="stable")[:num_gathered].astype(np.int32)
+    num_frequent = min(MAX_FREQUENT, int((counts > 0).sum()))  # synchronizes
+    frequent = xp.argsort(-counts, kind="stable")[:num_frequent].astype(np.int32)
     numbers = xp.full(csr.num_cols, _RARE, np.uint16)
-    num_frequent = min(num_gathered, MAX_FREQUENT)
-    numbers[gathered[:num_frequent]] = xp.arange(num_frequent, dtype=np.uint16)
-    return gathered, numbers
-
-
-def _sums_whole_rows(device: Device) -> bool:
-    """Return whether one thread sums all entries of a row, however many there are."""
-    return bool(kernels_of(device).VECTOR_LENGTH == NO_LIMIT)
+    numbers[frequent] = xp.arange(num_frequent, dtype=np.uint16)
+    return frequent, numbers
 
 
 def _most_steps(device: Device, nnz: int) -> int:
     """Return the number of entries of a lane from which on a row has several lanes: never where a thread has a row."""
-    return NO_LIMIT if _sums_whole_rows(device) else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
+    whole_rows = kernels_of(device).VECTOR_LENGTH == NO_LIMIT
+    return NO_LIMIT if whole_rows else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
 
 
 def _lanes_of_rows(device: Device, lengths: Array, most_steps: int) -> Array:
@@ -189,11 +179,6 @@ def placed_columns(structure: HubSlicesStructure) -> tuple[Array, Array]:
     codes = xp.full(slices.num_positions, _RARE, np.uint16)
     codes[positions] = slices.numbers[indices]
     columns = xp.full(slices.num_positions, padding_code(np.int32), np.int32)
-    rare = slices.gathered[MAX_FREQUENT:]
-    if rare.size:
-        of_columns = xp.arange(slices.numbers.size, dtype=np.int32)
-        of_columns[rare] = -FIRST_GATHERED - MAX_FREQUENT - xp.arange(rare.size, dtype=np.int32)
-        indices = of_columns[indices]
     columns[positions] = indices
     end = slices.num_frequent_positions
     return codes[:end].copy(), columns[end:].copy()

@@ -37,7 +37,7 @@ def hub_columns(matrix: HubColumns, x: Array, y: Array, alpha: Any, beta: Any, c
     )
     offsets = slices.frequent_offsets, slices.rare_offsets, slices.frequent_offsets + slices.rare_offsets
     cost = matrix.num_stored + y.size
-    run_parts(_hub_columns, cost, offsets, slices.rows, entries, x[slices.gathered], (x, y, alpha, beta))
+    run_parts(_hub_columns, cost, offsets, slices.rows, entries, x[slices.frequent], (x, y, alpha, beta))
 
 
 def _values_of_kinds(matrix: HubColumns) -> tuple[Values, Values]:

@@ -16,7 +16,6 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.formats import Csr, HubColumns, HubSlices
-from gsparse.formats.hub_columns import MAX_FREQUENT
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import Multiply
 from gsparse.kernels.gpu.expressions import NARROW, expression, plain_types
@@ -45,9 +44,9 @@ _GATHER_THREADS = constant("halo.cu", "GS_HALO_THREADS")
 def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with a warp for each slice, in as many blocks as the device runs at once."""
     slices = matrix.slices
-    num_gathered = int(slices.gathered.size)
+    num_frequent = int(slices.frequent.size)
     available = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
-    num_hubs = min(num_gathered, MAX_FREQUENT, available // dtype.itemsize)
+    num_hubs = min(num_frequent, available // dtype.itemsize)
     value_type = "Same" if matrix.values.codes is None else matrix.values.codes.dtype
     name = expression("hub_columns", value_type, dtype, int(matrix.nbytes > _CACHED_BYTES))
     blocks = min(_BLOCKS * device.multiprocessors, -(-slices.num_slices * device.lanes // _THREADS))
@@ -56,17 +55,17 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     entries = matrix.codes, matrix.columns, matrix.values.codes, matrix.values.table
     vectors = Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE
 
-    def bind(gathered: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
-        gather_args = np.int64(num_gathered), Passed.X, slices.gathered, gathered
-        gather_blocks, gather = -(-num_gathered // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
-        args = *sizes, *layout, *entries, gathered, partials, arrivals, *vectors
+    def bind(elements: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
+        gather_args = np.int64(num_frequent), Passed.X, slices.frequent, elements
+        gather_blocks, gather = -(-num_frequent // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
+        args = *sizes, *layout, *entries, elements, partials, arrivals, *vectors
         shared_bytes = num_hubs * dtype.itemsize
         return (
             bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
             bind_product(device, _PRODUCT, name, blocks, _THREADS, args, dtype, shared_bytes),
         )
 
-    scratch = (num_gathered, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
+    scratch = (num_frequent, dtype), (slices.num_long_slices, dtype), (slices.num_long_slices, np.dtype(np.uint32))
     bound = PerStream(device, bind, *scratch)
 
     def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:

@@ -23,7 +23,7 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) has warps of 64 lanes");
 // The largest block that may be launched (gsparse.formats.launch.THREADS_PER_BLOCK), which bounds the registers of a
 // thread. Kernels that name their number of threads may have more, up to GS_LARGEST_BLOCK.
 #define GS_MAX_THREADS 512
-#define GS_LARGEST_BLOCK 768
+#define GS_LARGEST_BLOCK 640
 
 #if !defined(GS_EMU)
 #define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)

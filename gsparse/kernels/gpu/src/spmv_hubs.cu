@@ -3,9 +3,8 @@
 // A block copies the elements of x for the most frequent columns, the hubs, to shared memory. Then each of its warps
 // multiplies slices, from the first on every step-th one of all warps, so that the long rows begin first:
 //
-//     gathered elements of x:  | 0 ... num_hubs - 1 | num_hubs ... 65534 | 65535 ...  |
-//                                shared memory        memory, through the caches
-//     read by                    codes of two bytes (65535 is padding)     codes of rare columns
+//     elements of x for frequent columns:   | 0 ... num_hubs - 1 | num_hubs ... 65534 |     65535 is padding
+//                                             shared memory        memory, through the caches
 //
 // The lanes of a warp read neighbouring codes, columns and values (coalesced). Where a row has several lanes, their sums
 // are added by a tree of shuffles. Where it takes several slices, each warp leaves a partial sum, and the one that
@@ -14,31 +13,24 @@
 #include "entries.cuh"
 
 // Threads of a block, and blocks that a multiprocessor runs at once.
-enum { GS_HUB_THREADS = 768, GS_HUB_BLOCKS = 2 };
+enum { GS_HUB_THREADS = 640, GS_HUB_BLOCKS = 2 };
 
-// The code of a rare column whose element of x is gathered: -GS_FIRST_GATHERED - its number.
-enum { GS_FIRST_GATHERED = 2 };
-
-// Where the elements of x are. The code of a position is the number of a frequent column (unsigned short), or of a rare
-// column (int): the column itself, or the code of its number.
+// Where the elements of x are. The code of a position is the number of a frequent column (unsigned short), or a rare
+// column itself (int).
 template <class T> struct HubVector {
   const T *hubs;      // in shared memory: the elements for the first numbers
-  const T *gathered;  // the elements for all numbers
+  const T *frequent;  // the elements for all numbers
   const T *x;
   int num_hubs;
 
-  static __device__ __forceinline__ bool is_padding(unsigned short code) { return gs_is_padding(code); }
-  static __device__ __forceinline__ bool is_padding(int code) { return code == -1; }
   static __device__ __forceinline__ void set_padding(unsigned short *code) { *code = 0xFFFF; }
   static __device__ __forceinline__ void set_padding(int *code) { *code = -1; }
 
   // Return the element for a code that is no padding.
   __device__ __forceinline__ T element(unsigned short code) const {
-    return code < num_hubs ? hubs[code] : gs_load(gathered + code);
+    return code < num_hubs ? hubs[code] : gs_load(frequent + code);
   }
-  __device__ __forceinline__ T element(int code) const {
-    return gs_load(code < 0 ? gathered + (-GS_FIRST_GATHERED - code) : x + code);
-  }
+  __device__ __forceinline__ T element(int column) const { return gs_load(x + column); }
 };
 
 // How codes and values are read. ONCE: no other product will find them in the second-level cache, because the matrix is
@@ -73,13 +65,13 @@ template <class Value, class Code, class T, bool ONCE> struct HubEntries {
     }
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
-      element[i] = vector.is_padding(code[i]) ? Scalar<T>::zero() : vector.element(code[i]);
+      element[i] = gs_is_padding(code[i]) ? Scalar<T>::zero() : vector.element(code[i]);
       a[i] = gs_decode(value[i], table);
     }
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) {
       if (conjugate) a[i] = Scalar<T>::conjugate(a[i]);
-      sum = vector.is_padding(code[i]) ? sum : gs_fma(a[i], element[i], sum);
+      sum = gs_is_padding(code[i]) ? sum : gs_fma(a[i], element[i], sum);
     }
     return sum;
   }
@@ -123,13 +115,13 @@ hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs
             const int *__restrict__ all_lanes, const int *__restrict__ first_slices,
             const long long *__restrict__ frequent_offsets, const long long *__restrict__ rare_offsets,
             const unsigned short *__restrict__ codes, const int *__restrict__ columns,
-            const Value *__restrict__ values, const T *__restrict__ table, const T *__restrict__ gathered, T *partials,
+            const Value *__restrict__ values, const T *__restrict__ table, const T *__restrict__ elements, T *partials,
             unsigned *arrivals, const T *__restrict__ x, T *__restrict__ y, T alpha, T beta, int read_y,
             int conjugate) {
   GS_DYN_SHARED(T, hubs);
-  for (int i = threadIdx.x; i < num_hubs; i += GS_HUB_THREADS) hubs[i] = gs_load(gathered + i);
+  for (int i = threadIdx.x; i < num_hubs; i += GS_HUB_THREADS) hubs[i] = gs_load(elements + i);
   __syncthreads();
-  const HubVector<T> vector = {hubs, gathered, x, num_hubs};
+  const HubVector<T> vector = {hubs, elements, x, num_hubs};
   const HubEntries<Value, unsigned short, T, ONCE> frequent = {codes, values, table, vector, conjugate};
   const Value *rare_values = gs_values_from(values, num_frequent_positions);
   const HubEntries<Value, int, T, ONCE> rare = {columns, rare_values, table, vector, conjugate};

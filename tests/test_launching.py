@@ -426,3 +426,36 @@ def test_any_kernel_can_be_bound_as_a_product() -> None:
     assert (grid, block) == (GRID, BLOCK)
     assert passed[:3] + passed[4:] == (4, "y", 1, 1, 2, "x", None)
     assert [type(passed[n]) for n in (0, 2, 3, 4, 5)] == [np.int64, np.int32, np.float32, np.int32, np.float32]
+
+
+@pytest.mark.parametrize("shared_bytes", [0, 1000, 48 * 1024, 48 * 1024 + 8])
+def test_a_product_gets_shared_memory_and_large_sizes_are_allowed_first(shared_bytes: int) -> None:
+    driver = StandInDriver(8, 8)
+    cupy = StandInCupy(driver)
+    raw = cupy.raw_kernel()
+    kernel = DriverKernel(cupy, raw, 0, driver.launchKernel)
+    launch = kernel.bind_product(GRID, BLOCK, (Passed.X, Passed.Y), np.dtype(float), shared_bytes)
+    launch(StandInArray(1), StandInArray(2), 1.0, 0.0, False)
+    assert driver.launches[-1][1] == shared_bytes
+    allowed = getattr(raw, "max_dynamic_shared_size_bytes", None)
+    assert allowed == (shared_bytes if shared_bytes > 48 * 1024 else None)
+
+
+def test_a_kernel_of_any_kind_gets_shared_memory_only_if_it_asks_for_some() -> None:
+    calls: list[Any] = []
+
+    def kernel(*args: Any, **options: Any) -> None:
+        calls.append(options)
+
+    for shared_bytes in (0, 64):
+        bind_call(kernel, GRID, BLOCK, (Passed.X,), shared_bytes)()
+    assert calls == [{}, {"shared_mem": 64}]
+
+
+def test_the_shared_memory_of_a_gpu_is_that_of_a_multiprocessor(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = StandInCupy(StandInDriver())
+    monkeypatch.setattr(gsparse.device.gpu, "import_cupy", lambda: cupy)
+    for properties, expected in (({"sharedMemPerBlock": 65536}, 65536), ({"sharedMemPerMultiprocessor": 7}, 7)):
+        known = cupy.cuda.runtime.getDeviceProperties(0)
+        cupy.cuda.runtime.getDeviceProperties = lambda _, known=known, more=properties: {**known, **more}
+        assert GpuDevice(0).shared_memory == expected

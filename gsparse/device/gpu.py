@@ -51,8 +51,6 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         # Device().attributes["WarpSize"] is wrong on HIP.
         self.lanes = int(properties["warpSize"])
         self.multiprocessors = int(properties["multiProcessorCount"])
-        shared = properties.get("sharedMemPerMultiprocessor") or properties["sharedMemPerBlock"]
-        self.shared_memory = int(shared)
         self.description = properties["name"].decode()
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
@@ -60,6 +58,11 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         self.kernels = KernelStore(self._compile)
         self._expected: set[tuple[str, Any, Any]] = set()
         self._launch = driver_launch(cupy)
+
+    @cached_property
+    def shared_memory(self) -> int:  # type: ignore[override]
+        properties = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        return int(properties.get("sharedMemPerMultiprocessor") or properties["sharedMemPerBlock"])
 
     @cached_property
     def staging(self) -> Any:

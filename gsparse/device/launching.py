@@ -179,11 +179,12 @@ def bind_call(
     shared_bytes: int = 0,
 ) -> Callable[..., None]:
     """Bind arguments to a kernel of any kind, as the methods of `DriverKernel` do."""
+    options = {"shared_mem": shared_bytes} if shared_bytes else {}
 
     def launch(x: Any = None, y: Any = None, alpha: Any = 0, beta: Any = 0, conjugate: bool = False) -> None:
         passed = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate))  # in the order of `Passed`
         bound = tuple(passed[arg.value] if isinstance(arg, Passed) else arg for arg in args)
-        kernel(grid, block, bound, shared_mem=shared_bytes)
+        kernel(grid, block, bound, **options)
 
     return launch
 

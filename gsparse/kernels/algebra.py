@@ -181,6 +181,13 @@ class AlgebraKernels(Protocol):
         """Return whether all numbers, integers of any dtype, are from 0 to ``size - 1``. Synchronizes."""
         ...
 
+    def count_numbers(self, device: Device, numbers: Array, size: int) -> Array:
+        """Return how often each number from 0 to ``size - 1`` occurs, as int64.
+
+        `numbers` are contiguous, of an index dtype and in range.
+        """
+        ...
+
     def places_of(self, device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:
         """Return, for each number from 0 to ``size - 1``, its place in `numbers`, or -1. Synchronizes.
 

@@ -264,6 +264,14 @@ class SolverKernels(Protocol):
         """Return a call that runs one step of a program on these vectors (`gsparse.kernels.steps`)."""
         ...
 
+    def fill_hashes(self, device: Device, out: Array, offset: int) -> None:
+        """Write real numbers between -1/2 and 1/2 that look random: element i is a hash of i + 1 + offset, modulo 2³².
+
+        For h = i + 1 + offset and each of two odd numbers, h becomes h·odd, and then its upper 16 bits are folded into
+        the lower ones by an exclusive or. The element is h / 2³² - 1/2.
+        """
+        ...
+
     def bind_dots(self, device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:
         """Return an array for the partial sums that a product leaves, and what must be called after the product.
 

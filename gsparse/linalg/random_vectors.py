@@ -12,11 +12,10 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.kernels.backends import kernels_of
 
 __all__ = ["hashed_vector"]
 
-# Odd numbers whose multiples, modulo 2³², have bits that look random (Knuth; the finalizer of MurmurHash3).
-_MULTIPLIERS = (2654435761, 0x85EBCA6B)
 # The distance of the row numbers of two vectors: 2³² divided by the square of the golden ratio.
 _STRIDE = 1640531527
 
@@ -36,10 +35,6 @@ def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int =
     number : int
         Which vector: those with other numbers are independent of it.
     """
-    hashes = device.xp.arange(1, size + 1, dtype=np.uint32)
-    if number:
-        hashes += np.uint32(number * _STRIDE % 2**32)
-    for multiplier in _MULTIPLIERS:
-        hashes *= np.uint32(multiplier)
-        hashes ^= hashes >> np.uint32(16)
-    return (hashes * np.float64(2.0**-32) - 0.5).astype(dtype, copy=False)
+    vector = device.empty(size, dtype)
+    kernels_of(device).fill_hashes(device, vector, number * _STRIDE)
+    return vector

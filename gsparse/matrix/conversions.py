@@ -345,7 +345,8 @@ def _estimated_blocksize(device: Device, csr: Csr) -> tuple[int, int]:
         if csr.num_rows % size or csr.num_cols % size:
             return 0.0
         _, is_first = _entries_by_block(device, csr, size, size)
-        return csr.nnz / (size * size * int(is_first.sum()))  # synchronizes
+        count = kernels_of(device).count_where(device, is_first, "not zero")  # synchronizes
+        return csr.nnz / (size * size * count)
 
     enough = 0.7
     if not csr.nnz:

@@ -66,7 +66,7 @@ def _are_sorted(matrix: MatrixLike) -> bool:
     with device.active(), device.memory_guard():
         rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
         falls = (csr.indices[1:] < csr.indices[:-1]) & (rows[1:] == rows[:-1])
-        return not bool(falls.any())  # synchronizes
+        return kernels_of(device).first_where(device, falls, "not zero") is None  # synchronizes
 
 
 def _are_canonical(matrix: MatrixLike) -> bool:

@@ -94,7 +94,7 @@ def _count_entries(self: MatrixLike, axis: int | None = None) -> Any:
         if (axis % 2 == 1) != self._by_columns:
             counts = csr.indptr[1:] - csr.indptr[:-1]
         else:
-            counts = device.xp.bincount(csr.indices, minlength=csr.num_cols)  # synchronizes
+            counts = kernels_of(device).count_numbers(device, csr.indices, csr.num_cols)
     return device.download(counts)  # synchronizes
 
 

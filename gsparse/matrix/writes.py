@@ -265,7 +265,7 @@ def _write_zeros(matrix: MatrixLike, index: Index, rows: Array, columns: Array, 
         for is_inside, numbers in zip(inside, (i, j), strict=True):
             is_inside[xp.asarray(numbers.reshape(-1))] = True
         written = inside[0][kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)] & inside[1][csr.indices]
-        if bool(written.any()):  # synchronizes
+        if kernels_of(device).first_where(device, written, "not zero") is not None:  # synchronizes
             data = xp.where(written, csr.dtype.type(0), csr.data)
             matrix._arrays.replace_values(data, matrix._stored_shape)
         return

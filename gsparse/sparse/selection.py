@@ -72,7 +72,7 @@ def _repeat_columns(device: Device, csr: Csr, columns: Array) -> Csr:
     column c becomes as many entries as c has places, one in each.
     """
     xp, index = device.xp, csr.indices.dtype
-    counts = xp.bincount(columns, minlength=csr.num_cols)  # synchronizes
+    counts = kernels_of(device).count_numbers(device, columns, csr.num_cols)
     first = xp.zeros(csr.num_cols + 1, np.int64)
     xp.cumsum(counts, out=first[1:])
     order = kernels_of(device).stable_order(device, columns, csr.num_cols)

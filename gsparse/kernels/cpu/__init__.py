@@ -28,6 +28,7 @@ from gsparse.kernels.cpu.edits import (
 from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_keys, run_span, survives_halving
 from gsparse.kernels.cpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
+from gsparse.kernels.cpu.hashes import fill_hashes
 from gsparse.kernels.cpu.hubs import frequent_lengths, hub_columns, hub_positions
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
@@ -52,6 +53,7 @@ from gsparse.kernels.cpu.slices import SORTING_SCOPE, cut_slices, lay_out, lay_o
 from gsparse.kernels.cpu.sparse_products import spgemm, spgemm_known, spgemm_values
 from gsparse.kernels.cpu.sparse_rows import (
     are_in_range,
+    count_numbers,
     diagonal_entries,
     drop_zeros,
     keep_entries,
@@ -111,6 +113,7 @@ __all__ = [
     "bsr",
     "color_rows",
     "combine_rows",
+    "count_numbers",
     "count_where",
     "csr_adaptive",
     "csr_scalar",
@@ -133,6 +136,7 @@ __all__ = [
     "extreme_positions",
     "factorize_block_ilu0",
     "factorize_ilu0",
+    "fill_hashes",
     "find_entries",
     "first_where",
     "frequent_lengths",

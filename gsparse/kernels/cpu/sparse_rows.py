@@ -24,6 +24,7 @@ from gsparse.kernels.cpu.rows import first_row
 __all__ = [
     "ITEMS",
     "are_in_range",
+    "count_numbers",
     "diagonal_entries",
     "drop_zeros",
     "keep_entries",
@@ -85,6 +86,11 @@ def numbers_from_start(device: Device, numbers: Array, size: int) -> Array | Non
         return None
     numbers = np.ascontiguousarray(numbers, np.int64)
     return np.where(numbers < 0, numbers + size, numbers) if low < 0 else numbers
+
+
+def count_numbers(device: Device, numbers: Array, size: int) -> Array:
+    """Count them with NumPy."""
+    return np.bincount(numbers, minlength=size)
 
 
 def are_in_range(device: Device, numbers: Array, size: int) -> bool:

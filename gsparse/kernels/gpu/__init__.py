@@ -31,8 +31,9 @@ from gsparse.kernels.gpu.encode import (
 )
 from gsparse.kernels.gpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
+from gsparse.kernels.gpu.hashes import fill_hashes
 from gsparse.kernels.gpu.hubs import frequent_lengths, hub_columns, hub_positions
-from gsparse.kernels.gpu.indices import are_in_range, numbers_from_start, places_of
+from gsparse.kernels.gpu.indices import are_in_range, count_numbers, numbers_from_start, places_of
 from gsparse.kernels.gpu.prolongation import (
     expand_pattern,
     orthonormal_candidates,
@@ -130,6 +131,7 @@ __all__ = [
     "bsr",
     "color_rows",
     "combine_rows",
+    "count_numbers",
     "count_where",
     "csr_adaptive",
     "csr_scalar",
@@ -152,6 +154,7 @@ __all__ = [
     "extreme_positions",
     "factorize_block_ilu0",
     "factorize_ilu0",
+    "fill_hashes",
     "find_entries",
     "first_where",
     "frequent_lengths",

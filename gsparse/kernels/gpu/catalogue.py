@@ -19,6 +19,7 @@ from gsparse.kernels.gpu import (
     diagonal_blocks,
     edits,
     gradients,
+    hashes,
     hubs,
     indices,
     merged_rows,
@@ -59,6 +60,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         reductions,
         edits,
         blocks,
+        hashes,
         hubs,
         spmm_bsr,
     )

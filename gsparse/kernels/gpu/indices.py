@@ -12,7 +12,7 @@ from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.tallies import TILE_THREADS, num_tiles, tally
 
-__all__ = ["are_in_range", "instantiations", "numbers_from_start", "places_of"]
+__all__ = ["are_in_range", "count_numbers", "instantiations", "numbers_from_start", "places_of"]
 
 _SOURCE = "indices.cu"
 # The byte of which -1 consists.
@@ -21,7 +21,7 @@ _ALL_BITS = 0xFF
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    names = [expression(name, index) for name in ("check_numbers", "place_numbers") for index in INDEX_DTYPES]
+    names = [expression(name, index) for name in ("check_numbers", "count_numbers", "place_numbers") for index in INDEX_DTYPES]
     return [(_SOURCE, name) for name in names]
 
 
@@ -46,6 +46,14 @@ def _are_valid(device: Device, numbers: Array, size: int, checked: Array | None)
     args: Any = (np.int64(count), np.int64(size), numbers, checked, *tally(device, blocks))
     launch_blocks(device, _SOURCE, expression("check_numbers", numbers.dtype), blocks, TILE_THREADS, args)
     return device.counts.read() == [0]  # synchronizes
+
+
+def count_numbers(device: Device, numbers: Array, size: int) -> Array:
+    """Add one for each number, in any order."""
+    counts = device.xp.zeros(size, np.int64)
+    name, blocks = expression("count_numbers", numbers.dtype), num_tiles(int(numbers.size))
+    launch_blocks(device, _SOURCE, name, blocks, TILE_THREADS, (np.int64(numbers.size), numbers, counts))
+    return counts
 
 
 def places_of(device: Device, numbers: Array, size: int, dtype: Any) -> Array | None:

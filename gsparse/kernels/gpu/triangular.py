@@ -53,7 +53,8 @@ def triangular_levels(device: Device, csr: Csr, upper: bool) -> Levels:
             args = (np.int64(count), csr.indptr, csr.indices, levels, num_raised[launch:])
             launch_threads(device, "triangular.cu", name, count, _NARROW_THREADS, args)
         is_done = int(num_raised[-1]) == 0  # synchronizes
-    counts = device.download(xp.bincount(levels)) if count else np.zeros(0, np.int64)  # synchronizes
+    num_levels = int(levels.max()) + 1 if count else 0  # synchronizes
+    counts = device.download(count_numbers(device, levels, num_levels))  # synchronizes
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     order = stable_order(device, levels, max(int(counts.size), 1))
     return Levels(order.astype(csr.indptr.dtype, copy=False), bounds)

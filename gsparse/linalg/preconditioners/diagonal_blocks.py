@@ -91,7 +91,7 @@ def _large_blocks(matrix: SquareMatrix, size: int) -> Array:
     blocks[rows // size, rows % size, columns % size] = csr.data[inside]
     is_filled = xp.arange(count * size) >= matrix.size
     if matrix.FILLS_EMPTY_ROWS:
-        is_filled |= (blocks == 0).all(axis=2).reshape(-1)
+        is_filled |= (xp.abs(blocks).max(axis=2) == 0).reshape(-1)
     places = xp.flatnonzero(is_filled)  # synchronizes
     blocks[places // size, places % size, places % size] = 1
     return blocks

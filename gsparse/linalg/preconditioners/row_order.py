@@ -177,7 +177,8 @@ def _block_graph(device: Device, csr: Csr, size: int) -> Csr:
 def _group(device: Device, colors: Array, index: np.dtype[Any]) -> Levels:
     """Sort rows by colour. Synchronizes."""
     xp = device.xp
-    counts = device.download(xp.bincount(colors)) if colors.size else np.zeros(0, np.int64)  # synchronizes
+    num_colors = int(colors.max()) + 1 if colors.size else 0  # synchronizes
+    counts = device.download(kernels_of(device).count_numbers(device, colors, num_colors))  # synchronizes
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return Levels(xp.argsort(colors, kind="stable").astype(index), bounds)
 

@@ -22,6 +22,19 @@ GS_KERNEL_OF(GS_TILE_THREADS) check_numbers(long long count, long long size, con
   gs_leave_count(all, Tally{offsets, arrivals, total});
 }
 
+// counts[n] = how many of the numbers are n, where `counts` is 0 before. Only integers are added, so that the order of the
+// threads does not matter.
+template <class Number>
+GS_KERNEL_OF(GS_TILE_THREADS) count_numbers(long long count, const Number *__restrict__ numbers,
+                                            long long *__restrict__ counts) {
+  typedef unsigned long long Unsigned;
+#pragma unroll
+  for (int i = 0; i < GS_TILE_ITEMS; ++i) {
+    const long long k = static_cast<long long>(blockIdx.x) * GS_TILE + i * GS_TILE_THREADS + threadIdx.x;
+    if (k < count) atomicAdd(reinterpret_cast<Unsigned *>(counts) + numbers[k], Unsigned(1));
+  }
+}
+
 __device__ __forceinline__ int gs_claim_place(int *place, int number) { return atomicCAS(place, -1, number); }
 __device__ __forceinline__ long long gs_claim_place(long long *place, long long number) {
   typedef unsigned long long Unsigned;

@@ -45,9 +45,25 @@ def test_frequent_columns_are_those_with_the_most_entries(
     np.testing.assert_array_equal(counts[frequent], np.sort(counts)[::-1][:50])
     np.testing.assert_array_equal(numbers[frequent], np.arange(50))
     assert np.all(np.delete(numbers, frequent) == 65535)
-    lengths = np.bincount(np.repeat(np.arange(300), np.diff(S.indptr))[numbers[S.indices] < 50], minlength=300)
+
+
+def test_lanes_steps_and_the_order_of_rows(device: Device, rng: np.random.Generator) -> None:
+    S = graph(rng, 300, 400, 6000)
+    numbers = np.full(400, 65535, np.uint16)
+    numbers[:60] = np.arange(60)
     csr = structure_of(device, S).csr
-    np.testing.assert_array_equal(host(kernels_of(device).frequent_lengths(device, csr, slices.numbers)), lengths)
+    found = kernels_of(device).hub_rows(device, csr, on_device(device, numbers), 4)
+    order, lanes, frequent_steps, rare_steps = (host(array) for array in found)
+    lengths, width = np.diff(S.indptr), device.lanes
+    frequent = np.bincount(np.repeat(np.arange(300), lengths)[S.indices < 60], minlength=300)
+    assert np.all(lanes * 4 >= lengths)
+    few = lanes <= width
+    assert np.all(np.isin(lanes[few], 2 ** np.arange(8))) and np.all(lanes[~few] % width == 0)
+    assert np.all((lanes == 1) | (lengths > 2 * np.minimum(lanes, width)) | ~few)
+    assert np.all(lengths[~few] > 4 * (lanes[~few] - width))
+    np.testing.assert_array_equal(frequent_steps, -(-frequent // lanes))
+    np.testing.assert_array_equal(rare_steps, -(-(lengths - frequent) // lanes))
+    np.testing.assert_array_equal(order, np.lexsort((-frequent_steps, -frequent_steps - rare_steps, -lanes)))
 
 
 def test_columns_without_entries_are_not_frequent(device: Device) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gsparse.formats import FORMATS
 from gsparse.formats.bsr import MAX_BLOCK
-from gsparse.formats.costs import TABLE_BYTES, KernelModel
+from gsparse.formats.costs import TABLE_BYTES, KernelModel, vector_length
 from gsparse.formats.registry import PLAIN, REGISTRY, Storage, find_format
 from gsparse.formats.row_stats import RowStats, share_above
 from gsparse.kernels import gpu
@@ -178,9 +178,10 @@ def test_a_thread_of_csr_scalar_has_no_longer_rows_than_the_limit_of_long_rows()
 def test_threads_of_csr_vector_share_a_row() -> None:
     threads = predicted("csr_vector", MEDIUM).launch.threads_per_row
     assert threads == 8
-    limit = gpu.VECTOR_LENGTH * threads
+    limit = vector_length(threads)
+    each = limit / threads
     lengths = [steps("csr_vector", n) for n in (8, 12, limit, limit + 1, 9 * limit)]
-    assert lengths == pytest.approx([1, 1.5, gpu.VECTOR_LENGTH, gpu.VECTOR_LENGTH, gpu.VECTOR_LENGTH])
+    assert lengths == pytest.approx([1, 1.5, each, each, each])
     # With two threads for each row, the same rows are long rows as with one thread.
     assert predicted("csr_vector", SHORT).launch.threads_per_row == 2
     assert steps("csr_vector", 10**6, SHORT) == pytest.approx(2 * gpu.SCALAR_LENGTH / 2)
@@ -231,7 +232,7 @@ def test_block_rows_cut_their_long_rows_into_chunks() -> None:
     ("format", "limit"),
     [
         ("csr_scalar", gpu.SCALAR_LENGTH),
-        ("csr_vector", 8 * gpu.VECTOR_LENGTH),  # rows of this length have eight threads
+        ("csr_vector", vector_length(8)),  # rows of this length have eight threads
         ("csr_adaptive", gpu.BLOCK_WORK),
     ],
 )

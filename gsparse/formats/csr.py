@@ -10,7 +10,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.formats.costs import LOADS_PER_ROUND, SCALAR_LENGTH, num_chunks, num_rounds
+from gsparse.formats.costs import LOADS_PER_ROUND, SCALAR_LENGTH, num_chunks, num_rounds, vector_length
 from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
 from gsparse.formats.measured_costs import MEASURED_COSTS
@@ -29,9 +29,7 @@ __all__ = [
     "Tiles",
 ]
 
-# Lengths above which a row is a long row on a GPU: for `csr_vector` the entries per thread, for `csr_adaptive` the
-# entries of the row.
-_VECTOR_LENGTH = 8
+# Entries above which a row is a long row of `csr_adaptive` on a GPU.
 _ADAPTIVE_LENGTH = 1024
 
 
@@ -301,7 +299,7 @@ def _scalar_terms(stats: RowStats, storage: Storage, launch: Launch, long_length
 
 def _vector_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:
     threads = launch.threads_per_row
-    return _terms(stats, max(_VECTOR_LENGTH * threads, 2 * SCALAR_LENGTH), threads)
+    return _terms(stats, vector_length(threads), threads)
 
 
 def _adaptive_terms(stats: RowStats, storage: Storage, launch: Launch, long_length: int) -> dict[str, float]:

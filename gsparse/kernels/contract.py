@@ -303,12 +303,7 @@ class Constants(Protocol):
 
     @property
     def SCALAR_LENGTH(self) -> int:
-        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where it never does."""
-        ...
-
-    @property
-    def VECTOR_LENGTH(self) -> int:
-        """The same for vector CSR, for each thread that shares a row."""
+        """Entries above which scalar CSR treats a row as long; `NO_LIMIT` where no schedule of CSR ever does."""
         ...
 
     @property

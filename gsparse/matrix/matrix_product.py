@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gsparse.device.dtypes import HOST_ONLY
 from gsparse.errors import DtypeError, ShapeError, StructureError
 from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.matrix.matrix_like import is_device_matrix
 from gsparse.matrix.sparse_operations import Operand, blocksizes, matrix_of, operand_of, with_values

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gsparse.device.dtypes import HOST_ONLY
+from gsparse.kernels.backends import kernels_of
 from gsparse.matrix.host_operations import run_on_host
 from gsparse.matrix.matrix_like import MatrixLike
 from gsparse.matrix.sparse_operations import class_of_format, csr_of, matrix_of

@@ -10,6 +10,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.errors import StructureError
 from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
 
 __all__ = ["check_structure", "common_index_dtype", "refuse_arrays", "with_values"]
 
@@ -42,7 +43,7 @@ def common_index_dtype(indptr: Array, indices: Array) -> tuple[Array, Array]:
 
 def check_structure(device: Device, csr: Csr) -> None:
     """Raise a StructureError if the arrays are no valid CSR matrix. Synchronizes."""
-    xp, indptr, indices = device.xp, csr.indptr, csr.indices
+    indptr, indices = csr.indptr, csr.indices
     if indptr.shape != (csr.num_rows + 1,):
         raise StructureError(f"indptr must have num_rows + 1 = {csr.num_rows + 1} elements, got shape {indptr.shape}")
     first, last = int(indptr[0]), int(indptr[-1])  # synchronizes

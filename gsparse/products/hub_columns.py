@@ -74,16 +74,10 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
     device, csr = structure.device, structure.csr
     xp, width, num_rows = device.xp, device.lanes, csr.num_rows
     frequent, numbers = _frequent_columns(device, csr)
-    counts = kernels_of(device).frequent_lengths(device, csr, numbers).astype(np.int64)
-    lengths = (csr.indptr[1:] - csr.indptr[:-1]).astype(np.int64)
-    lanes = _lanes_of_rows(device, lengths, _most_steps(device, csr.nnz))
-    frequent_steps, rare_steps = -(-counts // lanes), -(-(lengths - counts) // lanes)
-
-    # Sort by falling number of lanes, then of steps, then of steps with frequent columns.
-    steps = frequent_steps + rare_steps
-    order = xp.lexsort(xp.stack([-frequent_steps, -steps, -lanes]))
+    most_steps = _most_steps(device, csr.nnz)
+    order, lanes, frequent_steps, rare_steps = kernels_of(device).hub_rows(device, csr, numbers, most_steps)
     sorted_lanes = lanes[order]
-    places_in_order, num_slices = _places(device, sorted_lanes)
+    places_in_order, num_slices, num_long_slices = _places(device, sorted_lanes)
 
     rows, places = xp.full(num_slices * width, -1, np.int32), xp.empty(num_rows, np.int64)
     rows[places_in_order] = order
@@ -91,16 +85,15 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
     # The row with which a slice begins, or of which it is a part.
     first_rows = xp.searchsorted(places_in_order, xp.arange(num_slices) * width, side="right") - 1
     lanes_of_slices = sorted_lanes[first_rows]
-    is_long = lanes_of_slices > width
     offsets = []
     for of_rows in (frequent_steps, rare_steps):
         at_lanes = xp.zeros(num_slices * width, np.int64)
         at_lanes[places] = of_rows
         of_slices = at_lanes.reshape(-1, width).max(axis=1)
-        of_slices = xp.where(is_long, of_rows[order[first_rows]], of_slices)
+        of_slices[:num_long_slices] = of_rows[order[first_rows[:num_long_slices]]]
         offsets.append(xp.zeros(num_slices + 1, np.int64))
         offsets[-1][1:] = xp.cumsum(of_slices * width)
-    totals = device.download(xp.stack([offsets[0][-1], offsets[1][-1], is_long.sum()]))  # synchronizes
+    num_frequent_positions, num_rare_positions = (int(device.download(o[-1:])[0]) for o in offsets)  # synchronizes
     return HubSlices(
         slice_size=width,
         frequent=frequent,
@@ -111,17 +104,17 @@ def hub_slices(structure: HubSlicesStructure) -> HubSlices:
         first_slices=(places_in_order[first_rows] // width).astype(np.int32),
         frequent_offsets=offsets[0],
         rare_offsets=offsets[1],
-        num_frequent_positions=int(totals[0]),
-        num_rare_positions=int(totals[1]),
-        num_long_slices=int(totals[2]),
+        num_frequent_positions=num_frequent_positions,
+        num_rare_positions=num_rare_positions,
+        num_long_slices=num_long_slices,
     )
 
 
 def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
     """Return the frequent columns, and the number of each of them. Synchronizes."""
     xp = device.xp
-    counts = xp.bincount(csr.indices, minlength=csr.num_cols)
-    num_frequent = min(MAX_FREQUENT, int((counts > 0).sum()))  # synchronizes
+    counts = kernels_of(device).count_numbers(device, csr.indices, csr.num_cols)
+    num_frequent = min(MAX_FREQUENT, kernels_of(device).count_where(device, counts, "not zero"))  # synchronizes
     frequent = xp.argsort(-counts, kind="stable")[:num_frequent].astype(np.int32)
     numbers = xp.full(csr.num_cols, _RARE, np.uint16)
     numbers[frequent] = xp.arange(num_frequent, dtype=np.uint16)
@@ -130,46 +123,37 @@ def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
 
 def _most_steps(device: Device, nnz: int) -> int:
     """Return the number of entries of a lane from which on a row has several lanes: never where a thread has a row."""
-    whole_rows = kernels_of(device).VECTOR_LENGTH == NO_LIMIT
+    whole_rows = kernels_of(device).SCALAR_LENGTH == NO_LIMIT
     return NO_LIMIT if whole_rows else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
 
 
-def _lanes_of_rows(device: Device, lengths: Array, most_steps: int) -> Array:
-    """Return the number of lanes of each row: a power of two, or a multiple of the lanes of a slice."""
-    xp, width = device.xp, device.lanes
-    wanted = -(-lengths // most_steps)
-    powers = xp.asarray(_powers(width))
-    power = powers[xp.minimum(xp.searchsorted(powers, wanted), powers.size - 1)]
-    return xp.where(wanted > width, -(-wanted // width) * width, power)
-
-
-def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int]:
-    """Return the first lane of each row, counted over all slices, and the number of slices. Synchronizes.
+def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
+    """Return the first lane of each row, counted over all slices, the number of slices, and that of long rows' slices.
 
     Rows with the same number of lanes, fewer than a slice has, begin a new slice. Longer rows fill whole slices.
+    `sorted_lanes` fall. Synchronizes.
     """
     xp, width = device.xp, device.lanes
-    powers = _powers(width)
-    groups = xp.searchsorted(xp.asarray(powers), xp.minimum(sorted_lanes, width))
-    sizes = xp.bincount(groups, minlength=powers.size)
-    is_whole = sorted_lanes >= width
-    whole_lanes = xp.where(is_whole, sorted_lanes, 0)
-    *counts, total = (int(n) for n in device.download(xp.append(sizes, whole_lanes.sum())))  # synchronizes
-    # Where the rows and the slices of each group begin, the group with the most lanes first.
-    first_row, first_slice = np.zeros(powers.size, np.int64), np.zeros(powers.size, np.int64)
-    row, num_slices = counts[-1], total // width
-    for group in range(powers.size - 2, -1, -1):
-        first_row[group], first_slice[group] = row, num_slices
-        row += counts[group]
-        num_slices += -(-counts[group] * int(powers[group]) // width)
-    before, begins = (xp.asarray(first)[groups] for first in (first_row, first_slice))
-    in_group = begins * width + (xp.arange(sorted_lanes.size) - before) * sorted_lanes
-    return xp.where(is_whole, xp.cumsum(whole_lanes) - whole_lanes, in_group), num_slices
+    lanes, counts = _count_groups(device, sorted_lanes)  # synchronizes
+    num_long = sorted_lanes.size - int(counts.sum())
+    places = xp.empty(sorted_lanes.size, np.int64)
+    ends = xp.cumsum(sorted_lanes[:num_long])
+    places[:num_long] = ends - sorted_lanes[:num_long]
+    num_slices = num_long_slices = int(device.download(ends[-1:])[0]) // width if num_long else 0  # synchronizes
+    row = num_long
+    for of_row, count in zip(lanes, counts, strict=True):
+        places[row : row + count] = xp.arange(count, dtype=np.int64) * of_row + num_slices * width
+        row += count
+        num_slices += -(-count * of_row // width)
+    return places, int(num_slices), num_long_slices
 
 
-def _powers(width: int) -> Any:
-    """Return the powers of two up to the number of lanes of a slice, on the host."""
-    return 2 ** np.arange(width.bit_length(), dtype=np.int64)
+def _count_groups(device: Device, sorted_lanes: Array) -> tuple[Any, Any]:
+    """Return the numbers of lanes up to those of a slice, falling, and how many rows have each. Synchronizes."""
+    lanes = 2 ** np.arange(device.lanes.bit_length(), dtype=np.int64)[::-1]
+    bounds = device.xp.asarray(-np.append(lanes, 0))
+    first = device.download(device.xp.searchsorted(-sorted_lanes, bounds))  # synchronizes
+    return lanes, np.diff(first)
 
 
 def placed_columns(structure: HubSlicesStructure) -> tuple[Array, Array]:

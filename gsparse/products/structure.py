@@ -17,6 +17,7 @@ import numpy as np
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import Columns, Csr, LongRows, RowBlocks, Tiles, padding_code
+from gsparse.formats.costs import vector_length
 from gsparse.formats.launch import NO_LIMIT
 from gsparse.formats.registry import REGISTRY
 from gsparse.formats.row_stats import MAX_INT32, RowStats
@@ -239,9 +240,7 @@ class Structure:
     def vector_length(self) -> int:
         """Rows with more entries than this are long rows of `csr_vector`."""
         threads = threads_per_row(self.rows.typical_length, self.device.lanes, self.rows.num_rows)
-        # If a row has a whole warp, most rows are long, and only still longer ones gain from being cut into chunks.
-        entries_per_thread = int(kernels_of(self.device).VECTOR_LENGTH) * (2 if threads == self.device.lanes else 1)
-        return max(entries_per_thread * threads, 2 * self.scalar_length)
+        return NO_LIMIT if self.scalar_length == NO_LIMIT else vector_length(threads)
 
     @property
     def pitch(self) -> int:

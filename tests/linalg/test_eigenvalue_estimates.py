@@ -123,6 +123,20 @@ def test_smoothers_and_prolongators_of_a_level_share_one_estimate(
     assert sizes == [level.size for level in M.levels]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("number", [0, 3])
+def test_hashed_vectors_are_hashes_of_the_row_numbers(device: Device, dtype: str, number: int) -> None:
+    expected = []
+    for row in range(300):
+        h = (row + 1 + number * 1640531527) % 2**32
+        for odd in (2654435761, 0x85EBCA6B):
+            h = h * odd % 2**32
+            h ^= h >> 16
+        expected.append(h / 2**32 - 0.5)
+    vector = host(hashed_vector(device, 300, np.dtype(dtype), number))
+    np.testing.assert_array_equal(vector, np.array(expected).astype(dtype))
+
+
 def test_hashed_vectors_of_other_numbers_are_independent(device: Device) -> None:
     vectors = [host(hashed_vector(device, 999, np.dtype(np.float64), number)) for number in range(3)]
     gram = 12 / 999 * np.array(vectors) @ np.transpose(vectors)

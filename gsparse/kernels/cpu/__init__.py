@@ -29,7 +29,7 @@ from gsparse.kernels.cpu.encode import distinct_keys, encode_columns, encode_key
 from gsparse.kernels.cpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.cpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.cpu.hashes import fill_hashes
-from gsparse.kernels.cpu.hubs import frequent_lengths, hub_columns, hub_positions
+from gsparse.kernels.cpu.hubs import hub_columns, hub_positions, hub_rows
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
 from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
@@ -95,7 +95,6 @@ __all__ = [
     "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
-    "VECTOR_LENGTH",
     "Arnoldi",
     "Decomposition",
     "add_entries",
@@ -139,12 +138,12 @@ __all__ = [
     "fill_hashes",
     "find_entries",
     "first_where",
-    "frequent_lengths",
     "full_blocks",
     "gather",
     "gather_rows",
     "hub_columns",
     "hub_positions",
+    "hub_rows",
     "independent_set",
     "insert_entries",
     "invert_blocks",
@@ -198,7 +197,7 @@ __all__ = [
 ]
 
 # The thread that owns a row sums all of it, however long it is.
-SCALAR_LENGTH = VECTOR_LENGTH = NO_LIMIT
+SCALAR_LENGTH = NO_LIMIT
 
 # Narrow columns in CSR order cost 10 to 25 % on one thread, and looking values up in a table costs more than reading
 # them as float32 (7-point 100**3, 27-point 64**3).

@@ -22,7 +22,7 @@ from gsparse.kernels.cpu.compiling import compiled
 from gsparse.kernels.cpu.entries import RUN, Entries, add_run, entries_of, no_sums
 from gsparse.kernels.cpu.rows import Arguments, first_row, store_run, write
 
-__all__ = ["frequent_lengths", "hub_columns", "hub_positions"]
+__all__ = ["hub_columns", "hub_positions", "hub_rows"]
 
 _RARE = padding_code(np.uint16)
 
@@ -77,11 +77,16 @@ def _hub_columns(
                 write(y, row, sums[np.uint64(place)], alpha, beta)
 
 
-def frequent_lengths(device: Device, csr: Csr, numbers: Array) -> Array:
-    """Count the entries of each row whose columns are frequent."""
-    lengths = np.empty(csr.num_rows, np.int32)
-    run_parts(_frequent_lengths, csr.nnz, csr.indptr, csr.indices, numbers, lengths)
-    return lengths
+def hub_rows(device: Device, csr: Csr, numbers: Array, most_steps: int) -> tuple[Array, Array, Array, Array]:
+    """Count the entries of each row whose columns are frequent, and sort the rows with NumPy."""
+    frequent, lengths = np.empty(csr.num_rows, np.int64), np.diff(csr.indptr).astype(np.int64)
+    run_parts(_frequent_lengths, csr.nnz, csr.indptr, csr.indices, numbers, frequent)
+    wanted, powers = -(-lengths // most_steps), 2 ** np.arange(RUN.bit_length())
+    power = powers[np.minimum(np.searchsorted(powers, wanted), powers.size - 1)]
+    lanes = np.where(wanted > RUN, -(-wanted // RUN) * RUN, power)
+    frequent_steps, rare_steps = -(-frequent // lanes), -(-(lengths - frequent) // lanes)
+    order = np.lexsort((-frequent_steps, -frequent_steps - rare_steps, -lanes))
+    return order, lanes, frequent_steps, rare_steps
 
 
 @compiled

@@ -32,7 +32,7 @@ from gsparse.kernels.gpu.encode import (
 from gsparse.kernels.gpu.gradients import dot_rows, product_gradients
 from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.gpu.hashes import fill_hashes
-from gsparse.kernels.gpu.hubs import frequent_lengths, hub_columns, hub_positions
+from gsparse.kernels.gpu.hubs import hub_columns, hub_positions, hub_rows
 from gsparse.kernels.gpu.indices import are_in_range, count_numbers, numbers_from_start, places_of
 from gsparse.kernels.gpu.prolongation import (
     expand_pattern,
@@ -86,7 +86,6 @@ from gsparse.kernels.gpu.survey import (
     LONG_LENGTH,
     SCALAR_LENGTH,
     SORTING_SCOPE,
-    VECTOR_LENGTH,
     long_rows,
     row_blocks,
     survey,
@@ -113,7 +112,6 @@ __all__ = [
     "SPMM_HALVES",
     "SPMV",
     "TILE_WORK",
-    "VECTOR_LENGTH",
     "Arnoldi",
     "Decomposition",
     "add_entries",
@@ -157,12 +155,12 @@ __all__ = [
     "fill_hashes",
     "find_entries",
     "first_where",
-    "frequent_lengths",
     "full_blocks",
     "gather",
     "gather_rows",
     "hub_columns",
     "hub_positions",
+    "hub_rows",
     "independent_set",
     "insert_entries",
     "invert_blocks",

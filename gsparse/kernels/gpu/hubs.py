@@ -23,7 +23,7 @@ from gsparse.kernels.gpu.launch import bind_product, launch_threads
 from gsparse.kernels.gpu.scratch import PerStream
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["frequent_lengths", "hub_columns", "hub_positions", "instantiations"]
+__all__ = ["hub_columns", "hub_positions", "hub_rows", "instantiations"]
 
 _PRODUCT, _SET_UP = "spmv_hubs.cu", "setup_hubs.cu"
 _THREADS, _BLOCKS = constant(_PRODUCT, "GS_HUB_THREADS"), constant(_PRODUCT, "GS_HUB_BLOCKS")
@@ -77,13 +77,15 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     return result  # type: ignore[no-any-return]
 
 
-def frequent_lengths(device: Device, csr: Csr, numbers: Array) -> Array:
-    """Count the frequent columns of each row by a warp."""
-    lengths = device.empty(csr.num_rows, np.int32)
-    name = expression("frequent_lengths", csr.indptr.dtype)
-    args = np.int64(csr.num_rows), csr.indptr, csr.indices, numbers, lengths
-    launch_threads(device, _SET_UP, name, csr.num_rows * device.lanes, _SET_UP_THREADS, args)
-    return lengths
+def hub_rows(device: Device, csr: Csr, numbers: Array, most_steps: int) -> tuple[Array, Array, Array, Array]:
+    """Count the entries of each row by a warp, which also writes a key by which rows are sorted."""
+    num_rows = csr.num_rows
+    found = device.empty((4, num_rows), np.int64)
+    args = np.int64(num_rows), np.int64(most_steps), csr.indptr, csr.indices, numbers, found
+    name = expression("hub_rows", csr.indptr.dtype)
+    launch_threads(device, _SET_UP, name, num_rows * device.lanes, _SET_UP_THREADS, args)
+    keys, lanes, frequent_steps, rare_steps = found
+    return device.xp.argsort(keys, kind="stable"), lanes, frequent_steps, rare_steps
 
 
 def hub_positions(device: Device, csr: Csr, slices: HubSlices) -> Array:
@@ -101,5 +103,5 @@ def instantiations() -> list[tuple[str, str]]:
     types = [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
     kernels = [(_PRODUCT, expression("hub_columns", *pair, is_once)) for pair in types for is_once in (0, 1)]
     return kernels + [
-        (_SET_UP, expression(name, index)) for name in ("frequent_lengths", "hub_positions") for index in INDEX_DTYPES
+        (_SET_UP, expression(name, index)) for name in ("hub_positions", "hub_rows") for index in INDEX_DTYPES
     ]

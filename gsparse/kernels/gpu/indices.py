@@ -21,7 +21,11 @@ _ALL_BITS = 0xFF
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of every kernel."""
-    names = [expression(name, index) for name in ("check_numbers", "count_numbers", "place_numbers") for index in INDEX_DTYPES]
+    names = [
+        expression(name, index)
+        for name in ("check_numbers", "count_numbers", "place_numbers")
+        for index in INDEX_DTYPES
+    ]
     return [(_SOURCE, name) for name in names]
 
 

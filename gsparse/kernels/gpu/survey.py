@@ -16,6 +16,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.formats import LongRows, RowBlocks, Tiles
 from gsparse.formats.bsr import MAX_BLOCK
+from gsparse.formats.costs import SCALAR_LENGTH
 from gsparse.formats.launch import Launch
 from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import launch_blocks
@@ -29,7 +30,6 @@ __all__ = [
     "SORTING_SCOPE",
     "SOURCE",
     "THREADS",
-    "VECTOR_LENGTH",
     "Counts",
     "long_rows",
     "row_blocks",
@@ -41,9 +41,6 @@ __all__ = [
 SORTING_SCOPE = constant("setup_rows.cu", "GS_SCOPE")
 # A row with twice as many entries as a warp has lanes keeps a warp busy.
 LONG_LENGTH = 64
-# Entries above which a row counts as long in csr_scalar, and in csr_vector for each lane of a row.
-SCALAR_LENGTH = 16
-VECTOR_LENGTH = 8
 
 THREADS = Launch().threads_per_block
 SOURCE = "setup_rows.cu"

@@ -13,6 +13,7 @@ from gsparse.device.launching import Passed
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr, Levels
 from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.gpu.indices import count_numbers
 from gsparse.kernels.gpu.launch import launch_threads
 from gsparse.kernels.gpu.panels import MAX_GRID_Y
 from gsparse.kernels.gpu.sort import stable_order

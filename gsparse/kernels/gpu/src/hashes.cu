@@ -4,6 +4,10 @@
 // The odd numbers by which a hash is multiplied (gsparse.kernels.cpu.hashes.MULTIPLIERS).
 enum : unsigned { GS_FIRST_MULTIPLIER = 2654435761u, GS_SECOND_MULTIPLIER = 2246822507u };
 
+__device__ __forceinline__ void gs_set_real(float *out, double real) { *out = float(real); }
+__device__ __forceinline__ void gs_set_real(double *out, double real) { *out = real; }
+template <class R> __device__ __forceinline__ void gs_set_real(Complex<R> *out, double real) { *out = {R(real), R(0)}; }
+
 // out[i] = h / 2^32 - 1/2 for the hash h of i + 1 + offset.
 template <class T> GS_KERNEL fill_hashes(long long size, unsigned offset, T *__restrict__ out) {
   const long long i = gs_thread();
@@ -12,5 +16,5 @@ template <class T> GS_KERNEL fill_hashes(long long size, unsigned offset, T *__r
   h ^= h >> 16;
   h *= GS_SECOND_MULTIPLIER;
   h ^= h >> 16;
-  out[i] = gs_narrow(h * 0x1p-32 - 0.5, static_cast<T *>(nullptr));
+  gs_set_real(out + i, h * 0x1p-32 - 0.5);
 }

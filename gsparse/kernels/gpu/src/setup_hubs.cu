@@ -13,17 +13,36 @@ __device__ __forceinline__ int gs_lanes_before(bool condition) {
   return gs_num_bits(lanes & ((1ull << threadIdx.x % GS_WARP) - 1));
 }
 
-// lengths[row] = the number of entries of the row in frequent columns.
+// Return the number of lanes of a row of this length: see `hub_rows` of gsparse.kernels.set_up.
+__device__ __forceinline__ long long gs_lanes_of_row(long long length, long long most_steps) {
+  const long long wanted = (length + most_steps - 1) / most_steps;
+  if (wanted > GS_WARP) return (wanted + GS_WARP - 1) / GS_WARP * GS_WARP;
+  long long lanes = 1;
+  while (lanes < wanted) lanes *= 2;
+  return lanes;
+}
+
+// found = four arrays over the rows: a key, the number of lanes, and their steps with frequent and with rare columns. Keys
+// rise as the numbers of lanes fall, then those of all steps, then those of frequent steps. There are fewer than 2**20
+// lanes and 2**21 steps.
 template <class Index>
-GS_KERNEL frequent_lengths(long long num_rows, const Index *__restrict__ indptr, const Index *__restrict__ indices,
-                           const unsigned short *__restrict__ numbers, int *__restrict__ lengths) {
+GS_KERNEL hub_rows(long long num_rows, long long most_steps, const Index *__restrict__ indptr,
+                   const Index *__restrict__ indices, const unsigned short *__restrict__ numbers,
+                   long long *__restrict__ found) {
   const long long row = gs_thread() / GS_WARP;
   if (row >= num_rows) return;
-  long long count = 0;
+  const long long length = indptr[row + 1] - indptr[row];
+  long long frequent = 0;
   for (long long k = indptr[row] + threadIdx.x % GS_WARP; k < indptr[row + 1]; k += GS_WARP)
-    count += numbers[indices[k]] != GS_RARE;
-  count = gs_group_sum<GS_WARP>(count);
-  if (threadIdx.x % GS_WARP == 0) lengths[row] = int(count);
+    frequent += numbers[indices[k]] != GS_RARE;
+  frequent = gs_group_sum<GS_WARP>(frequent);
+  if (threadIdx.x % GS_WARP) return;
+  const long long lanes = gs_lanes_of_row(length, most_steps);
+  const long long frequent_steps = (frequent + lanes - 1) / lanes, rare_steps = (length - frequent + lanes - 1) / lanes;
+  found[row] = -((lanes << 42) + ((frequent_steps + rare_steps) << 21) + frequent_steps);
+  found[row + num_rows] = lanes;
+  found[row + 2 * num_rows] = frequent_steps;
+  found[row + 3 * num_rows] = rare_steps;
 }
 
 // positions[k] = the position of entry k: those of all frequent positions first, then those of the rare ones.

@@ -20,6 +20,9 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) has warps of 64 lanes");
 #endif
 #endif
 
+// A function that is compiled once and called, because it is needed many times and would take long to compile.
+#define GS_CALLED __device__ __attribute__((noinline))
+
 // The largest block that may be launched (gsparse.formats.launch.THREADS_PER_BLOCK), which bounds the registers of a
 // thread. Kernels that name their number of threads may have more, up to GS_LARGEST_BLOCK.
 #define GS_MAX_THREADS 512

@@ -33,7 +33,7 @@ enum {
 __device__ __forceinline__ Count gs_ordered(long long v) { return Count(v) ^ 1ull << 63; }
 
 // Combine a statistic of all lanes of the warp with that of the block. All lanes must take part.
-__device__ __forceinline__ void gs_combine_max(Count *facts, int fact, Count v) {
+GS_CALLED void gs_combine_max(Count *facts, int fact, Count v) {
 #pragma unroll
   for (int d = GS_WARP / 2; d > 0; d >>= 1) {
     const Count other = gs_shfl_down(v, d, GS_WARP);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void gs_combine_max(Count *facts, int fact, Count v) 
   }
   if (threadIdx.x % GS_WARP == 0 && v) atomicMax(facts + fact, v);
 }
-__device__ __forceinline__ void gs_combine_sum(Count *facts, int fact, long long v) {
+GS_CALLED void gs_combine_sum(Count *facts, int fact, long long v) {
   v = gs_group_sum<GS_WARP>(v);
   if (threadIdx.x % GS_WARP == 0 && v) atomicAdd(facts + fact, Count(v));
 }

@@ -31,9 +31,9 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
 from gsparse.kernels.steps import Program, Step
-from gsparse.linalg.eigen.small_matrices import with_one_blas_thread
 from gsparse.linalg.krylov.solve_loop import SolveState
 from gsparse.linalg.operators import Apply, RankGroup
+from gsparse.linalg.small_matrices import with_one_blas_thread
 
 __all__ = ["KrylovSpace", "Projection", "Space", "random_vector"]
 

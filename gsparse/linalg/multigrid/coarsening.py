@@ -52,7 +52,8 @@ def aggregate_nodes(device: Device, graph: Csr) -> tuple[Array, int]:
     (array of int32, int)
         The aggregate of each node, -1 for nodes without neighbours, and the number of aggregates. Synchronizes.
     """
-    kernels, labels = kernels_of(device), device.xp.full(graph.num_rows, UNDECIDED, np.int32)
+    kernels, xp = kernels_of(device), device.xp
+    labels = xp.full(graph.num_rows, UNDECIDED, np.int32)
     num_undecided, num_outside = kernels.independent_set(
         device, graph, labels, hashed=False, most_generations=_MOST_GENERATIONS, fewest=0
     )
@@ -61,7 +62,7 @@ def aggregate_nodes(device: Device, graph: Csr) -> tuple[Array, int]:
             device, graph, labels, hashed=True, most_generations=_ALL_GENERATIONS, fewest=0
         )[1]
     if num_outside > _MANY_OUTSIDE * graph.num_rows:
-        labels[labels == OUTSIDE] = UNDECIDED
+        labels = xp.where(labels == OUTSIDE, np.int32(UNDECIDED), labels)
         kernels.independent_set(
             device, graph, labels, hashed=True, most_generations=_ALL_GENERATIONS, fewest=_FEWEST_NEIGHBOURS
         )
@@ -293,8 +294,8 @@ class Coarsening:
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
         """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""
         xp, k = self._device.xp, candidates.shape[1]
-        numbers = xp.arange(coarse.num_rows)
-        own_values = candidates[numbers, numbers % k]
+        numbers = xp.arange(coarse.num_rows) if k > 1 else None
+        own_values = candidates.reshape(-1) if numbers is None else candidates[numbers, numbers % k]
         if kernels_of(self._device).first_where(self._device, own_values, "zero") is None:  # synchronizes
             return coarse
         is_empty = own_values == 0

@@ -48,12 +48,12 @@ def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
     if hermitian:
         dense = (dense + dense.conj().T) / 2
     inverse = _inverse(xp, dense, float(np.finfo(csr.dtype).eps), hermitian) if size else dense
-    parts = (
-        xp.arange(0, size * size + 1, max(size, 1), dtype=csr.indptr.dtype)[: size + 1],
-        xp.tile(xp.arange(size, dtype=csr.indices.dtype), size),
-        xp.ascontiguousarray(inverse).reshape(-1).astype(csr.dtype),
-    )
-    return Csr(csr.shape, *(device.upload(part) if is_small else part for part in parts), is_canonical=True)
+    indptr = xp.arange(0, size * size + 1, max(size, 1), dtype=csr.indptr.dtype)[: size + 1]
+    columns = xp.tile(xp.arange(size, dtype=csr.indices.dtype), size)
+    values = xp.ascontiguousarray(inverse).reshape(-1).astype(csr.dtype)
+    if is_small:
+        indptr, columns, values = (device.upload(part) for part in (indptr, columns, values))
+    return Csr(csr.shape, indptr, columns, values, True)
 
 
 @with_one_blas_thread

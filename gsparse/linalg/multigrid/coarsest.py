@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
@@ -39,12 +38,9 @@ def dense_inverse(device: Device, csr: Csr, hermitian: bool) -> Csr:
         Whether the matrix is Hermitian up to rounding.
     """
     size, dtype = csr.num_rows, np.result_type(csr.dtype, np.float64)
-    is_small = size <= _HOST_ROWS
+    dense, xp, is_small = dense_of(device, csr).astype(dtype), device.xp, size <= _HOST_ROWS
     if is_small:
-        arrays = (device.download(part) for part in (csr.data, csr.indices, csr.indptr))  # synchronizes
-        xp, dense = np, sp.csr_array(tuple(arrays), shape=csr.shape).toarray().astype(dtype)
-    else:
-        xp, dense = device.xp, dense_of(device, csr).astype(dtype)
+        dense, xp = device.download(dense), np  # synchronizes
     if hermitian:
         dense = (dense + dense.conj().T) / 2
     inverse = _inverse(xp, dense, float(np.finfo(csr.dtype).eps), hermitian) if size else dense

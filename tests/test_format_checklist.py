@@ -12,9 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 _BINDING = """def padded(device, matrix, dtype, launch):
-    kernel = _Kernel("spmv_padded.cu", "padded", (_value_type(matrix.values), matrix.columns.codes.dtype, dtype))
+    kernel = _Kernel("spmv_padded.cu", "padded", (value_type(matrix.values), matrix.columns.codes.dtype, dtype))
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
-    args = (*sizes, *_entry_args(matrix.values, matrix.columns))
+    args = (*sizes, *entry_args(matrix.values, matrix.columns))
     return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
 

@@ -7,19 +7,19 @@ and `src/setup_hubs.cu`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from gsparse.device.base import Device
-from gsparse.device.dtypes import COMPUTE_DTYPES, INDEX_DTYPES, Array
+from gsparse.device.dtypes import INDEX_DTYPES, Array
 from gsparse.device.launching import Passed
 from gsparse.formats import Csr, HubColumns, HubSlices
 from gsparse.formats.launch import Launch
 from gsparse.kernels.contract import Multiply
-from gsparse.kernels.gpu.expressions import NARROW, expression, plain_types
+from gsparse.kernels.gpu.expressions import expression
 from gsparse.kernels.gpu.launch import bind_product, launch_threads
+from gsparse.kernels.gpu.product_arguments import SLOTS, entry_args, stored_types, value_type, with_num_dots
 from gsparse.kernels.gpu.scratch import PerStream
 from gsparse.kernels.gpu.source_constants import constant
 
@@ -47,18 +47,16 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
     num_frequent = int(slices.frequent.size)
     available = min(_SHARED_BYTES, device.shared_memory // _BLOCKS - _RESERVED_BYTES)
     num_hubs = min(num_frequent, available // dtype.itemsize)
-    value_type = "Same" if matrix.values.codes is None else matrix.values.codes.dtype
-    name = expression("hub_columns", value_type, dtype, int(matrix.nbytes > _CACHED_BYTES))
+    name = expression("hub_columns", value_type(matrix.values), dtype, int(matrix.nbytes > _CACHED_BYTES))
     blocks = min(_BLOCKS * device.multiprocessors, -(-slices.num_slices * device.lanes // _THREADS))
     sizes = np.int64(slices.num_slices), np.int64(slices.num_frequent_positions), np.int32(num_hubs)
     layout = slices.rows, slices.lanes, slices.first_slices, slices.frequent_offsets, slices.rare_offsets
-    entries = matrix.codes, matrix.columns, matrix.values.codes, matrix.values.table
-    vectors = Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE
+    entries = matrix.codes, matrix.columns, *entry_args(matrix.values)
 
     def bind(elements: Array, partials: Array, arrivals: Array) -> tuple[Callable[..., None], Callable[..., None]]:
         gather_args = np.int64(num_frequent), Passed.X, slices.frequent, elements
         gather_blocks, gather = -(-num_frequent // _GATHER_THREADS), expression("gather", dtype, np.dtype(np.int32))
-        args = *sizes, *layout, *entries, elements, partials, arrivals, *vectors
+        args = *sizes, *layout, *entries, elements, partials, arrivals, *SLOTS
         shared_bytes = num_hubs * dtype.itemsize
         return (
             bind_product(device, "halo.cu", gather, gather_blocks, _GATHER_THREADS, gather_args, dtype),
@@ -72,9 +70,7 @@ def hub_columns(device: Device, matrix: HubColumns, dtype: np.dtype[Any], launch
         for kernel in bound.get():
             kernel(x, y, alpha, beta, conjugate)
 
-    result: Any = multiply
-    result.num_dots = 0
-    return result  # type: ignore[no-any-return]
+    return with_num_dots(multiply, 0)
 
 
 def hub_rows(device: Device, csr: Csr, numbers: Array, most_steps: int) -> tuple[Array, Array, Array, Array]:
@@ -100,8 +96,7 @@ def hub_positions(device: Device, csr: Csr, slices: HubSlices) -> Array:
 
 def instantiations() -> list[tuple[str, str]]:
     """List (source file, name expression) of the kernels above."""
-    types = [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
-    kernels = [(_PRODUCT, expression("hub_columns", *pair, is_once)) for pair in types for is_once in (0, 1)]
+    kernels = [(_PRODUCT, expression("hub_columns", *pair, is_once)) for pair in stored_types() for is_once in (0, 1)]
     return kernels + [
         (_SET_UP, expression(name, index)) for name in ("hub_positions", "hub_rows") for index in INDEX_DTYPES
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,22 +14,21 @@ from gsparse.device.launching import Passed
 from gsparse.formats import (
     BlockedEllpack,
     Bsr,
-    Columns,
     CsrEntries,
     Ellpack,
     LongRows,
     RowBlocks,
     RowPattern,
     Tiles,
-    Values,
 )
 from gsparse.formats.bsr import MAX_BLOCK
 from gsparse.formats.launch import Launch
 from gsparse.formats.row_pattern import CommonPattern
 from gsparse.kernels.contract import BindProduct, Multiply
-from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression, plain_types
+from gsparse.kernels.gpu.expressions import BLOCK_DOTS, NARROW, NO_DOTS, expression
 from gsparse.kernels.gpu.hubs import hub_columns
 from gsparse.kernels.gpu.launch import bind_product, check_grid, launch_blocks
+from gsparse.kernels.gpu.product_arguments import SLOTS, entry_args, stored_types, value_type, with_num_dots
 from gsparse.kernels.gpu.scratch import PerStream, call_for_stream, records
 from gsparse.kernels.gpu.source_constants import constant
 from gsparse.kernels.gpu.spmm_bsr import BLOCK_COLUMN_TYPES
@@ -71,8 +70,6 @@ _FEWEST_GROUPS = 8
 # Carries for each split row above which a whole warp adds them up, instead of one thread.
 _LONG_CARRY = 4.0
 
-# The last arguments of a product but one.
-_SLOTS = (Passed.X, Passed.Y, Passed.ALPHA, Passed.BETA, Passed.READ_Y, Passed.CONJUGATE)
 # The arguments for long rows of a matrix that has none (LongRows, long_rows.cuh).
 _NO_LONG_ROWS = (np.int32(0), None, None, None)
 
@@ -119,7 +116,7 @@ def _bind(
         The compute dtype.
     """
     sizes = blocks, threads_per_block
-    plain = bind_product(device, kernel.source, kernel.expression(NO_DOTS), *sizes, (*args, *_SLOTS, None), dtype)
+    plain = bind_product(device, kernel.source, kernel.expression(NO_DOTS), *sizes, (*args, *SLOTS, None), dtype)
 
     def multiply(x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool, dots: Array | None = None) -> None:
         if dots is None:
@@ -128,7 +125,7 @@ def _bind(
         vectors = x, y, alpha, beta, np.int32(bool(beta)), np.int32(bool(conjugate)), dots
         launch_blocks(device, kernel.source, kernel.expression(BLOCK_DOTS), *sizes, (*args, *vectors))
 
-    return _with_num_dots(multiply, blocks)
+    return with_num_dots(multiply, blocks)
 
 
 def _bind_with_long_rows(
@@ -156,14 +153,7 @@ def _bind_with_long_rows(
     bound = PerStream(
         device, bind, (chunk_sums * long_rows.num_chunks, dtype), (long_rows.num_long, np.dtype(np.uint32))
     )
-    return _with_num_dots(call_for_stream(bound), blocks)
-
-
-def _with_num_dots(multiply: Callable[..., None], num_dots: int) -> Multiply:
-    """Set the number of partial sums of conj(x)·y that a product leaves in `dots`: one for each block, or none."""
-    product: Any = multiply
-    product.num_dots = num_dots
-    return cast(Multiply, product)
+    return with_num_dots(call_for_stream(bound), blocks)
 
 
 def _bind_rows(
@@ -182,16 +172,6 @@ def _bind_rows(
         return _bind(device, kernel, blocks, threads, (*before, *_NO_LONG_ROWS, *after), dtype)
     chunk_blocks = -(-long_rows.num_chunks * device.lanes // threads)
     return _bind_with_long_rows(device, kernel, chunk_blocks + blocks, threads, args, dtype, long_rows, chunk_sums)
-
-
-def _entry_args(values: Values, columns: Columns | None = None) -> tuple[Any, ...]:
-    """Return the arguments that kernels read entries by (Entries, entries.cuh)."""
-    value_args = (values.codes, values.table)
-    return value_args if columns is None else (columns.codes, columns.bases, *value_args)
-
-
-def _value_type(values: Values) -> np.dtype[Any] | str:
-    return "Same" if values.codes is None else values.codes.dtype
 
 
 def _blocks(threads: int, launch: Launch) -> int:
@@ -217,7 +197,7 @@ def _bind_csr(
     long_rows = matrix.schedule
     assert long_rows is None or isinstance(long_rows, LongRows)
     limit = np.int32(_INT32 if long_rows is None else long_rows.long_length)
-    args = (np.int64(matrix.num_rows), limit, matrix.indptr), _entry_args(matrix.values, matrix.columns)
+    args = (np.int64(matrix.num_rows), limit, matrix.indptr), entry_args(matrix.values, matrix.columns)
     blocks = _blocks(matrix.num_rows * threads_per_row, launch)
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, long_rows, dtype)
 
@@ -227,7 +207,7 @@ def csr_adaptive(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launc
     schedule = matrix.schedule
     assert isinstance(schedule, RowBlocks)
     kernel = _Kernel("spmv_adaptive.cu", "csr_adaptive", _csr_types(matrix, dtype))
-    args = (schedule.first_rows, matrix.indptr), _entry_args(matrix.values, matrix.columns)
+    args = (schedule.first_rows, matrix.indptr), entry_args(matrix.values, matrix.columns)
     blocks = int(schedule.first_rows.size) - 1
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, schedule.long_rows, dtype)
 
@@ -238,7 +218,7 @@ def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: 
     assert isinstance(tiles, Tiles)
     name = expression("csr_split", *_csr_types(matrix, dtype), *shape)
     first = (index.type(matrix.nnz), tiles.first_rows, matrix.indptr)
-    entries = _entry_args(matrix.values, matrix.columns)
+    entries = entry_args(matrix.values, matrix.columns)
     num_split = int(tiles.split_rows.size)
     lanes = device.lanes if tiles.carry_tiles.size > _LONG_CARRY * num_split else 1
     carry = expression("csr_split_carry", dtype, lanes)
@@ -248,7 +228,7 @@ def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: 
     carry_blocks = -(-num_split * lanes // threads)
 
     def bind(carries: Array) -> tuple[Callable[..., None], Callable[..., None]]:
-        args, carry_args = (*first, carries, *entries, *_SLOTS), (*rows, carries, Passed.Y, Passed.ALPHA)
+        args, carry_args = (*first, carries, *entries, *SLOTS), (*rows, carries, Passed.Y, Passed.ALPHA)
         return (
             bind_product(device, "spmv_split.cu", name, tiles.num_tiles, shape[0], args, dtype),
             bind_product(device, "spmv_split.cu", carry, carry_blocks, threads, carry_args, dtype),
@@ -260,14 +240,14 @@ def csr_split(device: Device, matrix: CsrEntries, dtype: np.dtype[Any], launch: 
         for kernel in bound.get():
             kernel(x, y, alpha, beta, conjugate)
 
-    return _with_num_dots(multiply, 0)
+    return with_num_dots(multiply, 0)
 
 
 def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with one thread for each row of a column-major, padded matrix."""
-    types = _value_type(matrix.values), matrix.columns.codes.dtype, dtype
+    types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     sizes = np.int64(matrix.num_rows), np.int32(matrix.width), np.int64(matrix.pitch)
-    args = (*sizes, *_entry_args(matrix.values, matrix.columns))
+    args = (*sizes, *entry_args(matrix.values, matrix.columns))
     kernel = _Kernel("spmv_ellpack.cu", "ellpack", types)
     return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
@@ -275,9 +255,9 @@ def ellpack(device: Device, matrix: Ellpack, dtype: np.dtype[Any], launch: Launc
 def blocked_ellpack(device: Device, matrix: BlockedEllpack, dtype: np.dtype[Any], launch: Launch) -> Multiply:
     """Multiply with one thread for each row, a warp for each slice, and a warp for each chunk of a long row."""
     slices = matrix.slices
-    types = _value_type(matrix.values), matrix.columns.codes.dtype, dtype
+    types = value_type(matrix.values), matrix.columns.codes.dtype, dtype
     before = (np.int64(matrix.num_rows), np.int64(slices.num_slices), slices.slice_offsets, slices.rows)
-    args = before, _entry_args(matrix.values, matrix.columns)
+    args = before, entry_args(matrix.values, matrix.columns)
     kernel = _Kernel("spmv_ellpack.cu", "blocked_ellpack", types)
     blocks = _blocks(slices.num_slices * device.lanes, launch)
     return _bind_rows(device, kernel, blocks, launch.threads_per_block, args, slices.long_rows, dtype)
@@ -292,7 +272,7 @@ def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Mu
     slices, rows = matrix.slices, matrix.blocksize[0]
     kernel = _Kernel("spmv_bsr.cu", "bsr", _bsr_types(matrix, dtype))
     sizes = np.int64(slices.num_rows), np.int64(slices.num_slices), np.int32(rows), np.int32(matrix.row_lanes)
-    args = (*sizes, slices.slice_offsets, slices.rows), _entry_args(matrix.values, matrix.columns)
+    args = (*sizes, slices.slice_offsets, slices.rows), entry_args(matrix.values, matrix.columns)
     slice_threads = device.lanes * rows
     # With 128 threads instead of 256, products were up to 8 % faster (H100, asv_bench/measure_blocks.py --tune).
     slices_per_block = max(1, min(launch.threads_per_block, _BSR_THREADS) // slice_threads)
@@ -301,7 +281,7 @@ def bsr(device: Device, matrix: Bsr, dtype: np.dtype[Any], launch: Launch) -> Mu
 
 
 def _bsr_types(matrix: Bsr, dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    return _value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.blocksize[1]
+    return value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.blocksize[1]
 
 
 def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch: Launch) -> Multiply:
@@ -310,9 +290,9 @@ def row_pattern(device: Device, matrix: RowPattern, dtype: np.dtype[Any], launch
         return _row_pattern_values(device, matrix, matrix.common, dtype, launch)
     assert matrix.values is not None
     assert matrix.slices is not None
-    kernel = _Kernel("spmv_pattern.cu", "row_pattern", (matrix.codes.dtype, _value_type(matrix.values), dtype))
+    kernel = _Kernel("spmv_pattern.cu", "row_pattern", (matrix.codes.dtype, value_type(matrix.values), dtype))
     patterns = (matrix.codes, matrix.pattern_indptr, matrix.offsets)
-    args = (np.int64(matrix.num_rows), *patterns, matrix.slices.slice_offsets, *_entry_args(matrix.values))
+    args = (np.int64(matrix.num_rows), *patterns, matrix.slices.slice_offsets, *entry_args(matrix.values))
     return _bind(device, kernel, _blocks(matrix.num_rows, launch), launch.threads_per_block, args, dtype)
 
 
@@ -332,7 +312,7 @@ def _row_pattern_values(
 
 
 def _csr_types(matrix: CsrEntries, dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    return _value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.indptr.dtype
+    return value_type(matrix.values), matrix.columns.codes.dtype, dtype, matrix.indptr.dtype
 
 
 # The kernels by the names of the formats.
@@ -356,11 +336,6 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
     return [*products, *(("spmv_split.cu", name) for name in _split_expressions(lanes))]
 
 
-def _stored_types() -> list[tuple[Any, np.dtype[Any]]]:
-    """List each type of stored values with each dtype that products of them compute in."""
-    return [*plain_types(), *product((*NARROW, "Same"), COMPUTE_DTYPES)]
-
-
 def _csr_column_types() -> list[tuple[np.dtype[Any], np.dtype[Any]]]:
     """List each type of columns in CSR with each type of `indptr` that it comes with."""
     return [*((index, index) for index in INDEX_DTYPES), *product(NARROW[1:], INDEX_DTYPES)]
@@ -370,7 +345,7 @@ def _kernels(lanes: int) -> list[_Kernel]:
     """List the kernels that exist with and without partial sums of conj(x)·y."""
     threads_per_row = [2**power for power in range(1, lanes.bit_length())]
     kernels = []
-    for value, compute in _stored_types():
+    for value, compute in stored_types():
         for column, index in _csr_column_types():
             types = (value, column, compute, index)
             kernels.append(_Kernel("spmv_csr.cu", "csr_scalar", types))
@@ -389,7 +364,7 @@ def _kernels(lanes: int) -> list[_Kernel]:
 def _split_expressions(lanes: int) -> list[str]:
     """List the kernels of csr_split, which leaves no partial sums of conj(x)·y."""
     types = [
-        (value, column, compute, index) for value, compute in _stored_types() for column, index in _csr_column_types()
+        (value, column, compute, index) for value, compute in stored_types() for column, index in _csr_column_types()
     ]
     products = [expression("csr_split", *four, *shape) for four, shape in product(types, _SPLIT_SHAPES)]
     return products + [expression("csr_split_carry", *pair) for pair in product(COMPUTE_DTYPES, (1, lanes))]

@@ -33,9 +33,9 @@ template <class T> struct HubVector {
   __device__ __forceinline__ T element(int column) const { return gs_load(x + column); }
 };
 
-// How codes and values are read. ONCE: no other product will find them in the second-level cache, because the matrix is
-// larger, so that they make room for elements of x there.
-template <bool ONCE> struct Reads {
+// How codes and values are read. ONCE is 1 for a matrix that is larger than the second-level cache: the next product does
+// not find them there anyhow, so they leave it first, and elements of x stay.
+template <int ONCE> struct Reads {
   template <class S> static __device__ __forceinline__ S at(const S *p, long long k) {
     return ONCE ? gs_load_once(p + k) : gs_load(p + k);
   }
@@ -43,7 +43,7 @@ template <bool ONCE> struct Reads {
 };
 
 // The entries in frequent or in rare columns, in slices.
-template <class Value, class Code, class T, bool ONCE> struct HubEntries {
+template <class Value, class Code, class T, int ONCE> struct HubEntries {
   const Code *codes;    // of each position
   const Value *values;  // the value of each position, or its code
   const T *table;       // the values that codes stand for
@@ -109,7 +109,7 @@ template <class T> struct LongSlices {
   }
 };
 
-template <class Value, class T, bool ONCE>
+template <class Value, class T, int ONCE>
 GS_KERNEL_FOR(GS_HUB_THREADS, GS_HUB_BLOCKS)
 hub_columns(long long num_slices, long long num_frequent_positions, int num_hubs, const int *__restrict__ rows,
             const int *__restrict__ all_lanes, const int *__restrict__ first_slices,

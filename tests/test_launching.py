@@ -450,6 +450,9 @@ def test_a_kernel_of_any_kind_gets_shared_memory_only_if_it_asks_for_some() -> N
     for shared_bytes in (0, 64):
         bind_call(kernel, GRID, BLOCK, (Passed.X,), shared_bytes)()
     assert calls == [{}, {"shared_mem": 64}]
+    assert not hasattr(kernel, "max_dynamic_shared_size_bytes")
+    bind_call(kernel, GRID, BLOCK, (Passed.X,), 2**16)()  # also without the driver's function
+    assert kernel.max_dynamic_shared_size_bytes == 2**16  # type: ignore[attr-defined]
 
 
 def test_the_shared_memory_of_a_gpu_is_that_of_a_multiprocessor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,10 @@ class Passed(Enum):
 # Formats of values in memory, as `struct` writes them: an address, a truth value that kernels take as an int32, and
 # NumPy's scalars. `struct` knows no complex numbers, which are written as bytes.
 _ADDRESS, _FLAG = "P", "?3x"
-# Bytes of shared memory that every kernel may ask for. More has to be allowed for each kernel.
-_ALLOWED_SHARED_BYTES = 48 * 1024
 _FORMATS = {np.dtype(char).type: char for char in "?bBhHiIlLqQefd"} | {np.complex64: "8s", np.complex128: "16s"}
+
+# Bytes of shared memory that a launch of any kernel may ask for. A kernel has to be told before it gets more.
+_ALLOWED_SHARED_BYTES = 48 * 1024
 
 
 def driver_launch(cupy: Any) -> Callable[..., None] | None:
@@ -126,8 +127,6 @@ class DriverKernel:
         shared_bytes: int = 0,
     ) -> Callable[..., None]:
         """Return ``launch(x, y, alpha, beta, conjugate)``; see `Device.bind_product`."""
-        if shared_bytes > _ALLOWED_SHARED_BYTES:
-            self._kernel.max_dynamic_shared_size_bytes = shared_bytes
         through_cupy = bind_call(self._kernel, grid, block, args, shared_bytes)
         factor, is_complex = _FORMATS[dtype.type], dtype.kind == "c"
         slots = _ADDRESS, _ADDRESS, factor, factor, _FLAG, _FLAG  # in the order of `Passed`
@@ -172,13 +171,15 @@ class DriverKernel:
 
 
 def bind_call(
-    kernel: Callable[..., None],
+    kernel: Any,
     grid: tuple[int, ...],
     block: tuple[int, ...],
     args: Sequence[Any],
     shared_bytes: int = 0,
 ) -> Callable[..., None]:
     """Bind arguments to a kernel of any kind, as the methods of `DriverKernel` do."""
+    if shared_bytes > _ALLOWED_SHARED_BYTES:
+        kernel.max_dynamic_shared_size_bytes = shared_bytes  # an attribute of CuPy's kernels
     options = {"shared_mem": shared_bytes} if shared_bytes else {}
 
     def launch(x: Any = None, y: Any = None, alpha: Any = 0, beta: Any = 0, conjugate: bool = False) -> None:

@@ -15,13 +15,13 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr, padding_code
 from gsparse.formats.hub_columns import MAX_FREQUENT, HubSlices, HubStats
 from gsparse.formats.launch import NO_LIMIT
-from gsparse.formats.row_stats import RowStats
 from gsparse.kernels.backends import kernels_of
 
-__all__ = ["has_hubs", "hub_slices", "hub_stats", "lay_out_hubs", "placed_columns"]
+__all__ = ["has_hubs", "hub_positions", "hub_slices", "hub_stats", "lay_out_hubs", "placed_columns"]
 
 _RARE = padding_code(np.uint16)
-# A lane of a GPU has at most this number of steps, so that all lanes of the device have work until the end.
+# On a GPU no lane has more entries than if all entries were divided evenly among `_DEVICE_LANES` lanes, so that all of
+# them have work until the end. `_FEWEST_STEPS` entries are always allowed.
 _FEWEST_STEPS, _DEVICE_LANES = 16, 2**18
 # Only matrices with at least as many entries and columns are examined for hubs: smaller ones gain less than the
 # additional launch takes, and their x stays in the first-level cache.
@@ -40,27 +40,28 @@ class HubSlicesStructure(Protocol):
     csr: Csr
 
     @property
-    def rows(self) -> RowStats: ...
-    @property
     def hub_slices(self) -> HubSlices: ...
+    @property
+    def _hub_positions(self) -> Array: ...
 
 
 def has_hubs(structure: HubSlicesStructure) -> bool:
-    """Whether a few columns have a large part of the entries, so that a product gains from keeping them. Synchronizes.
+    """Whether so many entries are in a few columns that a GPU gains from keeping their elements of x in fast memory.
 
-    A sample of the entries decides, the same one each time.
+    A sample of the entries decides, the same one each time. Synchronizes if the matrix is large.
     """
     device, csr = structure.device, structure.csr
-    if csr.nnz < _MIN_ENTRIES or csr.num_cols < _MIN_COLUMNS:
+    if csr.nnz < _MIN_ENTRIES or csr.num_cols < _MIN_COLUMNS or _sums_whole_rows(device):
         return False
     step = (csr.nnz - 1) // _SAMPLE
     sample = csr.indices[: step * _SAMPLE].reshape(_SAMPLE, step)[:, :2]
-    columns = device.download(sample).astype(np.int64)  # synchronizes
+    columns = device.download(sample)  # synchronizes
+    if np.mean(columns[:, 0] // _SECTOR == columns[:, 1] // _SECTOR) > _MAX_NEIGHBOURS:
+        return False
     counts = np.unique_counts(columns[:, 0]).counts
     repeated = counts[counts > 1]
     share, evenly = repeated.sum() / _SAMPLE, 1 - exp(-_SAMPLE / csr.num_cols)
-    neighbours = float(np.mean(columns[:, 0] // _SECTOR == columns[:, 1] // _SECTOR))
-    return bool(share - evenly >= _MIN_SHARE and repeated.size >= _MIN_HUBS and neighbours <= _MAX_NEIGHBOURS)
+    return bool(share - evenly >= _MIN_SHARE and repeated.size >= _MIN_HUBS)
 
 
 def hub_stats(structure: HubSlicesStructure) -> HubStats:
@@ -121,10 +122,14 @@ def _frequent_columns(device: Device, csr: Csr) -> tuple[Array, Array]:
     return frequent, numbers
 
 
+def _sums_whole_rows(device: Device) -> bool:
+    """Return whether one thread sums all entries of a row, as on a CPU."""
+    return bool(kernels_of(device).SCALAR_LENGTH == NO_LIMIT)
+
+
 def _most_steps(device: Device, nnz: int) -> int:
-    """Return the number of entries of a lane from which on a row has several lanes: never where a thread has a row."""
-    whole_rows = kernels_of(device).SCALAR_LENGTH == NO_LIMIT
-    return NO_LIMIT if whole_rows else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
+    """Return the most entries that a lane may have; longer rows have several lanes."""
+    return NO_LIMIT if _sums_whole_rows(device) else max(_FEWEST_STEPS, nnz // _DEVICE_LANES)
 
 
 def _places(device: Device, sorted_lanes: Array) -> tuple[Array, int, int]:
@@ -159,7 +164,7 @@ def _count_groups(device: Device, sorted_lanes: Array) -> tuple[Any, Any]:
 def placed_columns(structure: HubSlicesStructure) -> tuple[Array, Array]:
     """The numbers of the frequent columns, and the rare columns, at their positions."""
     xp, slices, indices = structure.device.xp, structure.hub_slices, structure.csr.indices
-    positions = _positions(structure)
+    positions = structure._hub_positions
     codes = xp.full(slices.num_positions, _RARE, np.uint16)
     codes[positions] = slices.numbers[indices]
     columns = xp.full(slices.num_positions, padding_code(np.int32), np.int32)
@@ -171,9 +176,10 @@ def placed_columns(structure: HubSlicesStructure) -> tuple[Array, Array]:
 def lay_out_hubs(self: HubSlicesStructure, items: Array) -> Array:
     """Arrange items from CSR's order at their positions; padding receives zeros."""
     placed = self.device.xp.zeros(self.hub_slices.num_positions, items.dtype)
-    placed[_positions(self)] = items
+    placed[self._hub_positions] = items
     return placed
 
 
-def _positions(structure: HubSlicesStructure) -> Array:
+def hub_positions(structure: HubSlicesStructure) -> Array:
+    """The position of each entry, in CSR's order."""
     return kernels_of(structure.device).hub_positions(structure.device, structure.csr, structure.hub_slices)

@@ -72,7 +72,7 @@ class Structure:
         Such an attribute is a `cached_property`, so deleting its value from ``__dict__`` frees it, and the next access
         makes it again. Statistics are kept.
         """
-        names = {"_row_dictionary"}.union(*(format.structure_arrays for format in REGISTRY.values()))
+        names = {"_row_dictionary", "_hub_positions"}.union(*(format.structure_arrays for format in REGISTRY.values()))
         for name in names.difference(kept):
             self.__dict__.pop(name, None)
 
@@ -270,6 +270,7 @@ class Structure:
     hub_slices = cached_property(hub_columns.hub_slices)
     hub_stats = cached_property(hub_columns.hub_stats)
     hub_codes = cached_property(hub_columns.placed_columns)
+    _hub_positions = cached_property(hub_columns.hub_positions)
     lay_out_hubs = hub_columns.lay_out_hubs
 
     # ------------------------------------------------------------- rows that repeat

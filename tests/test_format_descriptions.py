@@ -12,9 +12,10 @@ import pytest
 
 import gsparse
 from gsparse.errors import FormatError
-from gsparse.formats import Columns, Csr, Slices, Values
+from gsparse.formats import Columns, Csr, HubSlices, Slices, Values
 from gsparse.formats.blocked_ellpack import SliceStats
 from gsparse.formats.bsr import BlockRows, BlockStats
+from gsparse.formats.hub_columns import MAX_FREQUENT, HubStats
 from gsparse.formats.registry import AnalysisLevel, Encoding, Storage, find_format
 from gsparse.formats.row_pattern import Patterns, PatternStats
 from gsparse.formats.row_stats import RowStats
@@ -30,6 +31,22 @@ LAID_OUT = {"slices": np.full(96, 7, np.uint8), "ellpack": np.full(160, 7, np.ui
 BLOCK_ROWS = BlockRows(
     (2, 1), 2, np.zeros(21, np.int32), SLICES, Columns(np.zeros(3, np.uint16), np.zeros(1, np.int32))
 )
+
+HUB_SLICES = HubSlices(
+    slice_size=32,
+    frequent=np.zeros(30, np.int32),
+    numbers=np.zeros(50, np.uint16),
+    places=np.zeros(20, np.int64),
+    rows=np.zeros(64, np.int32),
+    lanes=np.zeros(2, np.int32),
+    first_slices=np.zeros(2, np.int32),
+    frequent_offsets=np.zeros(3, np.int64),
+    rare_offsets=np.zeros(3, np.int64),
+    num_frequent_positions=60,
+    num_rare_positions=20,
+    num_long_slices=0,
+)
+HUB_CODES = np.zeros(60, np.uint16), np.zeros(20, np.int32)
 
 
 def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, **changes: Any) -> Any:
@@ -51,6 +68,8 @@ def prepared(compress: bool = True, values: Values = CODES, shared: Any = None, 
     structure |= {"block_stats": BlockStats((2, 3), 64, 24, np.dtype(np.uint16))}
     structure |= {"block_rows": BLOCK_ROWS, "plain_block_columns": lambda: "plain"}
     structure |= {"lay_out_blocks": lambda *_: LAID_OUT["slices"]}
+    structure |= {"has_hubs": True, "hub_stats": HubStats(60, 20, 300), "hub_slices": HUB_SLICES}
+    structure |= {"hub_codes": HUB_CODES, "lay_out_hubs": lambda *_: LAID_OUT["slices"]}
     return SimpleNamespace(
         structure=SimpleNamespace(**structure | changes),
         encoding=Encoding(compress, compress),
@@ -160,6 +179,27 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
         {"compress": False},
         Storage("int32 2x3", "float64", 384, 24 + 4 * 64 + 8 * 384, values_per_column=6),
     ),
+    "hubs, not looked at": ("hub_columns", NONE, {}, None),
+    "no hubs": ("hub_columns", SHARED, {"has_hubs": False}, None),
+    "hubs": ("hub_columns", SHARED, {}, Storage("uint16 75 %", "uint8 of 3", 80, 300 + 2 * 60 + 4 * 20 + 80 + 24)),
+    "hubs, asked for": (
+        "hub_columns",
+        FULL,
+        {"has_hubs": False, "compress": False},
+        Storage("uint16 75 %", "float64", 80, 300 + 2 * 60 + 4 * 20 + 8 * 80),
+    ),
+    "hubs of a matrix without entries": (
+        "hub_columns",
+        FULL,
+        {"hub_stats": HubStats(0, 0, 16)},
+        Storage("uint16 0 %", "uint8 of 3", 0, 16 + 24),
+    ),
+    "hubs, one position": (
+        "hub_columns",
+        FULL,
+        {"hub_stats": HubStats(1, 0, 16)},
+        Storage("uint16 100 %", "uint8 of 3", 1, 16 + 2 + 1 + 24),
+    ),
     "patterns that share values": (
         "row_pattern",
         SHARED,
@@ -173,7 +213,8 @@ DESCRIBED: dict[str, tuple[str, AnalysisLevel, Any, Storage | None]] = {
 def test_a_format_describes_its_bytes(case: str) -> None:
     name, level, changes, expected = DESCRIBED[case]
     if expected is not None:
-        has_bases, has_codes = expected.columns.startswith("uint"), expected.values.startswith("uint")
+        has_bases = expected.columns.startswith("uint") and name != "hub_columns"
+        has_codes = expected.values.startswith("uint")
         table_bytes = 3 * 8 * has_codes or 6 * (4 + 8) * (expected.values == "2 rows")
         expected = replace(expected, has_bases=has_bases, has_codes=has_codes, table_bytes=table_bytes)
     storage = find_format(name).describe(prepared(**changes), level)
@@ -222,6 +263,18 @@ def test_values_are_laid_out_once_with_zeros_as_padding(name: str, lays_out: str
     assert len(calls) == 1
     assert calls[0][0] is CODES.codes
     assert calls[0][-1] == 0
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_hub_columns_are_stored_at_the_positions_of_the_structure(compress: bool) -> None:
+    matrix = prepared(compress)
+    stored = find_format("hub_columns").build(matrix)
+    assert (stored.shape, stored.nnz, stored.slices) == ((20, 50), 70, HUB_SLICES)
+    assert stored.codes is HUB_CODES[0] and stored.columns is HUB_CODES[1]
+    assert stored.values.codes is LAID_OUT["slices"]
+    assert stored.dtype == stored.values.dtype
+    assert (HUB_SLICES.num_slices, HUB_SLICES.num_positions, stored.num_stored) == (2, 80, 80)
+    assert np.iinfo(np.uint16).max == MAX_FREQUENT
 
 
 @pytest.mark.parametrize("compress", [True, False])

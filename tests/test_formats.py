@@ -15,6 +15,8 @@ from gsparse.formats import (
     Csr,
     CsrEntries,
     Ellpack,
+    HubColumns,
+    HubSlices,
     Levels,
     LongRows,
     RowBlocks,
@@ -70,6 +72,23 @@ PATTERNS = Patterns(np.zeros(33, np.uint8), np.zeros(2, np.int64), np.zeros(3, n
 CONSTANT = replace(PATTERN, pattern_values=np.ones(5, np.float32))
 VARYING = replace(PATTERN, slices=SLICES, values=VALUES)
 BLOCKS = Bsr((33, 40), 60, (3, 2), 4, SLICES, NARROW, VALUES)
+HUB_SLICES = HubSlices(
+    slice_size=32,
+    frequent=np.zeros(9, np.int32),
+    numbers=np.zeros(40, np.uint16),
+    places=np.zeros(33, np.int64),
+    rows=np.zeros(64, np.int32),
+    lanes=np.zeros(2, np.int32),
+    first_slices=np.zeros(2, np.int32),
+    frequent_offsets=np.zeros(3, np.int64),
+    rare_offsets=np.zeros(3, np.int64),
+    num_frequent_positions=50,
+    num_rare_positions=14,
+    num_long_slices=1,
+)
+# A product reads neither the numbers of the columns nor the places of the rows.
+HUB_SLICES_BYTES = 4 * (9 + 64 + 2 + 2) + 8 * (3 + 3)
+HUBS = HubColumns((33, 40), 60, HUB_SLICES, np.zeros(50, np.uint16), np.zeros(14, np.int32), VALUES)
 BLOCK_ROWS = BlockRows((3, 2), 4, np.zeros(45, np.int32), SLICES, NARROW)
 
 # The bytes that a product reads of each, computed by hand.
@@ -92,6 +111,8 @@ BYTES: dict[str, tuple[Any, int]] = {
     "slices, long rows": (replace(SLICES, long_rows=LONG), 8 * 3 + LONG_BYTES),
     "blocked ellpack": (BlockedEllpack((33, 40), 60, SLICES, NARROW, VALUES), 8 * 3 + 64 + 4 * 2 + 8 * 64),
     "blocks": (BLOCKS, 8 * 3 + 64 + 4 * 2 + 8 * 64),
+    "hub slices": (HUB_SLICES, HUB_SLICES_BYTES),
+    "hub columns": (HUBS, HUB_SLICES_BYTES + 2 * 50 + 4 * 14 + 8 * 64),
     "row pattern, constant": (CONSTANT, 33 + 4 * 3 + 4 * 5 + 4 * 5),
     "row pattern, varying": (VARYING, 33 + 4 * 3 + 4 * 5 + 8 * 3 + 8 * 64),
 }
@@ -101,6 +122,7 @@ STORED: dict[str, tuple[Any, int, str]] = {
     "ellpack": (Ellpack((33, 40), 60, 2, 64, NARROW, Values(np.zeros(64, np.complex64))), 128, "complex64"),
     "blocked ellpack": (BlockedEllpack((33, 40), 60, SLICES, NARROW, EQUAL), 96, "float64"),
     "blocks": (BLOCKS, 96 * 3 * 2, "float64"),
+    "hub columns": (HUBS, 64, "float64"),
     "row pattern, constant": (CONSTANT, 5, "float32"),
     "row pattern, varying": (VARYING, 96, "float64"),
 }

@@ -15,7 +15,7 @@ from gsparse.formats.entries import Columns, StoredMatrix, Values
 from gsparse.formats.launch import Launch
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat, describe_positions
-from gsparse.formats.row_stats import MAX_INT32, RowStats
+from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
 __all__ = ["BSR", "MAX_BLOCK", "BlockRows", "BlockStats", "Bsr", "lanes_for_rows"]
 
@@ -176,7 +176,7 @@ class BlocksStructure(Protocol):
 
 
 def _fits(stats: RowStats) -> bool:
-    return max(stats.num_rows, stats.num_cols) <= MAX_INT32
+    return stats.is_numbered_in_int32
 
 
 def _describe(matrix: Preparation[BlocksStructure], level: AnalysisLevel) -> Storage | None:
@@ -213,7 +213,7 @@ BSR = StorageFormat(
     name="bsr",
     layout="bsr",
     fits=_fits,
-    requirement=f"it numbers rows and columns in int32, up to {MAX_INT32}",
+    requirement=NUMBERED_IN_INT32,
     describe=_describe,
     build=_build,
     structure_arrays=("block_rows",),

@@ -35,9 +35,9 @@ SHARED_TERMS = frozenset(
 _CHUNK_ENTRIES = 256
 # Rows with more entries than this are long rows of `csr_scalar` on a GPU.
 SCALAR_LENGTH = 16
-# The same for `csr_vector`: for each thread of a row, and in all if a row has a whole warp, in which no thread waits
-# for those of other rows. 20,000 rows of 200 to 700 entries on an H200, in float64 and float32: 83 and 75 µs with a
-# limit of 256, 74 and 58 with 512, 63 and 39 with 1024.
+# Entries above which a row is a long row of `csr_vector`: for each thread that shares the row, and in all if the row
+# has a whole warp, because then no thread waits for those of other rows. 20,000 rows of 200 to 700 entries on an H200,
+# in float64 and float32: 83 and 75 µs with a limit of 256, 74 and 58 with 512, 63 and 39 with 1024.
 _VECTOR_LENGTH, _WARP_LENGTH, _FEWEST_LANES = 8, 1024, 32
 
 

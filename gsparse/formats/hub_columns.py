@@ -11,7 +11,7 @@ from gsparse.formats.csr import Csr
 from gsparse.formats.entries import StoredMatrix, Values
 from gsparse.formats.measured_costs import MEASURED_COSTS
 from gsparse.formats.registry import AnalysisLevel, Preparation, Storage, StorageFormat
-from gsparse.formats.row_stats import MAX_INT32, RowStats
+from gsparse.formats.row_stats import NUMBERED_IN_INT32, RowStats
 
 __all__ = ["HUB_COLUMNS", "MAX_FREQUENT", "HubColumns", "HubSlices", "HubStats"]
 
@@ -164,7 +164,7 @@ class HubsStructure(Protocol):
 
 
 def _fits(stats: RowStats) -> bool:
-    return max(stats.num_rows, stats.num_cols) <= MAX_INT32
+    return stats.is_numbered_in_int32
 
 
 def _describe(matrix: Preparation[HubsStructure], level: AnalysisLevel) -> Storage | None:
@@ -194,7 +194,7 @@ HUB_COLUMNS = StorageFormat(
     name="hub_columns",
     layout="hub_columns",
     fits=_fits,
-    requirement=f"it numbers rows and columns in int32, up to {MAX_INT32}",
+    requirement=NUMBERED_IN_INT32,
     describe=_describe,
     build=_build,
     structure_arrays=("hub_slices", "hub_codes"),

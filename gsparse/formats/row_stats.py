@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import erf, log, sqrt
 
-__all__ = ["MAX_INT32", "MAX_PADDING", "RowStats", "share_above"]
+__all__ = ["MAX_INT32", "MAX_PADDING", "NUMBERED_IN_INT32", "RowStats", "share_above"]
 
 # The largest number of int32. Some formats number rows, columns or the entries of one row in int32.
 MAX_INT32 = 2**31 - 1
+# What formats with `RowStats.is_numbered_in_int32` require of a matrix.
+NUMBERED_IN_INT32 = f"it numbers rows and columns in int32, up to {MAX_INT32}"
 
 # The ratio of stored positions to entries. Up to this ratio, slices hold the rows in natural order. Above it, long rows
 # are stored separately from the slices. If the remaining rows still exceed this ratio, they are sorted by length.
@@ -48,6 +50,11 @@ class RowStats:
     split_stored: int = 0
     num_long: int = 0
     long_entries: int = 0
+
+    @property
+    def is_numbered_in_int32(self) -> bool:
+        """Whether int32 can number all rows and columns."""
+        return max(self.num_rows, self.num_cols) <= MAX_INT32
 
     @property
     def typical_length(self) -> float:

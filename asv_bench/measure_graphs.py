@@ -25,15 +25,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from measure_blocks import set_up_products
+
 from gsparse import GpuSparseMatrix
 from gsparse.bench.cusparse import CusparseProduct
 from gsparse.bench.problems import Arrays, find_problem, rmat
-from gsparse.bench.timing import GpuClock, medians, seconds_of_call
+from gsparse.bench.timing import GpuClock, medians
 
 GOALS = {"float64": 1.15, "float32": 1.35}
 FORMATS = ("hub_columns", "csr_vector", "csr_split")
 ALGORITHMS = ("CSR_ALG1", "CSR_ALG2")
-EDGES, SAMPLES, SET_UPS = 16, 15, 3
+EDGES, SAMPLES = 16, 15
 DEFAULT = tuple(f"R-MAT {scale}" for scale in range(18, 24))
 
 
@@ -96,7 +98,7 @@ def measure(clock: GpuClock, arrays: Arrays) -> dict[str, Any]:
         "of A.T": best_transposed / times["transpose"],
         "error": max(float(error.max()) for error in errors) / float(cupy.finfo(dtype).eps),
         "chosen": A.plan.format,
-        "set-up": set_up(clock, matrices["hub_columns"], x) / times["hub_columns"],
+        "set-up": set_up_products(matrices["hub_columns"]),
     }
 
 
@@ -122,16 +124,6 @@ def microseconds(clock: GpuClock, launches: dict[str, Callable[[], Any]]) -> dic
     if failed:
         raise failed[0]
     return {name: 1e6 * float(seconds) for name, seconds in found.items()}  # type: ignore[arg-type]
-
-
-def set_up(clock: GpuClock, A: GpuSparseMatrix, x: Any) -> float:
-    """Return the time until the first product of a matrix whose format is known, in microseconds."""
-    y = clock.cupy.empty(A.shape[0], x.dtype)
-    times = []
-    for _ in range(SET_UPS):
-        A.release()
-        times.append(seconds_of_call(partial(A.matvec, x, out=y), clock.synchronize))
-    return 1e6 * statistics.median(times)
 
 
 def show(row: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ def device_arrays(device: Device, source: Any, shape: Any, dtype: Any, copy: boo
             csr = source.tocsr()
             shape, source = shape or csr.shape, (csr.data, csr.indices, csr.indptr)
         else:
-            shape, source = _shape_of(source.shape if shape is None else shape), _from_dense(xp, source, shape)
+            shape, source = _shape_of(source.shape if shape is None else shape), _from_dense(device, source, shape)
     elif len(source) == 2:
         shape, source = _from_coordinates(device, source[0], source[1], shape)
     elif len(source) != 3:
@@ -109,13 +109,13 @@ def _shape_of(shape: Any) -> tuple[int, int]:
         raise ShapeError(f"shape must be two integers, got {shape!r}") from None
 
 
-def _from_dense(xp: Any, dense: Array, shape: Any) -> tuple[Array, Array, Array]:
+def _from_dense(device: Device, dense: Array, shape: Any) -> tuple[Array, Array, Array]:
     if dense.ndim != 2:
         raise ShapeError(f"a dense device array must have two dimensions, got shape {dense.shape}")
     if shape is not None and _shape_of(shape) != dense.shape:
         raise ShapeError(f"shape {shape} was given for a dense array of shape {dense.shape}: leave it out")
-    rows, columns = xp.nonzero(dense)
-    return dense[rows, columns], _narrow(columns, dense.shape[1]), _row_pointers(xp, rows, dense.shape[0])
+    rows, columns = device.xp.nonzero(dense)
+    return dense[rows, columns], _narrow(columns, dense.shape[1]), _row_pointers(device, rows, dense.shape[0])
 
 
 def _from_coordinates(
@@ -143,9 +143,10 @@ def _from_coordinates(
     return shape, (data[order], column.astype(dtype, copy=False)[order], indptr)
 
 
-def _row_pointers(xp: Any, rows: Array, num_rows: int) -> Array:
-    indptr = xp.zeros(num_rows + 1, np.int64)
-    xp.cumsum(xp.bincount(rows, minlength=num_rows), out=indptr[1:])  # synchronizes
+def _row_pointers(device: Device, rows: Array, num_rows: int) -> Array:
+    xp, indptr = device.xp, device.xp.zeros(num_rows + 1, np.int64)
+    counts = kernels_of(device).count_numbers(device, xp.ascontiguousarray(rows), num_rows)
+    xp.cumsum(counts, out=indptr[1:])
     return _narrow(indptr, int(rows.size))
 
 

@@ -294,8 +294,11 @@ class Coarsening:
     def _without_empty_rows(self, coarse: Csr, candidates: Array) -> Csr:
         """Put ones on the diagonal where a candidate depends on the ones before it, so that its row is empty."""
         xp, k = self._device.xp, candidates.shape[1]
-        numbers = xp.arange(coarse.num_rows) if k > 1 else None
-        own_values = candidates.reshape(-1) if numbers is None else candidates[numbers, numbers % k]
+        if k == 1:
+            own_values = candidates.reshape(-1)
+        else:
+            numbers = xp.arange(coarse.num_rows)
+            own_values = candidates[numbers, numbers % k]
         if kernels_of(self._device).first_where(self._device, own_values, "zero") is None:  # synchronizes
             return coarse
         is_empty = own_values == 0

@@ -619,11 +619,13 @@ def fill_the_device(device: Device) -> None:
         device.empty(10**6, np.float64)
 
 
-def test_an_out_of_memory_error_of_cupy_is_translated_and_its_pool_freed() -> None:
-    class OutOfMemoryError(Exception):
-        pass
+class OutOfMemoryError(Exception):
+    """Stands for the error of CuPy's allocator."""
 
-    emptied = []
+
+def full_gpu(error: Exception) -> tuple[GpuDevice, list[bool]]:
+    """Return a GPU whose allocations raise this error, and a list to which each emptying of its pool appends."""
+    emptied: list[bool] = []
     pool = SimpleNamespace(free_all_blocks=lambda: emptied.append(True))
     runtime = SimpleNamespace(memGetInfo=lambda: (1_000, 80_000), getDevice=lambda: 0)
     memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
@@ -634,12 +636,27 @@ def test_an_out_of_memory_error_of_cupy_is_translated_and_its_pool_freed() -> No
     )
 
     def empty(shape: Any, dtype: Any) -> None:
-        raise OutOfMemoryError("allocating 8,000,000 bytes")
+        raise error
 
     device._array = empty
-    with pytest.raises(DeviceMemoryError, match=r"gpu:0 .*8,000,000 bytes; free now 1,000 of 80,000.*A.release\(\)"):
+    return device, emptied
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("8,000,000 bytes"), MemoryError("std::bad_alloc")], ids=repr)
+def test_an_out_of_memory_error_of_cupy_is_translated_and_its_pool_freed(error: Exception) -> None:
+    device, emptied = full_gpu(error)
+    with pytest.raises(DeviceMemoryError, match=rf"gpu:0 .*{error}; free now 1,000 of 80,000.*A.release\(\)"):
         fill_the_device(device)
     assert emptied == [True]
+
+
+def test_an_out_of_memory_error_of_the_host_is_not_taken_for_one_of_the_gpu() -> None:
+    error = MemoryError("Unable to allocate 8 GiB")
+    device, emptied = full_gpu(error)
+    with pytest.raises(MemoryError) as caught:
+        fill_the_device(device)
+    assert caught.value is error
+    assert not emptied
 
 
 def test_device_arrays_are_parsed_without_a_host_copy(device: Device) -> None:

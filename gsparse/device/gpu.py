@@ -224,7 +224,9 @@ class _MemoryGuard:  # on GPUs only
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         device, cupy = self._device, self._device.xp
-        if not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+        # Sorts of CuPy allocate memory within Thrust, whose C++ exception loses the type that CuPy's allocator raised.
+        is_from_sort = isinstance(error, MemoryError) and str(error) == "std::bad_alloc"
+        if not is_from_sort and not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
             return
         with device.active():
             cupy.get_default_memory_pool().free_all_blocks()

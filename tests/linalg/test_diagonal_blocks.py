@@ -64,13 +64,13 @@ def test_blocks_are_inverted_with_pivoting(
         )
     blocks = padded_blocks(S, size)
     for block, inverse, is_good in zip(blocks, host(inverses), host(is_regular), strict=True):
-        condition = np.linalg.cond(block)
-        if condition > 1e-3 / np.finfo(dtype).eps:
-            assert condition < 1e-1 / np.finfo(dtype).eps or not is_good
-            continue
-        assert is_good
-        error = abs(block @ inverse - np.eye(size)).max()
-        assert error <= 4 * np.finfo(dtype).eps * condition
+        condition, eps = np.linalg.cond(block), np.finfo(dtype).eps
+        assert is_good or condition > 1e-3 / eps
+        if is_good:  # The kernel has found a small error; its product of the block and the inverse has rounding errors.
+            assert condition < 1e2 / eps
+            error = abs(block.astype(np.complex128) @ inverse - np.eye(size)).max()
+            bound = MAX_ERROR + 2 * size * eps * (abs(block).astype(float) @ abs(inverse)).max()
+            assert error <= min(bound, 4 * eps * condition + size * eps)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -39,6 +39,9 @@ class Device(Memory, Streams):
         Number of multiprocessors of a GPU, which run its blocks; 1 for a CPU.
     shared_memory : int
         Bytes of shared memory of a multiprocessor; 0 for a CPU.
+    runs_blocks_together : bool
+        Whether a GPU can promise that all blocks of a launch run at the same time, so that they may wait for each
+        other.
     """
 
     kind: str
@@ -47,6 +50,7 @@ class Device(Memory, Streams):
     lanes: int
     multiprocessors: int = 1
     shared_memory: int = 0
+    runs_blocks_together: bool = False
 
     @property
     def num_threads(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gsparse.device.compile_notice import COMPILE_NOTICE
 
-__all__ = ["SOURCE_FOLDER", "compile_kernel", "compile_options", "kernel_source"]
+__all__ = ["SOURCE_FOLDER", "compile_kernel", "compile_options", "kernel_source", "runs_together"]
 
 SOURCE_FOLDER = Path(__file__).parent.parent / "kernels" / "gpu" / "src"
 
@@ -47,9 +47,19 @@ def compile_options(lanes: int) -> tuple[str, ...]:
     return ("-std=c++17", f"-DGS_WARP={lanes}")
 
 
+def runs_together(source: str) -> bool:
+    """Return whether the kernels of a generated source need all of their blocks to run at the same time."""
+    return "GS_KERNEL_TOGETHER" in source
+
+
 def compile_kernel(cupy: Any, lanes: int, source: str, expression: str) -> Callable[..., None]:
     """Compile one instantiation of a kernel for the current device. CuPy stores the result on disk."""
-    module = cupy.RawModule(code=kernel_source(source), options=compile_options(lanes), name_expressions=[expression])
+    module = cupy.RawModule(
+        code=kernel_source(source),
+        options=compile_options(lanes),
+        name_expressions=[expression],
+        enable_cooperative_groups=runs_together(source),
+    )
     with COMPILE_NOTICE:
         kernel: Callable[..., None] = module.get_function(expression)
     return kernel

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gsparse.device.ahead import KernelStore, recorded_kernels
 from gsparse.device.base import Device
-from gsparse.device.compilation import compile_kernel
+from gsparse.device.compilation import compile_kernel, runs_together
 from gsparse.device.cupy import import_cupy
 from gsparse.device.dtypes import HOST_ONLY, Array
 from gsparse.device.gpu_streams import GpuStreams
@@ -63,6 +63,12 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
     def shared_memory(self) -> int:  # type: ignore[override]
         properties = self.xp.cuda.runtime.getDeviceProperties(self.index)
         return int(properties.get("sharedMemPerMultiprocessor") or properties["sharedMemPerBlock"])
+
+    @cached_property
+    def runs_blocks_together(self) -> bool:  # type: ignore[override]
+        # CuPy has no cooperative launch on HIP.
+        is_hip = self.xp.cuda.runtime.is_hip
+        return not is_hip and bool(self.xp.cuda.Device(self.index).attributes.get("CooperativeLaunch"))
 
     @cached_property
     def staging(self) -> Any:
@@ -148,7 +154,9 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
     def _compile(self, source: str, expression: str) -> Callable[..., None]:
         with self.active():
             kernel = compile_kernel(self.xp, self.lanes, source, expression)
-            return kernel if self._launch is None else DriverKernel(self.xp, kernel, self.index, self._launch)
+            if self._launch is None or runs_together(source):
+                return kernel
+            return DriverKernel(self.xp, kernel, self.index, self._launch)
 
     def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
         key = routine, np.dtype(dtype), np.dtype(index_dtype)

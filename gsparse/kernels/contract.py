@@ -37,7 +37,7 @@ from gsparse.kernels.decomposition import Decomposition
 from gsparse.kernels.gradients import GradientKernels
 from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import SetUpKernels, Survey
-from gsparse.kernels.steps import Program, Step, StepState
+from gsparse.kernels.steps import MatrixProduct, Program, Step, StepState
 
 __all__ = [
     "BindProduct",
@@ -262,6 +262,25 @@ class SolverKernels(Protocol):
         self, device: Device, program: Program, step: Step, vectors: Mapping[str, Array], state: StepState
     ) -> Call:
         """Return a call that runs one step of a program on these vectors (`gsparse.kernels.steps`)."""
+        ...
+
+    def bind_iterations(
+        self,
+        device: Device,
+        program: Program,
+        operations: tuple[Step | MatrixProduct, ...],
+        csr: Csr,
+        width: int,
+        vectors: Mapping[str, Array],
+        state: StepState,
+        turns: int,
+    ) -> Call | None:
+        """Return a call that runs up to `turns` iterations and stops when the program does, as one kernel.
+
+        An iteration consists of these steps and products with the square matrix, in this order; each step occurs once.
+        There is one right-hand side, values and vectors have one dtype, and the longest row has `width` entries. None
+        if the device has no such kernel, or if the matrix is too large for it.
+        """
         ...
 
     def fill_hashes(self, device: Device, out: Array, offset: int) -> None:

@@ -31,7 +31,7 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Program", "Step", "StepState"]
+__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "MatrixProduct", "Program", "Step", "StepState"]
 
 FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
 SYSTEM_CELLS = ("stop", "iteration")
@@ -218,6 +218,14 @@ class Program:
                 raise SyntaxError(f"{self.name}.{step.name} assigns a scalar to a vector outside of `each`")
             if any(not a.target for section in ("before", "each", "sums") for a in step.sections[section]):
                 raise SyntaxError(f"{self.name}.{step.name} calls record outside of `after`")
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """The product target = A·source of one matrix and a vector of a program, as a part of an iteration."""
+
+    source: str
+    target: str
 
 
 class StepState(Protocol):

@@ -71,6 +71,11 @@ class Operator(ABC):
         return None
 
     @property
+    def scaling(self) -> Array | None:
+        """The factors by which the operator multiplies the elements of a vector, if that is all it does."""
+        return None
+
+    @property
     def whole_shape(self) -> tuple[int, int]:
         """The shape of the whole operator, if this is one rank's part of it; otherwise `shape`."""
         return self.shape

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from gsparse.device.base import Device
+from gsparse.device.compilation import runs_together
 from gsparse.device.cpu import NumpyArrays
 from gsparse.device.dtypes import Array
 from gsparse.device.streams import TO_DEVICE, TO_HOST
@@ -51,8 +52,8 @@ _GENERATED = re.compile(r"GS_KERNEL_OF\(\w+\) (?P<name>\w+)\(")
 def generated_module(text: str, dtype: str, lanes: int, only: str = "") -> EmulatedModule:
     """Return the module with the kernels of a generated source for vectors of one type, or with `only` one of them."""
     names = [f"{kernel['name']}<{dtype}>" for kernel in _GENERATED.finditer(text)]
-    path = kept_source(text)
-    return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=OS_THREADS)
+    path, os_threads = kept_source(text), 0 if runs_together(text) else OS_THREADS
+    return EmulatedModule(path, [only] if only else names, lanes, SANITIZER, os_threads=os_threads)
 
 
 class EmulatedDevice(NumpyArrays, Device):
@@ -102,7 +103,7 @@ class EmulatedDevice(NumpyArrays, Device):
 
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         # With a sanitizer, compiling a whole file of products takes minutes, so only the kernel in use is compiled.
-        is_alone = leaves_dots(expression) or (SANITIZER and not source.startswith("setup_"))
+        is_alone = leaves_dots(expression) or runs_together(source) or (SANITIZER and not source.startswith("setup_"))
         only = expression if is_alone else ""
         if source.endswith(".cu"):
             module = emulated_module(source, self.lanes, only=only)

@@ -435,7 +435,8 @@ inline Block &kept_block() {
   }
   return *kept;
 }
-// With fewer blocks than this, creating another OS thread and its fibers costs more time than it saves.
+// With fewer blocks than this, creating another OS thread and its fibers costs more time than it saves. Blocks that wait
+// for each other need a thread each, which `os_threads` = 0 stands for.
 constexpr u64 kMinBlocksPerThread = 16;
 GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
   const u64 num_blocks = (u64)L.grid.x * L.grid.y * L.grid.z;
@@ -457,7 +458,8 @@ GS_EMU_ONCE std::string run(Launch &L, unsigned os_threads) {
     acquire(&b.lanes);
   };
   std::vector<std::thread> others;
-  for (u64 t = 1; t < std::min<u64>(os_threads, num_blocks / kMinBlocksPerThread); ++t)
+  const u64 num_threads = os_threads ? std::min<u64>(os_threads, num_blocks / kMinBlocksPerThread) : num_blocks;
+  for (u64 t = 1; t < num_threads; ++t)
     others.emplace_back([&] { work(); drop_kept(); });
   work();
   trim_kept();
@@ -551,6 +553,7 @@ template <class... P> Entry entry(const char *name, void (*kernel)(P...)) {
 // ---------------------------------------------------------------- macros and functions of port.cuh
 #define GS_KERNEL void
 #define GS_KERNEL_OF(threads) void
+#define GS_KERNEL_TOGETHER(threads) void
 #define GS_KERNEL_FOR(threads, blocks) void
 #define GS_SHARED(T, name, count)                                                                                      \
   static char gs_emu_key_##name;                                                                                       \

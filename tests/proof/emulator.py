@@ -82,7 +82,7 @@ class EmulatedModule:
         The order in which the threads of a block run: 0 stands for ascending, 1 for descending, any other number for a
         random order of its own.
     os_threads : int
-        Number of blocks that run at the same time.
+        Number of blocks that run at the same time; 0 stands for all blocks of a launch.
     options : sequence of str
         Further options of the compiler.
     """

@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 
 import numpy as np
 
-from gsparse.kernels.steps import Program
+from gsparse.kernels.steps import MatrixProduct, Program, Step
 
 __all__ = [
     "KernelUsage",
@@ -61,6 +61,7 @@ class KernelUsage:
 def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
     """Group the catalogue by source file, and add the sources that solvers generate at run time."""
     from gsparse.kernels.gpu.catalogue import instantiations
+    from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_source
     from gsparse.kernels.gpu.step_source import step_names, step_source
 
     grouped: dict[str, list[str]] = defaultdict(list)
@@ -69,7 +70,29 @@ def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
     for program in solver_programs():
         names = (name for dtype in STEP_DTYPES for name in step_names(program, np.dtype(dtype)))
         grouped[step_source(program)] = list(names)
+        if program.name in ITERATIONS:
+            operations = operations_of(program)
+            grouped[iteration_source(program, operations)] = [
+                iteration_name(program, np.dtype(dtype), np.dtype(np.int32), 512, rows)
+                for dtype in STEP_DTYPES
+                for rows in (1, 2)
+            ]
     return dict(grouped)
+
+
+# The iterations of solvers that run as one kernel: steps, and products "source>target".
+ITERATIONS = {
+    "cg": "p>q curvature update direction",
+    "bicgstab": "half r>t stabilize update p>v project",
+    "chebyshev": "d>q update advance",
+}
+
+
+def operations_of(program: Program) -> tuple[Step | MatrixProduct, ...]:
+    """Return the operations of a solver's iteration."""
+    steps = {step.name: step for step in program.steps}
+    names = ITERATIONS[program.name].split()
+    return tuple(MatrixProduct(*name.split(">")) if ">" in name else steps[name] for name in names)
 
 
 def compilations(lanes: int, architectures: Sequence[str]) -> list[tuple[str, str, list[str]]]:

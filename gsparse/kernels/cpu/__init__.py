@@ -73,7 +73,7 @@ from gsparse.kernels.cpu.spmv_bsr import bsr
 from gsparse.kernels.cpu.spmv_csr import BLOCK_WORK, TILE_WORK, csr_adaptive, csr_scalar, csr_split, csr_vector
 from gsparse.kernels.cpu.spmv_ellpack import blocked_ellpack, ellpack
 from gsparse.kernels.cpu.spmv_pattern import row_pattern
-from gsparse.kernels.cpu.steps import bind_dots, bind_step
+from gsparse.kernels.cpu.steps import bind_dots, bind_iterations, bind_step
 from gsparse.kernels.cpu.survey import LONG_LENGTH, long_rows, row_blocks, survey, tiles
 from gsparse.kernels.cpu.transpose import csr_transpose, is_symmetric, order_by_row, stable_order
 from gsparse.kernels.cpu.triangular import factorize_ilu0, sweep_ilu0, triangular_levels, triangular_solver
@@ -101,6 +101,7 @@ __all__ = [
     "are_in_range",
     "bind_block_step",
     "bind_dots",
+    "bind_iterations",
     "bind_projections",
     "bind_step",
     "bind_sweep",

@@ -21,11 +21,12 @@ from gsparse.device.base import Device
 from gsparse.device.cache import cache_folder, make_private
 from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
+from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import Program, Step, StepState, names_in
+from gsparse.kernels.steps import MatrixProduct, Program, Step, StepState, names_in
 from gsparse.writing import replacing
 
-__all__ = ["bind_dots", "bind_step", "step_source"]
+__all__ = ["bind_dots", "bind_iterations", "bind_step", "step_source"]
 
 # Elements of a chunk. Each chunk has sums of its own, so that the result does not depend on the number of threads.
 _CHUNK = 4096
@@ -208,6 +209,20 @@ def bind_step(
             after(sums[column], cells[column], history[column])
 
     return run
+
+
+def bind_iterations(
+    device: Device,
+    program: Program,
+    operations: tuple[Step | MatrixProduct, ...],
+    csr: Csr,
+    width: int,
+    vectors: Mapping[str, Array],
+    state: StepState,
+    turns: int,
+) -> Call | None:
+    """Return None: on a CPU, nothing is gained by it."""
+    return None
 
 
 def bind_dots(device: Device, state: StepState, name: str, num_dots: int) -> tuple[Array, Call | None]:

@@ -34,6 +34,7 @@ from gsparse.kernels.gpu.halo import gather, num_scatter_dots, scatter_add
 from gsparse.kernels.gpu.hashes import fill_hashes
 from gsparse.kernels.gpu.hubs import hub_columns, hub_positions, hub_rows
 from gsparse.kernels.gpu.indices import are_in_range, count_numbers, numbers_from_start, places_of
+from gsparse.kernels.gpu.iterations import bind_iterations
 from gsparse.kernels.gpu.prolongation import (
     expand_pattern,
     orthonormal_candidates,
@@ -118,6 +119,7 @@ __all__ = [
     "are_in_range",
     "bind_block_step",
     "bind_dots",
+    "bind_iterations",
     "bind_projections",
     "bind_step",
     "bind_sweep",

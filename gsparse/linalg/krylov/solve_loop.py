@@ -1,8 +1,9 @@
 """One solve in progress: vectors and scalars on the device, passes bound to them, and the loop that runs them.
 
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
-graph, which is launched repeatedly. While a graph runs, the host reads a copy of the scalars that the previous graph
-left, so the device never waits for the host. Once a pass has set `stop`, all further passes change nothing.
+graph, which is launched repeatedly; if the system is small, they are one kernel (`gsparse.linalg.krylov.one_kernel`).
+While a graph runs, the host reads a copy of the scalars that the previous graph left, so the device never waits for the
+host. Once a pass has set `stop`, all further passes change nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.steps import SYSTEM_CELLS, Program
+from gsparse.kernels.steps import SYSTEM_CELLS, MatrixProduct, Program
 from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.krylov.one_kernel import IterationPart, iterations_in_one_kernel
 from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, recorded_product, timed_alone
 from gsparse.linalg.operators import Apply, RankGroup
 from gsparse.linalg.progress import ConvergenceMonitor
@@ -204,9 +206,9 @@ class SolveLoop:
         vectors = {**self.vectors, **{name: self.vectors[other] for name, other in renamed.items()}}
         bind: Callable[..., Call] = kernels_of(self.device).bind_step
         call = bind(self.device, self._program, self._steps[name], vectors, self.state)
-        if recording.recorder is None:
-            return call
-        return recorded_pass(self.device, self._program, self._steps[name], vectors, call)
+        if recording.recorder is not None:
+            call = recorded_pass(self.device, self._program, self._steps[name], vectors, call)
+        return call if renamed else IterationPart(call, (self._steps[name],))
 
     def apply(self, operator: Any, source: str, target: str, *, adjoint: bool = False) -> Call:
         """Bind the product target = operator·source; both vectors are named."""
@@ -215,7 +217,8 @@ class SolveLoop:
         def call() -> None:
             product(x, y)
 
-        return call if recording.recorder is None else self._recorded(operator, call, x, y)
+        bound: Call = call if recording.recorder is None else self._recorded(operator, call, x, y)
+        return bound if adjoint else IterationPart(bound, (MatrixProduct(source, target),), operator)
 
     def _recorded(self, operator: Any, call: Call, x: Array, y: Array) -> Call:
         return recorded_product(self.system, self._program, operator, call, x.nbytes + y.nbytes)
@@ -250,7 +253,8 @@ class SolveLoop:
 
         if recording.recorder is not None:
             product = self._recorded(operator, product, x, y)
-        return [product] if finish is None else [product, finish]
+        part = IterationPart(product, (MatrixProduct(source, target), self._steps[step]), operator)
+        return [part] if finish is None else [part, IterationPart(finish, ())]
 
     # ---------------------------------------------------------------- the loop
 
@@ -272,9 +276,14 @@ class SolveLoop:
         with self.monitor.showing(self.maxiter):
             if self.monitor.every_iteration or not self._is_resident:
                 self._run_synchronously(body)
+            elif per_graph is None and (launch := self._in_one_kernel(body)) is not None:
+                self._launch_repeatedly(*launch)
             else:
                 self._run_graphs(body, per_graph)
         self.last = self.state.read()
+
+    def _in_one_kernel(self, body: Sequence[Call]) -> tuple[Call, Call] | None:
+        return iterations_in_one_kernel(self.system, self._program, body, self.vectors, self.state)
 
     def _run_synchronously(self, body: Sequence[Call]) -> None:
         while True:
@@ -301,6 +310,10 @@ class SolveLoop:
         count = per_graph or next((n for limit, n in _ITERATIONS_PER_GRAPH if seconds <= limit), 1)
         with recorded_products() as count_products:
             launch = captured(self.device, body, count, iteration)
+        self._launch_repeatedly(launch, count_products)
+
+    def _launch_repeatedly(self, launch: Call, count_products: Call) -> None:
+        """Launch several iterations at a time until every right-hand side has stopped."""
         snapshots: deque[Callable[[], Snapshot]] = deque()
         began, num_ahead = time.perf_counter(), -1
         while True:

@@ -32,6 +32,10 @@ class DiagonalPreconditioner(Preconditioner):
         super().__init__(device, int(diagonal.size), diagonal.dtype, "diagonal", int(diagonal.size))
         self._diagonal = diagonal
 
+    @property
+    def scaling(self) -> Array:
+        return self._diagonal
+
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         return _scaling(passes, self._diagonal, adjoint)
 
@@ -47,6 +51,10 @@ class JacobiPreconditioner(MatrixPreconditioner):
     def _set_values(self, matrix: SquareMatrix) -> None:
         self._diagonal = matrix.inverse_diagonal(self._kind)
         self._num_entries = matrix.size
+
+    @property
+    def scaling(self) -> Array:
+        return self._diagonal
 
     def _prepare(self, passes: VectorPasses, adjoint: bool) -> CallBuilder:
         return _scaling(passes, self._diagonal, adjoint)

@@ -31,6 +31,9 @@ static_assert(GS_WARP == 64, "gfx9 (CDNA) has warps of 64 lanes");
 #if !defined(GS_EMU)
 #define GS_KERNEL __global__ void __launch_bounds__(GS_MAX_THREADS)
 #define GS_KERNEL_OF(threads) __global__ void __launch_bounds__(threads)
+// A kernel whose blocks wait for each other. compile_kernel recognizes it by this name, and launches all of its blocks
+// at the same time.
+#define GS_KERNEL_TOGETHER(threads) __global__ void __launch_bounds__(threads)
 // Limit registers so that a multiprocessor can hold `blocks` blocks. HIP counts warps of a SIMD unit instead, which is
 // the same number for blocks of 256 threads.
 #define GS_KERNEL_FOR(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
@@ -87,6 +90,54 @@ template <class T> __device__ __forceinline__ T gs_fresh(const T *p) {
 }
 #else
 template <class T> __device__ __forceinline__ T gs_fresh(const T *p) { return *static_cast<const volatile T *>(p); }
+#endif
+
+// Words that blocks send to each other while a kernel runs. Each word arrives as a whole, at any time and in any order.
+// A pair of words has an address that is a multiple of 16. A plain load could find an old word in a cache.
+#if defined(GS_EMU) || defined(GS_HIP)
+#if defined(GS_EMU)
+__device__ __forceinline__ void gs_send(unsigned long long *place, unsigned long long word) {
+  __atomic_store(place, &word, __ATOMIC_RELEASE);
+}
+__device__ __forceinline__ void gs_receive(const unsigned long long *place, unsigned long long &word) {
+  word = gs_fresh(place);
+}
+#else
+__device__ __forceinline__ void gs_send(unsigned long long *place, unsigned long long word) {
+  __hip_atomic_store(place, word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+__device__ __forceinline__ void gs_receive(const unsigned long long *place, unsigned long long &word) {
+  word = __hip_atomic_load(place, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+#endif
+__device__ __forceinline__ void gs_send(unsigned long long *pair, unsigned long long first, unsigned long long second) {
+  gs_send(pair, first);
+  gs_send(pair + 1, second);
+}
+__device__ __forceinline__ void gs_receive(const unsigned long long *pair, unsigned long long &first,
+                                           unsigned long long &second) {
+  gs_receive(pair, first);
+  gs_receive(pair + 1, second);
+}
+#else
+__device__ __forceinline__ void gs_send(unsigned long long *place, unsigned long long word) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(place)), "l"(word) : "memory");
+}
+__device__ __forceinline__ void gs_send(unsigned long long *pair, unsigned long long first, unsigned long long second) {
+  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(pair)), "l"(first),
+               "l"(second)
+               : "memory");
+}
+__device__ __forceinline__ void gs_receive(const unsigned long long *place, unsigned long long &word) {
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(__cvta_generic_to_global(place)) : "memory");
+}
+__device__ __forceinline__ void gs_receive(const unsigned long long *pair, unsigned long long &first,
+                                           unsigned long long &second) {
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(first), "=l"(second)
+               : "l"(__cvta_generic_to_global(pair))
+               : "memory");
+}
 #endif
 
 // Load and store what nobody reads again in this launch: it leaves the caches first.

@@ -1,0 +1,453 @@
+"""Generate CUDA C++ for whole iterations of a solver: one kernel, whose blocks all run at the same time.
+
+It computes the same as the kernels of `gsparse.kernels.gpu.step_source` and products, from the same description. Those
+kernels read and write the vectors in each pass, and between two of them a GPU is idle for 1 to 2 µs, which is most of
+the time of a small system. Here a thread owns a few rows and keeps their elements of all vectors in registers. All
+threads compute all scalars.
+
+Blocks have to wait for each other in two cases: where a scalar depends on a sum over all elements, and where a product
+reads elements that other blocks own. Both are one operation, an exchange (together.cuh): it adds up sums over all
+blocks, and after it all blocks can read the elements that were sent before. To need few exchanges,
+
+- a sum is exchanged when a scalar needs it, together with all others that wait for an exchange, and
+- a product may compute an element that has changed since the last exchange from others that were sent before it. In
+  conjugate gradients this is ``p = r + beta * p``, and two exchanges an iteration are left.
+
+The power method, which multiplies a vector by a matrix and scales it, has one exchange. `turn` is the number of the
+iteration within a launch. Before the first one, p itself has been sent; after that, q is.
+
+>>> from gsparse.kernels.steps import MatrixProduct, Program, Step
+>>> square = Step("square", sums="qq = abs2(q)", after="iteration += 1")
+>>> scale = Step("scale", before="factor = 1 / sqrt(qq)", each="p = factor * q")
+>>> program = Program("power", "q p", (square, scale))
+>>> print(IterationWriter(program, (MatrixProduct("p", "q"), square, scale)).loop.rstrip())
+    // q = A * p
+    if (turn == 0) {
+      A.template multiply<1>(l_p, l_q, [&](int column, T &value) {
+        T g_p;
+        const bool is_complete = sent_p.receive(column, g_p);
+        value = g_p;
+        return is_complete;
+      });
+    } else {
+      A.template multiply<1>(l_p, l_q, [&](int column, T &value) {
+        T g_q;
+        const bool is_complete = sent_q.receive(column, g_q);
+        value = (t_scale_factor * g_q);
+        return is_complete;
+      });
+    }
+    // square
+    if (gs_real(c_stop) != 0) break;
+    w_qq = Scalar<C>::zero();
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      if (int(threadIdx.x) + e * int(blockDim.x) >= A.num_rows) continue;
+      w_qq = w_qq + gs_abs2(Widen<C>::from(l_q[e]));
+    }
+    c_iteration = (c_iteration + Make<C>::from(1.0));
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      const int row = int(threadIdx.x) + e * int(blockDim.x);
+      if (row < A.num_rows) {
+        sent_q.send(begin + row, l_q[e], number + 1);
+      }
+    }
+    {
+      C sums[1] = {w_qq};
+      gs_exchange<1, MOST_SUMS>(sums, words, ++number, shared);
+      c_qq = sums[0];
+    }
+    sent_q.turn(number);
+    // scale
+    if (gs_real(c_stop) != 0) break;
+    s_scale_factor = (Make<C>::from(1.0) / gs_sqrt(c_qq));
+    t_scale_factor = Narrow<T>::from(s_scale_factor);
+#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {
+      if (int(threadIdx.x) + e * int(blockDim.x) >= A.num_rows) continue;
+      l_p[e] = (t_scale_factor * l_q[e]);
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from gsparse.kernels.gpu.expression_writer import ExpressionWriter
+from gsparse.kernels.gpu.expressions import expression
+from gsparse.kernels.steps import Assignment, MatrixProduct, Program, Step, names_in
+
+__all__ = ["IterationWriter", "iteration_name", "iteration_source", "iteration_writer"]
+
+# For an element of another block, a product reads copies of at most this many vectors that change. More of them take
+# longer than an exchange.
+_MOST_COPIES = 2
+
+Operations = tuple[Step | MatrixProduct, ...]
+
+
+@cache
+def iteration_writer(program: Program, operations: Operations) -> IterationWriter:
+    """Return what is known about the kernel of an iteration."""
+    return IterationWriter(program, operations)
+
+
+def iteration_source(program: Program, operations: Operations) -> str:
+    """Return the source of the kernel of an iteration, which consists of these steps and products, in this order."""
+    return iteration_writer(program, operations).source
+
+
+def iteration_name(program: Program, *arguments: np.dtype[np.generic] | int) -> str:
+    """Return the name expression of the kernel: dtypes of vectors and of indices, threads in a block, rows a thread."""
+    return expression(f"{program.name}_iterations", *arguments)
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """How a block computes an element of a vector that another block owns: an expression, and the copies it reads."""
+
+    text: str
+    copies: frozenset[str]
+    exchange: int  # the number of the exchange that made the copies visible, within the iteration
+
+    @classmethod
+    def copy(cls, vector: str, exchange: int) -> _Remote:
+        return cls(f"g_{vector}", frozenset([vector]), exchange)
+
+
+@dataclass
+class _Progress:
+    """What has been written of an iteration, and what its next operation finds."""
+
+    lines: list[str]
+    # For each vector, how other blocks compute its elements; None if they cannot. There are two of them until the first
+    # exchange of an iteration, if the first iteration of a launch differs from the others.
+    remotes: list[dict[str, _Remote | None]]
+    changed: set[str]  # vectors that have changed since their copy was made
+    waiting: list[str] = field(default_factory=list)  # sums that have not been exchanged
+    num_exchanges: int = 0
+    has_product: bool = False  # since the last exchange
+
+
+class IterationWriter:
+    """Writes the kernel of an iteration.
+
+    Parameters
+    ----------
+    program : Program
+    operations : tuple of Step and MatrixProduct
+        The iteration. Each step occurs once.
+
+    Attributes
+    ----------
+    vectors : tuple of str
+        The vectors that the iteration uses, in the order of the program.
+    copied : tuple of str
+        Those of which other blocks read copies.
+    carried : tuple of str
+        Sums that a former step has left as partial sums, and that the iteration reads before it computes them anew.
+    num_words : int
+        Words that a block writes in an exchange of real sums, at most.
+    source : str
+    """
+
+    def __init__(self, program: Program, operations: Operations) -> None:
+        self.program, self.operations = program, operations
+        self.steps = [each for each in operations if isinstance(each, Step)]
+        self.products = [each for each in operations if isinstance(each, MatrixProduct)]
+        used = {name for step in self.steps for name in program.vectors_of(step)}
+        used |= {name for product in self.products for name in (product.source, product.target)}
+        self.vectors = tuple(name for name in program.vector_names if name in used)
+        self._assigned = {name for step in self.steps for name in step.targets("each") if name in program.vector_names}
+        self._assigned |= {product.target for product in self.products}
+        self._cells = _cells_used(program, self.steps)
+        self._sums = tuple(dict.fromkeys(name for step in self.steps for name in step.targets("sums")))
+        self.carried = self._carried_sums()
+        self._most_sums = 1
+        # Which copies each exchange of an iteration has to make; 0 is the one before the first iteration. They follow
+        # from what is written after the exchange, so the loop is written until nothing is added.
+        self._copies: dict[int, set[str]] = {0: set()}
+        self._end: dict[str, _Remote | None] | None = None
+        self.loop = ""
+        while True:
+            known = {number: set(copies) for number, copies in self._copies.items()}, self._end
+            self.loop = self._write_loop()
+            if known == (self._copies, self._end):
+                break
+        copied = set().union(*self._copies.values())
+        self.copied = tuple(name for name in self.vectors if name in copied)
+        self.num_words = 2 * self._most_sums
+        self.source = self._write_kernel()
+
+    def _carried_sums(self) -> tuple[str, ...]:
+        known: set[str] = set()
+        names: dict[str, None] = {}
+        for step in self.steps:
+            read = step.reads("before", "each", "sums", "after")
+            own = step.targets("sums")
+            names.update(dict.fromkeys(n for n in read if n in self.program.deferred_sums and n not in {*known, *own}))
+            known |= {*own}
+        return tuple(names)
+
+    # ---------------------------------------------------------------- the loop
+
+    def _write_loop(self) -> str:
+        """Write the operations of an iteration, and find the copies that they read and what they leave."""
+        start: dict[str, _Remote | None] = {name: _Remote.copy(name, 0) for name in self.vectors}
+        remotes = [start] if self._end is None else [start, dict(self._end)]
+        progress = _Progress([], remotes, set(self._assigned))
+        for operation in self.operations:
+            if isinstance(operation, Step):
+                self._write_step(progress, operation)
+            else:
+                self._write_product(progress, operation)
+        if progress.waiting or progress.has_product or not progress.num_exchanges:
+            self._write_exchange(progress)
+        self._end = progress.remotes[0]
+        return "".join(progress.lines)
+
+    def _write_product(self, progress: _Progress, product: MatrixProduct) -> None:
+        """Write a product. If elements of its source cannot be computed from copies, there is an exchange before it."""
+        remotes = [remote[product.source] for remote in progress.remotes]
+        if progress.has_product or any(r is None or len(r.copies & self._assigned) > _MOST_COPIES for r in remotes):
+            self._write_exchange(progress)
+        progress.has_product = True
+        ways = []
+        for known in progress.remotes:
+            remote = known[product.source]
+            assert remote is not None
+            self._copies.setdefault(remote.exchange, set()).update(remote.copies)
+            ways.append(_product(product, remote))
+            known[product.target] = None
+        text = ways[0]
+        if len(ways) > 1 and ways[0] != ways[1]:
+            text = f"    if (turn == 0) {{\n{_indented(ways[0])}    }} else {{\n{_indented(ways[1])}    }}\n"
+        progress.lines.append(f"    // {product.target} = A * {product.source}\n{text}")
+        progress.changed.add(product.target)
+
+    def _write_step(self, progress: _Progress, step: Step) -> None:
+        """Write a step: the scalars before, the elements and the sums of this thread, and the scalars after."""
+        program, lines = self.program, progress.lines
+        if any(name in progress.waiting for name in step.reads("before", "each", "sums")):
+            self._write_exchange(progress)
+        lines.append(f"    // {step.name}\n    if (gs_real(c_stop) != 0) break;\n")
+        names = {name: f"c_{name}" for name in (*self._cells, *program.deferred_sums)}
+        names |= {name: f"s_{step.name}_{name}" for name in step.targets("before")}
+        write = ExpressionWriter("C", names)
+        for assignment in step.sections["before"]:
+            lines.append(f"    {names[assignment.target]} = {write(assignment.value)};\n")
+        narrow = {name: f"t_{step.name}_{name}" for name in self._scalars_of_elements(step)}
+        lines.extend(f"    {narrow[name]} = Narrow<T>::from({names[name]});\n" for name in narrow)
+        for remotes in progress.remotes:
+            _follow(remotes, step, narrow, program)
+        lines.extend(f"    w_{name} = Scalar<C>::zero();\n" for name in step.targets("sums"))
+        lines.append(_elements(program, step, names, narrow))
+        progress.changed |= {name for name in step.targets("each") if name in program.vector_names}
+        progress.waiting.extend(name for name in step.targets("sums") if name not in progress.waiting)
+        if any(name in progress.waiting for name in step.reads("after")):
+            self._write_exchange(progress)
+        lines.extend(_after(assignment, names) for assignment in step.sections["after"])
+
+    def _write_exchange(self, progress: _Progress) -> None:
+        """Write an exchange of all sums that wait, and the copies that are read after it."""
+        progress.num_exchanges += 1
+        number = progress.num_exchanges
+        copies = [name for name in self.vectors if name in self._copies.setdefault(number, set()) & progress.changed]
+        progress.lines.append(_exchange(progress.waiting, copies))
+        self._most_sums = max(self._most_sums, len(progress.waiting))
+        progress.changed -= {*copies}
+        progress.waiting.clear()
+        progress.has_product = False
+        progress.remotes = [{name: _Remote.copy(name, number) for name in self.vectors}]
+
+    # ---------------------------------------------------------------- the kernel
+
+    def _write_kernel(self) -> str:
+        vectors, pointers = self.vectors, ", ".join(f"T *__restrict__ v_{name}" for name in self.vectors)
+        wide = "typename Wide<T>::type *"
+        carried = "".join(f"    {wide}p_{name}, int n_{name},\n" for name in self.carried)
+        first_copies = self._copies[0] | ({*self.copied} - self._assigned)
+        load = "".join(f"    l_{name}[e] = exists ? v_{name}[begin + row] : Scalar<T>::zero();\n" for name in vectors)
+        store = "".join(f"      v_{name}[begin + row] = l_{name}[e];\n" for name in vectors if name in self._assigned)
+        exchange = _exchange([], [name for name in vectors if name in first_copies], indent="  ")
+        return f"""// iterations of {self.program.name}
+#include "together.cuh"
+
+template <class T, class Index, int THREADS, int ROWS>
+GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
+    int n, int rows_per_block, int width,
+    const Index *__restrict__ indptr, const Index *__restrict__ indices, const T *__restrict__ data,
+    {pointers},
+    unsigned long long *copies, unsigned long long *words, unsigned *num_exchanges,
+{carried}    {wide}cells, double *history, int capacity, int turns) {{
+  typedef typename Wide<T>::type C;
+  enum {{ MOST_SUMS = {self._most_sums} }};
+  GS_DYN_SHARED(unsigned char, memory);
+  GS_SHARED(C, shared, 2 * MOST_SUMS * GS_MAX_WARPS);
+  // (1) Nothing is done once the solve has stopped. Otherwise load the block's rows of the matrix, vectors and scalars.
+  if (gs_real(cells[0]) != 0) return;
+  unsigned number = *num_exchanges;
+  const int begin = int(blockIdx.x) * rows_per_block;
+  OwnRows<T, ROWS> A;
+  A.num_rows = n - begin < rows_per_block ? n - begin : rows_per_block;
+  A.copy(indptr, indices, data, begin, width, memory);
+{self._declarations()}  T {", ".join(f"l_{name}[ROWS]" for name in vectors)};
+#pragma unroll
+  for (int e = 0; e < ROWS; ++e) {{
+    const int row = int(threadIdx.x) + e * int(blockDim.x);
+    const bool exists = row < A.num_rows;
+{load}  }}
+{exchange}  // (2) Iterations.
+  for (int turn = 0; turn < turns && gs_real(c_stop) == 0; ++turn) {{
+{self.loop}  }}
+  // (3) Store vectors and scalars.
+#pragma unroll
+  for (int e = 0; e < ROWS; ++e) {{
+    const int row = int(threadIdx.x) + e * int(blockDim.x);
+    if (row < A.num_rows) {{
+{store}    }}
+  }}
+  if (blockIdx.x != 0) return;
+{self._stores_of_scalars()}}}
+"""
+
+    def _declarations(self) -> str:
+        """Write the scalars and the copies of vectors. All threads have all scalars."""
+        program = self.program
+        scalars = [f"c_{name}" for name in (*self._cells, *self._sums, *self.carried)]
+        scalars += [f"w_{name}" for name in self._sums]
+        narrow: list[str] = []
+        for step in self.steps:
+            scalars += [f"s_{step.name}_{name}" for name in step.targets("before")]
+            narrow += [f"t_{step.name}_{name}" for name in self._scalars_of_elements(step)]
+        text = f"  C {', '.join(f'{name} = Scalar<C>::zero()' for name in dict.fromkeys(scalars))};\n"
+        if narrow:
+            text += f"  T {', '.join(f'{name} = Scalar<T>::zero()' for name in narrow)};\n"
+        for i, name in enumerate(self.copied):
+            text += f"  Copies<T> sent_{name}(copies + {2 * i}ll * Copies<T>::WORDS * n, n);\n"
+        text += "".join(f"  c_{name} = cells[{program.cells[name]}];\n" for name in self._cells)
+        return text + "".join(f"  c_{name} = gs_total(p_{name}, n_{name}, shared);\n" for name in self.carried)
+
+    def _stores_of_scalars(self) -> str:
+        """Write what the first block stores: sums for the next launch, cells, and the number of exchanges."""
+        stored = dict.fromkeys(name for step in self.steps for name in step.targets("after"))
+        text = "".join(
+            f"  for (int j = threadIdx.x; j < n_{name}; j += blockDim.x) "
+            f"p_{name}[j] = j == 0 ? c_{name} : Scalar<C>::zero();\n"
+            for name in self.carried
+        )
+        text += "  if (threadIdx.x != 0) return;\n  *num_exchanges = number;\n"
+        return text + "".join(f"  cells[{self.program.cells[name]}] = c_{name};\n" for name in stored)
+
+    def _scalars_of_elements(self, step: Step) -> list[str]:
+        """Return the scalars that the elements of a step are computed from."""
+        known = {*self._cells, *self.program.deferred_sums, *step.targets("before")}
+        return sorted({*_names(step.sections["each"])} & known)
+
+
+def _names(assignments: Sequence[Assignment]) -> set[str]:
+    return {name for assignment in assignments for name in names_in(assignment.value)}
+
+
+def _cells_used(program: Program, steps: Sequence[Step]) -> list[str]:
+    """Return the scalars that an iteration reads or writes, other than sums that steps leave."""
+    names = {"stop", "iteration"}
+    for step in steps:
+        names |= {*program.cells_read(step, "before", "each", "sums", "after"), *step.targets("after")}
+    return [name for name in program.cells if name in names - program.deferred_sums]
+
+
+def _follow(remotes: dict[str, _Remote | None], step: Step, narrow: dict[str, str], program: Program) -> None:
+    """Find how other blocks compute the elements that a step assigns."""
+    known: dict[str, _Remote | None] = {name: remotes[name] for name in remotes}
+    for assignment in step.sections["each"]:
+        read = [name for name in names_in(assignment.value) if name not in narrow]
+        parts = {name: known.get(name) for name in read}
+        if all(part is not None for part in parts.values()):
+            texts = {name: part.text for name, part in parts.items() if part is not None}
+            copies = frozenset().union(*(part.copies for part in parts.values() if part is not None))
+            exchange = max((part.exchange for part in parts.values() if part is not None), default=0)
+            text = ExpressionWriter("T", {**narrow, **texts})(assignment.value)
+            known[assignment.target] = _Remote(text, copies, exchange)
+        else:
+            known[assignment.target] = None
+    remotes.update({name: known[name] for name in step.targets("each") if name in program.vector_names})
+
+
+def _product(product: MatrixProduct, remote: _Remote) -> str:
+    copies = sorted(remote.copies)
+    received = " & ".join(f"sent_{name}.receive(column, g_{name})" for name in copies) or "true"
+    declared = f"      T {', '.join(f'g_{name}' for name in copies)};\n" if copies else ""
+    return f"""    A.template multiply<{max(len(copies), 1)}>(l_{product.source}, l_{product.target}, [&](int column, T &value) {{
+{declared}      const bool is_complete = {received};
+      value = {remote.text};
+      return is_complete;
+    }});
+"""  # noqa: E501  (a line of CUDA)
+
+
+def _elements(program: Program, step: Step, scalars: dict[str, str], narrow: dict[str, str]) -> str:
+    """Write what a thread does to its elements: `each` in the type T of the vectors, then `sums` in the type C."""
+    if not step.sections["each"] and not step.sections["sums"]:
+        return ""
+    elements = {name: f"l_{name}[e]" for name in program.vector_names}
+    text, known = "", {*elements}
+    names = {**narrow, **elements, **{n: f"l_{n}" for n in step.targets("each") if n not in elements}}
+    write = ExpressionWriter("T", names)
+    for assignment in step.sections["each"]:
+        declaration = "" if assignment.target in known else "T "
+        known.add(assignment.target)
+        text += f"      {declaration}{names[assignment.target]} = {write(assignment.value)};\n"
+    wide = {n: f"Widen<C>::from({names[n]})" if n in known else scalars[n] for n in _names(step.sections["sums"])}
+    write = ExpressionWriter("C", wide)
+    for a in step.sections["sums"]:
+        text += f"      w_{a.target} = w_{a.target} + {write(a.value)};\n"
+    return f"""#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {{
+      if (int(threadIdx.x) + e * int(blockDim.x) >= A.num_rows) continue;
+{text}    }}
+"""
+
+
+def _after(assignment: Assignment, names: dict[str, str]) -> str:
+    """Write an assignment to a scalar, or the record of a residual."""
+    names = {**names, **{n: f"c_{n}" for n in names_in(assignment.value)}, assignment.target: f"c_{assignment.target}"}
+    write = ExpressionWriter("C", names)
+    if assignment.target:
+        return f"    c_{assignment.target} = {write(assignment.value)};\n"
+    argument = assignment.value.args[0]  # type: ignore[attr-defined]
+    return (
+        "    if (blockIdx.x == 0 && threadIdx.x == 0)\n"
+        f"      history[static_cast<long long>(gs_real(c_iteration)) % capacity] = gs_real({write(argument)});\n"
+    )
+
+
+def _exchange(sums: Sequence[str], copies: Sequence[str], indent: str = "    ") -> str:
+    """Write the copies of a thread's elements, and the exchange of sums after which other blocks see them."""
+    count = max(len(sums), 1)
+    text = ""
+    if copies:
+        stores = "".join(f"{indent}    sent_{name}.send(begin + row, l_{name}[e], number + 1);\n" for name in copies)
+        text += f"""#pragma unroll
+{indent}for (int e = 0; e < ROWS; ++e) {{
+{indent}  const int row = int(threadIdx.x) + e * int(blockDim.x);
+{indent}  if (row < A.num_rows) {{
+{stores}{indent}  }}
+{indent}}}
+"""
+    brought = ", ".join(f"w_{name}" for name in sums) or "Scalar<C>::zero()"
+    text += f"{indent}{{\n{indent}  C sums[{count}] = {{{brought}}};\n"
+    text += f"{indent}  gs_exchange<{count}, MOST_SUMS>(sums, words, ++number, shared);\n"
+    text += "".join(f"{indent}  c_{name} = sums[{i}];\n" for i, name in enumerate(sums)) + f"{indent}}}\n"
+    for name in copies:
+        text += f"{indent}sent_{name}.turn(number);\n"
+    return text
+
+
+def _indented(text: str) -> str:
+    return "".join(line if line.startswith("#") else f"  {line}" for line in text.splitlines(keepends=True))

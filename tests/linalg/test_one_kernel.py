@@ -1,0 +1,276 @@
+"""Iterations as one kernel compute the same as the steps of the method, one after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse import GpuSparseMatrix
+from gsparse.device.base import Device
+from gsparse.formats import Csr
+from gsparse.kernels.gpu import iterations
+from gsparse.kernels.gpu.iteration_source import IterationWriter
+from gsparse.kernels.gpu.iterations import layout_of
+from gsparse.kernels.steps import MatrixProduct, Program, Step
+from gsparse.linalg import bicgstab, cg, chebyshev, ilu0, jacobi, minres
+from gsparse.linalg.krylov import solve_loop
+from tests.conftest import make_device
+from tests.proof.emulated_device import LANES, EmulatedDevice
+from tests.proof.kernel_usage import ITERATIONS, operations_of
+from tests.support import DTYPES, random_values
+
+
+class DeviceWithBlocksTogether(EmulatedDevice):
+    """An emulated GPU with two multiprocessors, both of which run a block at the same time."""
+
+    multiprocessors = 2
+    shared_memory = 48 << 10
+    runs_blocks_together = True
+
+
+@pytest.fixture(params=LANES, ids=str)
+def lanes(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def device(lanes: int) -> DeviceWithBlocksTogether:
+    return DeviceWithBlocksTogether(lanes)
+
+
+@pytest.fixture(autouse=True)
+def two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two blocks share a matrix of a hundred rows."""
+    monkeypatch.setattr(iterations, "_ROWS_PER_BLOCK", ((20, 20), (np.inf, 1)))
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Collect what is bound as one kernel; None stands for a matrix that is too large for it."""
+    bound: list[Any] = []
+    plain = solve_loop.iterations_in_one_kernel
+
+    def recorded(*args: Any) -> Any:
+        bound.append(plain(*args))
+        return bound[-1]
+
+    monkeypatch.setattr(solve_loop, "iterations_in_one_kernel", recorded)
+    return bound
+
+
+def system(rng: np.random.Generator, num_rows: int, dtype: Any, *, hermitian: bool = True) -> tuple[sp.csr_array, Any]:
+    S = sp.random_array((num_rows, num_rows), density=min(4 / num_rows, 1.0), rng=rng, format="csr")
+    S.data = random_values(rng, S.data.size, np.dtype(dtype))
+    S = S + S.conj().T if hermitian else S
+    S = sp.csr_array(S + sp.diags_array(np.asarray(abs(S).sum(axis=1)).ravel() + 1)).astype(dtype)
+    return S, random_values(rng, num_rows, np.dtype(dtype))
+
+
+def solve_both(solve: Callable[..., Any], device: Device, S: Any, b: Any, **options: Any) -> tuple[Any, Any]:
+    """Solve with one kernel, and with the steps one after the other."""
+    make = options.pop("precondition", None)
+    results = []
+    for home in (device, EmulatedDevice(device.lanes)):
+        A = GpuSparseMatrix(S, device=home)
+        results.append(solve(A, b, M=make and make(A), full_output=True, **options))
+    return results[0], results[1]
+
+
+def assert_alike(first: Any, second: Any, rtol: float = 1e-2) -> None:
+    """Compare results, and the residuals of the first iterations, before rounding errors have grown."""
+    assert first.info == second.info
+    assert first.reason == second.reason
+    assert abs(first.iterations - second.iterations) <= 2
+    short = slice(min(first.iterations, second.iterations) // 2 + 1)
+    np.testing.assert_allclose(first.residuals[short], second.residuals[short], rtol=rtol, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("precondition", [None, jacobi])
+@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.few(12)
+def test_the_residuals_are_those_of_the_steps(device, solve, precondition, dtype, rng, launched):
+    S, b = system(rng, 131, dtype, hermitian=solve is cg)
+    rtol = 100 * float(np.finfo(dtype).eps)
+    result, expected = solve_both(solve, device, S, b, precondition=precondition, rtol=rtol)
+    assert_alike(result, expected)
+    assert result.info == 0
+    assert launched[0] is not None
+    residual = np.linalg.norm(b - S @ result.x) / np.linalg.norm(b)
+    assert residual <= 10 * rtol
+
+
+@pytest.mark.parametrize("precondition", [None, jacobi])
+def test_chebyshev_has_a_kernel_with_an_exchange_for_its_products_only(device, precondition, rng, launched):
+    S, b = system(rng, 90, np.float64)
+    eigenvalues = np.linalg.eigvalsh(S.toarray())
+    bounds = (eigenvalues[0], eigenvalues[-1]) if precondition is None else (0.1, 2.0)
+    assert_alike(*solve_both(chebyshev, device, S, b, precondition=precondition, bounds=bounds, rtol=1e-9))
+    assert launched[0] is not None
+
+
+def test_a_solve_takes_many_launches(device, rng, launched):
+    S = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(300, 300), format="csr")
+    b = rng.standard_normal(300)
+    A = GpuSparseMatrix(S, device=device)
+    result = cg(A, b, rtol=1e-10, full_output=True)
+    assert result.info == 0
+    assert 150 <= result.iterations <= 400  # several launches of 64 iterations
+    assert result.residuals.size == result.iterations + 1
+    np.testing.assert_allclose(S @ result.x, b, atol=1e-7)
+    assert result.iterations <= A.stats.products <= result.iterations + 3 * 64
+    again = cg(A, b, rtol=1e-10, full_output=True)
+    assert np.array_equal(result.x, again.x)
+    assert np.array_equal(result.residuals, again.residuals)
+
+
+@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.parametrize("options", [{"maxiter": 0}, {"maxiter": 1}, {"maxiter": 5}, {"x0": True}], ids=str)
+@pytest.mark.few(4)
+def test_a_solve_stops_where_the_steps_stop(device, solve, options, rng, launched):
+    S, b = system(rng, 70, np.float64)
+    if "x0" in options:
+        options = {"x0": rng.standard_normal(70)}
+    assert_alike(*solve_both(solve, device, S, b, rtol=1e-9, **options), rtol=1e-6)
+
+
+@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.parametrize("what", ["indefinite", "zero b", "NaN in b", "inf in A", "zero A"])
+@pytest.mark.few(4)
+def test_breakdowns_are_those_of_the_steps(device, solve, what, rng, launched):
+    S, b = system(rng, 70, np.float64)
+    if what == "indefinite":
+        S = sp.csr_array(S - 3 * sp.eye_array(70))
+    elif what == "zero b":
+        b[:] = 0
+    elif what == "NaN in b":
+        b[33] = np.nan
+    elif what == "inf in A":
+        S.data[50] = np.inf
+    else:
+        S.data[:] = 0
+    result, expected = solve_both(solve, device, S, b, rtol=1e-9, maxiter=40)
+    assert (result.info, result.reason) == (expected.info, expected.reason)
+    assert result.advice == expected.advice
+
+
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("num_rows", [1, 2, 21, 64, 257])
+@pytest.mark.few(4)
+def test_structures_that_hurt(device, num_rows, index_dtype, rng, launched):
+    """Empty rows, unsorted and repeated entries, and rows of up to 32 entries."""
+    rows = rng.integers(0, num_rows, 3 * num_rows)
+    rows = np.concatenate([rows[rows % 7 != 3], np.full(min(num_rows, 20), num_rows // 2)])
+    columns, values = rng.integers(0, num_rows, rows.size), rng.standard_normal(rows.size)
+    order = np.argsort(rows, kind="stable")
+    indptr = np.searchsorted(rows[order], np.arange(num_rows + 1))
+    arrays = values[order], columns[order].astype(index_dtype), indptr.astype(index_dtype)
+    if np.diff(indptr).max() > 32:
+        pytest.skip("rows are too long for the kernel")
+    S = sp.csr_array(arrays, shape=(num_rows, num_rows))
+    b = rng.standard_normal(num_rows)
+    result, expected = solve_both(bicgstab, device, S, b, rtol=0.0, maxiter=2)
+    np.testing.assert_allclose(result.residuals, expected.residuals, rtol=1e-8, atol=1e-12)
+    assert result.reason == expected.reason or min(expected.residuals) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "what", ["two columns", "triangular solves", "long row", "conjugate", "float32 matrix", "minres", "callback"]
+)
+@pytest.mark.few(4)
+def test_other_solves_run_the_steps(device, what, rng, launched):
+    S, b = system(rng, 120, np.complex128 if what == "conjugate" else np.float64)
+    options: dict[str, Any] = {}
+    solve: Any = cg
+    if what == "long row":
+        S = sp.csr_array(S + sp.coo_array((np.full(119, 1e-3), (np.zeros(119, int), np.arange(1, 120))), shape=S.shape))
+    elif what == "float32 matrix":
+        S = S.astype(np.float32)
+    elif what == "two columns":
+        b = np.stack([b, b], axis=1)
+    elif what == "minres":
+        solve = minres
+    elif what == "callback":
+        options["callback"] = lambda x: None
+    A = GpuSparseMatrix(S, device=device)
+    if what == "triangular solves":
+        options["M"] = ilu0(A)
+    result = solve(A.conj() if what == "conjugate" else A, b, rtol=1e-5, maxiter=30, full_output=True, **options)
+    assert result.iterations > 0
+    assert not any(launched)
+
+
+def test_the_proofs_compile_the_kernels_that_solvers_use(device, rng, monkeypatch):
+    S, b = system(rng, 60, np.float64)
+    bound = {}
+
+    def record(
+        device: Device, program: Program, operations: tuple[Step | MatrixProduct, ...], csr: Csr, *rest: Any
+    ) -> None:
+        bound[program.name] = program, operations
+
+    monkeypatch.setattr(sys.modules["gsparse.kernels.gpu"], "bind_iterations", record)
+    A = GpuSparseMatrix(S, device=device)
+    for solve, options in ((cg, {}), (bicgstab, {}), (chebyshev, {"bounds": (1.0, 20.0)})):
+        solve(A, b, maxiter=2, full_output=True, **options)
+    assert bound.keys() == ITERATIONS.keys()
+    for program, operations in bound.values():
+        assert operations == operations_of(program)
+
+
+@pytest.mark.parametrize(("name", "exchanges"), [("cg", 3), ("bicgstab", 4), ("chebyshev", 2)])
+def test_an_iteration_has_few_exchanges(name, exchanges):
+    """One of them is made before the first iteration."""
+    program = sys.modules[f"gsparse.linalg.krylov.{name}"].PROGRAM
+    assert IterationWriter(program, operations_of(program)).source.count("gs_exchange<") == exchanges
+
+
+def test_the_layout_follows_from_rows_and_shared_memory(monkeypatch):
+    monkeypatch.undo()
+
+    class Gpu:
+        multiprocessors, shared_memory = 132, 233472
+
+    assert layout_of(Gpu, 8000, 7, 8)[:4] == (32, 256, 256, 1)
+    assert layout_of(Gpu, 1000, 7, 8)[:4] == (1, 1024, 512, 2)
+    assert layout_of(Gpu, 64**3, 7, 8)[:4] == (132, 1986, 512, 4)
+    assert layout_of(Gpu, 60000, 32, 8)[:2] == (118, 512)
+    assert layout_of(Gpu, 40000, 32, 16)[:2] == (132, 304)  # 512 rows of a block would not fit.
+    for num_rows, width in ((0, 7), (10**6, 7), (100, 33), (200000, 27)):
+        assert layout_of(Gpu, num_rows, width, 8) is None
+
+
+# ---------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_rows", [1, 33, 1024, 1025, 8000, 40001, 130000])
+@pytest.mark.parametrize("solve", [cg, bicgstab])
+def test_a_gpu_computes_the_same(solve, num_rows, dtype, rng, monkeypatch):
+    monkeypatch.undo()
+    gpu = make_device("gpu")
+    S, b = system(rng, num_rows, dtype, hermitian=solve is cg)
+    rtol, results = 100 * float(np.finfo(dtype).eps), []
+    for together in (True, False):
+        monkeypatch.setattr(type(gpu), "runs_blocks_together", together)
+        results.append(solve(GpuSparseMatrix(S, device=gpu), b, rtol=rtol, full_output=True))
+    assert_alike(*results)
+    assert np.linalg.norm(b - S @ results[0].x) <= 10 * rtol * np.linalg.norm(b)
+
+
+@pytest.mark.gpu
+def test_a_gpu_never_waits_for_ever(rng, monkeypatch):
+    """Solves of many sizes, whose kernels reuse each other's memory, give the same bits each time."""
+    monkeypatch.undo()
+    gpu = make_device("gpu")
+    for num_rows in (500, 3000, 20000, 60000):
+        S, b = system(rng, num_rows, np.float64)
+        A = GpuSparseMatrix(S, device=gpu)
+        x = [cg(A, b, rtol=1e-10, full_output=True).x for _ in range(50)]
+        assert all(np.array_equal(x[0], other) for other in x)

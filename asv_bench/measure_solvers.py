@@ -1,9 +1,9 @@
 """Time solvers beside SciPy's, CuPy's and PyAMG's, in one run: ``python asv_bench/measure_solvers.py``.
 
 Each line shows a figure of gsparse, that of the peer, and the peer's over gsparse's (x). A goal is the x that the
-project aims at: "goal 2 met" means an x of 2 or more. All sections run by default: ``cg gmres traffic amg accelerated
-real matrix`` on a GPU, and ``cpu`` on any machine. The time of an iteration comes from the difference between a long
-solve and a short one, so set-up does not count. The section `amg` needs PyAMG.
+project aims at: "goal 2 met" means an x of 2 or more. All sections run by default: ``cg small gmres traffic amg
+accelerated real matrix`` on a GPU, and ``cpu`` on any machine. The time of an iteration comes from the difference
+between a long solve and a short one, so set-up does not count. The section `amg` needs PyAMG.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +27,7 @@ import scipy.sparse.linalg as la
 from gsparse import GpuSparseMatrix, get_num_threads
 from gsparse.bench.problems import real_matrix, stencil
 from gsparse.bench.timing import GpuClock
-from gsparse.linalg import amg, cg, gmres
+from gsparse.linalg import amg, bicgstab, cg, gmres, jacobi
 
 try:
     import cupy
@@ -44,8 +46,8 @@ CG_VECTORS = 10
 GINKGO = {"CG": {20: 31, 64: 52, 200: 917}, "GMRES(30)": {20: 223, 64: 237, 200: 2236}}
 GINKGO_GOAL = 3.0
 GOALS = {
-    ("CG", 20, False): 15.0, ("CG", 64, False): 10.0, ("CG", 200, False): 3.5, ("CG", 200, True): 2.3,
-    ("GMRES(30)", 20, False): 8.0, ("GMRES(30)", 64, False): 5.0, ("GMRES(30)", 200, False): 1.5,
+    ("CG", 20, False): 30.0, ("CG", 64, False): 15.0, ("CG", 200, False): 3.5, ("CG", 200, True): 2.3,
+    ("GMRES(30)", 20, False): 8.0, ("GMRES(30)", 64, False): 6.0, ("GMRES(30)", 200, False): 1.5,
 }  # fmt: skip
 # Iterations of the short and of the long solve, which ends before residuals underflow.
 LENGTHS = {20: (60, 360), 64: (60, 360), 200: (30, 150)}
@@ -127,6 +129,42 @@ def measure_cg() -> Iterator[Row]:
         yield row(name, times[0], "cupyx cg", times[1], "µs", GOALS["CG", n, variable])
         if not variable:
             yield row(name, times[0], "Ginkgo (recorded)", GINKGO["CG"][n], "µs", GINKGO_GOAL)
+
+
+# (points of the stencil, points along an axis) of systems whose iterations may run as one kernel.
+SMALL = ((7, 10), (7, 20), (7, 32), (7, 48), (7, 64), (27, 20), (27, 32))
+# Goals for an iteration of CG in float64, in microseconds.
+SMALL_GOALS = {(7, 20): 5.5, (7, 64): 11.0}
+
+
+def measure_small() -> Iterator[Row]:
+    """Compare iterations as one kernel with the same iterations in CUDA graphs."""
+    for (points, n), dtype in product(SMALL, (np.float64, np.float32)):
+        data, indices, indptr, shape = stencil(n, points)
+        A = GpuSparseMatrix(sp.csr_array((data, indices, indptr), shape=shape).astype(dtype))
+        b = cupy.random.default_rng(0).standard_normal(shape[0]).astype(dtype)
+        for solve, M in ((cg, None), (cg, jacobi(A)), (bicgstab, None)):
+            times = []
+            for together in (True, False):
+                with mock.patch.object(A.device, "runs_blocks_together", together):
+                    times.append(iteration_alone(partial(solve, A, b, M=M)))
+            preconditioned = "" if M is None else " with jacobi"
+            name = f"{solve.__name__}{preconditioned}, {points}-point {n}^3, {np.dtype(dtype).name}"
+            yield row(name, times[0], "as a CUDA graph", times[1], "µs", 1.0)
+            if solve is cg and M is None and dtype is np.float64 and (points, n) in SMALL_GOALS:
+                yield row(name, times[0], "goal in µs", SMALL_GOALS[points, n], "µs", 1.0)
+
+
+def iteration_alone(solve: Callable[..., Any]) -> float:
+    """Return the microseconds of an iteration: the wall time of solves in relation to the iterations that they make."""
+    tolerances = 1e-1, 1e-5
+    results = [solve(rtol=rtol, full_output=True) for rtol in tolerances]
+    rounds = [[seconds(lambda rtol=rtol: solve(rtol=rtol, full_output=True)) for rtol in tolerances] for _ in range(15)]
+    return (
+        1e6
+        * statistics.median(long - short for short, long in rounds)
+        / (results[1].iterations - results[0].iterations)
+    )
 
 
 def measure_gmres() -> Iterator[Row]:
@@ -269,6 +307,7 @@ def measure_cpu() -> Iterator[Row]:
 SECTIONS = {
     "cpu": measure_cpu,
     "cg": measure_cg,
+    "small": measure_small,
     "gmres": measure_gmres,
     "traffic": measure_traffic,
     "amg": measure_amg,

@@ -37,7 +37,7 @@ from gsparse.kernels.decomposition import Decomposition
 from gsparse.kernels.gradients import GradientKernels
 from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import SetUpKernels, Survey
-from gsparse.kernels.steps import MatrixProduct, Program, Step, StepState
+from gsparse.kernels.steps import Multiplication, Program, Step, StepState
 
 __all__ = [
     "BindProduct",
@@ -268,7 +268,7 @@ class SolverKernels(Protocol):
         self,
         device: Device,
         program: Program,
-        operations: tuple[Step | MatrixProduct, ...],
+        operations: tuple[Step | Multiplication, ...],
         csr: Csr,
         width: int,
         vectors: Mapping[str, Array],

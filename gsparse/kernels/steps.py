@@ -31,7 +31,7 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 
-__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "MatrixProduct", "Program", "Step", "StepState"]
+__all__ = ["FUNCTIONS", "SYSTEM_CELLS", "Multiplication", "Program", "Step", "StepState"]
 
 FUNCTIONS = ("sqrt", "abs2", "conj", "real", "isnan", "record")
 SYSTEM_CELLS = ("stop", "iteration")
@@ -221,7 +221,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
+class Multiplication:
     """The product target = A·source of one matrix and a vector of a program, as a part of an iteration."""
 
     source: str

@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 
 import numpy as np
 
-from gsparse.kernels.steps import MatrixProduct, Program, Step
+from gsparse.kernels.steps import Multiplication, Program, Step
 
 __all__ = [
     "KernelUsage",
@@ -88,11 +88,11 @@ ITERATIONS = {
 }
 
 
-def operations_of(program: Program) -> tuple[Step | MatrixProduct, ...]:
+def operations_of(program: Program) -> tuple[Step | Multiplication, ...]:
     """Return the operations of a solver's iteration."""
     steps = {step.name: step for step in program.steps}
     names = ITERATIONS[program.name].split()
-    return tuple(MatrixProduct(*name.split(">")) if ">" in name else steps[name] for name in names)
+    return tuple(Multiplication(*name.split(">")) if ">" in name else steps[name] for name in names)
 
 
 def compilations(lanes: int, architectures: Sequence[str]) -> list[tuple[str, str, list[str]]]:

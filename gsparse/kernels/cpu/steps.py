@@ -23,7 +23,7 @@ from gsparse.device.dtypes import Array
 from gsparse.device.threads import run_parts
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import MatrixProduct, Program, Step, StepState, names_in
+from gsparse.kernels.steps import Multiplication, Program, Step, StepState, names_in
 from gsparse.writing import replacing
 
 __all__ = ["bind_dots", "bind_iterations", "bind_step", "step_source"]
@@ -214,7 +214,7 @@ def bind_step(
 def bind_iterations(
     device: Device,
     program: Program,
-    operations: tuple[Step | MatrixProduct, ...],
+    operations: tuple[Step | Multiplication, ...],
     csr: Csr,
     width: int,
     vectors: Mapping[str, Array],

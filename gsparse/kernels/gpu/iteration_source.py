@@ -16,11 +16,11 @@ blocks, and after it all blocks can read the elements that were sent before. To 
 The power method, which multiplies a vector by a matrix and scales it, has one exchange. `turn` is the number of the
 iteration within a launch. Before the first one, p itself has been sent; after that, q is.
 
->>> from gsparse.kernels.steps import MatrixProduct, Program, Step
+>>> from gsparse.kernels.steps import Multiplication, Program, Step
 >>> square = Step("square", sums="qq = abs2(q)", after="iteration += 1")
 >>> scale = Step("scale", before="factor = 1 / sqrt(qq)", each="p = factor * q")
 >>> program = Program("power", "q p", (square, scale))
->>> print(IterationWriter(program, (MatrixProduct("p", "q"), square, scale)).loop.rstrip())
+>>> print(IterationWriter(program, (Multiplication("p", "q"), square, scale)).loop.rstrip())
     // q = A * p
     if (turn == 0) {
       A.template multiply<1>(l_p, l_q, [&](int column, T &value) {
@@ -80,7 +80,17 @@ import numpy as np
 
 from gsparse.kernels.gpu.expression_writer import ExpressionWriter
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.steps import Assignment, MatrixProduct, Program, Step, names_in
+from gsparse.kernels.gpu.iteration_statements import (
+    Remote,
+    follow,
+    indented,
+    names_of,
+    write_after,
+    write_elements,
+    write_exchange,
+    write_product,
+)  # fmt: skip
+from gsparse.kernels.steps import Multiplication, Program, Step
 
 __all__ = ["IterationWriter", "iteration_name", "iteration_source", "iteration_writer"]
 
@@ -88,7 +98,7 @@ __all__ = ["IterationWriter", "iteration_name", "iteration_source", "iteration_w
 # longer than an exchange.
 _MOST_COPIES = 2
 
-Operations = tuple[Step | MatrixProduct, ...]
+Operations = tuple[Step | Multiplication, ...]
 
 
 @cache
@@ -107,19 +117,6 @@ def iteration_name(program: Program, *arguments: np.dtype[np.generic] | int) -> 
     return expression(f"{program.name}_iterations", *arguments)
 
 
-@dataclass(frozen=True)
-class _Remote:
-    """How a block computes an element of a vector that another block owns: an expression, and the copies it reads."""
-
-    text: str
-    copies: frozenset[str]
-    exchange: int  # the number of the exchange that made the copies visible, within the iteration
-
-    @classmethod
-    def copy(cls, vector: str, exchange: int) -> _Remote:
-        return cls(f"g_{vector}", frozenset([vector]), exchange)
-
-
 @dataclass
 class _Progress:
     """What has been written of an iteration, and what its next operation finds."""
@@ -127,7 +124,7 @@ class _Progress:
     lines: list[str]
     # For each vector, how other blocks compute its elements; None if they cannot. There are two of them until the first
     # exchange of an iteration, if the first iteration of a launch differs from the others.
-    remotes: list[dict[str, _Remote | None]]
+    remotes: list[dict[str, Remote | None]]
     changed: set[str]  # vectors that have changed since their copy was made
     waiting: list[str] = field(default_factory=list)  # sums that have not been exchanged
     num_exchanges: int = 0
@@ -140,7 +137,7 @@ class IterationWriter:
     Parameters
     ----------
     program : Program
-    operations : tuple of Step and MatrixProduct
+    operations : tuple of Step and Multiplication
         The iteration. Each step occurs once.
 
     Attributes
@@ -159,7 +156,7 @@ class IterationWriter:
     def __init__(self, program: Program, operations: Operations) -> None:
         self.program, self.operations = program, operations
         self.steps = [each for each in operations if isinstance(each, Step)]
-        self.products = [each for each in operations if isinstance(each, MatrixProduct)]
+        self.products = [each for each in operations if isinstance(each, Multiplication)]
         used = {name for step in self.steps for name in program.vectors_of(step)}
         used |= {name for product in self.products for name in (product.source, product.target)}
         self.vectors = tuple(name for name in program.vector_names if name in used)
@@ -172,7 +169,7 @@ class IterationWriter:
         # Which copies each exchange of an iteration has to make; 0 is the one before the first iteration. They follow
         # from what is written after the exchange, so the loop is written until nothing is added.
         self._copies: dict[int, set[str]] = {0: set()}
-        self._end: dict[str, _Remote | None] | None = None
+        self._end: dict[str, Remote | None] | None = None
         self.loop = ""
         while True:
             known = {number: set(copies) for number, copies in self._copies.items()}, self._end
@@ -198,7 +195,7 @@ class IterationWriter:
 
     def _write_loop(self) -> str:
         """Write the operations of an iteration, and find the copies that they read and what they leave."""
-        start: dict[str, _Remote | None] = {name: _Remote.copy(name, 0) for name in self.vectors}
+        start: dict[str, Remote | None] = {name: Remote.copy(name, 0) for name in self.vectors}
         remotes = [start] if self._end is None else [start, dict(self._end)]
         progress = _Progress([], remotes, set(self._assigned))
         for operation in self.operations:
@@ -211,7 +208,7 @@ class IterationWriter:
         self._end = progress.remotes[0]
         return "".join(progress.lines)
 
-    def _write_product(self, progress: _Progress, product: MatrixProduct) -> None:
+    def _write_product(self, progress: _Progress, product: Multiplication) -> None:
         """Write a product. If elements of its source cannot be computed from copies, there is an exchange before it."""
         remotes = [remote[product.source] for remote in progress.remotes]
         if progress.has_product or any(r is None or len(r.copies & self._assigned) > _MOST_COPIES for r in remotes):
@@ -222,11 +219,11 @@ class IterationWriter:
             remote = known[product.source]
             assert remote is not None
             self._copies.setdefault(remote.exchange, set()).update(remote.copies)
-            ways.append(_product(product, remote))
+            ways.append(write_product(product, remote))
             known[product.target] = None
         text = ways[0]
         if len(ways) > 1 and ways[0] != ways[1]:
-            text = f"    if (turn == 0) {{\n{_indented(ways[0])}    }} else {{\n{_indented(ways[1])}    }}\n"
+            text = f"    if (turn == 0) {{\n{indented(ways[0])}    }} else {{\n{indented(ways[1])}    }}\n"
         progress.lines.append(f"    // {product.target} = A * {product.source}\n{text}")
         progress.changed.add(product.target)
 
@@ -244,26 +241,26 @@ class IterationWriter:
         narrow = {name: f"t_{step.name}_{name}" for name in self._scalars_of_elements(step)}
         lines.extend(f"    {narrow[name]} = Narrow<T>::from({names[name]});\n" for name in narrow)
         for remotes in progress.remotes:
-            _follow(remotes, step, narrow, program)
+            follow(remotes, step, narrow, program)
         lines.extend(f"    w_{name} = Scalar<C>::zero();\n" for name in step.targets("sums"))
-        lines.append(_elements(program, step, names, narrow))
+        lines.append(write_elements(program, step, names, narrow))
         progress.changed |= {name for name in step.targets("each") if name in program.vector_names}
         progress.waiting.extend(name for name in step.targets("sums") if name not in progress.waiting)
         if any(name in progress.waiting for name in step.reads("after")):
             self._write_exchange(progress)
-        lines.extend(_after(assignment, names) for assignment in step.sections["after"])
+        lines.extend(write_after(assignment, names) for assignment in step.sections["after"])
 
     def _write_exchange(self, progress: _Progress) -> None:
         """Write an exchange of all sums that wait, and the copies that are read after it."""
         progress.num_exchanges += 1
         number = progress.num_exchanges
         copies = [name for name in self.vectors if name in self._copies.setdefault(number, set()) & progress.changed]
-        progress.lines.append(_exchange(progress.waiting, copies))
+        progress.lines.append(write_exchange(progress.waiting, copies))
         self._most_sums = max(self._most_sums, len(progress.waiting))
         progress.changed -= {*copies}
         progress.waiting.clear()
         progress.has_product = False
-        progress.remotes = [{name: _Remote.copy(name, number) for name in self.vectors}]
+        progress.remotes = [{name: Remote.copy(name, number) for name in self.vectors}]
 
     # ---------------------------------------------------------------- the kernel
 
@@ -274,7 +271,7 @@ class IterationWriter:
         first_copies = self._copies[0] | ({*self.copied} - self._assigned)
         load = "".join(f"    l_{name}[e] = exists ? v_{name}[begin + row] : Scalar<T>::zero();\n" for name in vectors)
         store = "".join(f"      v_{name}[begin + row] = l_{name}[e];\n" for name in vectors if name in self._assigned)
-        exchange = _exchange([], [name for name in vectors if name in first_copies], indent="  ")
+        exchange = write_exchange([], [name for name in vectors if name in first_copies], indent="  ")
         return f"""// iterations of {self.program.name}
 #include "together.cuh"
 
@@ -347,11 +344,7 @@ GS_KERNEL_TOGETHER(THREADS) {self.program.name}_iterations(
     def _scalars_of_elements(self, step: Step) -> list[str]:
         """Return the scalars that the elements of a step are computed from."""
         known = {*self._cells, *self.program.deferred_sums, *step.targets("before")}
-        return sorted({*_names(step.sections["each"])} & known)
-
-
-def _names(assignments: Sequence[Assignment]) -> set[str]:
-    return {name for assignment in assignments for name in names_in(assignment.value)}
+        return sorted({*names_of(step.sections["each"])} & known)
 
 
 def _cells_used(program: Program, steps: Sequence[Step]) -> list[str]:
@@ -360,94 +353,3 @@ def _cells_used(program: Program, steps: Sequence[Step]) -> list[str]:
     for step in steps:
         names |= {*program.cells_read(step, "before", "each", "sums", "after"), *step.targets("after")}
     return [name for name in program.cells if name in names - program.deferred_sums]
-
-
-def _follow(remotes: dict[str, _Remote | None], step: Step, narrow: dict[str, str], program: Program) -> None:
-    """Find how other blocks compute the elements that a step assigns."""
-    known: dict[str, _Remote | None] = {name: remotes[name] for name in remotes}
-    for assignment in step.sections["each"]:
-        read = [name for name in names_in(assignment.value) if name not in narrow]
-        parts = {name: known.get(name) for name in read}
-        if all(part is not None for part in parts.values()):
-            texts = {name: part.text for name, part in parts.items() if part is not None}
-            copies = frozenset().union(*(part.copies for part in parts.values() if part is not None))
-            exchange = max((part.exchange for part in parts.values() if part is not None), default=0)
-            text = ExpressionWriter("T", {**narrow, **texts})(assignment.value)
-            known[assignment.target] = _Remote(text, copies, exchange)
-        else:
-            known[assignment.target] = None
-    remotes.update({name: known[name] for name in step.targets("each") if name in program.vector_names})
-
-
-def _product(product: MatrixProduct, remote: _Remote) -> str:
-    copies = sorted(remote.copies)
-    received = " & ".join(f"sent_{name}.receive(column, g_{name})" for name in copies) or "true"
-    declared = f"      T {', '.join(f'g_{name}' for name in copies)};\n" if copies else ""
-    return f"""    A.template multiply<{max(len(copies), 1)}>(l_{product.source}, l_{product.target}, [&](int column, T &value) {{
-{declared}      const bool is_complete = {received};
-      value = {remote.text};
-      return is_complete;
-    }});
-"""  # noqa: E501  (a line of CUDA)
-
-
-def _elements(program: Program, step: Step, scalars: dict[str, str], narrow: dict[str, str]) -> str:
-    """Write what a thread does to its elements: `each` in the type T of the vectors, then `sums` in the type C."""
-    if not step.sections["each"] and not step.sections["sums"]:
-        return ""
-    elements = {name: f"l_{name}[e]" for name in program.vector_names}
-    text, known = "", {*elements}
-    names = {**narrow, **elements, **{n: f"l_{n}" for n in step.targets("each") if n not in elements}}
-    write = ExpressionWriter("T", names)
-    for assignment in step.sections["each"]:
-        declaration = "" if assignment.target in known else "T "
-        known.add(assignment.target)
-        text += f"      {declaration}{names[assignment.target]} = {write(assignment.value)};\n"
-    wide = {n: f"Widen<C>::from({names[n]})" if n in known else scalars[n] for n in _names(step.sections["sums"])}
-    write = ExpressionWriter("C", wide)
-    for a in step.sections["sums"]:
-        text += f"      w_{a.target} = w_{a.target} + {write(a.value)};\n"
-    return f"""#pragma unroll
-    for (int e = 0; e < ROWS; ++e) {{
-      if (int(threadIdx.x) + e * int(blockDim.x) >= A.num_rows) continue;
-{text}    }}
-"""
-
-
-def _after(assignment: Assignment, names: dict[str, str]) -> str:
-    """Write an assignment to a scalar, or the record of a residual."""
-    names = {**names, **{n: f"c_{n}" for n in names_in(assignment.value)}, assignment.target: f"c_{assignment.target}"}
-    write = ExpressionWriter("C", names)
-    if assignment.target:
-        return f"    c_{assignment.target} = {write(assignment.value)};\n"
-    argument = assignment.value.args[0]  # type: ignore[attr-defined]
-    return (
-        "    if (blockIdx.x == 0 && threadIdx.x == 0)\n"
-        f"      history[static_cast<long long>(gs_real(c_iteration)) % capacity] = gs_real({write(argument)});\n"
-    )
-
-
-def _exchange(sums: Sequence[str], copies: Sequence[str], indent: str = "    ") -> str:
-    """Write the copies of a thread's elements, and the exchange of sums after which other blocks see them."""
-    count = max(len(sums), 1)
-    text = ""
-    if copies:
-        stores = "".join(f"{indent}    sent_{name}.send(begin + row, l_{name}[e], number + 1);\n" for name in copies)
-        text += f"""#pragma unroll
-{indent}for (int e = 0; e < ROWS; ++e) {{
-{indent}  const int row = int(threadIdx.x) + e * int(blockDim.x);
-{indent}  if (row < A.num_rows) {{
-{stores}{indent}  }}
-{indent}}}
-"""
-    brought = ", ".join(f"w_{name}" for name in sums) or "Scalar<C>::zero()"
-    text += f"{indent}{{\n{indent}  C sums[{count}] = {{{brought}}};\n"
-    text += f"{indent}  gs_exchange<{count}, MOST_SUMS>(sums, words, ++number, shared);\n"
-    text += "".join(f"{indent}  c_{name} = sums[{i}];\n" for i, name in enumerate(sums)) + f"{indent}}}\n"
-    for name in copies:
-        text += f"{indent}sent_{name}.turn(number);\n"
-    return text
-
-
-def _indented(text: str) -> str:
-    return "".join(line if line.startswith("#") else f"  {line}" for line in text.splitlines(keepends=True))

@@ -16,7 +16,7 @@ from gsparse.device.dtypes import Array
 from gsparse.formats import Csr
 from gsparse.kernels.calls import Call
 from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
-from gsparse.kernels.steps import MatrixProduct, Program, Step, StepState
+from gsparse.kernels.steps import Multiplication, Program, Step, StepState
 
 __all__ = ["bind_iterations", "layout_of"]
 
@@ -61,7 +61,7 @@ def layout_of(device: Device, num_rows: int, width: int, itemsize: int) -> Layou
 def bind_iterations(
     device: Device,
     program: Program,
-    operations: tuple[Step | MatrixProduct, ...],
+    operations: tuple[Step | Multiplication, ...],
     csr: Csr,
     width: int,
     vectors: Mapping[str, Array],

@@ -20,12 +20,12 @@ from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
-from gsparse.kernels.steps import MatrixProduct, Program, Step, StepState
+from gsparse.kernels.steps import Multiplication, Program, Step, StepState
 from gsparse.linalg.krylov.linear_system import LinearSystem
 from gsparse.linalg.operators import MatrixOperator, Operator
 from gsparse.profiling import recording
 
-__all__ = ["IterationPart", "iterations_in_one_kernel"]
+__all__ = ["IterationPart", "bind_one_kernel"]
 
 # The vector that stands for a diagonal preconditioner in the kernel.
 _SCALING = "scaling"
@@ -38,22 +38,22 @@ class IterationPart:
     Attributes
     ----------
     call : callable
-    operations : tuple of Step and MatrixProduct
+    operations : tuple of Step and Multiplication
         What the call computes. Empty if it only completes what an earlier call has begun.
     operator : Operator, optional
         What the products multiply by.
     """
 
     call: Call
-    operations: tuple[Step | MatrixProduct, ...]
+    operations: tuple[Step | Multiplication, ...]
     operator: Operator | None = None
 
     def __call__(self) -> None:
         self.call()
 
 
-def iterations_in_one_kernel(
-    system: LinearSystem, program: Program, body: Sequence[Call], vectors: Mapping[str, Array], state: StepState
+def bind_one_kernel(
+    system: LinearSystem, body: Sequence[Call], vectors: Mapping[str, Array], state: StepState
 ) -> tuple[Call, Call] | None:
     """Return a launch of several iterations as one kernel, and a call that counts their products.
 
@@ -64,6 +64,7 @@ def iterations_in_one_kernel(
     """
     if not system.device.runs_blocks_together or system.columns != 1 or system.A.ranks is not None:
         return None
+    program = state.program
     parts = [part for part in body if isinstance(part, IterationPart)]
     if len(parts) < len(body) or program.exported:
         return None
@@ -83,7 +84,7 @@ def iterations_in_one_kernel(
     if launch is None:
         return None
     with recorded_products() as count_products:
-        for _ in range(turns * sum(isinstance(operation, MatrixProduct) for operation in operations)):
+        for _ in range(turns * sum(isinstance(operation, Multiplication) for operation in operations)):
             operator.matrix.stats.count_product()
     if recording.recorder is not None:
         launch = recording.timed(launch, "step", f"{program.name}: iterations in one kernel", system.device, None, 0)
@@ -92,7 +93,7 @@ def iterations_in_one_kernel(
 
 def _operations(
     program: Program, parts: Sequence[IterationPart]
-) -> tuple[Program, tuple[Step | MatrixProduct, ...], Array | None]:
+) -> tuple[Program, tuple[Step | Multiplication, ...], Array | None]:
     """Return the program and the operations of an iteration, in which products with a diagonal have become steps.
 
     The third result is the diagonal, if there is one.
@@ -101,14 +102,14 @@ def _operations(
     scaled = [part for part in parts if part.operator is not None and part.operator.scaling is not None]
     if not scaled:
         return program, tuple(operations), None
-    products = {operation for part in scaled for operation in part.operations if isinstance(operation, MatrixProduct)}
-    program, steps = _with_scalings(program, tuple(sorted(products, key=lambda product: product.target)))
-    replaced = tuple(steps[op] if isinstance(op, MatrixProduct) and op in steps else op for op in operations)
+    products = {operation for part in scaled for operation in part.operations if isinstance(operation, Multiplication)}
+    program, steps = _with_scaling(program, tuple(sorted(products, key=lambda product: product.target)))
+    replaced = tuple(steps[op] if isinstance(op, Multiplication) and op in steps else op for op in operations)
     return program, replaced, scaled[0].operator.scaling  # type: ignore[union-attr]
 
 
 @cache
-def _with_scalings(program: Program, products: tuple[MatrixProduct, ...]) -> tuple[Program, dict[MatrixProduct, Step]]:
+def _with_scaling(program: Program, products: tuple[Multiplication, ...]) -> tuple[Program, dict[Multiplication, Step]]:
     """Return a program with one more vector, the diagonal, and a step in place of each product with it."""
     steps = {
         product: Step(f"scale_{product.source}", each=f"{product.target} = {_SCALING} * {product.source}")

@@ -1,9 +1,9 @@
 """One solve in progress: vectors and scalars on the device, passes bound to them, and the loop that runs them.
 
 The body of an iteration is a list of calls that only queue work. On a GPU, several iterations are captured in one CUDA
-graph, which is launched repeatedly; if the system is small, they are one kernel (`gsparse.linalg.krylov.one_kernel`).
-While a graph runs, the host reads a copy of the scalars that the previous graph left, so the device never waits for the
-host. Once a pass has set `stop`, all further passes change nothing.
+graph, or are one kernel if the system is small (`one_kernel.py`), which is launched repeatedly. While a graph runs, the
+host reads a copy of the scalars that the previous graph left, so the device never waits for the host. Once a pass has
+set `stop`, all further passes change nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gsparse.device.counters import recorded_products
 from gsparse.device.dtypes import Array
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call, queue
-from gsparse.kernels.steps import SYSTEM_CELLS, MatrixProduct, Program
+from gsparse.kernels.steps import SYSTEM_CELLS, Multiplication, Program
 from gsparse.linalg.krylov.linear_system import LinearSystem
-from gsparse.linalg.krylov.one_kernel import IterationPart, iterations_in_one_kernel
+from gsparse.linalg.krylov.one_kernel import IterationPart, bind_one_kernel
 from gsparse.linalg.krylov.recorded_steps import captured, recorded_pass, recorded_product, timed_alone
 from gsparse.linalg.operators import Apply, RankGroup
 from gsparse.linalg.progress import ConvergenceMonitor
@@ -36,11 +36,10 @@ __all__ = ["SolveLoop", "SolveState"]
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# If a graph takes at most this many seconds, the next one is queued while the host waits for it, so that the device is
-# never idle. A longer graph is queued only after the host has seen that the solve goes on, because a graph that begins
-# after convergence runs in vain.
+# If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer graph is queued
+# only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
-# Residuals per right-hand side that the device keeps until the host reads them.
+# Residuals of a right-hand side that the device keeps until the host reads them. One kernel runs as many iterations.
 _HISTORY_LENGTH = 64
 
 
@@ -218,7 +217,7 @@ class SolveLoop:
             product(x, y)
 
         bound: Call = call if recording.recorder is None else self._recorded(operator, call, x, y)
-        return bound if adjoint else IterationPart(bound, (MatrixProduct(source, target),), operator)
+        return bound if adjoint else IterationPart(bound, (Multiplication(source, target),), operator)
 
     def _recorded(self, operator: Any, call: Call, x: Array, y: Array) -> Call:
         return recorded_product(self.system, self._program, operator, call, x.nbytes + y.nbytes)
@@ -253,7 +252,7 @@ class SolveLoop:
 
         if recording.recorder is not None:
             product = self._recorded(operator, product, x, y)
-        part = IterationPart(product, (MatrixProduct(source, target), self._steps[step]), operator)
+        part = IterationPart(product, (Multiplication(source, target), self._steps[step]), operator)
         return [part] if finish is None else [part, IterationPart(finish, ())]
 
     # ---------------------------------------------------------------- the loop
@@ -276,14 +275,11 @@ class SolveLoop:
         with self.monitor.showing(self.maxiter):
             if self.monitor.every_iteration or not self._is_resident:
                 self._run_synchronously(body)
-            elif per_graph is None and (launch := self._in_one_kernel(body)) is not None:
+            elif not per_graph and (launch := bind_one_kernel(self.system, body, self.vectors, self.state)):
                 self._launch_repeatedly(*launch)
             else:
                 self._run_graphs(body, per_graph)
         self.last = self.state.read()
-
-    def _in_one_kernel(self, body: Sequence[Call]) -> tuple[Call, Call] | None:
-        return iterations_in_one_kernel(self.system, self._program, body, self.vectors, self.state)
 
     def _run_synchronously(self, body: Sequence[Call]) -> None:
         while True:

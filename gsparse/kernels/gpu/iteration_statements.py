@@ -1,0 +1,129 @@
+"""The statements of an iteration that is one kernel, in CUDA C++ (`gsparse.kernels.gpu.iteration_source`).
+
+In the text, `l_x` are the thread's own elements of a vector x, and `sent_x` the copies that other blocks read. `c_s` is
+the scalar s of the program, `w_s` what a thread adds to the sum s, `s_step_s` a scalar of one step, and `t_step_s` such
+a scalar in the type of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gsparse.kernels.gpu.expression_writer import ExpressionWriter
+from gsparse.kernels.steps import Assignment, Multiplication, Program, Step, names_in
+
+__all__ = [
+    "Remote", "follow", "indented", "names_of", "write_after", "write_elements", "write_exchange", "write_product",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How a block computes an element of a vector that another block owns: an expression, and the copies it reads."""
+
+    text: str
+    copies: frozenset[str]
+    exchange: int  # the number of the exchange that made the copies visible, within the iteration
+
+    @classmethod
+    def copy(cls, vector: str, exchange: int) -> Remote:
+        return cls(f"g_{vector}", frozenset([vector]), exchange)
+
+
+def follow(remotes: dict[str, Remote | None], step: Step, narrow: dict[str, str], program: Program) -> None:
+    """Find how other blocks compute the elements that a step assigns."""
+    known: dict[str, Remote | None] = {name: remotes[name] for name in remotes}
+    for assignment in step.sections["each"]:
+        read = [name for name in names_in(assignment.value) if name not in narrow]
+        parts = {name: known.get(name) for name in read}
+        if all(part is not None for part in parts.values()):
+            texts = {name: part.text for name, part in parts.items() if part is not None}
+            copies = frozenset().union(*(part.copies for part in parts.values() if part is not None))
+            exchange = max((part.exchange for part in parts.values() if part is not None), default=0)
+            text = ExpressionWriter("T", {**narrow, **texts})(assignment.value)
+            known[assignment.target] = Remote(text, copies, exchange)
+        else:
+            known[assignment.target] = None
+    remotes.update({name: known[name] for name in step.targets("each") if name in program.vector_names})
+
+
+def write_product(product: Multiplication, remote: Remote) -> str:
+    """Write the product of the matrix and a vector, of which other blocks own elements."""
+    copies = sorted(remote.copies)
+    received = " & ".join(f"sent_{name}.receive(column, g_{name})" for name in copies) or "true"
+    declared = f"      T {', '.join(f'g_{name}' for name in copies)};\n" if copies else ""
+    return f"""    A.template multiply<{max(len(copies), 1)}>(l_{product.source}, l_{product.target}, [&](int column, T &value) {{
+{declared}      const bool is_complete = {received};
+      value = {remote.text};
+      return is_complete;
+    }});
+"""  # noqa: E501  (a line of CUDA)
+
+
+def write_elements(program: Program, step: Step, scalars: dict[str, str], narrow: dict[str, str]) -> str:
+    """Write what a thread does to its elements: `each` in the type T of the vectors, then `sums` in the type C."""
+    if not step.sections["each"] and not step.sections["sums"]:
+        return ""
+    elements = {name: f"l_{name}[e]" for name in program.vector_names}
+    text, known = "", {*elements}
+    names = {**narrow, **elements, **{n: f"l_{n}" for n in step.targets("each") if n not in elements}}
+    write = ExpressionWriter("T", names)
+    for assignment in step.sections["each"]:
+        declaration = "" if assignment.target in known else "T "
+        known.add(assignment.target)
+        text += f"      {declaration}{names[assignment.target]} = {write(assignment.value)};\n"
+    wide = {n: f"Widen<C>::from({names[n]})" if n in known else scalars[n] for n in names_of(step.sections["sums"])}
+    write = ExpressionWriter("C", wide)
+    for a in step.sections["sums"]:
+        text += f"      w_{a.target} = w_{a.target} + {write(a.value)};\n"
+    return f"""#pragma unroll
+    for (int e = 0; e < ROWS; ++e) {{
+      if (int(threadIdx.x) + e * int(blockDim.x) >= A.num_rows) continue;
+{text}    }}
+"""
+
+
+def write_after(assignment: Assignment, names: dict[str, str]) -> str:
+    """Write an assignment to a scalar, or the record of a residual."""
+    names = {**names, **{n: f"c_{n}" for n in names_in(assignment.value)}, assignment.target: f"c_{assignment.target}"}
+    write = ExpressionWriter("C", names)
+    if assignment.target:
+        return f"    c_{assignment.target} = {write(assignment.value)};\n"
+    argument = assignment.value.args[0]  # type: ignore[attr-defined]
+    return (
+        "    if (blockIdx.x == 0 && threadIdx.x == 0)\n"
+        f"      history[static_cast<long long>(gs_real(c_iteration)) % capacity] = gs_real({write(argument)});\n"
+    )
+
+
+def write_exchange(sums: Sequence[str], copies: Sequence[str], indent: str = "    ") -> str:
+    """Write the copies of a thread's elements, and the exchange of sums after which other blocks see them."""
+    count = max(len(sums), 1)
+    text = ""
+    if copies:
+        stores = "".join(f"{indent}    sent_{name}.send(begin + row, l_{name}[e], number + 1);\n" for name in copies)
+        text += f"""#pragma unroll
+{indent}for (int e = 0; e < ROWS; ++e) {{
+{indent}  const int row = int(threadIdx.x) + e * int(blockDim.x);
+{indent}  if (row < A.num_rows) {{
+{stores}{indent}  }}
+{indent}}}
+"""
+    brought = ", ".join(f"w_{name}" for name in sums) or "Scalar<C>::zero()"
+    text += f"{indent}{{\n{indent}  C sums[{count}] = {{{brought}}};\n"
+    text += f"{indent}  gs_exchange<{count}, MOST_SUMS>(sums, words, ++number, shared);\n"
+    text += "".join(f"{indent}  c_{name} = sums[{i}];\n" for i, name in enumerate(sums)) + f"{indent}}}\n"
+    for name in copies:
+        text += f"{indent}sent_{name}.turn(number);\n"
+    return text
+
+
+def indented(text: str) -> str:
+    """Return statements that stand in a block of their own."""
+    return "".join(line if line.startswith("#") else f"  {line}" for line in text.splitlines(keepends=True))
+
+
+def names_of(assignments: Sequence[Assignment]) -> set[str]:
+    """Return the names that assignments read."""
+    return {name for assignment in assignments for name in names_in(assignment.value)}

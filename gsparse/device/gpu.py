@@ -55,7 +55,7 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
         self.bus = str(cupy.cuda.Device(index).pci_bus_id)
         self._array, self._current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
         self._out_of_memory = cupy.cuda.memory.OutOfMemoryError
-        self.kernels = KernelStore(self._compile)
+        self.kernels = KernelStore(partial(_compiled, self))
         self._expected: set[tuple[str, Any, Any]] = set()
         self._launch = driver_launch(cupy)
 
@@ -151,13 +151,6 @@ class GpuDevice(GpuStreams, Device):  # on GPUs only
     def kernel(self, source: str, expression: str) -> Callable[..., None]:
         return self.kernels.get(source, expression)
 
-    def _compile(self, source: str, expression: str) -> Callable[..., None]:
-        with self.active():
-            kernel = compile_kernel(self.xp, self.lanes, source, expression)
-            if self._launch is None or runs_together(source):
-                return kernel
-            return DriverKernel(self.xp, kernel, self.index, self._launch)
-
     def compile_ahead(self, routine: str, dtype: npt.DTypeLike, index_dtype: npt.DTypeLike) -> None:
         key = routine, np.dtype(dtype), np.dtype(index_dtype)
         if key not in self._expected:
@@ -243,6 +236,15 @@ class _MemoryGuard:  # on GPUs only
             f"{device.name} is out of memory: {error}; free now {free:,} of {total:,} bytes. "
             "Drop arrays that are no longer needed, call A.release(), or choose a format with less padding."
         ) from error
+
+
+def _compiled(device: GpuDevice, source: str, expression: str) -> Callable[..., None]:
+    """Compile a kernel, and return its launch."""
+    with device.active():
+        kernel = compile_kernel(device.xp, device.lanes, source, expression)
+        if device._launch is None or runs_together(source):
+            return kernel
+        return DriverKernel(device.xp, kernel, device.index, device._launch)
 
 
 @cache

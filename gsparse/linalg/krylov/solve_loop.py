@@ -36,7 +36,7 @@ __all__ = ["SolveLoop", "SolveState"]
 # (longest iteration in seconds, measured without a graph; iterations captured in one CUDA graph). A graph should take
 # longer than the host needs to read the scalars of the previous graph. Longer iterations get a graph each.
 _ITERATIONS_PER_GRAPH = ((100e-6, 16), (1e-3, 4))
-# If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer graph is queued
+# If a graph takes at most this many seconds, the next one is queued while the host waits for it. A longer one is queued
 # only after the host has seen that the solve goes on, because a graph that begins after convergence runs in vain.
 _MAX_SECONDS_AHEAD = 4e-3
 # Residuals of a right-hand side that the device keeps until the host reads them. One kernel runs as many iterations.

@@ -25,14 +25,16 @@ iteration within a launch. Before the first one, p itself has been sent; after t
     if (turn == 0) {
       A.template multiply<1>(l_p, l_q, [&](int column, T &value) {
         T g_p;
-        const bool is_complete = sent_p.receive(column, g_p);
+        bool is_complete = true;
+        is_complete &= sent_p.receive(column, g_p);
         value = g_p;
         return is_complete;
       });
     } else {
       A.template multiply<1>(l_p, l_q, [&](int column, T &value) {
         T g_q;
-        const bool is_complete = sent_q.receive(column, g_q);
+        bool is_complete = true;
+        is_complete &= sent_q.receive(column, g_q);
         value = (t_scale_factor * g_q);
         return is_complete;
       });

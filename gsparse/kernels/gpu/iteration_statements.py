@@ -51,11 +51,11 @@ def follow(remotes: dict[str, Remote | None], step: Step, narrow: dict[str, str]
 def write_product(product: Multiplication, remote: Remote) -> str:
     """Write the product of the matrix and a vector, of which other blocks own elements."""
     copies = sorted(remote.copies)
-    received = " & ".join(f"sent_{name}.receive(column, g_{name})" for name in copies) or "true"
     declared = f"      T {', '.join(f'g_{name}' for name in copies)};\n" if copies else ""
+    received = "".join(f"      is_complete &= sent_{name}.receive(column, g_{name});\n" for name in copies)
     return f"""    A.template multiply<{max(len(copies), 1)}>(l_{product.source}, l_{product.target}, [&](int column, T &value) {{
-{declared}      const bool is_complete = {received};
-      value = {remote.text};
+{declared}      bool is_complete = true;
+{received}      value = {remote.text};
       return is_complete;
     }});
 """  # noqa: E501  (a line of CUDA)

@@ -46,9 +46,10 @@ class HubSlicesStructure(Protocol):
 
 
 def has_hubs(structure: HubSlicesStructure) -> bool:
-    """Whether so many entries are in a few columns that a GPU gains from keeping their elements of x in fast memory.
+    """Return whether products with hub columns are expected to be faster on a GPU.
 
-    A sample of the entries decides, the same one each time. Synchronizes if the matrix is large.
+    They are if a few columns hold so many of the entries that it pays to keep their elements of x in fast memory. A
+    sample of the entries decides, the same one each time. Synchronizes if the matrix is large.
     """
     device, csr = structure.device, structure.csr
     if csr.nnz < _MIN_ENTRIES or csr.num_cols < _MIN_COLUMNS or _sums_whole_rows(device):

@@ -61,7 +61,7 @@ class KernelUsage:
 def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
     """Group the catalogue by source file, and add the sources that solvers generate at run time."""
     from gsparse.kernels.gpu.catalogue import instantiations
-    from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_source
+    from gsparse.kernels.gpu.iteration_source import iteration_name, iteration_writer
     from gsparse.kernels.gpu.step_source import step_names, step_source
 
     grouped: dict[str, list[str]] = defaultdict(list)
@@ -72,7 +72,7 @@ def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
         grouped[step_source(program)] = list(names)
         if program.name in ITERATIONS:
             operations = operations_of(program)
-            grouped[iteration_source(program, operations)] = [
+            grouped[iteration_writer(program, operations).source] = [
                 iteration_name(program, np.dtype(dtype), np.dtype(np.int32), 512, rows)
                 for dtype in STEP_DTYPES
                 for rows in (1, 2)

@@ -60,7 +60,7 @@ iteration within a launch. Before the first one, p itself has been sent; after t
       gs_exchange<1, MOST_SUMS>(sums, words, ++number, shared);
       c_qq = sums[0];
     }
-    sent_q.turn(number);
+    sent_q.swap(number);
     // scale
     if (gs_real(c_stop) != 0) break;
     s_scale_factor = (Make<C>::from(1.0) / gs_sqrt(c_qq));
@@ -94,7 +94,7 @@ from gsparse.kernels.gpu.iteration_statements import (
 )  # fmt: skip
 from gsparse.kernels.steps import Multiplication, Program, Step
 
-__all__ = ["IterationWriter", "iteration_name", "iteration_source", "iteration_writer"]
+__all__ = ["IterationWriter", "iteration_name", "iteration_writer"]
 
 # For an element of another block, a product reads copies of at most this many vectors that change. More of them take
 # longer than an exchange.
@@ -105,13 +105,8 @@ Operations = tuple[Step | Multiplication, ...]
 
 @cache
 def iteration_writer(program: Program, operations: Operations) -> IterationWriter:
-    """Return what is known about the kernel of an iteration."""
+    """Return the writer of an iteration's kernel, which has written it. Each iteration is written once."""
     return IterationWriter(program, operations)
-
-
-def iteration_source(program: Program, operations: Operations) -> str:
-    """Return the source of the kernel of an iteration, which consists of these steps and products, in this order."""
-    return iteration_writer(program, operations).source
 
 
 def iteration_name(program: Program, *arguments: np.dtype[np.generic] | int) -> str:
@@ -158,12 +153,12 @@ class IterationWriter:
     def __init__(self, program: Program, operations: Operations) -> None:
         self.program, self.operations = program, operations
         self.steps = [each for each in operations if isinstance(each, Step)]
-        self.products = [each for each in operations if isinstance(each, Multiplication)]
+        products = [each for each in operations if isinstance(each, Multiplication)]
         used = {name for step in self.steps for name in program.vectors_of(step)}
-        used |= {name for product in self.products for name in (product.source, product.target)}
+        used |= {name for product in products for name in (product.source, product.target)}
         self.vectors = tuple(name for name in program.vector_names if name in used)
         self._assigned = {name for step in self.steps for name in step.targets("each") if name in program.vector_names}
-        self._assigned |= {product.target for product in self.products}
+        self._assigned |= {product.target for product in products}
         self._cells = _cells_used(program, self.steps)
         self._sums = tuple(dict.fromkeys(name for step in self.steps for name in step.targets("sums")))
         self.carried = self._carried_sums()

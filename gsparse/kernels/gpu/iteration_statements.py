@@ -28,12 +28,13 @@ class Remote:
 
     @classmethod
     def copy(cls, vector: str, exchange: int) -> Remote:
+        """Return that the element is read from a copy of the vector itself."""
         return cls(f"g_{vector}", frozenset([vector]), exchange)
 
 
 def follow(remotes: dict[str, Remote | None], step: Step, narrow: dict[str, str], program: Program) -> None:
     """Find how other blocks compute the elements that a step assigns."""
-    known: dict[str, Remote | None] = {name: remotes[name] for name in remotes}
+    known = dict(remotes)
     for assignment in step.sections["each"]:
         read = [name for name in names_in(assignment.value) if name not in narrow]
         parts = {name: known.get(name) for name in read}
@@ -115,7 +116,7 @@ def write_exchange(sums: Sequence[str], copies: Sequence[str], indent: str = "  
     text += f"{indent}  gs_exchange<{count}, MOST_SUMS>(sums, words, ++number, shared);\n"
     text += "".join(f"{indent}  c_{name} = sums[{i}];\n" for i, name in enumerate(sums)) + f"{indent}}}\n"
     for name in copies:
-        text += f"{indent}sent_{name}.turn(number);\n"
+        text += f"{indent}sent_{name}.swap(number);\n"
     return text
 
 

@@ -127,8 +127,8 @@ template <class T> struct Copies {
     value = message.numbers[0];
     return is_complete;
   }
-  // After the exchange in which the other copy was sent.
-  __device__ __forceinline__ void turn(unsigned number) {
+  // Let the copy that was sent in exchange `number` be the readable one.
+  __device__ __forceinline__ void swap(unsigned number) {
     unsigned long long *const former = readable;
     readable = other;
     other = former;
@@ -177,7 +177,8 @@ template <class T, int ROWS> struct OwnRows {
   // Replace `product` by the products of the thread's rows and a vector. `own` has the thread's elements of the vector;
   // element(column, value) finds one of another block in NUM_COPIES places, and returns false if it has not
   // arrived. All threads must take part.
-  template <int NUM_COPIES, class Element> __device__ __forceinline__ void multiply(const T *own, T *product, Element element) {
+  template <int NUM_COPIES, class Element>
+  __device__ __forceinline__ void multiply(const T *own, T *product, Element element) {
 #pragma unroll
     for (int e = 0; e < ROWS; ++e) {
       const int row = int(threadIdx.x) + e * int(blockDim.x);

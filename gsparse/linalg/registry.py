@@ -42,6 +42,8 @@ class Method:
     spans_ranks : bool
         Whether ranks make the preconditioner of a distributed matrix together. Each rank makes all others of its own
         diagonal block.
+    row_arguments : tuple of str
+        The arguments of a preconditioner that are arrays with a row for each row of the matrix.
     vectors : tuple of int
         Positions of the distributed vectors in the tuple that a call returns, which for a solver begins with x.
     start : {"", "v0", "X"}
@@ -57,6 +59,7 @@ class Method:
     least_squares: bool = False
     relative_to_matrix: bool = False
     spans_ranks: bool = False
+    row_arguments: tuple[str, ...] = ()
     vectors: tuple[int, ...] = (0,)
     start: str = ""
 

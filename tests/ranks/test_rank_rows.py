@@ -75,11 +75,11 @@ def test_products_transposes_and_sums_match_scipy(device: Device, world_size: in
             for S, r, s in ((A, of_m, of_k), (B, of_k, of_n), (C, of_m, of_k))
         ]
         make_a, make_b, make_c = on_device
-        product = run(device, lambda c: make_a(c).multiply(make_b(c)), world_size)  # noqa: B023
+        product = run(device, lambda c: make_a(c).multiply(make_b(c)), world_size)
         check(product, A @ B, abs(A) @ abs(B))
-        check(run(device, lambda c: make_a(c).transposed(), world_size), A.T.tocsr(), abs(A).T)  # noqa: B023
-        check(run(device, lambda c: make_a(c).adjoint(), world_size), A.conj().T.tocsr(), abs(A).T)  # noqa: B023
-        total = run(device, lambda c: make_a(c).combine("plus", make_c(c)), world_size)  # noqa: B023
+        check(run(device, lambda c: make_a(c).transposed(), world_size), A.T.tocsr(), abs(A).T)
+        check(run(device, lambda c: make_a(c).adjoint(), world_size), A.conj().T.tocsr(), abs(A).T)
+        total = run(device, lambda c: make_a(c).combine("plus", make_c(c)), world_size)
         check(total, A + C, abs(A) + abs(C))
 
 

@@ -104,7 +104,7 @@ class RankCoarsening:
         fewest: int,
         phases: Phases,
     ) -> None:
-        self._context, self._block_size, self._k = A.context, block_size, num_candidates
+        self._block_size, self._k = block_size, num_candidates
         self._symmetry, self._strength = symmetry, strength
         graph = phases.run("strength", self._connect, *self.examine(A, phases))
         self.aggregates, count = phases.run("aggregation", aggregate_nodes, A.context.device, graph)
@@ -118,6 +118,7 @@ class RankCoarsening:
 
     def examine(self, A: RankRows, phases: Phases) -> tuple[Csr, Examination]:
         """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
+        self._context = A.context  # in an update, that of another matrix
         self._found: tuple[Csr, Examination] = phases.run("strength", self._examine, A)
         examination = self._found[1]
         self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
@@ -135,12 +136,10 @@ class RankCoarsening:
         numbers = [found.bound, found.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
         most = self._largest_of_all(np.array(numbers))
         bound, unfiltered, largest, smallest = most[0], most[1], most[2], -most[3]
-        return nodes, replace(
-            found, bound=bound, unfiltered_bound=unfiltered, diagonal_range=(smallest, largest)
-        )
+        return nodes, replace(found, bound=bound, unfiltered_bound=unfiltered, diagonal_range=(smallest, largest))
 
     def _largest_of_all(self, numbers: npt.NDArray[np.float64]) -> list[float]:
-        """Return the largest of each number over all ranks. A sum over ranks has no infinite terms, so it takes bits."""
+        """Return the largest of each number over all ranks. Their bits are sent: numbers may be infinite."""
         bits = self._context.table(numbers.view(np.int64))
         found: list[float] = bits.view(np.float64).max(axis=0).tolist()
         return found

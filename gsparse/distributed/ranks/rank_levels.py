@@ -105,7 +105,7 @@ class RankLevelSetup:
         """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes."""
         self.phases = Phases(finest.context.device)
         make = smoothers_over_ranks(self.make, self.smoother)
-        matrix = RankLevelMatrix.of(finest, operator)
+        matrix = RankLevelMatrix.of_rows(finest, operator)
         built, coarsenings = list[_BuiltLevel](), list[RankCoarsening]()
         candidates = self.candidates, self.left_candidates
         while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
@@ -121,7 +121,7 @@ class RankLevelSetup:
             built.append(_BuiltLevel(matrix, transfers, smoothers))
             candidates = transfers.candidates, transfers.left_candidates
             next_operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
-            matrix = RankLevelMatrix.of(transfers.coarse, next_operator)
+            matrix = RankLevelMatrix.of_rows(transfers.coarse, next_operator)
         self.coarsenings = coarsenings
         if matrix.part.shape[0] > _REPLICATED_ROWS and len(built) + 1 < self.options.max_levels:
             built.append(_BuiltLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
@@ -170,8 +170,8 @@ class RankLevelSetup:
         """Return the smoothers of a large level that cannot be coarsened, with a warning."""
         if matrix.part.nnz > matrix.part.shape[0]:
             warnings.warn(
-                f"amg: level {depth} of {matrix.part.shape[0]} rows has too few strong connections within the ranks for "
-                "a coarser one, so it is only smoothed: use another strength, such as strength=('classical', "
+                f"amg: level {depth} of {matrix.part.shape[0]} rows has too few strong connections within the ranks "
+                "for a coarser one, so it is only smoothed: use another strength, such as strength=('classical', "
                 "{'theta': 0.02})",
                 CoarseningWarning,
                 stacklevel=2,
@@ -208,9 +208,7 @@ class RankLevelSetup:
                 strengths=options.strengths[min(depth, len(options.strengths) - 1) :],
                 max_levels=options.max_levels - depth,
             )
-            self.replicated = LevelSetup(
-                options, self.symmetry, right, left, self.make, self.dtype, improves=not depth
-            )
+            self.replicated = LevelSetup(options, self.symmetry, right, left, self.make, self.dtype, improves=not depth)
         square = SquareMatrix(device, csr, operator_of(device, csr, LEVEL_PRODUCTS))
         levels, inverse = self.replicated.build(square)
         self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]
@@ -220,8 +218,7 @@ class RankLevelSetup:
         if not built:  # the whole matrix is small
             nothing = Relaxation(())
             finest = self._operator(matrix.part, matrix.operator)
-            transfers = _CollectingTransfer(collected, None, True), _CollectingTransfer(collected, None, False)
-            return [Level(finest, *_as_any(transfers), nothing, nothing), *levels], inverse
+            return [_level_of(finest, collected.transfers(None, None), (nothing, nothing)), *levels], inverse
         distributed = [self._level(level, None) for level in built[:-1]]
         return [*distributed, self._level(built[-1], collected), *levels], inverse
 
@@ -229,15 +226,12 @@ class RankLevelSetup:
         """Return a level as cycles use it. If the next one is on every rank, its transfers collect from all ranks."""
         operator: Any = self._operator(level.matrix.part, level.matrix.operator)
         if level.transfers is None:
-            return Level(operator, None, None, *level.smoothers)
+            return _level_of(operator, (None, None), level.smoothers)
         R, P = (
             self._narrow(part).matrix(expected_products=TRANSFER_PRODUCTS, symmetric=False)
             for part in (level.transfers.restriction, level.transfers.prolongation)
         )
-        transfers: Any = R, P
-        if collected is not None:
-            transfers = _CollectingTransfer(collected, R, True), _CollectingTransfer(collected, P, False)
-        return Level(operator, *transfers, *level.smoothers)
+        return _level_of(operator, (R, P) if collected is None else collected.transfers(R, P), level.smoothers)
 
     def _operator(self, part: RankRows, operator: Any) -> Any:
         """Return the matrix of a level as an operator with values of the dtype of the levels."""
@@ -249,8 +243,9 @@ class RankLevelSetup:
         return part if dtype == part.csr.dtype else part.with_data(part.csr.data.astype(dtype))
 
 
-def _as_any(value: Any) -> Any:
-    return value
+def _level_of(operator: Any, transfers: tuple[Any, Any], smoothers: tuple[Smoother, Smoother]) -> Level:
+    """Return a level whose operators are those of ranks."""
+    return Level(operator, transfers[0], transfers[1], smoothers[0], smoothers[1])
 
 
 def _narrowest(csr: Csr) -> Csr:
@@ -277,6 +272,10 @@ class _Collected:
     @property
     def own(self) -> slice:
         return self.partition.rows(self.matrix.communicator.rank)
+
+    def transfers(self, R: RankMatrix | None, P: RankMatrix | None) -> tuple[Operator, Operator]:
+        """Return the restriction to this level and the prolongation from it. None stands for the identity."""
+        return _CollectingTransfer(self, R, True), _CollectingTransfer(self, P, False)
 
 
 class _CollectingTransfer(Operator):

@@ -334,7 +334,7 @@ class _Product(_BoundProduct):
 
 
 class _AdjointProduct(_BoundProduct):
-    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`. The off-diagonal block is first: its values are sent meanwhile."""
+    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`: the off-diagonal block first, so that others get it early."""
 
     def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
         super().__init__(matrix, dtype, columns, alpha, beta, adjoint=True)

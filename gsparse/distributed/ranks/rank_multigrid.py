@@ -66,7 +66,7 @@ class RankMultigrid(MultigridPreconditioner):
 
     @property
     def aggregates(self) -> list[Array]:
-        """For each distributed level: the aggregate of each of this rank's nodes, counted from its first; -1 for none."""
+        """For each distributed level: the aggregate of each node of this rank, counted from its first; -1 for none."""
         return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
 
     @property
@@ -117,8 +117,7 @@ class RankMultigrid(MultigridPreconditioner):
         if csr.dtype != known.csr.dtype:
             raise DtypeError(f"update needs a matrix of {known.csr.dtype}, got {csr.dtype}: use amg(A)")
         is_same = (
-            (part.rows, part.columns, csr.shape, csr.nnz)
-            == (known.rows, known.columns, known.csr.shape, known.csr.nnz)
+            (part.rows, part.columns, csr.shape, csr.nnz) == (known.rows, known.columns, known.csr.shape, known.csr.nnz)
             and np.array_equal(part.ghosts, known.ghosts)
             and bool(xp.array_equal(csr.indptr, known.csr.indptr) and xp.array_equal(csr.indices, known.csr.indices))
         )
@@ -169,9 +168,7 @@ def amg_over_ranks(A: RankMatrix, arguments: Mapping[str, Any]) -> RankMultigrid
         symmetry = options.symmetry or ("hermitian" if _is_hermitian(A, part) else "nonsymmetric")
         right, left = _candidates(part, options.block_size, symmetry, arguments["B"], arguments["BH"])
         name = smoother[0] if isinstance(smoother, tuple) else smoother
-        setup = RankLevelSetup(
-            options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), name, dtype
-        )
+        setup = RankLevelSetup(options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), name, dtype)
         return RankMultigrid(part, A, setup, cycle_index)
 
 
@@ -181,8 +178,8 @@ def _check_block_size(A: RankMatrix, block_size: Any) -> None:
         raise ValueError(f"block_size must be an integer above 0, got {block_size!r}")
     if any(bound % block_size for bound in bounds):
         raise ShapeError(
-            f"block_size={block_size} must divide the first row of each rank, so that no node is on two ranks; the rows "
-            f"are distributed by {bounds}: pass bounds as partition= that are multiples of {block_size}"
+            f"block_size={block_size} must divide the first row of each rank, so that no node is on two ranks; the "
+            f"rows are distributed by {bounds}: pass bounds as partition= that are multiples of {block_size}"
         )
 
 

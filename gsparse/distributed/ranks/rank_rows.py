@@ -68,9 +68,7 @@ class RankRows:
     halo: Halo
 
     @staticmethod
-    def make(
-        context: RankContext, csr: Csr, ghosts: HostArray, rows: RowPartition, columns: RowPartition
-    ) -> RankRows:
+    def make(context: RankContext, csr: Csr, ghosts: HostArray, rows: RowPartition, columns: RowPartition) -> RankRows:
         """Return rows with a halo."""
         return RankRows(context, csr, ghosts, rows, columns, Halo(ghosts, columns, context.communicator))
 
@@ -127,7 +125,7 @@ class RankRows:
             GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
             for part, of_part in ((diagonal, options), (off_diagonal, {}))
         ]
-        block = RowBlock(*blocks, boundary, self.ghosts)
+        block = RowBlock(blocks[0], blocks[1], boundary, self.ghosts)
         return RankMatrix(block, self.rows, self.columns, self.context.communicator, device)
 
     # ------------------------------------------------------------------ numbers
@@ -135,7 +133,7 @@ class RankRows:
     @property
     def num_own_columns(self) -> int:
         own = self.columns.rows(self.context.rank)
-        return own.stop - own.start
+        return int(own.stop - own.start)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -291,9 +289,7 @@ def _with_own_columns(device: Device, csr: Csr, own: slice, block_size: int) -> 
     return canonical(device, narrow), device.download(ghosts)
 
 
-def _sum_of_parts(
-    context: RankContext, own: Csr, sources: dict[int, slice], numbers: HostArray, received: Csr
-) -> Csr:
+def _sum_of_parts(context: RankContext, own: Csr, sources: dict[int, slice], numbers: HostArray, received: Csr) -> Csr:
     """Return own rows with the entries that other ranks have sent for them, in the order of the ranks. Synchronizes."""
     device, kernels, xp = context.device, kernels_of(context.device), context.device.xp
     before = sum(part.stop - part.start for peer, part in sources.items() if peer < context.rank)

@@ -35,7 +35,7 @@ class RankLevelMatrix(LevelMatrix):
     part: RankRows
 
     @staticmethod
-    def of(part: RankRows, operator: RankMatrix) -> RankLevelMatrix:
+    def of_rows(part: RankRows, operator: RankMatrix) -> RankLevelMatrix:
         whole: Callable[..., RankLevelMatrix] = RankLevelMatrix  # `operator` is not one of the device alone
         return whole(part.context.device, part.csr, operator, part)
 
@@ -55,7 +55,9 @@ class RankLevelMatrix(LevelMatrix):
         return LevelMatrix(self.device, csr, MatrixOperator(diagonal))
 
 
-def smoothers_over_ranks(make: MakeSmoothers, name: str) -> Callable[[RankLevelMatrix, bool], tuple[Smoother, Smoother]]:
+def smoothers_over_ranks(
+    make: MakeSmoothers, name: str
+) -> Callable[[RankLevelMatrix, bool], tuple[Smoother, Smoother]]:
     """Return the function that makes the smoothers of a level over ranks.
 
     Parameters
@@ -106,9 +108,7 @@ class _BlockSmoother(Smoother):
 class _BoundBlockSmoother(BoundSmoother):
     """Traffic in vectors, besides that of the smoother of the block: 6 from x, none from zero."""
 
-    def __init__(
-        self, smoother: _BlockSmoother, passes: VectorPasses, operator: MatrixOperator, adjoint: bool
-    ) -> None:
+    def __init__(self, smoother: _BlockSmoother, passes: VectorPasses, operator: MatrixOperator, adjoint: bool) -> None:
         super().__init__(passes, operator, adjoint)
         self._smoother = smoother.smoother.bind(passes, smoother.block, adjoint)
         size = smoother.block.shape[0]

@@ -43,7 +43,7 @@ _SETUP_DEFAULTS = {
 }
 
 
-@register("preconditioner", spans_ranks=True)
+@register("preconditioner", spans_ranks=True, row_arguments=("B", "BH"))
 def amg(
     A: Any,
     *,

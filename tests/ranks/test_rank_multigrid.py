@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,7 @@ def test_levels_are_listed_for_all_ranks(cpu: Device, small_levels: None) -> Non
     sizes = parts[0][0]
     assert all(part[0] == sizes for part in parts)
     assert sizes[0] == (S.shape[0], S.nnz)
-    assert all(coarse[0] < fine[0] for fine, coarse in zip(sizes, sizes[1:], strict=False))
+    assert all(coarse[0] < fine[0] for fine, coarse in pairwise(sizes))
     assert "Ranks:                 4" in parts[0][1]
     assert f"rows {S.shape[0]:,}" in parts[0][2]
     for _, _, _, aggregates, nbytes in parts:

@@ -76,7 +76,7 @@ def _rank(work: Callable[..., Any], rank: int, pipe: Any, kind: str, args: tuple
     listener = listen("127.0.0.1")
     pipe.send(listener.getsockname())
     addresses = pipe.recv()
-    device = get_device(f"gpu:{rank}" if kind == "gpu" else "cpu")
+    device = get_device({"gpu": f"gpu:{rank}", "shared gpu": "gpu:0", "cpu": "cpu"}[kind])
     set_num_threads(1 if kind == "cpu" else 4)
     if kind == "cpu":  # Binds the rank to a processor, as mpirun does, because a rank that moves delays all others.
         processors = sorted(os.sched_getaffinity(0))

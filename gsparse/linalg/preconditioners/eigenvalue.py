@@ -174,10 +174,11 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
         if j:
             basis[j + 1] *= 2
             basis[j + 1] -= basis[j - 1]
-    products, ranks = basis.conj() @ basis.T, matrix.operator.ranks
+    products, ranks = (basis.conj() @ basis.T).reshape(-1), matrix.operator.ranks
     if ranks is not None:
         ranks.allreduce(products)
-    gram = device.read_async(products, None if ranks is None else ranks.wait)()  # synchronizes
+    read = device.read_async(products, None if ranks is None else ranks.wait)
+    gram = read().reshape(count + 1, count + 1)  # synchronizes
     recurrence = (np.eye(count + 1, count, -1) + np.eye(count + 1, count, 1)) / 2
     recurrence[1, 0] = 1
     return _SAFETY * _largest_magnitude(gram, recurrence)

@@ -20,17 +20,9 @@ from gsparse.kernels.steps import Multiplication, Program, Step
 from gsparse.linalg import bicgstab, cg, chebyshev, ilu0, jacobi, minres
 from gsparse.linalg.krylov import solve_loop
 from tests.conftest import make_device
-from tests.proof.emulated_device import LANES, EmulatedDevice
+from tests.proof.emulated_device import LANES, DeviceWithBlocksTogether, EmulatedDevice
 from tests.proof.kernel_usage import ITERATIONS, operations_of
 from tests.support import DTYPES, random_values
-
-
-class DeviceWithBlocksTogether(EmulatedDevice):
-    """An emulated GPU with two multiprocessors, both of which run a block at the same time."""
-
-    multiprocessors = 2
-    shared_memory = 48 << 10
-    runs_blocks_together = True
 
 
 @pytest.fixture(params=LANES, ids=str)

@@ -192,10 +192,7 @@ def _finest_rows(A: RankMatrix, block_size: int) -> RankRows:
         rows = kernels_of(device).row_numbers(device, part.csr.indptr, part.csr.nnz)
         row, value = int(rows[entry]) + A.rows.rows(part.context.rank).start, part.csr.data[entry].item()
         raise FactorizationError(f"amg needs finite values, row {row} of the matrix holds {value}: replace it")
-    if block_size == 1:
-        return part
-    whole = part.in_whole_columns()
-    return RankRows.of_whole_columns(part.context, whole, part.rows, part.columns, block_size)
+    return part if block_size == 1 else part.with_ghosts_of_entries(block_size)
 
 
 def _is_hermitian(A: RankMatrix, part: RankRows) -> bool:

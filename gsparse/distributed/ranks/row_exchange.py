@@ -83,26 +83,24 @@ class RankContext:
         return received
 
     def rows_of_ghosts(self, halo: Halo, rows: Csr) -> Csr:
-        """Return the rows that other ranks have for this rank's ghosts. Synchronizes.
+        """Send the rows that other ranks need, and return those that this rank needs. Synchronizes.
 
         Parameters
         ----------
         halo : Halo
         rows : Csr
-            A row for each column that this rank owns. The columns are those of the whole matrix.
+            A row for each column in ``halo.sends``, one rank after the other, in columns of the whole matrix.
 
         Returns
         -------
         Csr
             A row for each ghost, in their order.
         """
-        peers = sorted(halo.sends)
-        numbers = np.concatenate([np.empty(0, np.int64), *(halo.sends[peer] for peer in peers)])
-        wanted = kernels_of(self.device).take_rows(self.device, rows, self.device.upload(numbers))
+        sends = {peer: len(halo.sends[peer]) for peer in sorted(halo.sends)}
         counts = {peer: part.stop - part.start for peer, part in halo.receives.items()}
-        return self.exchange_rows(wanted, _consecutive({peer: len(halo.sends[peer]) for peer in peers}), counts)
+        return self.exchange_rows(rows, _consecutive(sends), counts)
 
-    def rows_to_owners(self, halo: Halo, rows: Csr) -> tuple[dict[int, slice], npt.NDArray[np.int64], Csr]:
+    def rows_to_owners(self, halo: Halo, rows: Csr) -> tuple[npt.NDArray[np.int64], Csr]:
         """Send rows that belong to ghosts to the ranks that own them. Synchronizes.
 
         Parameters
@@ -113,14 +111,13 @@ class RankContext:
 
         Returns
         -------
-        (dict of rank to slice, array of int64, Csr)
-            The rows that this rank has received, by the rank that has sent them; for each of them, which of this rank's
-            rows it belongs to; and the rows.
+        (array of int64, Csr)
+            The rows that this rank has received, in the order of the ranks that have sent them, and for each of them
+            which of this rank's columns it belongs to.
         """
         counts = {peer: len(halo.sends[peer]) for peer in sorted(halo.sends)}
-        received = self.exchange_rows(rows, halo.receives, counts)
         numbers = [np.empty(0, np.int64), *(halo.sends[peer] for peer in counts)]
-        return _consecutive(counts), np.concatenate(numbers), received
+        return np.concatenate(numbers), self.exchange_rows(rows, halo.receives, counts)
 
     def exchange_rows(self, rows: Csr, sends: Mapping[int, slice], counts: Mapping[int, int]) -> Csr:
         """Send consecutive rows to other ranks, and return the rows that they send. Synchronizes.

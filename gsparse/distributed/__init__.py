@@ -14,6 +14,7 @@ from gsparse.distributed.ranks.local import LocalCommunicator, run_ranks
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.profiles import RankProfile, profile_of_ranks
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_multigrid import RankMultigrid
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Halo",
     "LocalCommunicator",
     "RankMatrix",
+    "RankMultigrid",
     "RankProfile",
     "RowBlock",
     "RowPartition",

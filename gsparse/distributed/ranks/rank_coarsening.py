@@ -50,7 +50,7 @@ class RankTransfers:
 
 
 @dataclass(frozen=True, eq=False)
-class _Interpolation:
+class _NodeAggregates:
     """From which aggregates a rank's nodes interpolate.
 
     Attributes
@@ -114,7 +114,7 @@ class RankCoarsening:
         self._coarse_nodes = on_fewer_ranks(self._nodes, -(-fewest // num_candidates))
         self.coarse_rows = _times(self._coarse_nodes, num_candidates)
         # For the prolongator, and for that of the adjoint.
-        self._interpolations: list[_Interpolation] = []
+        self._interpolations: list[_NodeAggregates] = []
 
     def examine(self, A: RankRows, phases: Phases) -> tuple[Csr, Examination]:
         """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
@@ -232,7 +232,7 @@ class RankCoarsening:
         csr = Csr((A.csr.num_rows, own.stop - own.start + ghosts.size), indptr, indices, data, is_canonical=True)
         return RankRows.make(self._context, csr, ghosts, A.rows, self.coarse_rows)
 
-    def _interpolation(self, A: RankRows, nodes: Csr, examination: Examination, theta: float) -> _Interpolation:
+    def _interpolation(self, A: RankRows, nodes: Csr, examination: Examination, theta: float) -> _NodeAggregates:
         """Number the aggregates of own nodes and of ghosts, and find those that each node reaches. Synchronizes."""
         context, xp, size = self._context, self._context.device.xp, self._block_size
         first = self._nodes.rows(context.rank).start
@@ -247,7 +247,7 @@ class RankCoarsening:
         pattern = kernels_of(context.device).prolongator_pattern(
             context.device, nodes, aggregates, count, examination.scales, theta
         )
-        return _Interpolation(aggregates, context.device.download(ghosts), pattern)
+        return _NodeAggregates(aggregates, context.device.download(ghosts), pattern)
 
 
 def on_fewer_ranks(partition: RowPartition, fewest: int) -> RowPartition:

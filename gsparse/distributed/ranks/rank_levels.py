@@ -56,7 +56,7 @@ _FEWEST_ROWS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
-class _BuiltLevel:
+class _RankLevel:
     """A level that is distributed: its matrix, the transfers to the next one, and its smoothers."""
 
     matrix: RankLevelMatrix
@@ -106,7 +106,7 @@ class RankLevelSetup:
         self.phases = Phases(finest.context.device)
         make = smoothers_over_ranks(self.make, self.smoother)
         matrix = RankLevelMatrix.of_rows(finest, operator)
-        built, coarsenings = list[_BuiltLevel](), list[RankCoarsening]()
+        built, coarsenings = list[_RankLevel](), list[RankCoarsening]()
         candidates = self.candidates, self.left_candidates
         while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
             coarsenings.append(coarsening)
@@ -118,13 +118,13 @@ class RankLevelSetup:
                     "candidates", improved_candidates, matrix, smoothers[0], self.candidates, left
                 )
             transfers = coarsening.fill(matrix.part, candidates, radius, self.phases)
-            built.append(_BuiltLevel(matrix, transfers, smoothers))
+            built.append(_RankLevel(matrix, transfers, smoothers))
             candidates = transfers.candidates, transfers.left_candidates
             next_operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
             matrix = RankLevelMatrix.of_rows(transfers.coarse, next_operator)
         self.coarsenings = coarsenings
         if matrix.part.shape[0] > _REPLICATED_ROWS and len(built) + 1 < self.options.max_levels:
-            built.append(_BuiltLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
+            built.append(_RankLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
             self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
             return [self._level(level, None) for level in built], None
         self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
@@ -190,7 +190,7 @@ class RankLevelSetup:
     # ------------------------------------------------------------------ the levels that every rank has
 
     def _with_replicated(
-        self, built: list[_BuiltLevel], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
+        self, built: list[_RankLevel], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
     ) -> tuple[list[Level], MatrixOperator | None]:
         """Collect a level from all ranks, and continue on each of them by itself."""
         context, partition = matrix.part.context, matrix.part.rows
@@ -214,15 +214,15 @@ class RankLevelSetup:
         self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]
         if inverse is not None:
             self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
-        collected = _Collected(matrix.operator, partition)
+        shared = _CommonVectors(matrix.operator, partition)
         if not built:  # the whole matrix is small
             nothing = Relaxation(())
             finest = self._operator(matrix.part, matrix.operator)
-            return [_level_of(finest, collected.transfers(None, None), (nothing, nothing)), *levels], inverse
+            return [_level_of(finest, shared.transfers(None, None), (nothing, nothing)), *levels], inverse
         distributed = [self._level(level, None) for level in built[:-1]]
-        return [*distributed, self._level(built[-1], collected), *levels], inverse
+        return [*distributed, self._level(built[-1], shared), *levels], inverse
 
-    def _level(self, level: _BuiltLevel, collected: _Collected | None) -> Level:
+    def _level(self, level: _RankLevel, shared: _CommonVectors | None) -> Level:
         """Return a level as cycles use it. If the next one is on every rank, its transfers collect from all ranks."""
         operator: Any = self._operator(level.matrix.part, level.matrix.operator)
         if level.transfers is None:
@@ -231,7 +231,7 @@ class RankLevelSetup:
             self._narrow(part).matrix(expected_products=TRANSFER_PRODUCTS, symmetric=False)
             for part in (level.transfers.restriction, level.transfers.prolongation)
         )
-        return _level_of(operator, (R, P) if collected is None else collected.transfers(R, P), level.smoothers)
+        return _level_of(operator, (R, P) if shared is None else shared.transfers(R, P), level.smoothers)
 
     def _operator(self, part: RankRows, operator: Any) -> Any:
         """Return the matrix of a level as an operator with values of the dtype of the levels."""
@@ -255,7 +255,7 @@ def _narrowest(csr: Csr) -> Csr:
 
 
 @dataclass(frozen=True, eq=False)
-class _Collected:
+class _CommonVectors:
     """Vectors of a level that every rank has, whose elements the ranks compute together.
 
     Attributes
@@ -275,15 +275,15 @@ class _Collected:
 
     def transfers(self, R: RankMatrix | None, P: RankMatrix | None) -> tuple[Operator, Operator]:
         """Return the restriction to this level and the prolongation from it. None stands for the identity."""
-        return _CollectingTransfer(self, R, True), _CollectingTransfer(self, P, False)
+        return _CommonOperator(self, R, True), _CommonOperator(self, P, False)
 
 
-class _CollectingTransfer(Operator):
+class _CommonOperator(Operator):
     """A transfer between a distributed level and one that every rank has.
 
     Parameters
     ----------
-    collected : _Collected
+    shared : _CommonVectors
         The vectors of the level that every rank has.
     inner : RankMatrix or None
         The transfer between distributed vectors; None for the identity.
@@ -292,13 +292,13 @@ class _CollectingTransfer(Operator):
         ``y = inner·(own rows of x)``.
     """
 
-    def __init__(self, collected: _Collected, inner: RankMatrix | None, restricts: bool) -> None:
-        self._collected, self.inner, self._restricts = collected, inner, restricts
-        size, own = collected.partition.num_rows, collected.own
+    def __init__(self, shared: _CommonVectors, inner: RankMatrix | None, restricts: bool) -> None:
+        self._shared, self.inner, self._restricts = shared, inner, restricts
+        size, own = shared.partition.num_rows, shared.own
         other = inner.shape[1 if restricts else 0] if inner is not None else own.stop - own.start
         self.shape = (size, other) if restricts else (other, size)
-        self.dtype = collected.matrix.dtype if inner is None else inner.dtype
-        self.is_resident = collected.matrix.is_resident
+        self.dtype = shared.matrix.dtype if inner is None else inner.dtype
+        self.is_resident = shared.matrix.is_resident
 
     def bind(
         self,
@@ -310,7 +310,7 @@ class _CollectingTransfer(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        own, ranks = self._collected.own, self._collected.matrix
+        own, ranks = self._shared.own, self._shared.matrix
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
         multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)
         if self.inner is not None:

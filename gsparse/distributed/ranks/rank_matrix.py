@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,11 @@ from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.profiling import recording
 
-__all__ = ["RankMatrix"]
+__all__ = ["SPANNING_PRECONDITIONERS", "RankMatrix"]
+
+# The functions that make preconditioners which span ranks, by the name of the preconditioner. Their modules import this
+# one, and enter them here.
+SPANNING_PRECONDITIONERS: dict[str, Callable[[RankMatrix, Mapping[str, Any]], Any]] = {}
 
 
 class RankMatrix(Operator):
@@ -127,11 +131,9 @@ class RankMatrix(Operator):
             return NotImplemented
         if not method.spans_ranks:
             return method.function(self.diagonal, *args, **kwargs)
-        from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
-
         bound = method.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        return amg_over_ranks(self, bound.arguments)
+        return SPANNING_PRECONDITIONERS[name](self, bound.arguments)
 
     def rows_on_host(self) -> sp.csr_array:
         """Return the rank's rows as one matrix, with sorted column indices. Synchronizes.
@@ -260,7 +262,6 @@ class RankMatrix(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        """Prepare for products ``y = alpha·A·x + beta·y``."""
         key = dtype, columns, adjoint, alpha, beta
         if key not in self._bound_products:
             make = _AdjointProduct if adjoint else _Product

@@ -10,7 +10,7 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.rank_levels import RankLevelSetup
-from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_matrix import SPANNING_PRECONDITIONERS, RankMatrix
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import DtypeError, FactorizationError, ShapeError, StructureError
 from gsparse.kernels.backends import kernels_of
@@ -170,6 +170,9 @@ def amg_over_ranks(A: RankMatrix, arguments: Mapping[str, Any]) -> RankMultigrid
         name = smoother[0] if isinstance(smoother, tuple) else smoother
         setup = RankLevelSetup(options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), name, dtype)
         return RankMultigrid(part, A, setup, cycle_index)
+
+
+SPANNING_PRECONDITIONERS["amg"] = amg_over_ranks
 
 
 def _check_block_size(A: RankMatrix, block_size: Any) -> None:

@@ -44,6 +44,22 @@ class RankMultigrid(MultigridPreconditioner):
     ----------
     seconds : dict
         The seconds of each phase of the latest set-up or update, on this rank.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse.distributed import RankMatrix, RowPartition, run_ranks
+    >>> from gsparse.linalg import amg, cg
+    >>> line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(40, 40))
+    >>> S = scipy.sparse.kronsum(line, line, format="csr")
+    >>> partition = RowPartition.by_nnz(S.indptr, 3)
+    >>> def solve(communicator):
+    ...     own = partition.rows(communicator.rank)
+    ...     A = RankMatrix(S[own], partition, partition, communicator, device="cpu")
+    ...     return cg(A, numpy.ones(own.stop - own.start), M=amg(A), rtol=1e-8, full_output=True)
+    >>> results = run_ranks(solve, 3)
+    >>> [result.info for result in results], results[0].iterations < 15
+    ([0, 0, 0], True)
     """
 
     def __init__(self, part: RankRows, operator: RankMatrix, setup: RankLevelSetup, cycle_index: int) -> None:

@@ -1,8 +1,8 @@
 """The set-up of multigrid over ranks: levels whose rows are distributed, and levels that every rank has.
 
     finest level, and coarser ones          distributed over all ranks
-    from _FEWEST_ROWS a rank down           on fewer ranks; the others have no rows
-    from _REPLICATED_ROWS in all down       on every rank, which computes them by itself, without waiting for others
+    fewer than _FEWEST_ROWS a rank          on fewer ranks; the others have no rows
+    at most _LARGEST_COMMON rows in all     on every rank, which computes them by itself, without waiting for others
 
 The transfers to the first level that every rank has, and back, collect the restricted residual from all ranks and take
 the rank's rows of the correction.
@@ -48,9 +48,9 @@ from gsparse.sparse.canonical import canonical
 
 __all__ = ["RankLevelSetup"]
 
-# A level of at most this number of rows is on every rank. A cycle on it takes a few launches of small kernels, which
-# is less than the messages between ranks would take.
-_REPLICATED_ROWS = 50_000
+# A level of at most this number of rows is on every rank, on CPUs and on GPUs. A product with it takes less time than
+# the messages between ranks, which take about 40 µs over NCCL.
+_LARGEST_COMMON = {"cpu": 20_000, "gpu": 300_000}
 # Number of rows that a rank should have on a level that is distributed.
 _FEWEST_ROWS = 50_000
 
@@ -123,7 +123,7 @@ class RankLevelSetup:
             next_operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
             matrix = RankLevelMatrix.of_rows(transfers.coarse, next_operator)
         self.coarsenings = coarsenings
-        if matrix.part.shape[0] > _REPLICATED_ROWS and len(built) + 1 < self.options.max_levels:
+        if matrix.part.shape[0] > _largest_common(matrix.device) and len(built) + 1 < self.options.max_levels:
             built.append(_RankLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
             self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
             return [self._level(level, None) for level in built], None
@@ -154,7 +154,7 @@ class RankLevelSetup:
             coarsening = self.coarsenings[depth]
             coarsening.examine(matrix.part, self.phases)
         else:
-            is_small = size <= (_REPLICATED_ROWS if depth else self.options.max_coarse * block_size)
+            is_small = size <= (_largest_common(matrix.device) if depth else self.options.max_coarse * block_size)
             if is_small or depth + 1 == self.options.max_levels:
                 return None
             sizes = block_size, self.num_candidates
@@ -241,6 +241,10 @@ class RankLevelSetup:
     def _narrow(self, part: RankRows) -> RankRows:
         dtype = part.csr.dtype if self.dtype is None else inner_dtype(self.dtype, part.csr.dtype)
         return part if dtype == part.csr.dtype else part.with_data(part.csr.data.astype(dtype))
+
+
+def _largest_common(device: Device) -> int:
+    return _LARGEST_COMMON["cpu" if device.is_host else "gpu"]
 
 
 def _level_of(operator: Any, transfers: tuple[Any, Any], smoothers: tuple[Smoother, Smoother]) -> Level:

@@ -234,7 +234,7 @@ class RankRows:
         received = other._rows_for(self.halo)
         own = other.columns.rows(context.rank)
         outside = received.indices[(received.indices < own.start) | (received.indices >= own.stop)]
-        ghosts = np.union1d(other.ghosts, device.download(xp.unique(outside)))
+        ghosts = _union(other.ghosts, device.download(xp.unique(outside)))
         operand = other._with_more_ghosts(ghosts)
         if received.num_rows:
             operand = stacked(device, [operand, _with_own_columns(device, received, own, ghosts)])
@@ -277,7 +277,7 @@ class RankRows:
                 f"cannot combine shapes {self.shape} and {other.shape}, distributed by {self.rows.row_bounds} and "
                 f"{other.rows.row_bounds}: distribute them in the same way"
             )
-        device, ghosts = self.context.device, np.union1d(self.ghosts, other.ghosts)
+        device, ghosts = self.context.device, _union(self.ghosts, other.ghosts)
         parts = [self._with_more_ghosts(ghosts), other._with_more_ghosts(ghosts)]
         csr = arithmetic.combine(device, operation, *parts)
         return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
@@ -331,6 +331,13 @@ class RankRows:
         return replace(kernels_of(device).map_columns(device, csr, places, num_own), is_canonical=True)
 
 
+def _union(one: HostArray, other: HostArray) -> HostArray:
+    """Return the numbers that are in one of two sorted arrays, sorted. (NumPy's `union1d` takes ten times as long.)"""
+    both = np.concatenate([one, other]).astype(np.int64, copy=False)
+    both.sort(kind="stable")  # merges sorted runs
+    return both[np.append(True, both[1:] != both[:-1])] if both.size else both
+
+
 def _whole_nodes(columns: HostArray, block_size: int) -> HostArray:
     """Return all columns of the nodes to which some columns belong, sorted."""
     if block_size == 1:
@@ -365,18 +372,8 @@ def _beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
     """Return rows that have the entries of `left` and, after them, those of `right`, in canonical form."""
     if not right.nnz:
         return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
-    kernels, xp = kernels_of(device), device.xp
-    left, right = in_common(left, right)
-    nnz, index = left.nnz + right.nnz, left.indices.dtype
-    if nnz > MAX_INT32 and index == np.int32:
-        left, right = left.with_index_dtype(np.int64), right.with_index_dtype(np.int64)
-        index = np.dtype(np.int64)
-    of_left, of_right = (kernels.row_numbers(device, part.indptr, part.nnz) for part in (left, right))
-    places = [
-        xp.arange(left.nnz, dtype=index) + right.indptr[of_left],
-        xp.arange(right.nnz, dtype=index) + left.indptr[1:][of_right],
-    ]
-    indices, data = device.empty(nnz, index), device.empty(nnz, left.dtype)
-    for part, at in zip((left, right), places, strict=True):
-        indices[at], data[at] = part.indices, part.data
-    return Csr((left.num_rows, num_cols), left.indptr + right.indptr, indices, data, is_canonical=True)
+    kernels, (left, right) = kernels_of(device), in_common(left, right)
+    rows = kernels.row_numbers(device, right.indptr, right.nnz).astype(np.int64)
+    wide = replace(left, shape=(left.num_rows, num_cols))
+    columns = right.indices.astype(np.int64)
+    return replace(kernels.insert_entries(device, wide, rows, columns, right.data, True), is_canonical=True)

@@ -18,6 +18,7 @@ from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 
 __all__ = ["RankContext"]
@@ -218,22 +219,26 @@ class RankContext:
 
 
 def stacked(device: Device, parts: list[Csr]) -> Csr:
-    """Return the rows of several matrices below each other, with indices of int64.
+    """Return the rows of several matrices below each other.
 
     Parameters
     ----------
     device : Device
         Where the arrays live, active.
     parts : list of Csr
-        With the same columns and dtypes.
+        With the same columns and dtype of values.
     """
-    xp = device.xp
-    lengths = [part.indptr[1:] - part.indptr[:-1] for part in parts]
-    indptr = xp.zeros(sum(part.num_rows for part in parts) + 1, np.int64)
-    xp.cumsum(xp.concatenate(lengths), out=indptr[1:], dtype=np.int64)
-    indices = xp.concatenate([part.indices.astype(np.int64, copy=False) for part in parts])
-    data = xp.concatenate([part.data for part in parts])
-    return Csr((int(indptr.size) - 1, parts[0].num_cols), indptr, indices, data)
+    xp, nnz = device.xp, sum(part.nnz for part in parts)
+    index = np.result_type(*(part.indices.dtype for part in parts), np.int32 if nnz <= MAX_INT32 else np.int64)
+    parts = [part.with_index_dtype(index) for part in parts]
+    starts = np.cumsum([0, *(part.nnz for part in parts)])
+    indptr = [part.indptr[:-1] + index.type(start) for part, start in zip(parts, starts[:-1], strict=True)]
+    return Csr(
+        (sum(part.num_rows for part in parts), parts[0].num_cols),
+        xp.concatenate([*indptr, xp.full(1, nnz, index)]),
+        xp.concatenate([part.indices for part in parts]),
+        xp.concatenate([part.data for part in parts]),
+    )
 
 
 def _consecutive(counts: Mapping[int, int]) -> dict[int, slice]:

@@ -332,7 +332,8 @@ class RankRows:
 
 
 def _union(one: HostArray, other: HostArray) -> HostArray:
-    """Return the numbers that are in one of two sorted arrays, sorted. (NumPy's `union1d` takes ten times as long.)"""
+    """Return the numbers that are in one of two sorted arrays, sorted."""
+    # NumPy's `union1d` takes ten times as long.
     both = np.concatenate([one, other]).astype(np.int64, copy=False)
     both.sort(kind="stable")  # merges sorted runs
     return both[np.append(True, both[1:] != both[:-1])] if both.size else both

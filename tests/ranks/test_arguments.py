@@ -251,7 +251,7 @@ def test_the_registry_says_which_eigensolvers_run_on_workers(
 ) -> None:
     sent: list[Any] = []
 
-    def run(task_group: Any, layout: Any, solve: Any, *arguments: Any) -> None:
+    def run(task_group: Any, layout: Any, solve: Any, *arguments: Any, **options: Any) -> None:
         sent.append(solve)
         raise CommunicationError("no workers")
 

@@ -70,14 +70,11 @@ def negative(A: AlgebraMatrix) -> Any:
 
 def transpose(A: AlgebraMatrix, operation: str) -> Any:
     """Return the "transpose" or the "adjoint" of a matrix as a matrix."""
-    A._task_group.check_open()
     return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
 
 
 def _check_together(A: AlgebraMatrix, B: AlgebraMatrix) -> None:
     """Raise an error if the workers cannot compute with both matrices."""
-    for matrix in (A, B):
-        matrix._task_group.check_open()
     if A._task_group.workers != B._task_group.workers:
         raise ShapeError(
             f"the matrices lie on different workers, or on the same ones in another order, {A._task_group.workers} and "
@@ -100,6 +97,8 @@ def _result(
     A: AlgebraMatrix, operation: str, operands: tuple[AlgebraMatrix, ...], layout: VectorLayout, *arguments: Any
 ) -> Any:
     """Return the result of an operation as a matrix on the workers of A."""
+    for operand in operands:
+        operand._task_group.check_open()
     sizes = {operand._source.block_size for operand in operands}
     block_size = sizes.pop() if len(sizes) == 1 and layout.rows == A._layout.rows else 1
     keys = tuple(operand._task_group.key for operand in operands)

@@ -35,8 +35,8 @@ class RankMatrix(RankOperator):
 
     ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A`` and ``A / 2`` are matrices over the same ranks, which all ranks
     compute at the same time. Their dtypes are SciPy's: products and sums of integers are integers. A product sends the
-    rows of ghosts from rank to rank. A sum sends no entries, but needs the same owners of the rows of A and B. Products,
-    sums and transposes choose their storage formats by themselves, and multiples have those of A.
+    rows of ghosts from rank to rank. A sum sends no entries, but needs the same owners of the rows of A and of B.
+    Products, sums and transposes choose their storage formats by themselves, and multiples have those of A.
 
     Parameters
     ----------

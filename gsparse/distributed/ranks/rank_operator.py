@@ -108,7 +108,13 @@ class RankOperator(Operator):
         return sp.csr_array((data, (row_numbers, columns)), shape=(num_rows, self.whole_shape[1]))
 
     def row_lengths(self) -> npt.NDArray[np.int64]:
-        """Return the number of stored entries of each of the rank's rows, on the host. Synchronizes."""
+        """Return the number of stored entries of each of the rank's rows.
+
+        Returns
+        -------
+        array of int64, shape (own rows,)
+            On the host. Synchronizes.
+        """
         diagonal, off_diagonal = (
             np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64)
             for part in (self.diagonal, self.off_diagonal)
@@ -229,7 +235,26 @@ class RankOperator(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        """Prepare for products ``y = alpha·A·x + beta·y``."""
+        """Prepare for products ``y = alpha·A·x + beta·y`` of flat arrays, which store one vector after the other.
+
+        Parameters
+        ----------
+        device : Device
+            The rank's device.
+        dtype : dtype
+            The dtype of the vectors.
+        columns : int, optional
+            Number of vectors.
+        adjoint : bool, optional
+            Whether to multiply by the conjugate transpose instead.
+        alpha, beta : float, optional
+            The factors of the product and of the old values of y.
+
+        Returns
+        -------
+        callable
+            Called as ``apply(x, y)`` by all ranks at the same time. It is made once for each set of arguments.
+        """
         key = dtype, columns, adjoint, alpha, beta
         if key not in self._bound_products:
             make = _AdjointProduct if adjoint else _Product

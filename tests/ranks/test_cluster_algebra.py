@@ -15,12 +15,15 @@ import gsparse.linalg as gla
 from gsparse.bench.elliptic_problems import poisson
 from gsparse.errors import CommunicationError, DtypeError, ShapeError
 from tests.linalg.problems import laplacian, residual, right_hand_side
+from tests.ranks.groups import wait_until
 from tests.ranks.test_rank_rows import random_matrix
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed.client import solves  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from tests.ranks.test_cluster import count_states  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
@@ -224,6 +227,39 @@ def test_the_result_outlives_its_operands(client: Any, workers: list[str]) -> No
     for call in (lambda: A @ B, lambda: 2 * A, lambda: A.T @ B, A.tocsr, A.diagonal, A.sum, lambda: A[1:2]):
         with pytest.raises(CommunicationError, match="closed"):
             call()
+
+
+def test_results_that_nobody_refers_to_are_released(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    before = client.run(count_states)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        (A @ A).close()
+        x = (2 * A + A.T) @ np.ones(36)
+        step = A
+        for factor in range(3):
+            step = step.with_data((factor + 1) * S.data)
+        np.testing.assert_allclose(x, 3 * (S @ np.ones(36)), atol=1e-12)
+        del step
+        wait_until(lambda: max(count for count, _ in client.run(count_states).values()) <= 1 + max(before.values())[0])
+    wait_until(lambda: client.run(count_states) == before)
+
+
+def test_a_solve_with_a_result_goes_on_after_a_failure_without_a_loss(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, run = [CommunicationError("a rank was silent")], solves.run
+
+    def fail_once(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return run(*args)
+
+    S = laplacian(6)
+    with distribute(S, client=client, workers=workers[:2]) as A, 2 * A as doubled:
+        monkeypatch.setattr(solves, "run", fail_once)
+        x, info = gla.cg(doubled, np.ones(36), rtol=1e-10, on_failure="resume")
+        assert (failures, info) == ([], 0)
+        np.testing.assert_allclose(2 * (S @ x), np.ones(36), atol=1e-8)
 
 
 def test_operands_that_do_not_fit_are_refused(client: Any, workers: list[str]) -> None:

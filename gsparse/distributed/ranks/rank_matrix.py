@@ -225,7 +225,8 @@ class RankMatrix(RankOperator):
             For all matrices of this structure that `with_data` returns.
         """
         if self._entry_order is None:
-            self._entry_order = EntryOrder.of(self, own_columns, ghosts)
+            with self.device.active(), self.device.memory_guard():
+                self._entry_order = EntryOrder.of(self, own_columns, ghosts)
         return self._entry_order
 
     def with_data(self, data: Array) -> RankMatrix:

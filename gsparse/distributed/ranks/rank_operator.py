@@ -115,10 +115,11 @@ class RankOperator(Operator):
         array of int64, shape (own rows,)
             On the host. Synchronizes.
         """
-        diagonal, off_diagonal = (
-            np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64)
-            for part in (self.diagonal, self.off_diagonal)
-        )
+        with self.device.active():
+            diagonal, off_diagonal = (
+                np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64)
+                for part in (self.diagonal, self.off_diagonal)
+            )
         diagonal[self.boundary] += off_diagonal
         return diagonal
 

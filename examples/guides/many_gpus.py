@@ -116,6 +116,21 @@ if __name__ == "__main__":
     assert np.allclose(single.x, result.x, rtol=1e-6)
 
 # %%
+# Sparse algebra
+# --------------
+# Products, sums and multiples of distributed matrices are computed on the workers, and stay there as matrices of their
+# own. The workers send each other the rows of their ghosts. ``A.T @ A`` computes the transpose first. Rows, diagonals
+# and sums come back as arrays of SciPy and NumPy. `with_data <DistributedMatrix.with_data>` sends other values for the
+# same entries: the fast way to the next matrix of a time stepping.
+
+if __name__ == "__main__":
+    with A.T @ A as normal, 2 * A + normal as total, A.with_data(3 * A.tocsr().data) as tripled:
+        assert np.allclose(total[[0, 100]].toarray(), (2 * S + S.T @ S)[[0, 100]].toarray())
+        assert np.allclose(total.diagonal(), (2 * S + S.T @ S).diagonal())
+        assert np.allclose(tripled.sum(axis=1), 3 * S.sum(axis=1))
+        print(total)
+
+# %%
 # Matrices that fit on no single machine
 # --------------------------------------
 # Each worker can read its own rows: from files (:ref:`partitioned_files`), from a function, or from the chunks of a

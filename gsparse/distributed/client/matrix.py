@@ -15,8 +15,9 @@ import numpy.typing as npt
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.checkpoints import write_checkpoint
 from gsparse.distributed.client.cluster import chosen_workers, current_client, run_on_workers
+from gsparse.distributed.client.computed_rows import ComputedRows
 from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
-from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.row_sources import Partition, RowSource
@@ -41,13 +42,20 @@ _CHECKPOINT_EVERY = 50
 _DISTRIBUTED_OPTIONS = ("on_failure", "checkpoint_every")
 
 
-class DistributedMatrix(DistributedOperator):
+class DistributedMatrix(DistributedEntries):
     """A sparse matrix in blocks of rows, one block for each worker of a dask cluster.
 
     `distribute`, `from_loaders` and `from_dask_array` make it. It is a linear operator for `scipy.sparse.linalg`, whose
     vectors then are NumPy arrays of this process. The solvers of `gsparse.linalg` run on the workers, and their vectors
     stay there. The product with a NumPy array is a NumPy array. The product with a dask array is a dask array in chunks
     of `row_bounds`, which is not computed yet.
+
+    ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A``, ``A / 2`` and `with_data` return distributed matrices, which the
+    workers compute and keep until they are closed, or no longer referred to. A and B lie on the same workers, and their
+    rows have the same bounds for a sum. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @ B`` and
+    ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed: its workers are
+    connected once more for it, which takes some milliseconds. Only they have its rows, so if one is lost, it has to be
+    computed again.
 
     Attributes
     ----------
@@ -178,13 +186,16 @@ class DistributedMatrix(DistributedOperator):
             task_group.close()
             raise
         dtype = np.dtype(np.result_type(*(metadata.dtype for metadata in self._rank_metadata)))
-        self._task_group, self._layout = task_group, layout
+        self._task_group, self._layout, self._value_order = task_group, layout, None
+        self._source.attach(task_group, layout)
         self._worker_products = WorkerProducts(task_group, layout, self._rank_metadata, dtype)
 
     def repartition(
         self, partition: Partition = "nnz", *, workers: Sequence[str] | int | None = None, reorder: str | None = None
     ) -> DistributedMatrix:
         """Make the same matrix again from its source, on other workers or with other bounds, and close this one.
+
+        If the matrix was computed from others, its rows are taken from its workers, so it must still be open.
 
         Parameters
         ----------
@@ -205,11 +216,19 @@ class DistributedMatrix(DistributedOperator):
         ValueError, ShapeError, CommunicationError, WorkerLostError
         """
         partition, workers = parse_partition(reorder, partition), chosen_workers(self.client, workers)
-        self.close()
+        if self._original.is_lasting:  # memory need not suffice for both matrices
+            self.close()
         settings = self._device, self.timeout, self._options
         matrix = DistributedMatrix.create(self._original, self.client, workers, partition, reorder, *settings)
+        self.close()
         self._task_group.closed_by = "closed by repartition(): use the matrix that it returned"
         return matrix
+
+    def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> DistributedMatrix:
+        # Whether a matrix with other values is symmetric is not known.
+        options = {k: v for k, v in self._options.items() if k != "symmetric"} if keeps_options else {}
+        settings = self._device, self.timeout, options
+        return DistributedMatrix(source, source, self.client, self.workers, layout, *settings)
 
     def checkpoint(self, folder: str | Path) -> list[str]:
         """Make each worker save its rows in a folder that all workers share.
@@ -344,15 +363,21 @@ class DistributedMatrix(DistributedOperator):
         workers = task_group.remaining_workers()
         if not workers:
             raise CommunicationError("no worker of this matrix is left to go on with")
+        if not self._source.is_lasting and len(workers) < len(self.workers):
+            raise CommunicationError(
+                "a worker is lost, and with it rows of this matrix, which was computed from other matrices: make these "
+                "again with repartition(), and compute it from them"
+            )
         answers = run_on_workers(
             self.client, workers, task_group.timeout, solution_copies.latest_copy, task_group.key, on_error="return"
         )
         copies = {self.workers.index(address): copy for address, copy in answers.items() if isinstance(copy, tuple)}
         parts = solution_copies.assemble(copies, np.diff(layout.columns.row_bounds).tolist())
-        workers = restart_stuck_workers(self.client, workers, task_group.timeout)
-        self.close()
-        rows = self._source.partition("nnz", len(workers))
-        self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))
+        if self._source.is_lasting:
+            workers = restart_stuck_workers(self.client, workers, task_group.timeout)
+            self.close()
+            rows = self._source.partition("nnz", len(workers))
+            self._open(workers, VectorLayout.of(rows, layout.columns.num_rows, layout.permutation))
         return x0 if parts is None else layout.join(parts)
 
 

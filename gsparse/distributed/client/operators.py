@@ -1,12 +1,15 @@
-"""A distributed matrix, its transpose and its adjoint as linear operators of SciPy."""
+"""A distributed matrix, its transpose and its adjoint: linear operators of SciPy with sparse algebra."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
+from gsparse.distributed.client.algebra import combine, multiply, negative, scale, transpose
 from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.vector_layout import check_operand, is_dask
 
@@ -21,28 +24,85 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
     _worker_products: WorkerProducts
     _operation = "plain"
 
-    def dot(self, x: Any) -> Any:
-        """Multiply by a vector or a block of vectors.
-
-        Parameters
-        ----------
-        x : ndarray or dask.array.Array, shape (N,) or (N, k)
-            One or several vectors of numbers, in a NumPy array on this host or in a dask array.
+    def tomatrix(self) -> Any:
+        """Return the operator as a distributed matrix, whose rows lie on the same workers.
 
         Returns
         -------
-        ndarray or dask.array.Array, shape (M,) or (M, k)
-            An array of the same library as `x`. A dask array has chunks of `row_bounds` and is not computed yet.
+        DistributedMatrix
+            A matrix itself. The transpose ``A.T`` or the adjoint ``A.H`` is computed on the workers, each of which owns
+            those of its rows that were its columns before.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+
+        Examples
+        --------
+        >>> import scipy.sparse
+        >>> from distributed import Client
+        >>> from gsparse.distributed import distribute
+        >>> S = scipy.sparse.diags_array([1.0, 2.0], offsets=[0, 1], shape=(5, 5))
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     with distribute(S, client=client, device="cpu") as A, A.T.tomatrix() as T:
+        ...         bool((T.tocsr() != S.T).nnz == 0)
+        True
+        """
+        return self
+
+    def dot(self, x: Any) -> Any:
+        """Multiply by vectors, by another distributed matrix, or by a number.
+
+        Parameters
+        ----------
+        x : ndarray or dask.array.Array of shape (N,) or (N, k), distributed matrix of shape (N, K), or number
+            Vectors are in a NumPy array on this host or in a dask array. A matrix is on the same workers.
+
+        Returns
+        -------
+        ndarray, dask.array.Array or DistributedMatrix
+            For vectors, an array of the same library. A dask array has chunks of `row_bounds` and is not computed yet.
+            For a matrix or a number, a matrix on the same workers.
 
         Raises
         ------
         ShapeError, DtypeError, CommunicationError, WorkerLostError
         """
+        if isinstance(x, DistributedOperator):
+            return multiply(self.tomatrix(), x.tomatrix())
+        _check_not_on_host(x)
         check_operand(self.shape, x)
+        if np.isscalar(x):
+            return scale(self.tomatrix(), "multiple", x)
         return self._worker_products.multiply_lazily(x, self._operation) if is_dask(x) else super().dot(x)
 
     def __matmul__(self, x: Any) -> Any:
+        if np.isscalar(x):
+            check_operand(self.shape, x)
+            raise ValueError("scalar operands are not allowed, use '*' instead")
         return self.dot(x)
+
+    def __rmul__(self, x: Any) -> Any:
+        _check_not_on_host(x)
+        return self.dot(x) if np.isscalar(x) else super().__rmul__(x)
+
+    def __truediv__(self, x: Any) -> Any:
+        return scale(self.tomatrix(), "quotient", x)
+
+    def __neg__(self) -> Any:
+        return negative(self.tomatrix())
+
+    def __add__(self, x: Any) -> Any:
+        _check_not_on_host(x)
+        if isinstance(x, DistributedOperator):
+            return combine(self.tomatrix(), x.tomatrix(), "sum")
+        return super().__add__(x)
+
+    def __sub__(self, x: Any) -> Any:
+        _check_not_on_host(x)
+        if isinstance(x, DistributedOperator):
+            return combine(self.tomatrix(), x.tomatrix(), "difference")
+        return super().__sub__(x)
 
     def matvec(self, x: Any) -> Any:
         """Multiply by a vector.
@@ -143,16 +203,29 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         return _TransposedOperator(self, "adjoint")
 
 
-class _TransposedOperator(DistributedOperator):
-    """The transpose or the adjoint of a distributed matrix."""
+def _check_not_on_host(x: Any) -> None:
+    """Raise an error if an operand is a sparse matrix that is not distributed."""
+    if sp.issparse(x):
+        raise TypeError(
+            f"a distributed matrix cannot be combined with {type(x).__name__} of this process: distribute it first, "
+            "B = distribute(S, workers=A.workers, partition=A.row_bounds)"
+        )
 
-    def __init__(self, matrix: DistributedOperator, operation: str) -> None:
+
+class _TransposedOperator(DistributedOperator):
+    """The transpose or the adjoint of a distributed matrix. For sparse algebra, it is computed as a matrix."""
+
+    def __init__(self, matrix: Any, operation: str) -> None:
         super().__init__(matrix.dtype, matrix.shape[::-1])
         self._matrix, self._operation = matrix, operation
 
+    def tomatrix(self) -> Any:
+        return transpose(self._matrix, "adjoint" if self._operation == "adjoint" else "transpose")
+
     @property
     def _worker_products(self) -> WorkerProducts:  # type: ignore[override]
-        return self._matrix._worker_products
+        products: WorkerProducts = self._matrix._worker_products
+        return products
 
     def _rmatmat(self, X: HostArray) -> HostArray:
         if self._operation == "adjoint":

@@ -12,12 +12,14 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from gsparse.distributed.client.cluster import wait_while_answering
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.ordering import order_rows
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import ShapeError
 
-__all__ = ["DaskRows", "HostRows", "LoadedRows", "Partition", "RowSource"]
+__all__ = ["DaskRows", "HostRows", "LoadedRows", "Partition", "RowSource", "stack_rows"]
 
 HostArray = npt.NDArray[Any]
 
@@ -32,10 +34,13 @@ class RowSource(ABC):
     shape : (int, int)
     block_size : int
         Number of rows and columns of the blocks of a block sparse matrix, else 1.
+    is_lasting : bool
+        Whether the rows can be read again after the matrix has been closed, or a worker lost.
     """
 
     shape: tuple[int, int]
     block_size: int = 1
+    is_lasting: bool = True
 
     @abstractmethod
     def row_lengths(self) -> HostArray | None:
@@ -47,6 +52,9 @@ class RowSource(ABC):
 
         Raise an error if the worker does not answer within `timeout` seconds.
         """
+
+    def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:  # noqa: B027 (only computed rows need it)
+        """Note that a matrix with these rows lies on the workers of a group."""
 
     def arrange(
         self, partition: Partition, reorder: str | None, world_size: int
@@ -151,11 +159,11 @@ class DaskRows(RowSource):
         chunks = list(self._array.to_delayed()[first:last].reshape(-1)) if rows.stop > rows.start else []
         futures = client.compute(chunks, workers=[worker], allow_other_workers=True)
         return client.submit(
-            _stack_rows, futures, self.shape[1], workers=[worker], allow_other_workers=False, pure=False
+            stack_rows, futures, self.shape[1], workers=[worker], allow_other_workers=False, pure=False
         )
 
 
-def _stack_rows(chunks: list[Any], num_cols: int) -> sp.csr_array:
+def stack_rows(chunks: list[Any], num_cols: int) -> sp.csr_array:
     """Stack sparse or dense chunks of rows, on their worker."""
     parts = [sp.csr_array(chunk if sp.issparse(chunk) else _converted_to_scipy(chunk)) for chunk in chunks]
     return sp.csr_array(sp.vstack(parts)) if parts else sp.csr_array((0, num_cols))

@@ -151,6 +151,21 @@ class TaskGroup:
             retries=0,
         )
 
+    def read(self, function: Callable[..., Any], arguments: Sequence[Any] | None = None) -> list[Any]:
+        """Return the results of a task on each rank that reads the rank's rows, and waits for no other rank.
+
+        Parameters
+        ----------
+        function : callable
+            Called as ``function(settings, rank, argument)``.
+        arguments : sequence, optional
+            An argument for each rank; by default None.
+        """
+        values = [None] * len(self.workers) if arguments is None else arguments
+        with self.exclusive():
+            settings = self.settings
+            return self.wait([self.submit(function, "read", r, settings, r, values[r]) for r in self.ranks])
+
     def wait_for_inputs(self, inputs: list[Any]) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.
 

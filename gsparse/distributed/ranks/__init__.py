@@ -2,8 +2,9 @@
 
 Read the files in this order: `partition.py` (the rank that owns each row), `communicator.py` (the contract of a
 communicator), `local.py` (its shortest implementation, for threads), `halo.py` (the two blocks of a rank's rows and the
-exchange of ghosts), and `rank_matrix.py` (the operator that solvers run on). The other files can be read separately:
-`rank_rows.py` and the other files `rank_*.py` (sparse algebra over ranks, and multigrid), `handshake.py` and
+exchange of ghosts), `rank_operator.py` (the operator that solvers run on), `rank_rows.py` (the sparse algebra of rows)
+and `rank_matrix.py` (the matrix of a user, which has both). The other files can be read separately: `rank_multigrid.py`
+and what it imports (multigrid over ranks), `entry_order.py` (the order of new values), `handshake.py` and
 `sockets.py` (ranks as processes), `nccl.py` (ranks on GPUs), `product_connections.py` (products with a vector that one
 process holds), and `ordering.py` (orders and partitions with few ghosts).
 """

@@ -22,7 +22,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_coarsening import RankCoarsening, RankTransfers
-from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.distributed.ranks.rank_smoothers import RankLevelMatrix, smoothers_over_ranks
 from gsparse.errors import CoarseningWarning
@@ -101,7 +101,7 @@ class RankLevelSetup:
     replicated: LevelSetup | None = None
     sizes: list[tuple[int, int]] = field(default_factory=list)
 
-    def build(self, finest: RankRows, operator: RankMatrix) -> tuple[list[Level], MatrixOperator | None]:
+    def build(self, finest: RankRows, operator: RankOperator) -> tuple[list[Level], MatrixOperator | None]:
         """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes."""
         self.phases = Phases(finest.context.device)
         make = smoothers_over_ranks(self.make, self.smoother)
@@ -264,7 +264,7 @@ class _CommonVectors:
 
     Attributes
     ----------
-    matrix : RankMatrix
+    matrix : RankOperator
         A matrix of the ranks.
     partition : RowPartition
         The owners of the elements.
@@ -277,7 +277,7 @@ class _CommonVectors:
     def own(self) -> slice:
         return self.partition.rows(self.matrix.communicator.rank)
 
-    def transfers(self, R: RankMatrix | None, P: RankMatrix | None) -> tuple[Operator, Operator]:
+    def transfers(self, R: RankOperator | None, P: RankOperator | None) -> tuple[Operator, Operator]:
         """Return the restriction to this level and the prolongation from it. None stands for the identity."""
         return _CommonOperator(self, R, True), _CommonOperator(self, P, False)
 
@@ -289,14 +289,14 @@ class _CommonOperator(Operator):
     ----------
     shared : _CommonVectors
         The vectors of the level that every rank has.
-    inner : RankMatrix or None
+    inner : RankOperator or None
         The transfer between distributed vectors; None for the identity.
     restricts : bool
         Whether the product is a vector that every rank has: ``y = all rows of inner·x``. Otherwise x is one:
         ``y = inner·(own rows of x)``.
     """
 
-    def __init__(self, shared: _CommonVectors, inner: RankMatrix | None, restricts: bool) -> None:
+    def __init__(self, shared: _CommonVectors, inner: RankOperator | None, restricts: bool) -> None:
         self._shared, self.inner, self._restricts = shared, inner, restricts
         size, own = shared.partition.num_rows, shared.own
         other = inner.shape[1 if restricts else 0] if inner is not None else own.stop - own.start

@@ -1,39 +1,42 @@
-"""One rank's rows of a matrix as an operator. Any solver of `gsparse.linalg` runs on it, on all ranks together."""
+"""One rank's rows of a matrix, as its user sees them: an operator with sparse algebra and with preconditioners."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.device.select import get_device
+from gsparse.device.select import device_of
 from gsparse.distributed.ranks.communicator import Communicator
-from gsparse.distributed.ranks.halo import Halo, HaloExchange, RowBlock, split_columns
+from gsparse.distributed.ranks.entry_order import EntryOrder
+from gsparse.distributed.ranks.halo import RowBlock
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.krylov.solve_loop import SolveLoop
-from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.distributed.ranks.rank_multigrid import amg_over_ranks
+from gsparse.distributed.ranks.rank_operator import RankOperator, common_dtype
+from gsparse.distributed.ranks.rank_rows import RankRows
+from gsparse.errors import ShapeError
 from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
-from gsparse.profiling import recording
+from gsparse.sparse.assembly import without_zeros
 
-__all__ = ["SPANNING_PRECONDITIONERS", "RankMatrix"]
+__all__ = ["RankMatrix", "check_factor"]
 
-# The functions that make preconditioners which span ranks, by the name of the preconditioner. Their modules import this
-# one, and enter them here.
-SPANNING_PRECONDITIONERS: dict[str, Callable[[RankMatrix, Mapping[str, Any]], Any]] = {}
+HostArray = npt.NDArray[Any]
 
 
-class RankMatrix(Operator):
+class RankMatrix(RankOperator):
     """The rows of one rank. All ranks construct theirs, multiply and solve at the same time.
 
     Each rank holds its part of every vector. Of a vector that is multiplied, these are the entries of the columns that
     it owns; of a product, the entries of its rows.
+
+    ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A`` and ``A / 2`` are matrices over the same ranks, which all ranks
+    compute at the same time. Their dtypes are SciPy's: products and sums of integers are integers. A product sends the
+    rows of ghosts from rank to rank. A sum sends no entries, but needs the same owners of the rows of A and of B.
+    Products, sums and transposes choose their storage formats by themselves, and multiples have those of A.
 
     Parameters
     ----------
@@ -84,266 +87,245 @@ class RankMatrix(Operator):
     True
     """
 
-    def __init__(
-        self,
-        block: sp.csr_array | RowBlock,
-        rows: RowPartition,
-        columns: RowPartition,
-        communicator: Communicator,
-        device: str | Device = "auto",
-        **options: Any,
-    ) -> None:
-        own_columns = columns.rows(communicator.rank)
-        blocks = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own_columns)
-        blocks = blocks.astype(_common_dtype(blocks.diagonal, communicator))
-        self.device = get_device(device)
-        is_prepared = isinstance(blocks.diagonal, GpuSparseMatrix)
-        self.diagonal = (
-            blocks.diagonal if is_prepared else GpuSparseMatrix(blocks.diagonal, device=self.device, **options)
-        )
-        self.off_diagonal = (
-            blocks.off_diagonal if is_prepared else GpuSparseMatrix(blocks.off_diagonal, device=self.device)
-        )
-        self.boundary, self.ghosts = blocks.boundary, blocks.ghosts
-        self.shape, self.dtype = blocks.diagonal.shape, np.dtype(blocks.diagonal.dtype)
-        self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own_columns.start
-        self.rows, self.columns = rows, columns
-        self.observer: Callable[[SolveLoop], None] | None = None
-        self.halo = Halo(blocks.ghosts, columns, communicator)
-        self.connect(communicator)
-
-    def connect(self, communicator: Communicator) -> None:
-        """Use another communicator between the same ranks from now on.
-
-        Parameters
-        ----------
-        communicator : Communicator
-            The rank's new communicator, for host arrays.
-        """
-        self.host_communicator, self.communicator = communicator, communicator.on(self.device)
-        self.is_resident = self.device.is_host or self.communicator.is_queued
-        self._bound_products: dict[Any, Apply] = {}  # buffers included: products follow one another, so they share them
+    __array_ufunc__ = None  # so that NumPy's scalars leave products with a matrix to the matrix
+    _entry_order: EntryOrder | None = None
 
     def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others of the diagonal block."""
         method = METHODS[name]
-        if method.kind != "preconditioner":
-            return NotImplemented
         if not method.spans_ranks:
-            return method.function(self.diagonal, *args, **kwargs)
+            return super().__gsparse_call__(name, args, kwargs)
         bound = method.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        return SPANNING_PRECONDITIONERS[name](self, bound.arguments)
+        return amg_over_ranks(self, bound.arguments)
 
-    def rows_on_host(self) -> sp.csr_array:
-        """Return the rank's rows as one matrix, with sorted column indices. Synchronizes.
+    # ------------------------------------------------------------------ sparse algebra
+
+    def __matmul__(self, x: Any) -> Any:
+        if not isinstance(x, RankMatrix):
+            return super().__matmul__(x)
+        if self.whole_shape[1] != x.whole_shape[0]:
+            raise ShapeError(f"dimension mismatch: {self.whole_shape} times {x.whole_shape}")
+        dtype = np.result_type(self.dtype, x.dtype)
+        with self.device.active(), self.device.memory_guard():
+            rows = RankRows.of(self, dtype).with_columns(x.rows)
+            return self._made_of(rows.multiply(RankRows.of(x, dtype)), dtype)
+
+    def __add__(self, other: Any) -> Any:
+        return self._combined("plus", other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._combined("minus", other)
+
+    def __mul__(self, factor: Any) -> RankMatrix:
+        check_factor(factor)
+        return self._with_blocks(self.diagonal * factor, self.off_diagonal * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> RankMatrix:
+        check_factor(divisor)
+        return self._with_blocks(self.diagonal / divisor, self.off_diagonal / divisor)
+
+    def __neg__(self) -> RankMatrix:
+        return self._with_blocks(-self.diagonal, -self.off_diagonal)
+
+    def transpose(self) -> RankMatrix:
+        """Return the transpose as a matrix over the same ranks. All ranks call this method at the same time.
 
         Returns
         -------
-        csr_array, shape (rows of the rank, N)
-            The rows, on the host.
-        """
-        diagonal, off_diagonal = self.diagonal.tocoo(), self.off_diagonal.tocoo()
-        rows = np.concatenate([diagonal.coords[0], self.boundary[off_diagonal.coords[0]]])
-        columns = np.concatenate([diagonal.coords[1] + self._first_column, self.ghosts[off_diagonal.coords[1]]])
-        data = np.concatenate([diagonal.data, off_diagonal.data])
-        return sp.csr_array((data, (rows, columns)), shape=(self.shape[0], self.whole_shape[1]))
-
-    @property
-    def whole_shape(self) -> tuple[int, int]:
-        """The shape of the whole matrix, (M, N)."""
-        return self.rows.num_rows, self.columns.num_rows
-
-    @property
-    def first_index(self) -> int:
-        return int(self._first_column)
-
-    @property
-    def ranks(self) -> RankMatrix:
-        return self
-
-    def allreduce(self, values: Array) -> None:
-        """Replace an array by its sum over all ranks, with the same bits on every rank and in every run.
-
-        Parameters
-        ----------
-        values : array
-            An array on the rank's device. It has the same shape and dtype on all ranks.
+        RankMatrix
+            Its rows have the owners of this matrix's columns, and its columns the owners of the rows. Synchronizes.
 
         Raises
         ------
         CommunicationError, RankLostError
         """
-        if recording.recorder is None:
-            self.communicator.allreduce(values)
-            return
-        with recording.span("wait for ranks", "sum", self.device, None, int(values.nbytes)):
-            self.communicator.allreduce(values)
+        with self.device.active(), self.device.memory_guard():
+            return self._made_of(RankRows.of(self).transposed(), self.dtype)
 
-    def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values of the first rank, on all ranks. Synchronizes.
+    def adjoint(self) -> RankMatrix:
+        """Return the conjugate transpose as a matrix over the same ranks, see `transpose`.
+
+        Returns
+        -------
+        RankMatrix
+            Synchronizes.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        with self.device.active(), self.device.memory_guard():
+            return self._made_of(RankRows.of(self).adjoint(), self.dtype)
+
+    def with_columns(self, columns: RowPartition) -> RankMatrix:
+        """Return the same matrix with other owners of the columns. All ranks call this method at the same time.
+
+        No row is moved, and only the numbers of ghosts are sent.
 
         Parameters
         ----------
-        values : ndarray
-            An array on the host. It has the same shape and dtype on all ranks.
+        columns : RowPartition
+            The owners of the columns.
+
+        Returns
+        -------
+        RankMatrix
+            This object if the owners are the same. Synchronizes.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        if columns == self.columns:
+            return self
+        with self.device.active(), self.device.memory_guard():
+            return self._made_of(RankRows.of(self).with_columns(columns), self.dtype)
+
+    def _combined(self, operation: str, other: Any) -> Any:
+        """Return ``operation(A, B)`` entry by entry."""
+        if not isinstance(other, RankMatrix):
+            return NotImplemented
+        dtype = np.result_type(self.dtype, other.dtype)
+        with self.device.active(), self.device.memory_guard():
+            one, two = RankRows.of(self, dtype), RankRows.of(other, dtype)
+            if one.shape == two.shape:
+                two = two.with_columns(one.columns)
+            return self._made_of(one.combine(operation, two), dtype)
+
+    def _made_of(self, rows: RankRows, dtype: np.dtype[Any]) -> RankMatrix:
+        """Return a result whose rows were computed, in its own dtype, in which integers may wrap to 0."""
+        device, csr = self.device, rows.csr
+        if csr.dtype == dtype:
+            block = rows.blocks()
+        else:
+            wrapped = without_zeros(device, csr.with_data(csr.data.astype(dtype).astype(csr.dtype)))
+            block = rows.with_csr(wrapped).blocks()
+            block = RowBlock(
+                block.diagonal.astype(dtype), block.off_diagonal.astype(dtype), block.boundary, block.ghosts
+            )
+        return RankMatrix(block, rows.rows, rows.columns, self.host_communicator, device)
+
+    # ------------------------------------------------------------------ entries
+
+    def entry_order(self, own_columns: HostArray | None = None, ghosts: HostArray | None = None) -> EntryOrder:
+        """Return the order of the values that `with_data` takes; it is found once. Synchronizes.
+
+        Parameters
+        ----------
+        own_columns, ghosts : array of int, optional
+            For the first call: the numbers by which the own columns and the ghosts are ordered; by default those of the
+            whole matrix.
+
+        Returns
+        -------
+        EntryOrder
+            For all matrices of this structure that `with_data` returns.
+        """
+        if self._entry_order is None:
+            with self.device.active(), self.device.memory_guard():
+                self._entry_order = EntryOrder.of(self, own_columns, ghosts)
+        return self._entry_order
+
+    def with_data(self, data: Array) -> RankMatrix:
+        """Return a matrix of the same structure with other values. All ranks call this method at the same time.
+
+        Both blocks keep their storage formats, and the exchange of ghosts its plan, so that no column number is sent.
+
+        Parameters
+        ----------
+        data : array_like, shape (k,)
+            The values of this rank's rows in the order of ``A.rows_on_host().data``, on the host or on the rank's
+            device. They are copied. If entries are stored several times, each one gets its value once.
+
+        Returns
+        -------
+        RankMatrix
+            Of the common dtype of the data of all ranks that have rows. Synchronizes the first time.
+
+        Raises
+        ------
+        ShapeError
+            If the number of values is another one.
+        CommunicationError, RankLostError
+        """
+        order, device = self.entry_order(), self.device
+        values = data if device_of(data) is not None else np.asarray(data)
+        if values.shape != (order.num_values,):
+            raise ShapeError(f"these rows have {order.num_values} entries and take as many values, got {values.shape}")
+        values = values.astype(common_dtype(values.dtype, self.shape[0], self.host_communicator), copy=False)
+        with device.active(), device.memory_guard():
+            on_device = values if device_of(values) is not None else device.upload(np.ascontiguousarray(values))
+            blocks = order.of_blocks(device, on_device)
+            new = self._with_blocks(self.diagonal.with_data(blocks[0]), self.off_diagonal.with_data(blocks[1]))
+        new._entry_order = order
+        return new
+
+    def main_diagonal(self) -> HostArray:
+        """Return the entries of the rank's rows on the main diagonal of the whole matrix.
+
+        The attribute `diagonal` is the diagonal block, which is something else.
 
         Returns
         -------
         ndarray
-            The array of the first rank, on the host.
-
-        Raises
-        ------
-        CommunicationError, RankLostError
+            On the host, one entry for each of the rank's rows that has one on the diagonal; 0 where none is stored.
+            Synchronizes.
         """
-        shared = self.device.upload(values if self.communicator.rank == 0 else np.zeros_like(values))
-        self.allreduce(shared)
-        return self.device.download(shared)
+        first = self.rows.rows(self.host_communicator.rank).start
+        count = max(0, min(self.shape[0], self.whole_shape[1] - first))
+        return self.entries_in(first + np.arange(self.shape[0]))[:count]
 
-    def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for work on this rank's device that may depend on other ranks; raise an error if one of them is lost.
+    def entries_in(self, columns: HostArray) -> HostArray:
+        """Return the entry that each row has in one column of the whole matrix, or 0 if it has none there.
 
         Parameters
         ----------
-        is_done : callable
-            Returns, without waiting, whether the work is done.
-
-        Raises
-        ------
-        CommunicationError, RankLostError
-        """
-        self.communicator.wait(is_done)
-
-    def observe(self, iteration: SolveLoop) -> None:
-        """Call the `observer`, if there is one. A solver calls this method whenever the host has read its scalars.
-
-        Parameters
-        ----------
-        iteration : SolveLoop
-            The current state of the solve.
-        """
-        if self.observer is not None:
-            self.observer(iteration)
-
-    def home(self) -> Device:
-        return self.device
-
-    def matmat(self, V: Array) -> Array:
-        """Multiply by several vectors. All ranks call this method at the same time.
-
-        Parameters
-        ----------
-        V : array, shape (own columns, k)
-            The rank's part of the vectors, on its device.
+        columns : array of int64, shape (own rows,)
+            The column for each row, on the host. A number that is not that of a column stands for no entry.
 
         Returns
         -------
-        array, shape (own rows, k)
-            The rank's part of the products, on its device.
-
-        Raises
-        ------
-        CommunicationError, RankLostError
+        ndarray, shape (own rows,)
+            On the host. Synchronizes.
         """
-        columns, dtype = V.shape[1], np.dtype(np.result_type(V.dtype, self.dtype, np.float32))
-        xp = self.device.xp
-        x, y = xp.ascontiguousarray(V.T.astype(dtype)).reshape(-1), xp.empty(columns * self.shape[0], dtype)
-        self.bind(self.device, dtype, columns)(x, y)
-        return y.reshape(columns, -1).T
+        device = self.device
+        with device.active(), device.memory_guard():
+            values = RankRows.of(self).entries_in(device.upload(columns.astype(np.int64)))
+            return device.download(values).astype(self.dtype, copy=False)
 
-    def bind(
-        self,
-        device: Device,
-        dtype: np.dtype[Any],
-        columns: int = 1,
-        *,
-        adjoint: bool = False,
-        alpha: float = 1,
-        beta: float = 0,
-    ) -> Apply:
-        key = dtype, columns, adjoint, alpha, beta
-        if key not in self._bound_products:
-            make = _AdjointProduct if adjoint else _Product
-            self._bound_products[key] = make(self, dtype, columns, alpha, beta)
-        return self._bound_products[key]
+    def over(self, communicator: Communicator) -> RankMatrix:
+        """Return the same matrix, connected to the other ranks by another communicator; the blocks are shared.
 
+        Parameters
+        ----------
+        communicator : Communicator
+            Another communicator between the same ranks, for host arrays.
 
-def _common_dtype(part: sp.csr_array, communicator: Communicator) -> np.dtype[Any]:
-    """Return the dtype to which the dtypes of all ranks are promoted, the same one on each rank.
+        Returns
+        -------
+        RankMatrix
+            What is computed from it is connected in the same way.
+        """
+        new = copy.copy(self)
+        new.observer = None
+        new.connect(communicator)
+        return new
 
-    Ranks without rows are left out, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
-    """
-    own_name = np.dtype(part.dtype).str.encode()  # at most 8 bytes, which are sent as an integer
-    table = np.zeros((communicator.world_size, 2), np.int64)  # for each rank: its dtype, and whether it has rows
-    table[communicator.rank] = int.from_bytes(own_name, "little"), part.shape[0] > 0
-    communicator.allreduce(table)
-    counted = table[table[:, 1] > 0] if table[:, 1].any() else table
-    names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
-    return np.dtype(np.result_type(*names))
+    def _with_blocks(self, diagonal: GpuSparseMatrix, off_diagonal: GpuSparseMatrix) -> RankMatrix:
+        """Return a matrix with blocks of the same structure."""
+        new = self.over(self.host_communicator)
+        new.diagonal, new.off_diagonal, new.dtype = diagonal, off_diagonal, np.dtype(diagonal.dtype)
+        new._entry_order = None
+        return new
 
 
-class _BoundProduct:
-    """The products of both blocks, bound to their buffers, and the exchange of ghosts."""
-
-    def __init__(
-        self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float, *, adjoint: bool
-    ) -> None:
-        device = self._device = matrix.device
-        self._diagonal, self._off_diagonal = (
-            MatrixOperator(part).bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=factor)
-            for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
+def check_factor(value: Any) -> None:
+    """Raise an error if a matrix cannot be multiplied or divided by a value because it is not a number."""
+    if not (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biufc"):
+        raise TypeError(
+            f"a matrix over ranks is multiplied and divided by a number, got {type(value).__name__}: "
+            "A @ B is the product of two matrices"
         )
-        self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
-        # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
-        numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
-        index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
-        self._boundary = device.upload(numbers.astype(index_dtype).reshape(-1))
-        self._boundary_values = device.empty(self._boundary.size, dtype)
-
-
-class _Product(_BoundProduct):
-    """Computes y = alpha·A·x + beta·y as an `Apply`: the diagonal block while ghosts are sent, then the other block.
-
-    If the kernels support it, the product also leaves partial sums of conj(x)·y.
-
-    Attributes
-    ----------
-    num_dots : int
-        Number of these partial sums; 0 if the kernels leave none.
-    """
-
-    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
-        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=False)
-        self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
-        self.num_dots = self._num_diagonal_dots
-        if self.num_dots:
-            self.num_dots += kernels_of(self._device).num_scatter_dots(self._boundary_values.size)
-
-    def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
-        finish = self._exchange.gather(x)
-        diagonal_arguments: tuple[Any, ...] = ()
-        scatter_arguments: tuple[Any, ...] = ()
-        if dots is not None:
-            diagonal_arguments = (dots[: self._num_diagonal_dots],)
-            scatter_arguments = (x, dots[self._num_diagonal_dots :])
-        diagonal: Any = self._diagonal
-        diagonal(x, y, *diagonal_arguments)
-        self._off_diagonal(finish(), self._boundary_values)
-        kernels = kernels_of(self._device)
-        kernels.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
-
-
-class _AdjointProduct(_BoundProduct):
-    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`: the off-diagonal block first, so that others get it early."""
-
-    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
-        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=True)
-        self._ghost_values = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
-
-    def __call__(self, x: Array, y: Array) -> None:
-        kernels_of(self._device).gather(self._device, x, self._boundary, self._boundary_values)
-        self._off_diagonal(self._boundary_values, self._ghost_values)
-        add_to = self._exchange.scatter_add(self._ghost_values)
-        self._diagonal(x, y)
-        add_to(y)

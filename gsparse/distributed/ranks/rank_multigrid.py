@@ -10,7 +10,7 @@ import numpy as np
 
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.rank_levels import RankLevelSetup
-from gsparse.distributed.ranks.rank_matrix import SPANNING_PRECONDITIONERS, RankMatrix
+from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.errors import DtypeError, FactorizationError, ShapeError, StructureError
 from gsparse.kernels.backends import kernels_of
@@ -33,7 +33,7 @@ class RankMultigrid(MultigridPreconditioner):
     ----------
     part : RankRows
         The rank's rows of the matrix.
-    operator : RankMatrix
+    operator : RankOperator
         The same rows, for products.
     setup : RankLevelSetup
         Makes the levels, and makes them again for other values.
@@ -62,13 +62,13 @@ class RankMultigrid(MultigridPreconditioner):
     ([0, 0, 0], True)
     """
 
-    def __init__(self, part: RankRows, operator: RankMatrix, setup: RankLevelSetup, cycle_index: int) -> None:
+    def __init__(self, part: RankRows, operator: RankOperator, setup: RankLevelSetup, cycle_index: int) -> None:
         self._setup, self._structure = setup, part.with_data(part.context.device.no_values(part.csr.dtype))
         levels, coarse = self._build(part, operator)
         super().__init__(operator.device, levels, coarse, cycle_index, setup.dtype)
         self.is_resident = operator.is_resident
 
-    def _build(self, part: RankRows, operator: RankMatrix) -> Any:
+    def _build(self, part: RankRows, operator: RankOperator) -> Any:
         begin = time.perf_counter()
         levels = self._setup.build(part, operator)
         operator.device.synchronize()  # synchronizes
@@ -97,7 +97,7 @@ class RankMultigrid(MultigridPreconditioner):
                 matrices[id(matrix)] = matrix
         return sum(int(matrix._prepared()[0].csr.nbytes) for matrix in matrices.values() if matrix is not None)
 
-    def update(self, A: RankMatrix) -> RankMultigrid:
+    def update(self, A: RankOperator) -> RankMultigrid:
         """Compute the levels again for other values. Aggregates, and the patterns of transfers, stay as they are.
 
         Parameters
@@ -149,12 +149,12 @@ class RankMultigrid(MultigridPreconditioner):
         return {**super()._remarks(), "Ranks": str(ranks), "Milliseconds": seconds}
 
 
-def amg_over_ranks(A: RankMatrix, arguments: Mapping[str, Any]) -> RankMultigrid:
+def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigrid:
     """Set multigrid up for a matrix over ranks. All ranks call this function at the same time. Synchronizes.
 
     Parameters
     ----------
-    A : RankMatrix
+    A : RankOperator
     arguments : mapping
         All arguments of `gsparse.linalg.amg` but the matrix. `B` and `BH` are the rank's rows of the candidates.
 
@@ -188,10 +188,7 @@ def amg_over_ranks(A: RankMatrix, arguments: Mapping[str, Any]) -> RankMultigrid
         return RankMultigrid(part, A, setup, cycle_index)
 
 
-SPANNING_PRECONDITIONERS["amg"] = amg_over_ranks
-
-
-def _check_block_size(A: RankMatrix, block_size: Any) -> None:
+def _check_block_size(A: RankOperator, block_size: Any) -> None:
     bounds = A.rows.row_bounds
     if not (isinstance(block_size, int | np.integer) and block_size >= 1):
         raise ValueError(f"block_size must be an integer above 0, got {block_size!r}")
@@ -202,9 +199,9 @@ def _check_block_size(A: RankMatrix, block_size: Any) -> None:
         )
 
 
-def _finest_rows(A: RankMatrix, block_size: int) -> RankRows:
+def _finest_rows(A: RankOperator, block_size: int) -> RankRows:
     """Return the rows of the finest level, in which ghosts are whole nodes. Raise an error for values not finite."""
-    part = RankRows.of(A)
+    part = RankRows.of(A, A.dtype if A.dtype.kind in "fc" else np.float64)
     device = A.device
     entry = kernels_of(device).first_where(device, part.csr.data, "not finite")
     if entry is not None:
@@ -214,7 +211,7 @@ def _finest_rows(A: RankMatrix, block_size: int) -> RankRows:
     return part if block_size == 1 else part.with_ghosts_of_entries(block_size)
 
 
-def _is_hermitian(A: RankMatrix, part: RankRows) -> bool:
+def _is_hermitian(A: RankOperator, part: RankRows) -> bool:
     """Return whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding."""
     declared = A.diagonal._prepared()[0].options.symmetric
     if declared is None:

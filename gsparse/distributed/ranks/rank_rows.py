@@ -28,16 +28,16 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import Halo, RowBlock
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.row_exchange import RankContext, stacked
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
 from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
-from gsparse.linalg.preconditioners.square_matrix import canonical_csr
+from gsparse.linalg.preconditioners.square_matrix import canonical_entries
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse import arithmetic
-from gsparse.sparse.canonical import canonical, in_common
+from gsparse.sparse.canonical import canonical, computed, in_common
 
 __all__ = ["RankRows"]
 
@@ -52,7 +52,7 @@ class RankRows:
     ----------
     context : RankContext
     csr : Csr, shape (own rows, own columns + ghosts)
-        In canonical form, with values of a floating-point dtype.
+        In canonical form, with values of a dtype in which kernels compute (`gsparse.device.dtypes.COMPUTE_DTYPES`).
     ghosts : array of int64
         Columns of other ranks in which the rank has entries, sorted, on the host. Some may have none.
     rows, columns : RowPartition
@@ -74,12 +74,24 @@ class RankRows:
         return RankRows(context, csr, ghosts, rows, columns, Halo(ghosts, columns, context.communicator))
 
     @staticmethod
-    def of(matrix: RankMatrix) -> RankRows:
-        """Return the rows of a matrix. Synchronizes."""
+    def of(matrix: RankOperator, dtype: npt.DTypeLike | None = None) -> RankRows:
+        """Return the rows of a matrix. Synchronizes.
+
+        Parameters
+        ----------
+        matrix : RankOperator
+        dtype : dtype, optional
+            The dtype to which the values are converted; by default that of the matrix. The values of the result have
+            the dtype in which kernels compute it: int64 for booleans and integers.
+        """
         device = matrix.device
         context = RankContext(device, matrix.host_communicator)
+        wanted = matrix.dtype if dtype is None else np.dtype(dtype)
         with device.active():
-            diagonal, others = canonical_csr(matrix.diagonal), canonical_csr(matrix.off_diagonal)
+            diagonal, others = (
+                computed(csr.with_data(csr.data.astype(wanted, copy=False)), wanted)
+                for csr in map(canonical_entries, (matrix.diagonal, matrix.off_diagonal))
+            )
             others = replace(others, indices=others.indices + diagonal.num_cols)
             rows = _placed(device, others, device.upload(matrix.boundary), diagonal.num_rows)
             csr = _beside(device, diagonal, rows, diagonal.num_cols + others.num_cols)
@@ -105,8 +117,13 @@ class RankRows:
         ghosts = _whole_nodes(context.device.download(context.device.xp.unique(outside)), block_size)
         return RankRows.make(context, _with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
 
-    def matrix(self, **options: Any) -> RankMatrix:
+    def matrix(self, **options: Any) -> RankOperator:
         """Return the rows as an operator. `options` are those of `GpuSparseMatrix`. Synchronizes."""
+        block = self.blocks(**options)
+        return RankOperator(block, self.rows, self.columns, self.context.communicator, self.context.device)
+
+    def blocks(self, **options: Any) -> RowBlock:
+        """Return the rows as the two blocks of an operator, see `matrix`. Synchronizes."""
         device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
         kernels, xp = kernels_of(device), device.xp
         boundary = self.boundary_rows()
@@ -122,8 +139,7 @@ class RankRows:
             GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
             for part, of_part in ((diagonal, options), (replace(rest, shape=(rest.num_rows, num_ghosts)), {}))
         )
-        block = RowBlock(of_diagonal, of_rest, device.download(boundary), self.ghosts)
-        return RankMatrix(block, self.rows, self.columns, self.context.communicator, device)
+        return RowBlock(of_diagonal, of_rest, device.download(boundary), self.ghosts)
 
     # ------------------------------------------------------------------ numbers
 
@@ -179,11 +195,36 @@ class RankRows:
         ghosts = self.context.values_of_ghosts(self.halo, values)
         return self.context.device.xp.concatenate([values, ghosts])
 
+    def entries_in(self, columns: Array) -> Array:
+        """Return the entry that each row has in one column of the whole matrix, or 0 if it has none there.
+
+        Parameters
+        ----------
+        columns : array of int64, shape (own rows,)
+            The column for each row, on the device. A number that is not that of a column stands for no entry.
+        """
+        device, csr = self.context.device, self.csr
+        rows = kernels_of(device).row_numbers(device, csr.indptr, csr.nnz)
+        is_wanted = self.whole_columns()[csr.indices] == columns[rows]
+        values = device.xp.zeros(csr.num_rows, csr.dtype)
+        values[rows[is_wanted]] = csr.data[is_wanted]
+        return values
+
     # ------------------------------------------------------------------ algebra
+
+    def with_columns(self, columns: RowPartition) -> RankRows:
+        """Return the same rows of a matrix whose columns have other owners. Synchronizes."""
+        if columns == self.columns:
+            return self
+        return RankRows.of_whole_columns(self.context, self.in_whole_columns(), self.rows, columns)
 
     def with_data(self, data: Array) -> RankRows:
         """Return rows of the same structure with other values."""
         return replace(self, csr=self.csr.with_data(data))
+
+    def with_csr(self, csr: Csr) -> RankRows:
+        """Return rows with other entries in the same columns."""
+        return replace(self, csr=csr)
 
     def adjoint(self, block_size: int = 1) -> RankRows:
         """Return the rows of the conjugate transpose that belong to this rank. Synchronizes.

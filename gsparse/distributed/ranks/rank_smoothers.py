@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gsparse.device.dtypes import Array
-from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.rank_rows import RankRows
 from gsparse.kernels.calls import Call
 from gsparse.linalg.multigrid.level_setup import LevelMatrix, MakeSmoothers
@@ -25,7 +25,7 @@ _WHOLE = ("jacobi", "l1_jacobi", "chebyshev")
 
 @dataclass(frozen=True, eq=False)
 class RankLevelMatrix(LevelMatrix):
-    """A rank's rows of the matrix of a level. `csr` has the columns of `RankRows`, and `operator` is a `RankMatrix`.
+    """A rank's rows of the matrix of a level. `csr` has the columns of `RankRows`, and `operator` is a `RankOperator`.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class RankLevelMatrix(LevelMatrix):
     part: RankRows
 
     @staticmethod
-    def of_rows(part: RankRows, operator: RankMatrix) -> RankLevelMatrix:
+    def of_rows(part: RankRows, operator: RankOperator) -> RankLevelMatrix:
         whole: Callable[..., RankLevelMatrix] = RankLevelMatrix  # `operator` is not one of the device alone
         return whole(part.context.device, part.csr, operator, part)
 

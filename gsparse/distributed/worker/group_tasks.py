@@ -26,6 +26,7 @@ from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.computations import Computation
 from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
 
 __all__ = ["GroupSettings", "RankMetadata", "aborting", "needs_restart", "open_port", "open_rank", "reopen_rank"]
@@ -101,7 +102,7 @@ def open_rank(
     settings: GroupSettings,
     rank: int,
     addresses: Addresses,
-    part: sp.csr_array | RowLoader,
+    part: sp.csr_array | RowLoader | Computation,
     rows: RowPartition,
     columns: RowPartition,
     device: str,
@@ -113,15 +114,18 @@ def open_rank(
     with rank_device.active():
         communicator = _connect(settings, rank, addresses, rank_device)
         with aborting(communicator):
-            own_rows = rows.rows(rank)
-            block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
-            matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
+            if isinstance(part, Computation):
+                matrix = part.matrix(communicator, columns)
+            else:
+                own_rows = rows.rows(rank)
+                block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
+                matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
             tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
             server = ProductServer(matrix, worker_host(), registry.require_secret(settings.key), tls)
     registry.store_state(settings.key, registry.RankState(matrix, communicator, server, settings.epoch))
     return RankMetadata(
         rank,
-        int(block.nnz),
+        int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
         matrix.ghosts,
         matrix.diagonal.plan.chosen.format,
         matrix.diagonal.plan.chosen.nbytes + matrix.off_diagonal.plan.chosen.nbytes,

@@ -22,7 +22,16 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["DIAGONAL_RANGE", "MAX_ERROR", "SquareMatrix", "as_matrix", "canonical_csr", "operator_of", "solve_batch"]
+__all__ = [
+    "DIAGONAL_RANGE",
+    "MAX_ERROR",
+    "SquareMatrix",
+    "as_matrix",
+    "canonical_csr",
+    "canonical_entries",
+    "operator_of",
+    "solve_batch",
+]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
 MAX_ERROR = 1e-2
@@ -265,14 +274,18 @@ def as_matrix(A: Any, name: str) -> DeviceMatrix:
 
 def canonical_csr(matrix: DeviceMatrix) -> Csr:
     """Return the floating-point entries of a matrix, with sorted columns and without duplicates. Synchronizes."""
+    csr = canonical_entries(matrix)
+    return csr if csr.dtype.kind in "fc" else csr.with_data(csr.data.astype(np.float64))
+
+
+def canonical_entries(matrix: DeviceMatrix) -> Csr:
+    """Return the entries of a matrix in its dtype, with sorted columns and without duplicates. Synchronizes."""
     device, (prepared, conjugated) = matrix.device, matrix._prepared()
     csr = prepared.csr
     if not prepared.is_canonical:
         # Sums of integers and booleans are computed in int64, and then cast to the dtype of the matrix, as in SciPy.
         csr = canonical(device, computed(csr, csr.dtype))
         csr = csr.with_data(csr.data.astype(matrix.dtype, copy=False))
-    if csr.dtype.kind not in "fc":
-        csr = csr.with_data(csr.data.astype(np.float64))
     return csr.with_data(device.xp.conj(csr.data)) if conjugated else csr
 
 

@@ -1,0 +1,106 @@
+"""Sparse algebra of distributed matrices: the checks, and the matrices that the workers are asked to compute.
+
+A result is a matrix of its own on the same workers. It has its own connections between the ranks, so that it is not
+affected when an operand is closed, or when a solve with an operand fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.distributed.client.computed_rows import ComputedRows
+from gsparse.distributed.client.row_sources import RowSource
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_matrix import check_factor
+from gsparse.distributed.worker.computations import Computation
+from gsparse.errors import ShapeError
+
+__all__ = ["AlgebraMatrix", "combine", "multiply", "negative", "scale", "transpose"]
+
+
+class AlgebraMatrix(Protocol):
+    """The attributes of a distributed matrix that its sparse algebra uses."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    _task_group: TaskGroup
+    _layout: VectorLayout
+    _source: RowSource
+
+    def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> Any: ...
+
+
+def multiply(A: AlgebraMatrix, B: AlgebraMatrix) -> Any:
+    """Return A·B. The columns of A get the owners of B's rows for it, which moves no row."""
+    if A.shape[1] != B.shape[0]:
+        raise ShapeError(f"dimension mismatch: {A.shape} times {B.shape}")
+    _check_together(A, B)
+    layout = _layout(A._layout.rows, B._layout.columns, A._layout.permutation)
+    return _result(A, "product", (A, B), layout)
+
+
+def combine(A: AlgebraMatrix, B: AlgebraMatrix, operation: str) -> Any:
+    """Return the "sum" A + B or the "difference" A - B."""
+    if A.shape != B.shape:
+        raise ShapeError(f"inconsistent shapes: {A.shape} and {B.shape}")
+    _check_together(A, B)
+    if A._layout.rows != B._layout.rows:
+        raise ShapeError(
+            f"the rows of the two matrices are distributed by {A._layout.rows.row_bounds} and "
+            f"{B._layout.rows.row_bounds}: use B = B.repartition(A.row_bounds, workers=A.workers)"
+        )
+    return _result(A, operation, (A, B), A._layout)
+
+
+def scale(A: AlgebraMatrix, operation: str, factor: Any) -> Any:
+    """Return the "multiple" or the "quotient" of a matrix and a number."""
+    check_factor(factor)
+    return _result(A, operation, (A,), A._layout, factor)
+
+
+def negative(A: AlgebraMatrix) -> Any:
+    """Return -A."""
+    return _result(A, "negative", (A,), A._layout)
+
+
+def transpose(A: AlgebraMatrix, operation: str) -> Any:
+    """Return the "transpose" or the "adjoint" of a matrix as a matrix."""
+    return _result(A, operation, (A,), _layout(A._layout.columns, A._layout.rows, A._layout.permutation))
+
+
+def _check_together(A: AlgebraMatrix, B: AlgebraMatrix) -> None:
+    """Raise an error if the workers cannot compute with both matrices."""
+    if A._task_group.workers != B._task_group.workers:
+        raise ShapeError(
+            f"the matrices lie on different workers, or on the same ones in another order, {A._task_group.workers} and "
+            f"{B._task_group.workers}: use B = B.repartition(workers=A.workers)"
+        )
+    one, two = A._layout.permutation, B._layout.permutation
+    if one is not two and (one is None or two is None or not np.array_equal(one, two)):
+        raise ShapeError(
+            "the blocks hold the rows of the two matrices in different orders (A.permutation and B.permutation): "
+            "distribute both in the same order, such as that of the matrix, without reorder and partition='metis'"
+        )
+
+
+def _layout(rows: RowPartition, columns: RowPartition, permutation: npt.NDArray[Any] | None) -> VectorLayout:
+    """Return the layout of a result. The rows and the columns of a square matrix have the same owners."""
+    return VectorLayout(rows, rows if rows.num_rows == columns.num_rows else columns, permutation)
+
+
+def _result(
+    A: AlgebraMatrix, operation: str, operands: tuple[AlgebraMatrix, ...], layout: VectorLayout, *arguments: Any
+) -> Any:
+    """Return the result of an operation as a matrix on the workers of A."""
+    for operand in operands:
+        operand._task_group.check_open()
+    sizes = {operand._source.block_size for operand in operands}
+    block_size = sizes.pop() if len(sizes) == 1 and layout.rows == A._layout.rows else 1
+    keys = tuple(operand._task_group.key for operand in operands)
+    source = ComputedRows(layout, Computation(operation, keys, arguments), block_size)
+    return A._computed(source, layout, operation in ("multiple", "quotient", "negative"))

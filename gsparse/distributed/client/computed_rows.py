@@ -1,0 +1,94 @@
+"""The rows of a matrix that workers have computed from other matrices: nothing but the workers has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import distributed
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.distributed.client.cluster import wait_while_answering
+from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.worker import entry_tasks
+from gsparse.distributed.worker.computations import Computation
+
+__all__ = ["ComputedRows"]
+
+HostArray = npt.NDArray[Any]
+
+
+class ComputedRows(RowSource):
+    """Rows that are computed when a matrix is made of them for the first time, and then lie on its workers.
+
+    A matrix that is made of them again takes them from the workers of the one before, which must still be open.
+
+    Parameters
+    ----------
+    layout : VectorLayout
+        The layout of the matrix.
+    computation : Computation
+    block_size : int
+        As in `RowSource`.
+    values_of : callable, optional
+        Returns the values of some rows, which are a further argument of the computation.
+    """
+
+    is_lasting = False
+
+    def __init__(
+        self,
+        layout: VectorLayout,
+        computation: Computation,
+        block_size: int,
+        values_of: Callable[[slice], HostArray] | None = None,
+    ) -> None:
+        self.shape, self.block_size, self._layout = layout.shape, block_size, layout
+        self._computation, self._values_of = computation, values_of
+        self._group: TaskGroup | None = None
+
+    def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:
+        """Take the rows from these workers from now on."""
+        self._group, self._layout, self._values_of = task_group, layout, None
+
+    def row_lengths(self) -> HostArray | None:
+        assert self._group is not None
+        return np.concatenate(self._group.read(entry_tasks.number_of_entries))
+
+    def arrange(
+        self, partition: Partition, reorder: str | None, world_size: int
+    ) -> tuple[RowSource, HostArray | None, RowPartition]:
+        """Choose a partition of the rows, which stay in the order that they have in the blocks."""
+        if reorder is not None or partition == "metis":
+            raise ValueError(
+                "reorder and partition='metis' need the whole matrix, and this one was computed on its workers: use "
+                "distribute(A.tocsr(), ...)"
+            )
+        return self, self._layout.permutation, self.partition(partition, world_size)
+
+    def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
+        if self._group is not None:
+            return self._rows_of_workers(self._group, client, worker, rows)
+        if self._values_of is None:
+            return self._computation
+        computation = replace(self._computation, arguments=(self._values_of(rows),))
+        return wait_while_answering(
+            client, [worker], timeout, lambda: client.scatter(computation, workers=[worker], hash=False)
+        )
+
+    def _rows_of_workers(self, group: TaskGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
+        """Return a future for rows that lie on the workers of a group."""
+        group.check_open()
+        pieces = []
+        for rank in group.ranks:
+            own = self._layout.rows.rows(rank)
+            start, stop = max(own.start, rows.start), min(own.stop, rows.stop)
+            if start < stop:
+                numbers = slice(start - own.start, stop - own.start)
+                pieces.append(group.submit(entry_tasks.rows, "rows", rank, group.settings, rank, numbers))
+        return client.submit(stack_rows, pieces, self.shape[1], workers=[worker], allow_other_workers=False, pure=False)

@@ -1,0 +1,269 @@
+"""The entries of a distributed matrix on the host: its rows, its diagonals and its sums, and other values for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from gsparse.distributed.client.computed_rows import ComputedRows
+from gsparse.distributed.client.operators import DistributedOperator
+from gsparse.distributed.client.row_sources import RowSource
+from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
+from gsparse.distributed.worker import entry_tasks
+from gsparse.distributed.worker.computations import Computation
+from gsparse.errors import ShapeError
+
+__all__ = ["DistributedEntries", "ValueOrder"]
+
+HostArray = npt.NDArray[Any]
+
+
+class DistributedEntries(DistributedOperator):
+    """The methods of a distributed matrix that read its entries, or replace their values."""
+
+    _task_group: TaskGroup
+    _layout: VectorLayout
+    _source: RowSource
+    _rank_metadata: list[Any]
+    _value_order: ValueOrder | None
+
+    def _computed(self, source: ComputedRows, layout: VectorLayout, keeps_options: bool) -> Any:
+        """Return a matrix on the same workers, which compute it."""
+        raise NotImplementedError
+
+    def tocsr(self) -> sp.csr_array:
+        """Return the whole matrix on this host.
+
+        Returns
+        -------
+        csr_array, shape (M, N)
+            In canonical form, with rows and columns in the order of the matrix, whatever `permutation` is.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        """
+        matrix = self._stacked(self._task_group.read(entry_tasks.rows))
+        return (
+            matrix if self._layout.permutation is None else sp.csr_array(matrix[np.argsort(self._layout.permutation)])
+        )
+
+    def __getitem__(self, rows: Any) -> sp.csr_array:
+        """Return rows of the matrix on this host: ``A[3:9]``, ``A[[5, 2]]``, ``A[mask]`` or ``A[4]``.
+
+        Only these rows are sent. They are what SciPy returns for ``A.tocsr()[rows]``.
+        """
+        numbers = _row_numbers(rows, self.shape[0])
+        is_single = numbers.ndim == 0
+        numbers = np.atleast_1d(numbers)
+        in_blocks = self._numbers_in_blocks()[numbers] if self._layout.permutation is not None else numbers
+        owners, bounds = self._layout.rows.owners(in_blocks), self._layout.rows.row_bounds
+        places = [np.flatnonzero(owners == rank) for rank in self._task_group.ranks]
+        wanted = [in_blocks[of_rank] - bounds[rank] for rank, of_rank in enumerate(places)]
+        matrix = self._stacked(self._task_group.read(entry_tasks.rows, wanted))
+        matrix = sp.csr_array(matrix[np.argsort(np.concatenate(places))])
+        return matrix[0] if is_single else matrix
+
+    def diagonal(self, k: int = 0) -> HostArray:
+        """Return the entries on a diagonal.
+
+        Parameters
+        ----------
+        k : int, optional
+            Column minus row of the entries: 0, the default, is the main diagonal.
+
+        Returns
+        -------
+        ndarray
+            On this host, with a 0 where no entry is stored.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+        """
+        (num_rows, num_columns), k = self.shape, index(k)
+        if k <= -num_rows or k >= num_columns:
+            return np.empty(0, self.dtype)
+        layout = self._layout
+        if layout.permutation is None:
+            columns: list[Any] = [bound + k for bound in layout.rows.row_bounds[:-1]]
+        else:
+            numbers = layout.permutation + k
+            is_column = (numbers >= 0) & (numbers < num_columns)
+            in_blocks = np.where(is_column, self._numbers_in_blocks()[np.where(is_column, numbers, 0)], -1)
+            columns = [in_blocks[layout.rows.rows(rank)] for rank in self._task_group.ranks]
+        entries = layout.join(self._task_group.read(entry_tasks.entries_in, columns))
+        first = max(0, -k)
+        return entries[first : first + min(num_rows - first, num_columns - max(0, k))]
+
+    def sum(self, axis: int | None = None) -> Any:
+        """Add up the entries of the matrix, of each column or of each row.
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}, optional
+            None, the default, adds up all entries, 0 those of each column and 1 those of each row.
+
+        Returns
+        -------
+        ndarray of shape (N,) or (M,), or scalar
+            On this host. Its dtype is that of NumPy's sums: integers and booleans become 64-bit integers.
+
+        Raises
+        ------
+        ValueError
+            If the matrix has no such axis.
+        CommunicationError, WorkerLostError
+        """
+        if axis is not None and index(axis) not in (-2, -1, 0, 1):
+            raise ValueError(f"axis must be None, 0 or 1, got {axis}")
+        dtype = np.sum(np.empty(0, self.dtype)).dtype
+        if axis is not None and axis % 2 == 0:
+            return (self.T @ np.ones(self.shape[0], dtype)).astype(dtype, copy=False)
+        of_rows = (self @ np.ones(self.shape[1], dtype)).astype(dtype, copy=False)
+        return of_rows if axis is not None else of_rows.sum()
+
+    def with_data(self, data: Any) -> Any:
+        """Return a matrix of the same structure with other values, on the same workers.
+
+        Each worker is sent its own values and nothing else. Storage formats and the plan for the exchange of ghosts are
+        used again, and files are not read again. So this is the fast way to the next matrix of a time stepping. If
+        ``M = amg(A)``, then ``M.update(A.with_data(data))`` computes multigrid again for these values.
+
+        Parameters
+        ----------
+        data : array_like, shape (k,)
+            The values in the order of ``A.tocsr().data``: that of ``S.data`` if A is ``distribute(S)`` and S is in
+            canonical form. The order of the blocks (`permutation`) does not matter.
+
+        Returns
+        -------
+        DistributedMatrix
+            A new matrix of the dtype of `data`. Close the old one when it is no longer needed.
+
+        Raises
+        ------
+        ShapeError
+            If the number of values is not that of the entries.
+        DtypeError, CommunicationError, WorkerLostError
+
+        Examples
+        --------
+        >>> import scipy.sparse
+        >>> from distributed import Client
+        >>> from gsparse.distributed import distribute
+        >>> S = scipy.sparse.diags_array([1.0, 2.0], offsets=[0, 1], shape=(5, 5)).tocsr()
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     with distribute(S, client=client, device="cpu") as A, A.with_data(3 * S.data) as B:
+        ...         bool((B.tocsr() != 3 * S).nnz == 0)
+        True
+        """
+        values = np.asarray(data)
+        check_numbers("with_data", values)
+        order = self._known_value_order()
+        if values.shape != (order.num_values,):
+            raise ShapeError(
+                f"a matrix with {order.num_values} entries takes as many values, in the order of A.tocsr().data, got "
+                f"shape {values.shape}"
+            )
+        values = order.in_blocks(values)
+        computation, size = Computation("with data", (self._task_group.key,)), self._source.block_size
+        source = ComputedRows(self._layout, computation, size, lambda rows: order.of_rows(values, rows))
+        result = self._computed(source, self._layout, keeps_options=True)
+        result._value_order = order
+        return result
+
+    # ------------------------------------------------------------------ the order of rows, columns and values
+
+    def _numbers_in_blocks(self) -> HostArray:
+        """Return the number that each row and column of the matrix has in the blocks."""
+        numbers: HostArray = self._layout.in_matrix_order(np.arange(self.shape[0]))
+        return numbers
+
+    def _stacked(self, parts: Sequence[sp.csr_array]) -> sp.csr_array:
+        """Return rows of the ranks below each other, with columns in the order of the matrix."""
+        matrix, permutation = sp.csr_array(sp.vstack(parts, format="csr")), self._layout.permutation
+        if permutation is not None:
+            matrix = sp.csr_array((matrix.data, permutation[matrix.indices], matrix.indptr), shape=matrix.shape)
+            matrix.sort_indices()
+        return matrix
+
+    def _known_value_order(self) -> ValueOrder:
+        """Return the order of the values of `with_data`, which is found at the first call."""
+        if self._value_order is None:
+            layout, orders = self._layout, list[Any]([(None, None)] * len(self._rank_metadata))
+            if layout.permutation is not None:
+                orders = [
+                    (layout.permutation[layout.columns.rows(rank)], layout.permutation[metadata.ghosts])
+                    for rank, metadata in enumerate(self._rank_metadata)
+                ]
+            counts = self._task_group.read(entry_tasks.value_counts, orders)
+            self._value_order = ValueOrder.of(np.concatenate(counts), layout.permutation)
+        return self._value_order
+
+
+@dataclass(frozen=True, eq=False)
+class ValueOrder:
+    """The order of the values of a matrix, in the order of the matrix and in that of the blocks.
+
+    Attributes
+    ----------
+    indptr : array of int64, shape (M + 1,)
+        The first value of each row of the blocks.
+    numbers : array of int64 or None
+        For each value in the order of the blocks, its number in the order of the matrix; None if they are the same.
+    """
+
+    indptr: HostArray
+    numbers: HostArray | None
+
+    @staticmethod
+    def of(row_lengths: HostArray, permutation: HostArray | None) -> ValueOrder:
+        """Return the order for rows of the blocks with these numbers of values."""
+        indptr = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
+        if permutation is None:
+            return ValueOrder(indptr, None)
+        of_matrix = np.empty_like(row_lengths)
+        of_matrix[permutation] = row_lengths
+        starts = np.concatenate([[0], np.cumsum(of_matrix, dtype=np.int64)])[permutation]
+        return ValueOrder(indptr, np.repeat(starts - indptr[:-1], row_lengths) + np.arange(indptr[-1]))
+
+    @property
+    def num_values(self) -> int:
+        return int(self.indptr[-1])
+
+    def in_blocks(self, values: HostArray) -> HostArray:
+        """Return values in the order of the blocks, as a copy."""
+        return values.copy() if self.numbers is None else values[self.numbers]
+
+    def of_rows(self, values: HostArray, rows: slice) -> HostArray:
+        """Return the values of some rows of the blocks."""
+        return values[self.indptr[rows.start] : self.indptr[rows.stop]]
+
+
+def _row_numbers(rows: Any, num_rows: int) -> HostArray:
+    """Return the numbers of the rows that an index selects, as an array; without dimensions for a single row."""
+    if isinstance(rows, tuple):
+        raise IndexError("a distributed matrix has an index for rows only: A[rows][:, columns]")
+    if isinstance(rows, slice):
+        return np.arange(*rows.indices(num_rows))
+    numbers = np.asarray(rows)
+    if numbers.size == 0 and not isinstance(rows, np.ndarray):
+        numbers = numbers.astype(np.int64)
+    if numbers.ndim > 1 or numbers.dtype.kind not in "biu":
+        raise IndexError(f"rows are selected by integers, a slice, or a mask, got {type(rows).__name__}")
+    if numbers.dtype.kind == "b":
+        if numbers.shape != (num_rows,):
+            raise IndexError(f"a mask of rows must have shape {(num_rows,)}, got {numbers.shape}")
+        return np.flatnonzero(numbers)
+    numbers = numbers.astype(np.int64)
+    if numbers.size and not (-num_rows <= numbers.min() and numbers.max() < num_rows):
+        raise IndexError(f"row numbers must be from {-num_rows} to {num_rows - 1}, got {rows}")
+    return np.where(numbers < 0, numbers + num_rows, numbers)

@@ -1,0 +1,343 @@
+"""One rank's rows of a matrix as an operator. Any solver of `gsparse.linalg` runs on it, on all ranks together.
+
+`RankMatrix` adds what needs the sparse algebra of rows (`rank_rows`), which itself works on these operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.select import get_device
+from gsparse.distributed.ranks.communicator import Communicator
+from gsparse.distributed.ranks.halo import Halo, HaloExchange, RowBlock, split_columns
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.registry import METHODS
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.profiling import recording
+
+__all__ = ["RankOperator", "common_dtype"]
+
+
+class RankOperator(Operator):
+    """A rank's rows of a matrix with their products: what `RankMatrix` is without its sparse algebra.
+
+    The parameters and attributes are described there.
+    """
+
+    def __init__(
+        self,
+        block: sp.csr_array | RowBlock,
+        rows: RowPartition,
+        columns: RowPartition,
+        communicator: Communicator,
+        device: str | Device = "auto",
+        **options: Any,
+    ) -> None:
+        own_columns = columns.rows(communicator.rank)
+        blocks = block if isinstance(block, RowBlock) else split_columns(sp.csr_array(block), own_columns)
+        blocks = blocks.astype(common_dtype(blocks.diagonal.dtype, blocks.diagonal.shape[0], communicator))
+        self.device = get_device(device)
+        is_prepared = isinstance(blocks.diagonal, GpuSparseMatrix)
+        self.diagonal = (
+            blocks.diagonal if is_prepared else GpuSparseMatrix(blocks.diagonal, device=self.device, **options)
+        )
+        self.off_diagonal = (
+            blocks.off_diagonal if is_prepared else GpuSparseMatrix(blocks.off_diagonal, device=self.device)
+        )
+        self.boundary, self.ghosts = blocks.boundary, blocks.ghosts
+        self.shape, self.dtype = blocks.diagonal.shape, np.dtype(blocks.diagonal.dtype)
+        self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own_columns.start
+        self.rows, self.columns = rows, columns
+        self.observer: Callable[[SolveLoop], None] | None = None
+        self.halo = Halo(blocks.ghosts, columns, communicator)
+        self.connect(communicator)
+
+    def connect(self, communicator: Communicator) -> None:
+        """Use another communicator between the same ranks from now on.
+
+        Parameters
+        ----------
+        communicator : Communicator
+            The rank's new communicator, for host arrays.
+        """
+        self.host_communicator, self.communicator = communicator, communicator.on(self.device)
+        self.is_resident = self.device.is_host or self.communicator.is_queued
+        self._bound_products: dict[Any, Apply] = {}  # buffers included: products follow one another, so they share them
+
+    def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a preconditioner of `gsparse.linalg` from the diagonal block."""
+        method = METHODS[name]
+        if method.kind != "preconditioner" or method.spans_ranks:
+            return NotImplemented
+        return method.function(self.diagonal, *args, **kwargs)
+
+    def rows_on_host(self, rows: npt.NDArray[np.integer] | None = None) -> sp.csr_array:
+        """Return the rank's rows as one matrix in canonical form. Synchronizes.
+
+        Parameters
+        ----------
+        rows : array of int, optional
+            Numbers of some of the rank's rows, counted from its first row; by default all of them, in their order.
+
+        Returns
+        -------
+        csr_array, shape (number of rows, N)
+            The rows, on the host.
+        """
+        if rows is None:
+            diagonal, off_diagonal, boundary = self.diagonal.tocoo(), self.off_diagonal.tocoo(), self.boundary
+        else:
+            places = np.searchsorted(self.boundary, rows)
+            is_boundary = np.append(self.boundary, -1)[places] == rows
+            diagonal, off_diagonal = self.diagonal[rows].tocoo(), self.off_diagonal[places[is_boundary]].tocoo()
+            boundary = np.flatnonzero(is_boundary)
+        row_numbers = np.concatenate([diagonal.coords[0], boundary[off_diagonal.coords[0]]])
+        columns = np.concatenate([diagonal.coords[1] + self._first_column, self.ghosts[off_diagonal.coords[1]]])
+        data = np.concatenate([diagonal.data, off_diagonal.data])
+        num_rows = self.shape[0] if rows is None else len(rows)
+        return sp.csr_array((data, (row_numbers, columns)), shape=(num_rows, self.whole_shape[1]))
+
+    def row_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the number of stored entries of each of the rank's rows.
+
+        Returns
+        -------
+        array of int64, shape (own rows,)
+            On the host. Synchronizes.
+        """
+        with self.device.active():
+            diagonal, off_diagonal = (
+                np.diff(self.device.download(part._prepared()[0].csr.indptr)).astype(np.int64)
+                for part in (self.diagonal, self.off_diagonal)
+            )
+        diagonal[self.boundary] += off_diagonal
+        return diagonal
+
+    @property
+    def whole_shape(self) -> tuple[int, int]:
+        """The shape of the whole matrix, (M, N)."""
+        return self.rows.num_rows, self.columns.num_rows
+
+    @property
+    def first_index(self) -> int:
+        return int(self._first_column)
+
+    @property
+    def ranks(self) -> RankOperator:
+        return self
+
+    def allreduce(self, values: Array) -> None:
+        """Replace an array by its sum over all ranks, with the same bits on every rank and in every run.
+
+        Parameters
+        ----------
+        values : array
+            An array on the rank's device. It has the same shape and dtype on all ranks.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        if recording.recorder is None:
+            self.communicator.allreduce(values)
+            return
+        with recording.span("wait for ranks", "sum", self.device, None, int(values.nbytes)):
+            self.communicator.allreduce(values)
+
+    def agreed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values of the first rank, on all ranks. Synchronizes.
+
+        Parameters
+        ----------
+        values : ndarray
+            An array on the host. It has the same shape and dtype on all ranks.
+
+        Returns
+        -------
+        ndarray
+            The array of the first rank, on the host.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        shared = self.device.upload(values if self.communicator.rank == 0 else np.zeros_like(values))
+        self.allreduce(shared)
+        return self.device.download(shared)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait for work on this rank's device that may depend on other ranks; raise an error if one of them is lost.
+
+        Parameters
+        ----------
+        is_done : callable
+            Returns, without waiting, whether the work is done.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        self.communicator.wait(is_done)
+
+    def observe(self, iteration: SolveLoop) -> None:
+        """Call the `observer`, if there is one. A solver calls this method whenever the host has read its scalars.
+
+        Parameters
+        ----------
+        iteration : SolveLoop
+            The current state of the solve.
+        """
+        if self.observer is not None:
+            self.observer(iteration)
+
+    def home(self) -> Device:
+        return self.device
+
+    def matmat(self, V: Array) -> Array:
+        """Multiply by several vectors. All ranks call this method at the same time.
+
+        Parameters
+        ----------
+        V : array, shape (own columns, k)
+            The rank's part of the vectors, on its device.
+
+        Returns
+        -------
+        array, shape (own rows, k)
+            The rank's part of the products, on its device.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        columns, dtype = V.shape[1], np.dtype(np.result_type(V.dtype, self.dtype, np.float32))
+        xp = self.device.xp
+        x, y = xp.ascontiguousarray(V.T.astype(dtype)).reshape(-1), xp.empty(columns * self.shape[0], dtype)
+        self.bind(self.device, dtype, columns)(x, y)
+        return y.reshape(columns, -1).T
+
+    def bind(
+        self,
+        device: Device,
+        dtype: np.dtype[Any],
+        columns: int = 1,
+        *,
+        adjoint: bool = False,
+        alpha: float = 1,
+        beta: float = 0,
+    ) -> Apply:
+        """Prepare for products ``y = alpha·A·x + beta·y`` of flat arrays, which store one vector after the other.
+
+        Parameters
+        ----------
+        device : Device
+            The rank's device.
+        dtype : dtype
+            The dtype of the vectors.
+        columns : int, optional
+            Number of vectors.
+        adjoint : bool, optional
+            Whether to multiply by the conjugate transpose instead.
+        alpha, beta : float, optional
+            The factors of the product and of the old values of y.
+
+        Returns
+        -------
+        callable
+            Called as ``apply(x, y)`` by all ranks at the same time. It is made once for each set of arguments.
+        """
+        key = dtype, columns, adjoint, alpha, beta
+        if key not in self._bound_products:
+            make = _AdjointProduct if adjoint else _Product
+            self._bound_products[key] = make(self, dtype, columns, alpha, beta)
+        return self._bound_products[key]
+
+
+def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator) -> np.dtype[Any]:
+    """Return the dtype to which the dtypes of all ranks are promoted, the same one on each rank.
+
+    Ranks without rows are left out, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
+    """
+    own_name = np.dtype(dtype).str.encode()  # at most 8 bytes, which are sent as an integer
+    table = np.zeros((communicator.world_size, 2), np.int64)  # for each rank: its dtype, and whether it has rows
+    table[communicator.rank] = int.from_bytes(own_name, "little"), num_rows > 0
+    communicator.allreduce(table)
+    counted = table[table[:, 1] > 0] if table[:, 1].any() else table
+    names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
+    return np.dtype(np.result_type(*names))
+
+
+class _BoundProduct:
+    """The products of both blocks, bound to their buffers, and the exchange of ghosts."""
+
+    def __init__(
+        self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float, *, adjoint: bool
+    ) -> None:
+        device = self._device = matrix.device
+        self._diagonal, self._off_diagonal = (
+            MatrixOperator(part).bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=factor)
+            for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
+        )
+        self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
+        # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
+        numbers = matrix.shape[0] * np.arange(columns)[:, None] + matrix.boundary
+        index_dtype = np.int32 if columns * matrix.shape[0] < 2**31 else np.int64
+        self._boundary = device.upload(numbers.astype(index_dtype).reshape(-1))
+        self._boundary_values = device.empty(self._boundary.size, dtype)
+
+
+class _Product(_BoundProduct):
+    """Computes y = alpha·A·x + beta·y as an `Apply`: the diagonal block while ghosts are sent, then the other block.
+
+    If the kernels support it, the product also leaves partial sums of conj(x)·y.
+
+    Attributes
+    ----------
+    num_dots : int
+        Number of these partial sums; 0 if the kernels leave none.
+    """
+
+    def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
+        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=False)
+        self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
+        self.num_dots = self._num_diagonal_dots
+        if self.num_dots:
+            self.num_dots += kernels_of(self._device).num_scatter_dots(self._boundary_values.size)
+
+    def __call__(self, x: Array, y: Array, dots: Array | None = None) -> None:
+        finish = self._exchange.gather(x)
+        diagonal_arguments: tuple[Any, ...] = ()
+        scatter_arguments: tuple[Any, ...] = ()
+        if dots is not None:
+            diagonal_arguments = (dots[: self._num_diagonal_dots],)
+            scatter_arguments = (x, dots[self._num_diagonal_dots :])
+        diagonal: Any = self._diagonal
+        diagonal(x, y, *diagonal_arguments)
+        self._off_diagonal(finish(), self._boundary_values)
+        kernels = kernels_of(self._device)
+        kernels.scatter_add(self._device, self._boundary_values, self._boundary, y, *scatter_arguments)
+
+
+class _AdjointProduct(_BoundProduct):
+    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`: the off-diagonal block first, so that others get it early."""
+
+    def __init__(self, matrix: RankOperator, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
+        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=True)
+        self._ghost_values = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
+
+    def __call__(self, x: Array, y: Array) -> None:
+        kernels_of(self._device).gather(self._device, x, self._boundary, self._boundary_values)
+        self._off_diagonal(self._boundary_values, self._ghost_values)
+        add_to = self._exchange.scatter_add(self._ghost_values)
+        self._diagonal(x, y)
+        add_to(y)

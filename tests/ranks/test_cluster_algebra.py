@@ -1,0 +1,312 @@
+"""Sparse algebra of matrices on a dask cluster, compared with SciPy's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse.linalg as gla
+from gsparse.bench.elliptic_problems import poisson
+from gsparse.errors import CommunicationError, DtypeError, ShapeError
+from tests.linalg.problems import laplacian, residual, right_hand_side
+from tests.ranks.groups import wait_until
+from tests.ranks.test_rank_rows import random_matrix
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
+
+from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
+from gsparse.distributed.client import solves  # noqa: E402
+from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from tests.ranks.test_cluster import count_states  # noqa: E402
+
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with LocalGpuCluster(4, device="cpu") as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture
+def workers(client: Any) -> list[str]:
+    client.wait_for_workers(4)
+    return sorted(known_workers(client))
+
+
+def check(result: Any, expected: Any) -> None:
+    """Compare a distributed matrix, or what it returns, with SciPy's result."""
+    is_distributed = isinstance(result, DistributedMatrix)
+    got = result.tocsr() if is_distributed else result
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    dense, wanted = (x.toarray() if sp.issparse(x) else x for x in (got, expected))
+    eps = np.finfo(got.dtype).eps if got.dtype.kind in "fc" else 0
+    np.testing.assert_allclose(dense, wanted, rtol=100 * eps, atol=100 * eps)
+    if is_distributed:
+        assert got.has_canonical_format
+        x = np.arange(result.shape[1]) % 5
+        np.testing.assert_allclose(result @ x, got @ x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("world_size", "dtype"), [(1, "int64"), (2, "complex128"), (3, "bool"), (4, "float32")])
+def test_products_sums_and_multiples_match_scipy(client: Any, workers: list[str], world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(world_size)
+    for m, k, n, density in ((40, 30, 50, 0.1), (3, 20, 3, 0.4), (0, 4, 3, 0.5), (5, 5, 5, 0.0)):
+        S, T, U = (
+            random_matrix(rng, *shape, density, dtype if dtype in ("float32", "complex128") else "float64")
+            for shape in ((m, k), (k, n), (m, k))
+        )
+        if dtype in ("int64", "bool"):
+            S, T, U = ((100 * matrix).astype(dtype) for matrix in (S, T, U))
+        options: dict[str, Any] = {"client": client, "workers": workers[:world_size], "timeout": 20}
+        with (
+            distribute(S, partition="rows", **options) as A,
+            distribute(T, **options) as B,
+            distribute(U, partition="rows", **options) as C,
+        ):
+            for result, expected in (
+                (A @ B, S @ T), (A + C, S + U), (2 * A, 2 * S), (A * np.float32(3), S * np.float32(3)), (A / 2, S / 2),
+                (A.T @ C, S.T @ U), (A @ C.T, S @ U.T), (A.H.tomatrix(), S.conj().T), (A.T + C.T, S.T + U.T),
+                (-(A.T) if dtype != "bool" else A.T.tomatrix(), -S.T if dtype != "bool" else S.T),
+                ((A - C) if dtype != "bool" else A + C, S - U if dtype != "bool" else S + U),
+                ((A @ B) @ (A @ B).T, (S @ T) @ (S @ T).T),
+            ):  # fmt: skip
+                with result:
+                    check(result, sp.csr_array(expected))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "shape", "options"),
+    [(1, (41, 41), {"reorder": "rcm"}), (2, (30, 50), {}), (3, (41, 41), {"reorder": "rcm"}), (4, (41, 41), {}),
+     (4, (0, 4), {}), (4, (3, 7), {"partition": "rows"})],
+    ids=str,
+)  # fmt: skip
+def test_entries_match_scipy(
+    client: Any, workers: list[str], world_size: int, shape: tuple[int, int], options: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(7)
+    S = random_matrix(rng, *shape, 0.2, "float64")
+    with distribute(S, client=client, workers=workers[:world_size], **options) as A:
+        check(A.tocsr(), S)
+        for k in (0, 3, -2, 100, -100):
+            check(A.diagonal(k), S.diagonal(k))
+        for axis in (None, 0, 1, -1):
+            check(A.sum(axis), S.sum(axis))
+        rows = [slice(1, 9), slice(None, None, -2), np.arange(S.shape[0]) % 3 == 1, []]
+        if S.shape[0]:
+            rows += [[2, 0, -1, 2], 2, np.int64(-1)]
+        for selected in rows:
+            check(A[selected], S[selected])
+        if "reorder" in options:
+            assert A.permutation is not None
+
+
+def unsorted_matrix(seed: int, size: int = 30) -> sp.csr_array:
+    """Return a matrix with unsorted rows, in which entries are stored several times."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(0, size, (2, 200))
+    order = np.argsort(rows, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))])
+    return sp.csr_array((rng.standard_normal(200), columns[order], indptr), shape=(size, size))
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_repeated_and_unsorted_entries_match_scipy(client: Any, workers: list[str], world_size: int) -> None:
+    S, T = unsorted_matrix(0), unsorted_matrix(1)
+    canonical = S.copy()
+    canonical.sum_duplicates()
+    assert canonical.nnz < S.nnz
+    placement: dict[str, Any] = {"client": client, "workers": workers[:world_size], "partition": "rows"}
+    with distribute(S, **placement) as A, distribute(T, **placement) as B:
+        assert A.nnz == S.nnz
+        for result, expected in ((A @ B, S @ T), (A + B, S + T), (3 * A, 3 * S), (A.T.tomatrix(), S.T)):
+            with result:
+                check(result, sp.csr_array(expected))
+        check(A.diagonal(), S.diagonal())
+        check(A.sum(0), S.sum(0))
+        check(A[4:20], canonical[4:20])
+        values = np.random.default_rng(2).standard_normal(canonical.nnz).astype(np.float32)
+        expected = sp.csr_array((values, canonical.indices, canonical.indptr), shape=S.shape)
+        with A.with_data(values) as changed, changed.with_data(2 * values) as again:
+            check(changed, expected)
+            check(again, 2 * expected)
+        with pytest.raises(ShapeError, match=f"{canonical.nnz} entries"):
+            A.with_data(np.ones(S.nnz))
+        with pytest.raises(DtypeError, match="with_data needs numbers"):
+            A.with_data(values.astype(object))
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_permuted_matrices_match_scipy(client: Any, workers: list[str], world_size: int) -> None:
+    rng = np.random.default_rng(5)
+    S = laplacian(9)
+    shuffled = rng.permutation(81)
+    S = sp.csr_array(S[shuffled][:, shuffled])
+    T = S.copy()
+    T.data = rng.standard_normal(T.nnz)
+    T.sort_indices()
+    placement: dict[str, Any] = {"client": client, "workers": workers[:world_size]}
+    with distribute(S, reorder="rcm", **placement) as A, A.with_data(T.data) as B, A.T.tomatrix() as transposed:
+        assert A.permutation is not None
+        for result, expected in ((A @ B, S @ T), (A - B, S - T), (A.T @ B, S.T @ T), (A + transposed, S + S.T)):
+            with result:
+                assert np.array_equal(result.permutation, A.permutation)
+                check(result, sp.csr_array(expected))
+        check(B, T)
+        check(B.diagonal(1), T.diagonal(1))
+        check(B[[5, 80, 0]], T[[5, 80, 0]])
+        with distribute(T, **placement) as other, pytest.raises(ShapeError, match="different orders"):
+            A @ other
+        moved = (A @ B).repartition("rows", workers=workers[:1])
+        with moved:
+            check(moved, S @ T)
+
+
+@pytest.mark.parametrize(("world_size", "options"), [(2, {}), (4, {"reorder": "rcm"})], ids=str)
+def test_time_stepping_updates_multigrid(
+    client: Any, workers: list[str], world_size: int, options: dict[str, Any]
+) -> None:
+    S = poisson(24, 5)
+    mass = sp.eye_array(S.shape[0], format="csr")
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal(S.shape[0])
+    A = distribute(S, client=client, workers=workers[:world_size], **options)
+    M = gla.amg(A)
+    for step in range(3):
+        T = sp.csr_array(S * (1 + rng.random()) + step * 0.1 * mass)
+        previous, A = A, A.with_data(T.data)
+        assert (A.row_bounds, A.ghosts_per_worker) == (previous.row_bounds, previous.ghosts_per_worker)
+        M.update(A)
+        previous.close()
+        result = gla.cg(A, b, M=M, rtol=1e-8, full_output=True)
+        assert residual(T, result.x, b) < 1e-7
+        assert result.iterations < 40
+    A.close()
+
+
+def test_results_solve_and_are_saved_like_any_matrix(client: Any, workers: list[str], tmp_path: Path) -> None:
+    S = laplacian(10)
+    b = right_hand_side(S)
+    with distribute(S, client=client, workers=workers[:2]) as A, A.T @ A as N:
+        expected = sp.csr_array(S.T @ S)
+        A.close()
+        result = gla.cg(N, b, M=gla.amg(N), rtol=1e-10, full_output=True, on_failure="resume")
+        assert residual(expected, result.x, b) < 1e-8
+        assert gla.cg(N, b, M=gla.ic0(N))[1] == 0
+        files = N.checkpoint(tmp_path)
+        with from_loaders(files, N.shape, client=client, workers=workers[:2]) as saved:
+            check(saved, expected)
+        with pytest.raises(ValueError, match=r"distribute\(A.tocsr\(\), ...\)"):
+            N.repartition(reorder="rcm")
+        everywhere = N.repartition()
+        assert len(everywhere.workers) == 4
+        check(everywhere, expected)
+        again = everywhere.repartition((0, 0, 30, 100), workers=3)
+        check(again, expected)
+        again.close()
+        with pytest.raises(CommunicationError, match="closed"):
+            again.repartition()
+
+
+def test_the_result_outlives_its_operands(client: Any, workers: list[str]) -> None:
+    S, T = laplacian(6), sp.csr_array(2.0 * laplacian(6))
+    A, B = (distribute(matrix, client=client, workers=workers[:2]) for matrix in (S, T))
+    results = [A @ B, A + B, 3 * A, A.T.tomatrix(), A.with_data(S.tocsr().data)]
+    A.close()
+    B.close()
+    for result, expected in zip(results, (S @ T, S + T, 3 * S, S.T, S), strict=True):
+        check(result, sp.csr_array(expected))
+        assert gla.cg(result, np.ones(36), rtol=1e-8)[1] == 0
+        result.close()
+    for call in (lambda: A @ B, lambda: 2 * A, lambda: A.T @ B, A.tocsr, A.diagonal, A.sum, lambda: A[1:2]):
+        with pytest.raises(CommunicationError, match="closed"):
+            call()
+
+
+def test_results_that_nobody_refers_to_are_released(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    before = client.run(count_states)
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        (A @ A).close()
+        x = (2 * A + A.T) @ np.ones(36)
+        step = A
+        for factor in range(3):
+            step = step.with_data((factor + 1) * S.data)
+        np.testing.assert_allclose(x, 3 * (S @ np.ones(36)), atol=1e-12)
+        del step
+        wait_until(lambda: max(count for count, _ in client.run(count_states).values()) <= 1 + max(before.values())[0])
+    wait_until(lambda: client.run(count_states) == before)
+
+
+def test_a_solve_with_a_result_goes_on_after_a_failure_without_a_loss(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, run = [CommunicationError("a rank was silent")], solves.run
+
+    def fail_once(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return run(*args)
+
+    S = laplacian(6)
+    with distribute(S, client=client, workers=workers[:2]) as A, 2 * A as doubled:
+        monkeypatch.setattr(solves, "run", fail_once)
+        x, info = gla.cg(doubled, np.ones(36), rtol=1e-10, on_failure="resume")
+        assert (failures, info) == ([], 0)
+        np.testing.assert_allclose(2 * (S @ x), np.ones(36), atol=1e-8)
+
+
+def test_operands_that_do_not_fit_are_refused(client: Any, workers: list[str]) -> None:
+    S = laplacian(6)
+    placement: dict[str, Any] = {"client": client, "workers": workers[:2]}
+    with (
+        distribute(S, **placement) as A,
+        distribute(S, partition=(0, 5, 36), **placement) as other,
+        distribute(S, client=client, workers=workers[1::-1]) as elsewhere,
+        distribute(sp.csr_array((7, 5)), **placement) as small,
+    ):
+        for combine in (operator.add, operator.sub):
+            with pytest.raises(ShapeError, match=r"B.repartition\(A.row_bounds, workers=A.workers\)"):
+                combine(A, other)
+            with pytest.raises(ShapeError, match="inconsistent shapes"):
+                combine(A, small)
+        with A @ other as product:  # a product takes rows from wherever they are
+            check(product, S @ S)
+        with pytest.raises(ShapeError, match=r"\(36, 36\) times \(7, 5\)"):
+            A @ small
+        with pytest.raises(ShapeError, match=r"B.repartition\(workers=A.workers\)"):
+            A @ elsewhere
+        for wrong in (lambda: A @ S, lambda: S @ A, lambda: A + S, lambda: A - S, lambda: A.T @ S):
+            with pytest.raises(TypeError, match="distribute it first"):
+                wrong()
+        for wrong in (lambda: A * "2", lambda: A / "2", lambda: A / np.ones(36), lambda: A + 1, lambda: "2" * A):
+            with pytest.raises(TypeError):
+                wrong()
+        with pytest.raises(ValueError, match="scalar"):
+            A @ 2
+        for wrong, words in (((1, 2), r"A\[rows\]\[:, columns\]"), ([36], "from -36 to 35"), (0.5, "integers"),
+                             (np.ones(3, bool), "mask")):  # fmt: skip
+            with pytest.raises(IndexError, match=words):
+                A[wrong]
+        with pytest.raises(ValueError, match="axis"):
+            A.sum(2)
+        np.testing.assert_allclose(A @ np.ones(36), S @ np.ones(36), atol=1e-12)
+
+
+def test_a_result_says_that_a_lost_worker_takes_its_rows() -> None:
+    S = laplacian(6)
+    with (
+        LocalGpuCluster(2, device="cpu") as cluster,
+        distributed.Client(cluster, set_as_default=False) as own_client,
+        distribute(S, client=own_client) as A,
+        A @ A as squared,
+    ):
+        own_client.retire_workers([squared.workers[1]])
+        with pytest.raises(CommunicationError, match="computed from other matrices"):
+            gla.cg(squared, np.ones(36), on_failure="resume")

@@ -1,0 +1,181 @@
+"""Sparse algebra of `RankMatrix`, compared with SciPy's on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse.device.base import Device
+from gsparse.device.select import get_device
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
+from gsparse.errors import ShapeError
+from gsparse.linalg import amg, cg
+from tests.linalg.problems import laplacian, residual
+from tests.proof.emulated_device import EmulatedDevice
+from tests.ranks.test_rank_rows import WORLD_SIZES, bounds, random_matrix
+
+DTYPES = ["float32", "float64", "complex128", "int64", "int8", "bool"]
+
+
+def numbers(rng: np.random.Generator, rows: int, cols: int, density: float, dtype: str) -> sp.csr_array:
+    """Return a random matrix of any dtype, integers included."""
+    if np.dtype(dtype).kind in "fc":
+        return random_matrix(rng, rows, cols, density, dtype)
+    S = sp.random_array((rows, cols), density=density, rng=rng, format="csr")
+    S.data = rng.integers(-100, 100, S.nnz)
+    return sp.csr_array(S, dtype=dtype)
+
+
+def run(
+    device: Device,
+    work: Callable[..., Any],
+    world_size: int,
+    *matrices: tuple[sp.csr_array, RowPartition, RowPartition],
+) -> list[Any]:
+    """Return what `work` returns on each rank for these matrices."""
+
+    def on_rank(c: Communicator) -> Any:
+        with device.active():
+            return work(*(RankMatrix(S[r.rows(c.rank)], r, columns, c, device) for S, r, columns in matrices))
+
+    return run_ranks(on_rank, world_size, timeout=1000.0)
+
+
+def check(parts: list[sp.csr_array], expected: Any) -> None:
+    """Compare the rows of all ranks with a matrix of SciPy."""
+    result, expected = sp.vstack(parts, format="csr"), sp.csr_array(expected)
+    assert (result.shape, result.dtype, result.has_canonical_format) == (expected.shape, expected.dtype, True)
+    tolerance = 100 * np.finfo(result.dtype).eps if result.dtype.kind in "fc" else 0
+    np.testing.assert_allclose(result.toarray(), expected.toarray(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.few(4)
+def test_results_and_their_dtypes_match_scipy(device: Device, world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(world_size)
+    for m, k, n, density in ((40, 30, 50, 0.1), (3, 20, 3, 0.4), (0, 4, 3, 0.5), (4, 3, 0, 0.5)):
+        A, B, C = (numbers(rng, *shape, density, dtype) for shape in ((m, k), (k, n), (m, k)))
+        of_m, of_k, of_n = (bounds(rng, size, world_size) for size in (m, k, n))
+        others = bounds(rng, k, world_size)  # the owners of the columns need not be the same
+        operations: dict[str, tuple[Callable[..., Any], Any]] = {
+            "A @ B": (lambda a, b, c: a @ b, A @ B),
+            "C @ B": (lambda a, b, c: c @ b, C @ B),
+            "A + C": (lambda a, b, c: a + c, A + C),
+            "A.T": (lambda a, b, c: a.transpose(), A.T),
+            "A.H": (lambda a, b, c: a.adjoint(), A.conj().T),
+            "3 * A": (lambda a, b, c: 3 * a, 3 * A),
+            "A * x": (lambda a, b, c: np.float64(0.5) * a, np.float64(0.5) * A),
+            "A / 2": (lambda a, b, c: a / 2, A / 2),
+        }
+        if dtype != "bool":
+            operations["A - C"] = (lambda a, b, c: a - c, A - C)
+            operations["-A"] = (lambda a, b, c: -a, -A)
+
+        def work(a: RankMatrix, b: RankMatrix, c: RankMatrix, operations: Any = operations) -> Any:
+            return [operation(a, b, c).rows_on_host() for operation, _ in operations.values()]
+
+        results = run(device, work, world_size, (A, of_m, of_k), (B, of_k, of_n), (C, of_m, others))
+        for parts, (_, expected) in zip(zip(*results, strict=True), operations.values(), strict=True):
+            check(list(parts), expected)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_rows_diagonals_and_other_values_match_scipy(device: Device, world_size: int) -> None:
+    rng = np.random.default_rng(world_size)
+    for shape in ((40, 40), (30, 50), (50, 30), (0, 4)):
+        S = random_matrix(rng, *shape, 0.2, "float64")
+        S.sort_indices()
+        rows, columns = bounds(rng, shape[0], world_size), bounds(rng, shape[1], world_size)
+        values = rng.standard_normal(S.nnz).astype(np.float32)
+
+        def work(
+            A: RankMatrix, S: sp.csr_array = S, rows: RowPartition = rows, values: Any = values
+        ) -> tuple[Any, ...]:
+            own = rows.rows(A.communicator.rank)
+            changed = A.with_data(values[S.indptr[own.start] : S.indptr[own.stop]])
+            assert changed.halo is A.halo
+            back = changed.with_data(S.data[S.indptr[own.start] : S.indptr[own.stop]])
+            some = np.flatnonzero(np.arange(A.shape[0]) % 3 == 1)[::-1]
+            assert (A.rows_on_host(some) != S[own][some]).nnz == 0
+            assert np.array_equal(A.row_lengths(), np.diff(S[own].indptr))
+            moved = A.with_columns(RowPartition.by_rows(S.shape[1], rows.world_size))
+            return changed.rows_on_host(), back.rows_on_host(), moved.rows_on_host(), A.main_diagonal()
+
+        changed, back, moved, diagonal = zip(*run(device, work, world_size, (S, rows, columns)), strict=True)
+        check(list(changed), sp.csr_array((values, S.indices, S.indptr), shape=shape))
+        check(list(back), S)
+        check(list(moved), S)
+        np.testing.assert_array_equal(np.concatenate(diagonal), S.diagonal())
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_an_entry_that_is_stored_twice_gets_its_value_once(world_size: int) -> None:
+    indices, indptr = np.array([3, 0, 3, 1, 1, 1, 2, 0]), np.array([0, 3, 6, 7, 8])
+    S = sp.csr_array((np.ones(8), indices, indptr), shape=(4, 4))
+    expected = S.copy()
+    expected.sum_duplicates()
+    expected.data = np.arange(1.0, 6.0)
+    partition = RowPartition.by_rows(4, world_size)
+
+    def work(A: RankMatrix) -> Any:
+        own = partition.rows(A.communicator.rank)
+        changed = A.with_data(expected.data[expected.indptr[own.start] : expected.indptr[own.stop]])
+        assert changed.diagonal.nnz == A.diagonal.nnz
+        return changed.rows_on_host(), (2 * changed).rows_on_host(), (changed / 2).rows_on_host()
+
+    results = zip(*run(get_device("cpu"), work, world_size, (S, partition, partition)), strict=True)
+    for parts, factor in zip(results, (1, 2, 0.5), strict=True):
+        check(list(parts), factor * expected)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_result_is_solved_with_and_updates_multigrid(world_size: int) -> None:
+    S, partition = laplacian(12), RowPartition.by_rows(144, world_size)
+    b = np.random.default_rng(0).standard_normal(144)
+
+    def work(A: RankMatrix) -> Any:
+        own = partition.rows(A.communicator.rank)
+        M, changed = amg(A), 3 * A + A.transpose()
+        return cg(changed, b[own], M=M.update(changed), rtol=1e-10)[0]
+
+    x = np.concatenate(run(get_device("cpu"), work, world_size, (S, partition, partition)))
+    assert residual(sp.csr_array(4 * S), x, b) < 1e-8
+
+
+def test_operands_that_do_not_fit_are_refused() -> None:
+    S, device = sp.csr_array(np.eye(6)), get_device("cpu")
+    one, other, small = RowPartition((0, 2, 6)), RowPartition((0, 3, 6)), RowPartition((0, 2, 5))
+    matrices = (S, one, one), (S, other, other), (sp.csr_array((5, 5)), small, small)
+    for work, error, words in (
+        (lambda a, b, c: a + b, ShapeError, "distribute them in the same way"),
+        (lambda a, b, c: a - c, ShapeError, "cannot combine shapes"),
+        (lambda a, b, c: a @ c, ShapeError, r"\(6, 6\) times \(5, 5\)"),
+        (lambda a, b, c: a * b, TypeError, "by a number, got RankMatrix"),
+        (lambda a, b, c: "2" * a, TypeError, "by a number, got str"),
+        (lambda a, b, c: a / np.ones(6), TypeError, "by a number, got ndarray"),
+        (lambda a, b, c: a + 1, TypeError, "unsupported operand"),
+        (lambda a, b, c: a.with_data(np.ones(7)), ShapeError, "take as many values"),
+    ):
+        with pytest.raises(error, match=words):
+            run(device, work, 2, *matrices)
+    product = run(device, lambda a, b, c: (a @ b).rows_on_host(), 2, *matrices)  # rows of B come from where they are
+    check(product, S)
+
+
+def test_algebra_runs_with_the_kernels_of_gpus() -> None:
+    rng = np.random.default_rng(2)
+    A, B = numbers(rng, 30, 20, 0.2, "float64"), numbers(rng, 20, 30, 0.2, "float64")
+    of_rows, of_columns = (bounds(rng, size, 2) for size in (30, 20))
+
+    def work(a: RankMatrix, b: RankMatrix) -> Any:
+        changed = a.with_data(np.ones(a.entry_order().num_values))
+        return [matrix.rows_on_host() for matrix in (a @ b, 2 * a + b.transpose(), changed)]
+
+    results = run(EmulatedDevice(32), work, 2, (A, of_rows, of_columns), (B, of_columns, of_rows))
+    for parts, expected in zip(zip(*results, strict=True), (A @ B, 2 * A + B.T, A.astype(bool) * 1.0), strict=True):
+        check(list(parts), expected)

@@ -344,14 +344,16 @@ class DistributedMatrix(DistributedEntries):
             has_callback=callback is not None,
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
+        more = callback, preconditioner, self._worker_products
         try:
-            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback, preconditioner)
+            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, *more)
         except CommunicationError:
             if on_failure == "raise":
                 raise
             x0 = self._reopen(x0)
-            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback, preconditioner)
-        result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b)
+            more = callback, preconditioner, self._worker_products
+            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, *more)
+        result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b, self._worker_products)
         if full_output:
             return result
         warn_unless_converged(result)

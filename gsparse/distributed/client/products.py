@@ -1,9 +1,10 @@
-"""Products of a distributed matrix with vectors of its user: NumPy arrays over sockets, dask arrays as a task graph."""
+"""Products with vectors of the user, and the way of vectors to the ranks: sockets for NumPy, task graphs for dask."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,20 @@ from gsparse.distributed.worker import product_tasks
 from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.errors import CommunicationError
 
-__all__ = ["WorkerProducts"]
+__all__ = ["VectorNumbers", "WorkerProducts"]
 
 HostArray = npt.NDArray[Any]
+
+
+# How many vectors a solve may have, arguments and results.
+_NUMBERS_PER_SOLVE = 64
+
+
+class VectorNumbers(NamedTuple):
+    """The numbers under which ranks keep the vectors of a solve: the first argument, and the first result."""
+
+    first_argument: int
+    first_result: int
 
 
 class WorkerProducts:
@@ -38,11 +50,42 @@ class WorkerProducts:
     ) -> None:
         self._task_group, self._layout, self._rank_metadata, self.dtype = task_group, layout, rank_metadata, dtype
         self._product_client: ProductClient | None = None
-        self._is_reachable = True
+        self._is_reachable, self._num_solves = True, 0
 
     def close(self) -> None:
         if self._product_client is not None:
             self._product_client.close()
+
+    # ------------------------------------------------------------------ vectors of solves
+
+    def numbers_of_vectors(self) -> VectorNumbers | None:
+        """Return numbers for the vectors of a solve; None if this process cannot reach the ranks."""
+        if self._connect() is None:
+            return None
+        self._num_solves += 1
+        first = self._num_solves * _NUMBERS_PER_SOLVE
+        return VectorNumbers(first, first + _NUMBERS_PER_SOLVE // 2)
+
+    def store(self, number: int, oldest: int, parts: list[HostArray]) -> None:
+        """Store a vector on the ranks under a number, see `ProductClient.store`."""
+        self._request(lambda client: client.store(number, oldest, parts))
+
+    def take(self, number: int) -> list[HostArray]:
+        """Return the parts of a vector that the ranks have under a number, and drop it there."""
+        parts: list[HostArray] = self._request(lambda client: client.take(number))
+        return parts
+
+    def _request(self, request: Callable[[ProductClient], Any]) -> Any:
+        """Make a request of the ranks, and name the worker that is lost if one is."""
+        client = self._connect()
+        assert client is not None
+        try:
+            return request(client)
+        except CommunicationError as error:
+            lost = self._task_group.first_lost_worker()
+            if lost is None:
+                raise
+            raise lost from error
 
     # ------------------------------------------------------------------ NumPy
 
@@ -74,13 +117,8 @@ class WorkerProducts:
                 for rank, (x, ghosts) in enumerate(parts)
             ]
             return task_group.wait(tasks)
-        try:
-            return product_client.multiply(operation, parts)
-        except CommunicationError as error:
-            lost = task_group.first_lost_worker()
-            if lost is None:
-                raise
-            raise lost from error
+        products: list[Any] = self._request(lambda client: client.multiply(operation, parts))
+        return products
 
     def _connect(self) -> ProductClient | None:
         """Return connections to the ranks, made at the first call; None if this process cannot reach the ranks."""

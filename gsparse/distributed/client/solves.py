@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gsparse.distributed.client.channel import ClientChannel
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
+from gsparse.distributed.client.products import VectorNumbers, WorkerProducts
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
@@ -35,8 +36,11 @@ def run(
     vectors: dict[str, Any],
     callback: Callable[[Any], Any] | None = None,
     preconditioner: DistributedPreconditioner | None = None,
+    products: WorkerProducts | None = None,
 ) -> list[distributed.Future]:
     """Run a solver on all ranks, and return the futures of their `RankSolution`.
+
+    NumPy arrays go straight to the ranks over the connections of products, if this process can reach the ranks.
 
     Parameters
     ----------
@@ -50,6 +54,8 @@ def run(
     callback : callable, optional
         Called in this process with the whole vector, or with the number, that the solver passes to its callback.
     preconditioner : DistributedPreconditioner, optional
+    products : WorkerProducts, optional
+        Has the connections to the ranks.
     """
     parts = [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")
     others = {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
@@ -60,6 +66,9 @@ def run(
         task_group.reconnect()
         if preconditioner is not None:
             solve = replace(solve, preconditioner=preconditioner.specification())
+        if products is not None and not is_dask(b) and (numbers := products.numbers_of_vectors()):
+            parts, others = _stored(products, numbers, parts, others)
+            solve = replace(solve, results=numbers.first_result)
         settings = task_group.settings
         tasks = [
             task_group.submit(
@@ -74,13 +83,24 @@ def run(
     return tasks
 
 
-def collect(task_group: TaskGroup, layout: VectorLayout, tasks: list[distributed.Future], b: Any) -> Any:
+def collect(
+    task_group: TaskGroup,
+    layout: VectorLayout,
+    tasks: list[distributed.Future],
+    b: Any,
+    products: WorkerProducts | None = None,
+) -> Any:
     """Return the result of a solve, in NumPy arrays, or in dask arrays that stay on the workers if b is one."""
     if not is_dask(b):
         solutions = task_group.gather(tasks)
         task_group.release_futures(tasks)
-        vectors = [layout.join(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
-        return solutions[0].with_vectors(vectors)
+        parts_of_all: list[Any] = list(zip(*(s.vectors for s in solutions), strict=True))
+        if products is not None:
+            parts_of_all = [
+                products.take(parts[0].number) if isinstance(parts[0], solve_tasks.StoredVector) else parts
+                for parts in parts_of_all
+            ]
+        return solutions[0].with_vectors([layout.join(parts) for parts in parts_of_all])
     solution = task_group.client.submit(solve_tasks.RankSolution.without_vectors, tasks[0], pure=False).result()
     vectors = []
     for number, dtype in enumerate(solution.dtypes):
@@ -89,6 +109,19 @@ def collect(task_group: TaskGroup, layout: VectorLayout, tasks: list[distributed
         ]
         vectors.append(layout.dask_array(parts, layout.columns, b.shape[1:], dtype))
     return solution.with_vectors(vectors)
+
+
+def _stored(
+    products: WorkerProducts, numbers: VectorNumbers, parts: list[Any], others: dict[str, list[Any]]
+) -> tuple[list[Any], dict[str, list[Any]]]:
+    """Send the parts of vectors to the ranks, and return what stands for them in tasks."""
+    vectors = {"b": parts, **others}
+    for position, (name, of_ranks) in enumerate(vectors.items()):
+        if all(isinstance(part, np.ndarray) for part in of_ranks):
+            number = numbers.first_argument + position
+            products.store(number, numbers.first_argument, of_ranks)
+            vectors[name] = [solve_tasks.StoredVector(number)] * len(of_ranks)
+    return vectors.pop("b"), vectors
 
 
 def _parts(task_group: TaskGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:

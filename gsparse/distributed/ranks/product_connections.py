@@ -1,12 +1,15 @@
-"""Products with a vector that one process holds, the client.
+"""Products with a vector that one process holds, the client, and vectors of solves on their way to ranks and back.
 
-The client sends each rank its part of the vector and the ghosts that it needs, so the ranks do not exchange anything.
-Each rank serves products at a port of its own:
+For a product, the client sends each rank its part of the vector and the ghosts that it needs, so the ranks do not
+exchange anything. Each rank serves requests at a port of its own:
 
     client  →  rank    request number, operation | x, the rank's part | ghosts
     rank  →  client    request number, 1, number of arrays | y, the rank's part                        operation "plain"
-                       request number, 1, number of arrays | y, the rank's part | values of ghosts     the others
+                       request number, 1, number of arrays | y, the rank's part | values of ghosts     other products
                        request number, 0, number of bytes | text of an error
+
+The operation "store" keeps x on the rank under a number, which is sent in place of ghosts, and "take" returns the
+vector with this number. So the vectors of a solve do not go through dask's scheduler.
 
 Arrays are raw numbers behind a header (`gsparse.distributed.ranks.messages`). A server reads messages only after the
 client has proved that it knows the secret.
@@ -38,6 +41,8 @@ HostArray = npt.NDArray[Any]
 
 # The matrix that is multiplied: A itself, its transpose, or its adjoint.
 OPERATIONS = ("plain", "transposed", "adjoint")
+# What a client can request: products, and vectors of solves.
+_REQUESTS = (*OPERATIONS, "store", "take")
 # The head of a request: its number, and the index of the operation.
 _REQUEST = struct.Struct("<QB")
 # The head of an answer: the number of the request; 1 for a product, or 0 for an error; and the number of arrays that
@@ -85,11 +90,14 @@ class ProductServer:
     ----------
     address : (str, int)
         Host and port to which clients connect.
+    vectors : dict of int to array
+        Vectors that a client has stored, or that a solve has left for it, by their numbers.
     """
 
     def __init__(self, matrix: RankMatrix, host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self.matrix, self._secret = matrix, secret
         self._connections: set[socket.socket] = set()
+        self.vectors: dict[int, HostArray] = {}
         listener = listen(host)
         own_host, port = listener.getsockname()[:2]
         self.address: Address = str(own_host), int(port)
@@ -119,12 +127,12 @@ class ProductServer:
             while True:
                 number, operation = _REQUEST.unpack(read(connection, _REQUEST.size))
                 x, ghosts = receive_array(connection), receive_array(connection)
-                self._answer(connection, number, OPERATIONS[operation], x, ghosts)
+                self._answer(connection, number, _REQUESTS[operation], x, ghosts)
         self._connections.discard(connection)
 
     def _answer(self, connection: socket.socket, number: int, operation: str, x: HostArray, ghosts: HostArray) -> None:
         try:
-            product = local_product(self.matrix, x, ghosts, operation)
+            product = self._product(x, ghosts, operation)
         except Exception as error:
             text = f"{type(error).__name__}: {error}".encode()
             connection.sendall(_ANSWER.pack(number, 0, len(text)) + text)
@@ -133,6 +141,17 @@ class ProductServer:
         connection.sendall(_ANSWER.pack(number, 1, len(parts)))
         for part in parts:
             send_array(connection, part)
+
+    def _product(self, x: HostArray, ghosts: HostArray, operation: str) -> Any:
+        if operation == "store":
+            # A solve that has failed leaves its vectors.
+            for old in [old for old in self.vectors if old < ghosts[1]]:
+                self.vectors.pop(old, None)
+            self.vectors[int(ghosts[0])] = x
+            return ()
+        if operation == "take":
+            return self.vectors.pop(int(ghosts[0]))
+        return local_product(self.matrix, x, ghosts, operation)
 
 
 def _shut_down_all(connections: list[socket.socket]) -> None:
@@ -181,6 +200,19 @@ class ProductClient:
             unfinished.pop_all()
         return connections
 
+    def store(self, number: int, oldest: int, parts: list[HostArray]) -> None:
+        """Store a vector on the ranks: its parts, one for each rank, under a number.
+
+        Vectors with numbers below `oldest`, which no solve has taken, are dropped.
+        """
+        numbers = np.array([number, oldest], np.int64)
+        self.multiply("store", [(part, numbers) for part in parts])
+
+    def take(self, number: int) -> list[HostArray]:
+        """Return the parts of the vector that the ranks have under a number, and drop it there."""
+        numbers = np.array([number], np.int64)
+        return self.multiply("take", [(numbers[:0], numbers)] * len(self._addresses))
+
     def multiply(self, operation: str, parts: list[tuple[HostArray, HostArray]]) -> list[Any]:
         """Make every rank multiply its part, all at the same time. Only one product runs at a time.
 
@@ -196,7 +228,7 @@ class ProductClient:
 
             def request(connection: socket.socket, part: tuple[HostArray, HostArray]) -> Any:
                 try:
-                    return self._request(connection, number, OPERATIONS.index(operation), part)
+                    return self._request(connection, number, _REQUESTS.index(operation), part)
                 except Exception as error:
                     errors.append(error)  # before the connections end, which makes the other requests fail too
                     _shut_down_all(connections)
@@ -232,7 +264,7 @@ class ProductClient:
             arrays = tuple(receive_array(connection) for _ in range(count))
         except OSError as error:
             raise CommunicationError(f"a rank does not answer: {error}") from error
-        return arrays if count > 1 else arrays[0]
+        return arrays[0] if count == 1 else arrays
 
     def close(self) -> None:
         """Close the connections, after the product that is running, if there is one."""

@@ -28,6 +28,7 @@ __all__ = [
     "PreconditionerSummary",
     "RankSolution",
     "SolveSpec",
+    "StoredVector",
     "precondition",
     "run_solve",
     "set_up",
@@ -100,6 +101,9 @@ class SolveSpec:
         Whether the client runs a callback.
     checkpoint_every : int
         Number of iterations between two checkpoints of x; 0 for no checkpoints.
+    results : int
+        The number under which the first vector of the result is stored (`StoredVector`), the others after it; 0 if the
+        vectors are parts of the result of the task.
     start : str
         Name of the argument that b is passed as; if empty, b is the argument after the matrix.
     """
@@ -111,7 +115,20 @@ class SolveSpec:
     reports_progress: bool = False
     has_callback: bool = False
     checkpoint_every: int = 0
+    results: int = 0
     start: str = ""
+
+
+@dataclass(frozen=True)
+class StoredVector:
+    """A vector that a rank's `ProductServer` has under a number, in place of an argument or a result of a solve."""
+
+    number: int
+
+    @staticmethod
+    def resolved(state: RankState, value: Any) -> Any:
+        """Return the rank's part of a stored vector; return anything else as it is."""
+        return state.server.vectors.pop(value.number) if isinstance(value, StoredVector) else value
 
 
 @dataclass(frozen=True)
@@ -159,6 +176,13 @@ class RankSolution:
             return tuple(values)
         return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
+    def stored(self, state: RankState, first: int) -> RankSolution:
+        """Store the vectors for the client under consecutive numbers, and return the result with these instead."""
+        numbers = [StoredVector(first + position) for position in range(len(self.vectors))]
+        for number, vector in zip(numbers, self.vectors, strict=True):
+            state.server.vectors[number.number] = np.ascontiguousarray(vector)
+        return replace(self, vectors=numbers)
+
     def without_vectors(self) -> RankSolution:
         return replace(self, vectors=[])
 
@@ -178,7 +202,8 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
 def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vectors: dict[str, Any]) -> RankSolution:
     """Run a solver of `gsparse.linalg`. All ranks run this task at the same time."""
     state = _connected_state(settings, rank)
-    kwargs = {**solve.kwargs, **vectors}
+    b = StoredVector.resolved(state, b)
+    kwargs = {**solve.kwargs, **{name: StoredVector.resolved(state, vector) for name, vector in vectors.items()}}
     if solve.preconditioner is not None:
         kwargs["M"] = solve.preconditioner.build(state)
     matrix = state.matrix
@@ -187,7 +212,8 @@ def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vect
             kwargs["callback"] = _ClientCallback(channel, rank)
         matrix.observer = _Observer(state, solve, channel)
         try:
-            return RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
+            solution = RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
+            return solution.stored(state, solve.results) if solve.results else solution
         finally:
             matrix.observer = None
 

@@ -19,6 +19,7 @@ from gsparse.distributed.ranks import rank_levels
 from gsparse.errors import CoarseningWarning, FactorizationError, ShapeError, StructureError
 from gsparse.linalg import amg, bicgstab, cg, gmres, rigid_body_modes
 from tests.proof.emulated_device import EmulatedDevice
+from tests.ranks.groups import run_sockets
 from tests.support import on_device
 
 RTOL = 1e-8
@@ -281,6 +282,44 @@ def test_multigrid_over_ranks_runs_on_each_device(real_device: Device, small_lev
         first, second = (solve(S, blocks(S.shape[0], 2, block_size), real_device, arguments, solver) for _ in range(2))
         assert first[1] <= expected + 2
         assert np.array_equal(first[0], second[0])
+
+
+class _LikeNccl(Communicator):
+    """A communicator that, like NCCL's, exchanges nothing if a rank has no arrays, and has another one for the host."""
+
+    def __init__(self, control: Communicator) -> None:
+        self._control = control
+        self.rank, self.world_size, self.timeout = control.rank, control.world_size, control.timeout
+
+    def on(self, device: Device) -> Communicator:
+        return self._control if device.is_host else self
+
+    def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
+        return self._control.exchange(sends, receives) if sends or receives else lambda: None
+
+    def allreduce(self, values: Any) -> None:
+        self._control.allreduce(values)
+
+    def abort(self, reason: str) -> None:
+        self._control.abort(reason)
+
+    def close(self) -> None:
+        pass
+
+
+def test_ranks_without_rows_of_a_level_make_the_same_calls(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_levels, "_LARGEST_COMMON", {"cpu": 60, "gpu": 60})
+    monkeypatch.setattr(rank_levels, "_FEWEST_ROWS", 150)
+    S = poisson(16, 7)
+    partition = blocks(S.shape[0], 4)
+
+    def on_rank(communicator: Communicator) -> list[int]:
+        own = partition.rows(communicator.rank)
+        M = amg(RankMatrix(S[own], partition, partition, _LikeNccl(communicator), cpu))
+        return [level.operator.shape[0] for level in M.levels]
+
+    sizes = run_sockets(on_rank, 4)
+    assert 0 in sizes[1]
 
 
 @pytest.mark.parametrize("lanes", [32, 64])

@@ -31,6 +31,7 @@ import scipy.sparse as sp
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import ShapeError
@@ -163,6 +164,8 @@ class Halo:
     def __init__(self, ghosts: npt.NDArray[np.int64], columns: RowPartition, communicator: Communicator) -> None:
         if columns.world_size != communicator.world_size:
             raise ShapeError(f"{columns.world_size} blocks of columns for {communicator.world_size} ranks")
+        # If a rank has no arrays, NCCL's communicator cannot know whether those of the host or of GPUs are exchanged.
+        communicator = communicator.on(get_device("cpu"))
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]
         owners = columns.owners(ghosts)
         # counts[p, q] is the number of ghosts of rank p that rank q owns.

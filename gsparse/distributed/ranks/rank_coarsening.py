@@ -78,8 +78,9 @@ class RankCoarsening:
         Number of unknowns of a node of this level, and of the next one.
     symmetry : {"hermitian", "symmetric", "nonsymmetric"}
     strength : Strength
-    fewest : int
-        Number of rows of the coarser level that a rank should have at least.
+    fewest, most_common : int
+        Number of rows of the coarser level that a rank should have at least, unless every rank will have the whole
+        level, because it has at most `most_common` rows.
     phases : Phases
 
     Attributes
@@ -102,6 +103,7 @@ class RankCoarsening:
         symmetry: str,
         strength: Strength,
         fewest: int,
+        most_common: int,
         phases: Phases,
     ) -> None:
         self._block_size, self._k = block_size, num_candidates
@@ -111,7 +113,8 @@ class RankCoarsening:
         ends = np.cumsum(A.context.table(np.array([count], np.int64))[:, 0]).tolist()
         self._nodes = RowPartition((0, *ends))
         self.num_aggregates = self._nodes.num_rows
-        self._coarse_nodes = on_fewer_ranks(self._nodes, -(-fewest // num_candidates))
+        is_common = self.num_aggregates * num_candidates <= most_common
+        self._coarse_nodes = self._nodes if is_common else on_fewer_ranks(self._nodes, -(-fewest // num_candidates))
         self.coarse_rows = _times(self._coarse_nodes, num_candidates)
         # For the prolongator, and for that of the adjoint.
         self._interpolations: list[_NodeAggregates] = []

@@ -159,7 +159,8 @@ class RankLevelSetup:
                 return None
             sizes = block_size, self.num_candidates
             strength = self.options.strength(depth)
-            coarsening = RankCoarsening(matrix.part, *sizes, self.symmetry, strength, _FEWEST_ROWS, self.phases)
+            common = _largest_common(matrix.device)
+            coarsening = RankCoarsening(matrix.part, *sizes, self.symmetry, strength, _FEWEST_ROWS, common, self.phases)
             if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * size:
                 return None
         matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
@@ -180,7 +181,7 @@ class RankLevelSetup:
             strength = self.options.strength(depth)
             block_size = self.num_candidates if depth else self.options.block_size
             found = RankCoarsening(
-                matrix.part, block_size, self.num_candidates, self.symmetry, strength, 1, self.phases
+                matrix.part, block_size, self.num_candidates, self.symmetry, strength, 1, 0, self.phases
             )
             matrix.shared[gershgorin_bound] = found.unfiltered_bound
             matrix.shared[DIAGONAL_RANGE] = found.diagonal_range

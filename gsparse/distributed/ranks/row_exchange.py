@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.halo import Halo
 from gsparse.distributed.ranks.partition import RowPartition
@@ -33,7 +34,7 @@ class RankContext:
     device : Device
         Where the rank's arrays live, active.
     communicator : Communicator
-        The rank's communicator, for host arrays.
+        The rank's communicator, for host arrays and for those of its device.
     """
 
     device: Device
@@ -142,7 +143,7 @@ class RankContext:
         lengths = np.diff(ends)
         incoming = {peer: np.empty(count, np.int64) for peer, count in sorted(counts.items()) if count}
         outgoing = {peer: np.ascontiguousarray(lengths[part]) for peer, part in sends.items() if part.start < part.stop}
-        self.communicator.exchange(outgoing, incoming)()
+        self.communicator.on(get_device("cpu")).exchange(outgoing, incoming)()
         indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.empty(0, np.int64), *incoming.values()]))])
         columns, data = device.empty(int(indptr[-1]), np.int64), device.empty(int(indptr[-1]), rows.dtype)
         places = _consecutive({peer: int(part.sum()) for peer, part in incoming.items()})

@@ -175,7 +175,7 @@ def _secret() -> bytes:
 # ------------------------------------------------------------------------------------------------------------- rank 0
 
 
-class _Meeting:
+class _RankListener:
     """The ranks that have told rank 0 the addresses of their listeners. Its methods are those of an `Acceptor`."""
 
     def __init__(self, world_size: int, secret: bytes) -> None:
@@ -208,7 +208,7 @@ def _collect_addresses(
     place: Address, world_size: int, secret: bytes, timeout: float
 ) -> tuple[list[Address], socket.socket]:
     """Return the addresses of all ranks and the listener of rank 0, after every rank has received them."""
-    meeting, (host, port) = _Meeting(world_size, secret), place
+    ranks, (host, port) = _RankListener(world_size, secret), place
     try:
         server = _open_port(host, port)
     except OSError as error:
@@ -216,23 +216,21 @@ def _collect_addresses(
         raise CommunicationError(f"{text}. Pass another port= on all ranks, at which no program listens") from error
     limit = world_size + MAX_STRANGERS
     try:
-        with Acceptor(
-            server, meeting.identify, meeting.admit, None, limit, "gsparse rank 0 waits for ranks"
-        ) as acceptor:
-            if not meeting.is_complete.wait(timeout):
-                missing = sorted(set(range(1, world_size)) - set(meeting.members))
+        with Acceptor(server, ranks.identify, ranks.admit, None, limit, "gsparse rank 0 waits for ranks") as acceptor:
+            if not ranks.is_complete.wait(timeout):
+                missing = sorted(set(range(1, world_size)) - set(ranks.members))
                 text = f"ranks {missing} have not reached rank 0 at {host}:{port} in {timeout:g} s"
                 raise CommunicationError(text + acceptor.refused)
         listener = _open_port(host, 0)
         with closed_on_error(listener):
             own = host, listener.getsockname()[1]
-            addresses = [own, *(meeting.members[peer][1] for peer in range(1, world_size))]
-            for connection, _ in meeting.members.values():
+            addresses = [own, *(ranks.members[peer][1] for peer in range(1, world_size))]
+            for connection, _ in ranks.members.values():
                 connection.settimeout(timeout)
                 _send(connection, addresses)
         return addresses, listener
     finally:
-        for connection, _ in meeting.members.values():
+        for connection, _ in ranks.members.values():
             connection.close()
 
 

@@ -45,6 +45,18 @@ def test_ranks_of_mpi_pass_the_tests_of_ranks(processes: int, files: list[str]) 
     assert completed.stdout.count(" passed") == processes, completed.stdout
 
 
+@pytest.mark.whole
+def test_a_rank_that_makes_no_communicator_is_an_error_within_the_timeout() -> None:
+    code = (
+        "from mpi4py import MPI\n"
+        "from gsparse.distributed import MpiCommunicator\n"
+        "if MPI.COMM_WORLD.rank == 0:\n"
+        "    try: MpiCommunicator(MPI.COMM_WORLD, 0.5)\n"
+        "    except RuntimeError as error: print(error, flush=True)\n"
+    )
+    assert run(2, "-c", code).stdout.splitlines() == ["rank 0 has waited for 0.5 s: another rank is silent"]
+
+
 def test_functions_that_need_mpi_name_the_remedy_without_it() -> None:
     code = (
         "import sys; sys.modules['mpi4py'] = None\n"  # Python treats None as a package that is not installed

@@ -39,7 +39,7 @@ _MAX_REASON_BYTES = 1024
 # Time limit, in seconds, for messages to be completed or cancelled by `abort` and `close`.
 _END_TIMEOUT = 1.0
 
-# Requests that could not be completed. They keep their buffers alive, to which MPI may still write.
+# Requests that could not be completed, and what they make. They stay alive, because MPI may still write to them.
 _unfinished: list[Any] = []
 
 
@@ -104,7 +104,11 @@ class MpiCommunicator(Communicator):
 
     def _duplicate(self, comm: Any) -> Any:
         duplicate, request = comm.Idup()
-        self.wait(request.Test)
+        try:
+            self.wait(request.Test)
+        except BaseException:
+            _unfinished.extend((duplicate, request))
+            raise
         duplicate.Set_errhandler(self._mpi.ERRORS_RETURN)
         return duplicate
 

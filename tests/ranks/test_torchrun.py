@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,11 @@ PROGRAM = "tests.ranks.torchrun_program"
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port that nobody uses, and that the system does not choose for the connections of other programs."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def variables(rank: int, size: int, port: int, **others: str) -> dict[str, str]:
@@ -132,9 +137,14 @@ def test_an_error_says_which_variable_is_wrong(environment: Any, changes: dict[s
         from_torchrun(sp.csr_array((2, 2)), device="cpu")
 
 
+def test_the_default_port_is_none_that_systems_choose_for_other_connections() -> None:
+    assert [torchrun._default_port(port) for port in (29500, 32766, 32767, 45678)] == [29501, 32767, 22767, 25678]
+
+
 def test_a_port_that_another_program_uses_is_an_error_with_the_remedy(environment: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        environment(port=listener.getsockname()[1])
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        environment(port=port)
         with pytest.raises(CommunicationError, match=r"cannot listen at port .*Pass another port="):
             from_torchrun(sp.csr_array((2, 2)), device="cpu")
 

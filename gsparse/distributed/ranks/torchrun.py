@@ -46,6 +46,8 @@ _NUMBER = struct.Struct("<I")  # a rank, or the bytes of a text that follows
 _MAX_ADDRESS_BYTES, _MAX_LIST_BYTES = 1 << 10, 1 << 24
 # With these addresses of rank 0, all ranks run on one host, and no other host can connect to their ports.
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Linux chooses ports from here on for outgoing connections, and `torchrun` often for MASTER_PORT.
+_FIRST_EPHEMERAL_PORT = 32_768
 # Seconds between two attempts to connect to rank 0.
 _CONNECT_RETRY_DELAY = 0.1
 
@@ -81,7 +83,8 @@ def from_torchrun(
         CPU if there is none.
     port : int, optional
         Port of the host MASTER_ADDR at which rank 0 waits for the others. The default is MASTER_PORT + 1, because
-        `torchrun` itself may listen at MASTER_PORT.
+        `torchrun` itself may listen at MASTER_PORT. If MASTER_PORT is 32767 or more, the default is
+        20000 + MASTER_PORT % 10000, because systems use higher ports for connections of other programs.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the time
         limit for all processes to connect.
@@ -143,7 +146,7 @@ def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) ->
         raise CommunicationError(f"RANK must be at least 0 and less than WORLD_SIZE: got {rank} of {world_size}")
     if world_size == 1:
         return SingleCommunicator()
-    place, secret = (host, master_port + 1 if port is None else port), _secret()
+    place, secret = (host, _default_port(master_port) if port is None else port), _secret()
     if rank == 0:
         addresses, listener = _collect_addresses(place, world_size, secret, timeout)
     else:
@@ -160,6 +163,10 @@ def _parsed(name: str) -> Any:
         return int(value)
     except ValueError:
         raise CommunicationError(f"the environment variable {name} must be an integer, got {value!r}") from None
+
+
+def _default_port(master_port: int) -> int:
+    return master_port + 1 if master_port + 1 < _FIRST_EPHEMERAL_PORT else 20_000 + master_port % 10_000
 
 
 def _secret() -> bytes:

@@ -7,8 +7,8 @@ Sections that run on any machine:
 
 Sections that use all GPUs of the machine, with a process for each, which communicate over NCCL:
 
-- `weak` and `strong`: scaling of CG on the 7-point Laplacian in slabs. The time of an iteration comes from the
-  difference between a long solve and a short one;
+- `weak` and `strong`: scaling of CG on the 7-point Laplacian in slabs, beside CG with ``single_reduction=True``. The
+  time of an iteration comes from the difference between a long solve and a short one;
 - `large`: the product of a matrix larger than the memory of one GPU, checked with a formula;
 - `killed`: ``kill -9`` of a rank while the others are in an all-reduce.
 
@@ -51,7 +51,7 @@ REPEATS = 5
 SECTIONS = ("cpu", "dask", "weak", "strong", "large", "killed")
 
 
-def iteration_seconds(A: RankMatrix, lengths: tuple[int, int]) -> tuple[float, Any]:
+def iteration_seconds(A: RankMatrix, lengths: tuple[int, int], **options: Any) -> tuple[float, Any]:
     """Return the seconds of an iteration of CG, the median of several differences, and the result of a long solve."""
     b = A.device.xp.ones(A.shape[0])
 
@@ -59,7 +59,7 @@ def iteration_seconds(A: RankMatrix, lengths: tuple[int, int]) -> tuple[float, A
         A.ranks.allreduce(A.device.xp.zeros(1))
         A.device.synchronize()
         begin = time.perf_counter()
-        result = cg(A, b, rtol=0, maxiter=maxiter, full_output=True)
+        result = cg(A, b, rtol=0, maxiter=maxiter, full_output=True, **options)
         A.device.synchronize()
         return time.perf_counter() - begin, result
 
@@ -76,7 +76,7 @@ def _rank(work: Callable[..., Any], rank: int, pipe: Any, kind: str, args: tuple
     listener = listen("127.0.0.1")
     pipe.send(listener.getsockname())
     addresses = pipe.recv()
-    device = get_device(f"gpu:{rank}" if kind == "gpu" else "cpu")
+    device = get_device({"gpu": f"gpu:{rank}", "shared gpu": "gpu:0", "cpu": "cpu"}[kind])
     set_num_threads(1 if kind == "cpu" else 4)
     if kind == "cpu":  # Binds the rank to a processor, as mpirun does, because a rank that moves delays all others.
         processors = sorted(os.sched_getaffinity(0))
@@ -144,6 +144,15 @@ def time_cg(
         "ghosts": int(A.ghosts.size), "neighbours": len(A.halo.receives), "seconds_per_iteration": seconds,
         "residuals": result.residuals[:40].tolist(), "plan": A.diagonal.plan.chosen.format,
     }  # fmt: skip
+
+
+def time_both_forms(
+    communicator: Any, device: Any, pipe: Any, shape: tuple[int, int, int], lengths: tuple[int, int], variable: bool
+) -> dict[str, Any]:
+    """Time plain CG, and CG with a single reduction per iteration on the same matrix."""
+    record = time_cg(communicator, device, pipe, shape, lengths, variable)
+    A = matrix(communicator, device, shape, variable)
+    return {**record, "single_reduction_seconds": iteration_seconds(A, lengths, single_reduction=True)[0]}
 
 
 def dask_cg_seconds(client: Any, blocks: list[sp.csr_array], iterations: int) -> float:
@@ -342,7 +351,7 @@ def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool)
             z, y, x = WEAK_ROWS if section == "weak" else STRONG_ROWS
             shape = (z * world_size, y, x) if section == "weak" else (z, y, x)
             lengths = (20, 220) if section == "weak" else (20, 100)
-            record = first_of(on_ranks(time_cg, world_size, "gpu", shape, lengths, variable))
+            record = first_of(on_ranks(time_both_forms, world_size, "gpu", shape, lengths, variable))
             seconds = record["seconds_per_iteration"]
             single_rank_seconds = single_rank_seconds or seconds
             ratio = single_rank_seconds / seconds
@@ -355,7 +364,8 @@ def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool)
             records.append({**record, "section": section, "variable": variable})
             coefficients = "variable" if variable else "constant"
             report(f"{section:7} {coefficients} {world_size} GPUs, {record['rows']:>11,} rows "
-                   f"({record['plan']}): {1e6 * seconds:8.1f} us per iteration, x {ratio:.3f}{remark}")  # fmt: skip
+                   f"({record['plan']}): {1e6 * seconds:8.1f} us per iteration, x {ratio:.3f}{remark}; "
+                   f"with a single reduction {1e6 * record['single_reduction_seconds']:8.1f} us")  # fmt: skip
 
 
 def main() -> None:

@@ -909,6 +909,7 @@ class Loans(RuleBasedStateMachine):
 
     @rule(pair=pairs, i=st.integers(0, 6), j=st.integers(0, 16), value=st.integers(-3, 3))
     def assign(self, pair: Any, i: int, j: int, value: int) -> None:
+        self._forget(pair[1])
         for M in pair:
             if j < M.shape[1] and i < M.shape[0]:
                 M[i, j] = value
@@ -920,11 +921,14 @@ class Loans(RuleBasedStateMachine):
         shared = [[np.shares_memory(getattr(S, n), getattr(T, n)) for n in ARRAYS] for _, T in self.known]
         if any(any(which) and not all(which) for which in shared):
             return
-        # SciPy remembers what it knew of the entries before somebody wrote to `indices`.
-        for known in ("_has_sorted_indices", "_has_canonical_format"):
-            vars(S).pop(known, None)
+        self._forget(S)
         for M in (A, S):
             getattr(M, method)()
+
+    def _forget(self, S: Any) -> None:
+        """Make SciPy forget what it knew of the entries before somebody wrote to `indices`."""
+        for known in ("_has_sorted_indices", "_has_canonical_format"):
+            vars(S).pop(known, None)
 
     @rule(pair=pairs, name=st.sampled_from(ARRAYS))
     def rebind(self, pair: Any, name: str) -> None:

@@ -15,6 +15,7 @@ from gsparse.distributed.ranks.mpi import MpiCommunicator, from_mpi
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.profiles import RankProfile, profile_of_ranks
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_multigrid import RankMultigrid
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.ranks.torchrun import from_torchrun
 
@@ -24,6 +25,7 @@ __all__ = [
     "LocalCommunicator",
     "MpiCommunicator",
     "RankMatrix",
+    "RankMultigrid",
     "RankProfile",
     "RowBlock",
     "RowPartition",

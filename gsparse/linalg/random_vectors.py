@@ -20,7 +20,7 @@ __all__ = ["hashed_vector"]
 _STRIDE = 1640531527
 
 
-def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int = 0) -> Array:
+def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int = 0, first_row: int = 0) -> Array:
     """Return hashes of the row numbers, real numbers between -1/2 and 1/2.
 
     A multiplication alone would leave a sequence that rises and falls regularly, so that it has little of most
@@ -34,7 +34,9 @@ def hashed_vector(device: Device, size: int, dtype: np.dtype[Any], number: int =
         Of the vector. The elements of a complex one are real.
     number : int
         Which vector: those with other numbers are independent of it.
+    first_row : int
+        The number of the first row. The parts of a vector on several ranks are those of the vector on one.
     """
     vector = device.empty(size, dtype)
-    kernels_of(device).fill_hashes(device, vector, number * _STRIDE)
+    kernels_of(device).fill_hashes(device, vector, number * _STRIDE + first_row)
     return vector

@@ -39,6 +39,11 @@ class Method:
         Whether a solver accepts rectangular matrices, and no preconditioner.
     relative_to_matrix : bool
         Whether a solver, like SciPy's, compares the residual with the norms of A and x instead of the norm of b.
+    spans_ranks : bool
+        Whether ranks make the preconditioner of a distributed matrix together. Each rank makes all others of its own
+        diagonal block.
+    row_arguments : tuple of str
+        The arguments of a preconditioner that are arrays with a row for each row of the matrix.
     vectors : tuple of int
         Positions of the distributed vectors in the tuple that a call returns, which for a solver begins with x.
     start : {"", "v0", "X"}
@@ -53,6 +58,8 @@ class Method:
     hermitian: bool = False
     least_squares: bool = False
     relative_to_matrix: bool = False
+    spans_ranks: bool = False
+    row_arguments: tuple[str, ...] = ()
     vectors: tuple[int, ...] = (0,)
     start: str = ""
 

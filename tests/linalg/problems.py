@@ -56,6 +56,26 @@ def saddle_point(n: int, dtype: Any = float) -> sp.csr_array:
     return sp.csr_array(sp.block_array([[A, B.T], [B, None]]), dtype=dtype)
 
 
+def jumping_coefficients(n: int, jump: float) -> sp.csr_array:
+    """Return the 7-point finite volumes of -div(c·grad) on an n×n×n grid, where each cell has c = 1 or c = jump."""
+    c = np.where(np.random.default_rng(0).random((n, n, n)) < 0.5, 1.0, jump)
+    numbers, diagonal = np.arange(n**3).reshape(c.shape), np.zeros(c.shape)
+    S = sp.csr_array((n**3, n**3))
+    for axis in range(3):
+        c_axis, i, sums = (np.moveaxis(array, axis, 0) for array in (c, numbers, diagonal))
+        flux = 2 * c_axis[1:] * c_axis[:-1] / (c_axis[1:] + c_axis[:-1])
+        S = S - sp.coo_array((flux.ravel(), (i[1:].ravel(), i[:-1].ravel())), shape=S.shape)
+        sums[1:] += flux
+        sums[:-1] += flux
+        sums[[0, -1]] += 2 * c_axis[[0, -1]]
+    return sp.csr_array(S + S.T + sp.diags_array(diagonal.ravel()))
+
+
+def poisson(n: int) -> sp.csr_array:
+    """Return the 7-point Laplacian of an n×n×n grid."""
+    return sp.csr_array(jumping_coefficients(n, 1.0))
+
+
 def rectangular(rows: int, columns: int, dtype: Any = float) -> sp.csr_array:
     """Return a sparse matrix of full rank with about ten entries per row or column."""
     rng = np.random.default_rng(rows + columns)

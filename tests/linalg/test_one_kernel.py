@@ -20,17 +20,9 @@ from gsparse.kernels.steps import Multiplication, Program, Step
 from gsparse.linalg import bicgstab, cg, chebyshev, ilu0, jacobi, minres
 from gsparse.linalg.krylov import solve_loop
 from tests.conftest import make_device
-from tests.proof.emulated_device import LANES, EmulatedDevice
+from tests.proof.emulated_device import LANES, DeviceWithBlocksTogether, EmulatedDevice
 from tests.proof.kernel_usage import ITERATIONS, operations_of
 from tests.support import DTYPES, random_values
-
-
-class DeviceWithBlocksTogether(EmulatedDevice):
-    """An emulated GPU with two multiprocessors, both of which run a block at the same time."""
-
-    multiprocessors = 2
-    shared_memory = 48 << 10
-    runs_blocks_together = True
 
 
 @pytest.fixture(params=LANES, ids=str)
@@ -63,6 +55,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     return bound
 
 
+def single(A: Any, b: Any, **options: Any) -> Any:
+    """Solve by conjugate gradients with one sum per iteration."""
+    return cg(A, b, single_reduction=True, **options)
+
+
 def system(rng: np.random.Generator, num_rows: int, dtype: Any, *, hermitian: bool = True) -> tuple[sp.csr_array, Any]:
     S = sp.random_array((num_rows, num_rows), density=min(4 / num_rows, 1.0), rng=rng, format="csr")
     S.data = random_values(rng, S.data.size, np.dtype(dtype))
@@ -92,10 +89,10 @@ def assert_alike(first: Any, second: Any, rtol: float = 1e-2) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("precondition", [None, jacobi])
-@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.parametrize("solve", [cg, single, bicgstab])
 @pytest.mark.few(12)
 def test_the_residuals_are_those_of_the_steps(device, solve, precondition, dtype, rng, launched):
-    S, b = system(rng, 131, dtype, hermitian=solve is cg)
+    S, b = system(rng, 131, dtype, hermitian=solve is not bicgstab)
     rtol = 100 * float(np.finfo(dtype).eps)
     result, expected = solve_both(solve, device, S, b, precondition=precondition, rtol=rtol)
     assert_alike(result, expected)
@@ -129,7 +126,7 @@ def test_a_solve_takes_many_launches(device, rng, launched):
     assert np.array_equal(result.residuals, again.residuals)
 
 
-@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.parametrize("solve", [cg, single, bicgstab])
 @pytest.mark.parametrize("options", [{"maxiter": 0}, {"maxiter": 1}, {"maxiter": 5}, {"x0": True}], ids=str)
 @pytest.mark.few(4)
 def test_a_solve_stops_where_the_steps_stop(device, solve, options, rng, launched):
@@ -139,7 +136,7 @@ def test_a_solve_stops_where_the_steps_stop(device, solve, options, rng, launche
     assert_alike(*solve_both(solve, device, S, b, rtol=1e-9, **options), rtol=1e-6)
 
 
-@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.parametrize("solve", [cg, single, bicgstab])
 @pytest.mark.parametrize("what", ["indefinite", "zero b", "NaN in b", "inf in A", "zero A"])
 @pytest.mark.few(4)
 def test_breakdowns_are_those_of_the_steps(device, solve, what, rng, launched):
@@ -216,14 +213,14 @@ def test_the_proofs_compile_the_kernels_that_solvers_use(device, rng, monkeypatc
 
     monkeypatch.setattr(sys.modules["gsparse.kernels.gpu"], "bind_iterations", record)
     A = GpuSparseMatrix(S, device=device)
-    for solve, options in ((cg, {}), (bicgstab, {}), (chebyshev, {"bounds": (1.0, 20.0)})):
+    for solve, options in ((cg, {}), (single, {}), (bicgstab, {}), (chebyshev, {"bounds": (1.0, 20.0)})):
         solve(A, b, maxiter=2, full_output=True, **options)
     assert bound.keys() == ITERATIONS.keys()
     for program, operations in bound.values():
         assert operations == operations_of(program)
 
 
-@pytest.mark.parametrize(("name", "exchanges"), [("cg", 3), ("bicgstab", 4), ("chebyshev", 2)])
+@pytest.mark.parametrize(("name", "exchanges"), [("cg", 3), ("single_reduction", 3), ("bicgstab", 4), ("chebyshev", 2)])
 def test_an_iteration_has_few_exchanges(name, exchanges):
     """One of them is made before the first iteration."""
     program = sys.modules[f"gsparse.linalg.krylov.{name}"].PROGRAM
@@ -251,11 +248,11 @@ def test_the_layout_follows_from_rows_and_shared_memory(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_rows", [1, 33, 1024, 1025, 8000, 40001, 130000])
-@pytest.mark.parametrize("solve", [cg, bicgstab])
+@pytest.mark.parametrize("solve", [cg, single, bicgstab])
 def test_a_gpu_computes_the_same(solve, num_rows, dtype, rng, monkeypatch):
     monkeypatch.undo()
     gpu = make_device("gpu")
-    S, b = system(rng, num_rows, dtype, hermitian=solve is cg)
+    S, b = system(rng, num_rows, dtype, hermitian=solve is not bicgstab)
     rtol, results = 100 * float(np.finfo(dtype).eps), []
     for together in (True, False):
         monkeypatch.setattr(gpu, "runs_blocks_together", together)

@@ -27,7 +27,7 @@ from gsparse.profiling.recorded import recorded_copy
 
 from .emulator import SANITIZER, SOURCE_FOLDER, EmulatedModule, kept_source
 
-__all__ = ["LANES", "EmulatedDevice", "emulated_module"]
+__all__ = ["LANES", "DeviceWithBlocksTogether", "EmulatedDevice", "emulated_module"]
 
 LANES = (32, 64)  # the sizes of NVIDIA's and AMD's warps
 OS_THREADS = 2
@@ -119,3 +119,11 @@ class EmulatedDevice(NumpyArrays, Device):
 
     def __reduce__(self) -> tuple[Callable[..., Device], tuple[Any, ...]]:
         return EmulatedDevice, (self.lanes, self.seed)
+
+
+class DeviceWithBlocksTogether(EmulatedDevice):
+    """An emulated GPU with two multiprocessors, both of which run a block at the same time."""
+
+    multiprocessors = 2
+    shared_memory = 48 << 10
+    runs_blocks_together = True

@@ -83,6 +83,7 @@ def sources_and_expressions(lanes: int) -> dict[str, list[str]]:
 # The iterations of solvers that run as one kernel: steps, and products "source>target".
 ITERATIONS = {
     "cg": "p>q curvature update direction",
+    "cg_single_reduction": "r>w weigh advance",
     "bicgstab": "half r>t stabilize update p>v project",
     "chebyshev": "d>q update advance",
 }

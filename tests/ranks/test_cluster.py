@@ -110,6 +110,7 @@ def test_scipys_solvers_accept_a_distributed_matrix(client: Any, workers: list[s
 
 SOLVES: dict[str, Callable[..., Any]] = {
     "cg": gla.cg, "bicgstab": gla.bicgstab, "gmres": gla.gmres, "fgmres": gla.fgmres, "minres": gla.minres,
+    "cg, single reduction": lambda A, b, *x0, **o: gla.cg(A, b, *x0, single_reduction=True, **o),
     "chebyshev": lambda A, b, *x0, **o: gla.chebyshev(A, b, *x0, bounds=(0.05, 8), **o),
 }  # fmt: skip
 

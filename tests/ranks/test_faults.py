@@ -360,10 +360,12 @@ def test_a_callback_that_raises_ends_the_solve_everywhere(client: Any) -> None:
         check(client, A)
 
 
-def test_a_solve_resumes_on_the_workers_that_are_left(client: Any) -> None:
+@pytest.mark.parametrize("single_reduction", [False, True])
+def test_a_solve_resumes_on_the_workers_that_are_left(client: Any, single_reduction: bool) -> None:
     with distribute(S, client=client) as A:
         victim = pids(client)[A.workers[1]]
-        solve = start_solve(client, A, on_failure="resume", checkpoint_every=20, maxiter=8_000)
+        options = {"on_failure": "resume", "checkpoint_every": 20, "single_reduction": single_reduction}
+        solve = start_solve(client, A, maxiter=8_000, **options)
         os.kill(victim, signal.SIGKILL)
         assert solve.wait(120) is None
         x, _ = solve.result

@@ -14,7 +14,15 @@ from gsparse import GpuSparseMatrix
 from gsparse.device.base import Device
 from gsparse.distributed import Communicator, RankMatrix, RowPartition, SingleCommunicator, run_ranks
 from gsparse.errors import CommunicationError, ShapeError
-from tests.linalg.problems import convection, indefinite, laplacian, rectangular, residual, right_hand_side
+from tests.linalg.problems import (
+    convection,
+    indefinite,
+    jumping_coefficients,
+    laplacian,
+    rectangular,
+    residual,
+    right_hand_side,
+)
 from tests.ranks.groups import GROUPS
 from tests.support import host, on_device, random_values
 
@@ -23,6 +31,7 @@ TOLERANCE = 1e-8
 
 SOLVES: dict[str, Callable[..., Any]] = {
     "cg": lambda A, b, **o: gla.cg(A, b, rtol=1e-10, full_output=True, **o),
+    "cg, single reduction": lambda A, b, **o: gla.cg(A, b, rtol=1e-10, single_reduction=True, full_output=True, **o),
     "cg, refined": lambda A, b, **o: gla.cg(A, b, rtol=1e-10, inner_dtype=np.float32, full_output=True, **o),
     "bicgstab": lambda A, b, **o: gla.bicgstab(A, b, rtol=1e-10, full_output=True, **o),
     "gmres": lambda A, b, **o: gla.gmres(A, b, rtol=1e-10, restart=25, full_output=True, **o),
@@ -153,7 +162,7 @@ def test_lobpcg_works_with_an_empty_rank_and_refuses_too_few_rows() -> None:
         run_ranks(lambda communicator: solve(communicator, 4), 3)
 
 
-@pytest.mark.parametrize("name", ["cg", "gmres", "minres"])
+@pytest.mark.parametrize("name", ["cg", "cg, single reduction", "gmres", "minres"])
 def test_solvers_work_with_fewer_rows_than_ranks(name: str) -> None:
     S = laplacian(12)[:3, :3]
     b = right_hand_side(S)
@@ -161,16 +170,29 @@ def test_solvers_work_with_fewer_rows_than_ranks(name: str) -> None:
     np.testing.assert_allclose(np.concatenate([part.x for part in results]), np.linalg.solve(S.toarray(), b), atol=1e-8)
 
 
-def test_blocks_precondition_their_own_rows() -> None:
+@pytest.mark.parametrize("name", ["cg", "cg, single reduction"])
+def test_blocks_precondition_their_own_rows(name: str) -> None:
     S = laplacian(16)
     b = right_hand_side(S)
 
     def solve(A: RankMatrix, own: Any) -> Any:
-        return gla.cg(A, own, rtol=1e-10, M=gla.ic0(A.diagonal), full_output=True)
+        return SOLVES[name](A, own, M=gla.ic0(A.diagonal))
 
-    plain, preconditioned = solve_on_ranks(run_ranks, 3, S, b, SOLVES["cg"]), solve_on_ranks(run_ranks, 3, S, b, solve)
+    plain, preconditioned = solve_on_ranks(run_ranks, 3, S, b, SOLVES[name]), solve_on_ranks(run_ranks, 3, S, b, solve)
     assert residual(S, np.concatenate([part.x for part in preconditioned]), b) < 1e-8
     assert preconditioned[0].iterations < 0.7 * plain[0].iterations
+
+
+def test_all_ranks_replace_a_residual_that_rounding_has_made_too_small() -> None:
+    S = jumping_coefficients(12, 1e6)
+    b = right_hand_side(S)
+
+    def solve(A: RankMatrix, own: Any) -> Any:
+        return gla.cg(A, own, rtol=1e-12, single_reduction=True, full_output=True)
+
+    results = solve_on_ranks(run_ranks, 2, S, b, solve)
+    assert len({(part.info, part.iterations) for part in results}) == 1
+    assert residual(S, np.concatenate([part.x for part in results]), b) < 2e-12
 
 
 def test_a_callback_receives_the_part_of_its_rank() -> None:
@@ -257,7 +279,7 @@ def test_solvers_return_the_same_when_sums_leave_the_device(device: Device, name
     assert communicator.calls >= (result.iterations if device.kind == "cpu" else 1)  # graphs batch calls
 
 
-@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres", "minres"])
+@pytest.mark.parametrize("name", ["cg", "cg, single reduction", "bicgstab", "gmres", "minres"])
 def test_all_ranks_name_the_argument_of_which_one_rank_has_nan(name: str) -> None:
     S = MATRICES.get(name, laplacian)(8)
     b = right_hand_side(S)

@@ -14,6 +14,7 @@ from gsparse.distributed.client.row_sources import DaskRows, HostRows, LoadedRow
 from gsparse.distributed.client.vector_layout import is_dask
 from gsparse.distributed.io.loaders import RowLoader, Source
 from gsparse.errors import ShapeError
+from gsparse.linalg.multigrid.options import blocks_of
 from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix
 
 __all__ = ["distribute", "from_dask_array", "from_loaders"]
@@ -41,6 +42,7 @@ def distribute(
         The client of the cluster; by default dask's current client.
     partition : {"nnz", "rows", "metis"} or sequence of int, optional
         "nnz", the default, gives each worker about the same number of entries, and "rows" the same number of rows.
+        With both, the rows of a block of a block sparse matrix (BSR) stay together.
         "metis" calls METIS for few ghosts: it needs a square matrix and the package pymetis, and permutes rows and
         columns. A sequence of integers holds the row bounds themselves.
     reorder : {"rcm"}, optional
@@ -84,8 +86,11 @@ def distribute(
         got = f"{type(S).__name__} of {np.ndim(S)} dimensions"
         raise ShapeError(f"S must be a 2-D sparse array, got {got}; files are read by from_loaders([path], (M, N))")
     # A GpuSparseMatrix is copied: its host arrays would stay on loan otherwise, and every product would upload them.
-    source = S if isinstance(S, RowSource) else HostRows(sp.csr_array(S, copy=isinstance(S, DeviceMatrix)))
-    return DistributedMatrix.create(source, client, workers, partition, reorder, device, timeout, options)
+    if not isinstance(S, RowSource):
+        rows, columns = blocks_of(S)
+        block_size = rows if rows == columns else 1
+        S = HostRows(sp.csr_array(S, copy=isinstance(S, DeviceMatrix)), block_size)
+    return DistributedMatrix.create(S, client, workers, partition, reorder, device, timeout, options)
 
 
 def from_loaders(sources: Sequence[Source], shape: tuple[int, int], **placement: Any) -> DistributedMatrix:

@@ -10,9 +10,10 @@ import numpy as np
 
 from gsparse.device.select import device_of
 from gsparse.distributed.client import solves
+from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
-from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
+from gsparse.distributed.worker.solve_tasks import SolveSpec
 from gsparse.linalg.eigen import problem
 from gsparse.linalg.eigen.lobpcg import default_tolerance, is_small
 from gsparse.linalg.registry import METHODS
@@ -26,7 +27,7 @@ def eigenpairs_on_workers(
     name: str,
     task_group: TaskGroup,
     layout: VectorLayout,
-    specification_of: Callable[[Any], PreconditionerSpec | None],
+    preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
 ) -> Any:
     """Run an eigensolver on the workers.
@@ -39,14 +40,14 @@ def eigenpairs_on_workers(
     name : str
     task_group : TaskGroup
     layout : VectorLayout
-    specification_of : callable
-        Returns the specification of a preconditioner of this matrix, and None for anything else.
+    preconditioner_of : callable
+        Returns its argument if that is a preconditioner of this matrix, and None for anything else.
     options : dict
         All arguments but the matrix.
     """
     match METHODS[name].start:
         case "X":
-            return _from_block(name, task_group, layout, specification_of, options)
+            return _from_block(name, task_group, layout, preconditioner_of, options)
         case "v0":
             return _from_vector(name, task_group, layout, options)
     return NotImplemented
@@ -56,18 +57,18 @@ def _from_block(
     name: str,
     task_group: TaskGroup,
     layout: VectorLayout,
-    specification_of: Callable[[Any], PreconditionerSpec | None],
+    preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
 ) -> Any:
     """Run an eigensolver that begins with a block of vectors, or return NotImplemented."""
     X, B, M, Y = (options.pop(name) for name in "XBMY")
-    preconditioner = specification_of(M)
+    preconditioner = preconditioner_of(M)
     if B is not None or (M is not None and preconditioner is None) or not _fits(layout, X, Y):
         return NotImplemented
     is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
-    solve = SolveSpec(name, options, preconditioner)
-    tasks = solves.run(task_group, layout, solve, X, {"Y": Y})
+    solve = SolveSpec(name, options)
+    tasks = solves.run(task_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
     values, vectors, *histories = solves.collect(task_group, layout, tasks, X)
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
     requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]

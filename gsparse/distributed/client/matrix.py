@@ -25,7 +25,7 @@ from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.ranks.ordering import parse_partition
 from gsparse.distributed.worker import solution_copies
-from gsparse.distributed.worker.solve_tasks import PreconditionerSpec, SolveSpec
+from gsparse.distributed.worker.solve_tasks import SolveSpec
 from gsparse.errors import CommunicationError
 from gsparse.linalg.krylov.outcome import warn_unless_converged
 from gsparse.linalg.registry import METHODS
@@ -274,14 +274,20 @@ class DistributedMatrix(DistributedOperator):
         arguments = _bind_arguments(name, args, kwargs)
         kind = METHODS[name].kind
         if kind == "preconditioner":
-            return DistributedPreconditioner(self, PreconditionerSpec(name, args, kwargs))
+            return DistributedPreconditioner(self, name, self._with_block_size(arguments))
         if kind == "eigensolver":
-            return eigenpairs_on_workers(name, self._task_group, self._layout, self._preconditioner_spec, arguments)
+            return eigenpairs_on_workers(name, self._task_group, self._layout, self._own_preconditioner, arguments)
         return self._solve(name, *args, **kwargs)
 
-    def _preconditioner_spec(self, M: Any) -> PreconditionerSpec | None:
-        """Return the specification of a preconditioner of this matrix; None if M is not one."""
-        return M.spec if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
+    def _own_preconditioner(self, M: Any) -> DistributedPreconditioner | None:
+        """Return M if it is a preconditioner of this matrix, else None."""
+        return M if isinstance(M, DistributedPreconditioner) and M.matrix is self else None
+
+    def _with_block_size(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a preconditioner, with the size of the blocks of a matrix that was distributed."""
+        if arguments.get("block_size", 1) is None and self._source.block_size > 1:
+            return {**arguments, "block_size": self._source.block_size}
+        return arguments
 
     def _solve(
         self,
@@ -303,7 +309,7 @@ class DistributedMatrix(DistributedOperator):
             if METHODS[name].least_squares:
                 raise TypeError(f"{name} of a distributed matrix takes keyword arguments after b")
             (x0,) = args
-        preconditioner = self._preconditioner_spec(M)
+        preconditioner = self._own_preconditioner(M)
         if M is not None and preconditioner is None:
             raise TypeError(
                 "M must be made of the distributed matrix that is solved with: M=gsparse.linalg.jacobi(A), ilu0(A), "
@@ -315,18 +321,17 @@ class DistributedMatrix(DistributedOperator):
         solve = SolveSpec(
             name,
             kwargs,
-            preconditioner,
             reports_progress=progress,
             has_callback=callback is not None,
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         try:
-            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
+            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback, preconditioner)
         except CommunicationError:
             if on_failure == "raise":
                 raise
             x0 = self._reopen(x0)
-            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback)
+            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, callback, preconditioner)
         result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b)
         if full_output:
             return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,8 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, check_numbers
 from gsparse.distributed.worker import solve_tasks
+from gsparse.errors import ShapeError
+from gsparse.linalg.registry import METHODS
 
 __all__ = ["DistributedPreconditioner"]
 
@@ -27,7 +30,10 @@ class PreconditionedMatrix(Protocol):
 
 
 class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
-    """A preconditioner that each worker makes from its own diagonal block, which is block Jacobi over the workers.
+    """A preconditioner that the workers make: multigrid all of them together, others each from its own diagonal block.
+
+    The latter are block Jacobi over the workers, so that they need more iterations with each worker. ``print(M)`` shows
+    the levels of multigrid.
 
     The solvers of `gsparse.linalg` for the same matrix apply it on the workers, as one of their steps. For everything
     else, SciPy's solvers included, it is a linear operator whose products run as tasks of dask. Each of these sends its
@@ -36,13 +42,107 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
     Parameters
     ----------
     matrix : DistributedMatrix
-    spec : PreconditionerSpec
-        The preconditioner that each rank makes.
+    name : str
+        Name of the preconditioner in `gsparse.linalg`.
+    arguments : dict
+        All of its arguments but the matrix.
+
+    Raises
+    ------
+    ShapeError, FactorizationError, CommunicationError, WorkerLostError
+        If it spans the workers, and so is made at once.
     """
 
-    def __init__(self, matrix: PreconditionedMatrix, spec: solve_tasks.PreconditionerSpec) -> None:
+    def __init__(self, matrix: PreconditionedMatrix, name: str, arguments: dict[str, Any]) -> None:
         super().__init__(matrix.dtype, matrix.shape)
-        self.matrix, self.spec = matrix, spec
+        method, layout = METHODS[name], matrix._layout
+        self.matrix, self._spans_ranks = matrix, method.spans_ranks
+        self._rows = {key: arguments[key] for key in method.row_arguments if arguments[key] is not None}
+        self._rows = {key: np.asarray(value) for key, value in self._rows.items()}
+        for key, value in self._rows.items():
+            layout.check(value, layout.rows, key)
+        others = {key: value for key, value in arguments.items() if key not in method.row_arguments}
+        self._spec = solve_tasks.PreconditionerSpec.of(name, others, self._rows)
+        self._summary: solve_tasks.PreconditionerSummary | None = None
+        self._made_for: tuple[str, int] | None = None
+        if self._spans_ranks:
+            group = matrix._task_group
+            with group.exclusive():
+                group.reconnect()
+                self.specification()
+
+    def __repr__(self) -> str:
+        workers, summary = len(self.matrix._task_group.workers), self._summary
+        made = f"{self._spec.name} preconditioner" if summary is None else f"{summary.text}"
+        return f"<DistributedPreconditioner of shape {self.shape} on {workers} workers: {made}>"
+
+    def __str__(self) -> str:
+        return repr(self) if self._summary is None else self._summary.table
+
+    def specification(self) -> solve_tasks.PreconditionerSpec:
+        """Return what the ranks find the preconditioner by; they make it first if they have to do so together.
+
+        The caller has reserved the workers (`TaskGroup.exclusive`) and connected them.
+        """
+        group, layout = self.matrix._task_group, self.matrix._layout
+        is_made = self._made_for == (group.key, group.settings.epoch)
+        if self._spans_ranks and not is_made:
+            parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
+            tasks = [
+                group.submit(solve_tasks.set_up, self._spec.name, rank, group.settings, rank, self._spec,
+                             {key: part[rank] for key, part in parts.items()})
+                for rank in group.ranks
+            ]  # fmt: skip
+            self._show(group.wait(tasks))
+        return self._spec
+
+    def update(self, A: PreconditionedMatrix) -> DistributedPreconditioner:
+        """Compute the preconditioner again for other values. It then belongs to the matrix that has them.
+
+        Parameters
+        ----------
+        A : DistributedMatrix
+            A matrix with the same structure on the same workers, such as ``A.with_data(values)``.
+
+        Returns
+        -------
+        DistributedPreconditioner
+            This object, which has changed.
+
+        Raises
+        ------
+        ShapeError
+            If the matrix has other workers or other row bounds.
+        StructureError, FactorizationError, CommunicationError, WorkerLostError
+        """
+        old, new = self.matrix._task_group, A._task_group
+        if (old.workers, self.matrix._layout.rows) != (new.workers, A._layout.rows):
+            raise ShapeError(
+                "update needs a matrix on the same workers and with the same row bounds: use A.with_data(values), or "
+                f"{self._spec.name}(A)"
+            )
+        is_made = self._made_for == (old.key, old.settings.epoch)
+        self.matrix, self._made_for = A, None
+        if not self._spans_ranks:
+            return self
+        with new.exclusive():
+            new.reconnect()
+            if is_made:
+                tasks = [
+                    new.submit(solve_tasks.update, "update", rank, new.settings, rank, self._spec, old.key)
+                    for rank in new.ranks
+                ]
+                self._show(new.wait(tasks))
+            else:
+                self.specification()
+        return self
+
+    def _show(self, summaries: list[solve_tasks.PreconditionerSummary]) -> None:
+        """Keep the summary of rank 0, and issue its warnings here."""
+        group = self.matrix._task_group
+        self._summary, self._made_for = summaries[0], (group.key, group.settings.epoch)
+        for text, category in summaries[0].warnings:
+            warnings.warn(text, category, stacklevel=6)
 
     def _matvec(self, x: HostArray) -> HostArray:
         return self._apply(x.reshape(-1), adjoint=False)
@@ -57,12 +157,20 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return self._apply(X, adjoint=True)
 
     def _apply(self, x: HostArray, *, adjoint: bool) -> HostArray:
-        task_group, layout = self.matrix._task_group, self.matrix._layout
-        task_group.check_open()
+        group = self.matrix._task_group
+        group.check_open()
         check_numbers("a product", x)
-        settings = task_group.settings
+        if not self._spans_ranks:
+            return self._product(x, adjoint)
+        with group.exclusive():
+            group.reconnect()
+            self.specification()
+            return self._product(x, adjoint)
+
+    def _product(self, x: HostArray, adjoint: bool) -> HostArray:
+        group, layout, spec = self.matrix._task_group, self.matrix._layout, self._spec
         tasks = [
-            task_group.submit(solve_tasks.precondition, self.spec.name, rank, settings, rank, self.spec, part, adjoint)
+            group.submit(solve_tasks.precondition, spec.name, rank, group.settings, rank, spec, part, adjoint)
             for rank, part in enumerate(layout.split(np.asarray(x), layout.columns))
         ]
-        return layout.join(task_group.wait(tasks))
+        return layout.join(group.wait(tasks))

@@ -25,9 +25,17 @@ Partition = str | Sequence[int]
 
 
 class RowSource(ABC):
-    """A source of the rows of a matrix: a matrix of this process, files or a function, or a dask array."""
+    """A source of the rows of a matrix: a matrix of this process, files or a function, or a dask array.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    block_size : int
+        Number of rows and columns of the blocks of a block sparse matrix, else 1.
+    """
 
     shape: tuple[int, int]
+    block_size: int = 1
 
     @abstractmethod
     def row_lengths(self) -> HostArray | None:
@@ -66,15 +74,16 @@ class RowSource(ABC):
             return rows
         lengths = self.row_lengths() if partition == "nnz" else None
         if lengths is None:
-            return RowPartition.by_rows(self.shape[0], world_size)
-        return RowPartition.by_nnz(np.concatenate([[0], np.cumsum(lengths)]), world_size)
+            return RowPartition.by_rows(self.shape[0], world_size).between_blocks(self.block_size)
+        by_nnz = RowPartition.by_nnz(np.concatenate([[0], np.cumsum(lengths)]), world_size)
+        return by_nnz.between_blocks(self.block_size)
 
 
 class HostRows(RowSource):
     """A matrix of this process."""
 
-    def __init__(self, matrix: sp.csr_array) -> None:
-        self.matrix, self.shape = matrix, matrix.shape
+    def __init__(self, matrix: sp.csr_array, block_size: int = 1) -> None:
+        self.matrix, self.shape, self.block_size = matrix, matrix.shape, block_size
 
     def row_lengths(self) -> HostArray | None:
         lengths: HostArray = np.diff(self.matrix.indptr)

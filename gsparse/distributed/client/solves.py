@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client.channel import ClientChannel
+from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
@@ -33,6 +34,7 @@ def run(
     b: Any,
     vectors: dict[str, Any],
     callback: Callable[[Any], Any] | None = None,
+    preconditioner: DistributedPreconditioner | None = None,
 ) -> list[distributed.Future]:
     """Run a solver on all ranks, and return the futures of their `RankSolution`.
 
@@ -47,6 +49,7 @@ def run(
         Other arguments that are vectors with one entry for each column, by name. A value may be None.
     callback : callable, optional
         Called in this process with the whole vector, or with the number, that the solver passes to its callback.
+    preconditioner : DistributedPreconditioner, optional
     """
     parts = [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")
     others = {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
@@ -55,6 +58,8 @@ def run(
         solve = replace(solve, channel=f"{task_group.key}-{uuid.uuid4().hex}")
     with task_group.exclusive(), _message_handler(task_group, layout, solve, callback) as handler:
         task_group.reconnect()
+        if preconditioner is not None:
+            solve = replace(solve, preconditioner=preconditioner.specification())
         settings = task_group.settings
         tasks = [
             task_group.submit(

@@ -81,6 +81,26 @@ class RowPartition:
         shares = int(work[-1]) * np.arange(1, world_size) // world_size
         return cls((0, *np.searchsorted(work, shares).tolist(), len(indptr) - 1))
 
+    def between_blocks(self, size: int) -> RowPartition:
+        """Move the bounds to multiples of a number of rows, such as the unknowns of a node.
+
+        Parameters
+        ----------
+        size : int
+            Number of consecutive rows that belong together. It divides the number of rows.
+
+        Returns
+        -------
+        RowPartition
+            The partition with the nearest such bounds.
+
+        Examples
+        --------
+        >>> RowPartition((0, 5, 9)).between_blocks(3).row_bounds
+        (0, 6, 9)
+        """
+        return RowPartition(tuple(size * ((bound + size // 2) // size) for bound in self.row_bounds))
+
     @classmethod
     def from_bounds(cls, bounds: Sequence[int], num_rows: int) -> RowPartition:
         """Make a partition with the given bounds, and check that they fit the matrix.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,15 @@ from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.krylov.solve_loop import SolveLoop
 from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.registry import METHODS
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.profiling import recording
 
-__all__ = ["RankMatrix"]
+__all__ = ["SPANNING_PRECONDITIONERS", "RankMatrix"]
+
+# The functions that make preconditioners which span ranks, by the name of the preconditioner. Their modules import this
+# one, and enter them here.
+SPANNING_PRECONDITIONERS: dict[str, Callable[[RankMatrix, Mapping[str, Any]], Any]] = {}
 
 
 class RankMatrix(Operator):
@@ -54,8 +59,12 @@ class RankMatrix(Operator):
         The plan of the exchange.
     shape : (int, int)
         Number of the rank's rows, and number of the columns that it owns.
+    rows, columns : RowPartition
+        The owners of the rows and of the columns.
     column_sizes : list of int
         Number of columns that each rank owns.
+    host_communicator : Communicator
+        The rank's communicator, for host arrays.
     observer : callable or None
         Called with the `SolveLoop` whenever the host has read the scalars of a solve. If it raises an exception, the
         solve ends.
@@ -92,11 +101,13 @@ class RankMatrix(Operator):
         self.diagonal = (
             blocks.diagonal if is_prepared else GpuSparseMatrix(blocks.diagonal, device=self.device, **options)
         )
-        self.off_diagonal = GpuSparseMatrix(blocks.off_diagonal, device=self.device)
+        self.off_diagonal = (
+            blocks.off_diagonal if is_prepared else GpuSparseMatrix(blocks.off_diagonal, device=self.device)
+        )
         self.boundary, self.ghosts = blocks.boundary, blocks.ghosts
         self.shape, self.dtype = blocks.diagonal.shape, np.dtype(blocks.diagonal.dtype)
         self.column_sizes, self._first_column = np.diff(columns.row_bounds).tolist(), own_columns.start
-        self._whole_shape = rows.num_rows, columns.num_rows
+        self.rows, self.columns = rows, columns
         self.observer: Callable[[SolveLoop], None] | None = None
         self.halo = Halo(blocks.ghosts, columns, communicator)
         self.connect(communicator)
@@ -109,9 +120,20 @@ class RankMatrix(Operator):
         communicator : Communicator
             The rank's new communicator, for host arrays.
         """
-        self.communicator = communicator.on(self.device)
+        self.host_communicator, self.communicator = communicator, communicator.on(self.device)
         self.is_resident = self.device.is_host or self.communicator.is_queued
         self._bound_products: dict[Any, Apply] = {}  # buffers included: products follow one another, so they share them
+
+    def __gsparse_call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a preconditioner of `gsparse.linalg`: multigrid over all ranks, all others of the diagonal block."""
+        method = METHODS[name]
+        if method.kind != "preconditioner":
+            return NotImplemented
+        if not method.spans_ranks:
+            return method.function(self.diagonal, *args, **kwargs)
+        bound = method.signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        return SPANNING_PRECONDITIONERS[name](self, bound.arguments)
 
     def rows_on_host(self) -> sp.csr_array:
         """Return the rank's rows as one matrix, with sorted column indices. Synchronizes.
@@ -130,7 +152,7 @@ class RankMatrix(Operator):
     @property
     def whole_shape(self) -> tuple[int, int]:
         """The shape of the whole matrix, (M, N)."""
-        return self._whole_shape
+        return self.rows.num_rows, self.columns.num_rows
 
     @property
     def first_index(self) -> int:
@@ -230,10 +252,20 @@ class RankMatrix(Operator):
         self.bind(self.device, dtype, columns)(x, y)
         return y.reshape(columns, -1).T
 
-    def bind(self, device: Device, dtype: np.dtype[Any], columns: int = 1, *, adjoint: bool = False) -> Apply:
-        key = dtype, columns, adjoint
+    def bind(
+        self,
+        device: Device,
+        dtype: np.dtype[Any],
+        columns: int = 1,
+        *,
+        adjoint: bool = False,
+        alpha: float = 1,
+        beta: float = 0,
+    ) -> Apply:
+        key = dtype, columns, adjoint, alpha, beta
         if key not in self._bound_products:
-            self._bound_products[key] = (_AdjointProduct if adjoint else _Product)(self, dtype, columns)
+            make = _AdjointProduct if adjoint else _Product
+            self._bound_products[key] = make(self, dtype, columns, alpha, beta)
         return self._bound_products[key]
 
 
@@ -254,11 +286,13 @@ def _common_dtype(part: sp.csr_array, communicator: Communicator) -> np.dtype[An
 class _BoundProduct:
     """The products of both blocks, bound to their buffers, and the exchange of ghosts."""
 
-    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, *, adjoint: bool) -> None:
+    def __init__(
+        self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float, *, adjoint: bool
+    ) -> None:
         device = self._device = matrix.device
         self._diagonal, self._off_diagonal = (
-            MatrixOperator(part).bind(device, dtype, columns, adjoint=adjoint)
-            for part in (matrix.diagonal, matrix.off_diagonal)
+            MatrixOperator(part).bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=factor)
+            for part, factor in ((matrix.diagonal, beta), (matrix.off_diagonal, 0))
         )
         self._exchange = HaloExchange(matrix.halo, matrix.communicator, device, dtype, columns)
         # Positions of the boundary rows in vectors that are stored one column after the other, and a buffer for them.
@@ -269,7 +303,7 @@ class _BoundProduct:
 
 
 class _Product(_BoundProduct):
-    """Computes y = A·x as an `Apply`: the diagonal block while ghosts are sent, then the off-diagonal block.
+    """Computes y = alpha·A·x + beta·y as an `Apply`: the diagonal block while ghosts are sent, then the other block.
 
     If the kernels support it, the product also leaves partial sums of conj(x)·y.
 
@@ -279,8 +313,8 @@ class _Product(_BoundProduct):
         Number of these partial sums; 0 if the kernels leave none.
     """
 
-    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int) -> None:
-        super().__init__(matrix, dtype, columns, adjoint=False)
+    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
+        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=False)
         self._num_diagonal_dots: int = getattr(self._diagonal, "num_dots", 0)
         self.num_dots = self._num_diagonal_dots
         if self.num_dots:
@@ -301,10 +335,10 @@ class _Product(_BoundProduct):
 
 
 class _AdjointProduct(_BoundProduct):
-    """Computes y = Aᴴ·x as an `Apply`: the off-diagonal block first, so that its values are sent meanwhile."""
+    """Computes y = alpha·Aᴴ·x + beta·y as an `Apply`: the off-diagonal block first, so that others get it early."""
 
-    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int) -> None:
-        super().__init__(matrix, dtype, columns, adjoint=True)
+    def __init__(self, matrix: RankMatrix, dtype: np.dtype[Any], columns: int, alpha: float, beta: float) -> None:
+        super().__init__(matrix, dtype, columns, alpha, beta, adjoint=True)
         self._ghost_values = self._device.empty(columns * matrix.halo.num_ghosts, dtype)
 
     def __call__(self, x: Array, y: Array) -> None:

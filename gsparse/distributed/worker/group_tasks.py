@@ -138,6 +138,7 @@ def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> Non
     with state.matrix.device.active():
         state.communicator = _connect(settings, rank, addresses, state.matrix.device)
         state.matrix.connect(state.communicator)
+    state.preconditioners.clear()  # those that ranks have made together use the connections that failed
     state.epoch = settings.epoch
 
 

@@ -52,7 +52,7 @@ class RankState:
     epoch : int
         Which connection of the ranks the communicator belongs to (`GroupSettings.epoch`).
     preconditioners : dict
-        Preconditioners of the diagonal block, by the text of their specification.
+        Preconditioners of the matrix, by the key of their specification.
     solution_copy : (int, array, array) or None
         An iteration, this rank's part of x at that iteration, and that of the rank before (`solution_copies`).
     """

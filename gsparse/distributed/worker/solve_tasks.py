@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +19,20 @@ from gsparse.distributed.worker.channel import RankChannel
 from gsparse.distributed.worker.current_worker import CancellationCheck, check_worker
 from gsparse.distributed.worker.group_tasks import GroupSettings, aborting
 from gsparse.distributed.worker.registry import RankState
-from gsparse.errors import CommunicationError
+from gsparse.errors import CoarseningWarning, CommunicationError
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
 
-__all__ = ["PreconditionerSpec", "RankSolution", "SolveSpec", "precondition", "run_solve"]
+__all__ = [
+    "PreconditionerSpec",
+    "PreconditionerSummary",
+    "RankSolution",
+    "SolveSpec",
+    "precondition",
+    "run_solve",
+    "set_up",
+    "update",
+]
 
 HostArray = npt.NDArray[Any]
 
@@ -34,27 +44,41 @@ REPORT, CALLBACK = "report", "callback"
 
 @dataclass(frozen=True)
 class PreconditionerSpec:
-    """A preconditioner that each rank makes from its own diagonal block, which is block Jacobi over the ranks.
+    """A preconditioner of a matrix over ranks.
+
+    Most of them are made by each rank from its own diagonal block, which is block Jacobi over the ranks, when they are
+    first needed. Ranks make the others together (`set_up`), beforehand.
 
     Attributes
     ----------
     name : str
         Name of the preconditioner in `gsparse.linalg`.
-    args, kwargs
-        Its arguments, without the matrix.
+    kwargs : dict
+        Its arguments, without the matrix, and without those that have a row for each row of the matrix.
+    key : str
+        Identifies the preconditioner on the ranks.
     """
 
     name: str
-    args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    key: str
+
+    @staticmethod
+    def of(name: str, kwargs: dict[str, Any], rows: dict[str, Any]) -> PreconditionerSpec:
+        """Return the specification of a preconditioner with these arguments.
+
+        `rows` are the arguments that have a row for each row of the matrix.
+        """
+        return PreconditionerSpec(name, kwargs, tokenize(name, kwargs, rows))  # NumPy's repr leaves elements out
 
     def build(self, state: RankState) -> Any:
-        """Return the preconditioner of a rank's diagonal block; it is made at the first call and then stored."""
-        key = tokenize(self.name, self.args, self.kwargs)  # NumPy's repr of a large array leaves elements out.
-        if key not in state.preconditioners:
-            make = find_method(self.name, "preconditioner").function
-            state.preconditioners[key] = make(state.matrix.diagonal, *self.args, **self.kwargs)
-        return state.preconditioners[key]
+        """Return the preconditioner of a rank; it is made at the first call and then stored."""
+        if self.key not in state.preconditioners:
+            state.preconditioners[self.key] = self.make(state, {})
+        return state.preconditioners[self.key]
+
+    def make(self, state: RankState, rows: dict[str, Any]) -> Any:
+        return find_method(self.name, "preconditioner").function(state.matrix, **self.kwargs, **rows)
 
 
 @dataclass(frozen=True)
@@ -153,10 +177,7 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
 
 def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vectors: dict[str, Any]) -> RankSolution:
     """Run a solver of `gsparse.linalg`. All ranks run this task at the same time."""
-    check_worker(settings.workers[rank])
-    state = registry.require_state(settings.key)
-    if state.epoch != settings.epoch:
-        raise CommunicationError(f"rank {rank} has been connected {state.epoch} times, not {settings.epoch}")
+    state = _connected_state(settings, rank)
     kwargs = {**solve.kwargs, **vectors}
     if solve.preconditioner is not None:
         kwargs["M"] = solve.preconditioner.build(state)
@@ -169,6 +190,15 @@ def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vect
             return RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
         finally:
             matrix.observer = None
+
+
+def _connected_state(settings: GroupSettings, rank: int) -> RankState:
+    """Return a rank's part of the matrix, whose ranks are connected as the client expects."""
+    check_worker(settings.workers[rank])
+    state = registry.require_state(settings.key)
+    if state.epoch != settings.epoch:
+        raise CommunicationError(f"rank {rank} has been connected {state.epoch} times, not {settings.epoch}")
+    return state
 
 
 def _call(solve: SolveSpec, matrix: Any, b: Any, kwargs: dict[str, Any]) -> Any:
@@ -192,15 +222,76 @@ def _channel(solve: SolveSpec, rank: int) -> Iterator[RankChannel | None]:
         yield channel
 
 
+@dataclass(frozen=True)
+class PreconditionerSummary:
+    """What the client shows of a preconditioner that ranks have made together.
+
+    Attributes
+    ----------
+    text, table : str
+        Its `repr` and its `str` on rank 0.
+    warnings : tuple of (str, type)
+        The messages and categories of the warnings that rank 0 has issued.
+    """
+
+    text: str
+    table: str
+    warnings: tuple[tuple[str, type[Warning]], ...]
+
+
+@contextmanager
+def _recorded_warnings() -> Iterator[list[tuple[str, type[Warning]]]]:
+    """Record the warnings of multigrid in the block. A worker would write them to its log, where no user sees them."""
+    issued: list[tuple[str, type[Warning]]] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CoarseningWarning)
+        yield issued
+    issued += [(str(one.message), one.category) for one in caught if issubclass(one.category, CoarseningWarning)]
+
+
+def set_up(settings: GroupSettings, rank: int, spec: PreconditionerSpec, rows: dict[str, Any]) -> PreconditionerSummary:
+    """Make a preconditioner together with the other ranks, all of which run this task at the same time, and store it.
+
+    `rows` are this rank's rows of the arguments that have a row for each row of the matrix.
+    """
+    state = _connected_state(settings, rank)
+    with state.matrix.device.active(), aborting(state.communicator), _recorded_warnings() as issued:
+        made = spec.make(state, rows)
+    state.preconditioners[spec.key] = made
+    return PreconditionerSummary(repr(made), str(made), tuple(issued))
+
+
+def update(settings: GroupSettings, rank: int, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
+    """Compute a preconditioner again for the values of another matrix, and store it there. All ranks run this task.
+
+    Parameters
+    ----------
+    source : str
+        Identifies the matrix that the preconditioner was made of.
+    """
+    state, before = _connected_state(settings, rank), registry.require_state(source)
+    with state.matrix.device.active(), aborting(state.communicator), _recorded_warnings() as issued:
+        made = before.preconditioners.pop(spec.key).update(state.matrix)
+    state.preconditioners[spec.key] = made
+    return PreconditionerSummary(repr(made), str(made), tuple(issued))
+
+
 def precondition(
     settings: GroupSettings, rank: int, spec: PreconditionerSpec, x: HostArray, adjoint: bool
 ) -> HostArray:
-    """Apply a rank's preconditioner to its part of vectors, without the other ranks."""
+    """Apply a preconditioner to a rank's part of vectors: with the other ranks, if they have made it together."""
+    if METHODS[spec.name].spans_ranks:
+        state = _connected_state(settings, rank)
+        with state.matrix.device.active(), aborting(state.communicator):
+            return _product(spec.build(state), x, adjoint)
     check_worker(settings.workers[rank])
     state = registry.require_state(settings.key)
     with state.matrix.device.active():
-        preconditioner = spec.build(state)
-        result: HostArray = preconditioner.rmatmat(x) if adjoint else preconditioner.matmat(x)
+        return _product(spec.build(state), x, adjoint)
+
+
+def _product(preconditioner: Any, x: HostArray, adjoint: bool) -> HostArray:
+    result: HostArray = preconditioner.rmatmat(x) if adjoint else preconditioner.matmat(x)
     return result
 
 

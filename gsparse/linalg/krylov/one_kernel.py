@@ -64,7 +64,7 @@ def bind_one_kernel(
     """
     if not system.device.runs_blocks_together or system.columns != 1 or system.A.ranks is not None:
         return None
-    program = state.program
+    program, name = state.program, state.program.name
     parts = [part for part in body if isinstance(part, IterationPart)]
     if len(parts) < len(body) or program.exported:
         return None
@@ -87,7 +87,7 @@ def bind_one_kernel(
         for _ in range(turns * sum(isinstance(operation, Multiplication) for operation in operations)):
             operator.matrix.stats.count_product()
     if recording.recorder is not None:
-        launch = recording.timed(launch, "step", f"{program.name}: iterations in one kernel", system.device, None, 0)
+        launch = recording.timed(launch, "step", f"{name}: iterations in one kernel", system.device, None, 0)
     return launch, count_products
 
 

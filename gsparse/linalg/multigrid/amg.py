@@ -23,7 +23,7 @@ from gsparse.linalg.preconditioners.row_order import check_ordering
 from gsparse.linalg.preconditioners.square_matrix import SquareMatrix
 from gsparse.linalg.registry import register
 
-__all__ = ["amg"]
+__all__ = ["amg", "automatic_smoothers", "parse_cycle"]
 
 # Number of steps of a smoother that is chosen by its name.
 _DEFAULT_SWEEPS = 2
@@ -43,7 +43,7 @@ _SETUP_DEFAULTS = {
 }
 
 
-@register("preconditioner")
+@register("preconditioner", spans_ranks=True, row_arguments=("B", "BH"))
 def amg(
     A: Any,
     *,
@@ -174,12 +174,7 @@ def amg(
     >>> result.info, result.iterations < 15
     (0, True)
     """
-    if cycle not in ("V", "W"):
-        raise ValueError(f"cycle must be 'V' or 'W', got {cycle!r}")
-    make, cycle_index = _smoother_maker(smoother, sweeps), 1 if cycle == "V" else 2
-    if dtype is not None and np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}: it is complex where vectors are")
-    inner = None if dtype is None else np.dtype(dtype)
+    make, cycle_index, inner = parse_cycle(cycle, smoother, sweeps, dtype)
     if not hasattr(A, "levels"):
         setup = (block_size, symmetry, strength, max_levels, max_coarse)
         return _set_up(A, B, BH, setup, make, cycle_index, inner)
@@ -190,6 +185,29 @@ def amg(
     home = get_device(device)
     with home.active(), home.memory_guard():
         return convert_hierarchy(A, home, make, cycle_index, inner)
+
+
+def parse_cycle(
+    cycle: str, smoother: Any, sweeps: int | None, dtype: npt.DTypeLike | None
+) -> tuple[MakeSmoothers | None, int, np.dtype[Any] | None]:
+    """Check the options of a cycle.
+
+    Returns
+    -------
+    (callable or None, int, dtype or None)
+        The function that makes the smoothers of a level, None for "auto"; how often a level visits the next coarser
+        one; and the dtype of the vectors inside the cycle, None for that of the solve.
+
+    Raises
+    ------
+    ValueError
+    """
+    if cycle not in ("V", "W"):
+        raise ValueError(f"cycle must be 'V' or 'W', got {cycle!r}")
+    make = _smoother_maker(smoother, sweeps)
+    if dtype is not None and np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}: it is complex where vectors are")
+    return make, 1 if cycle == "V" else 2, None if dtype is None else np.dtype(dtype)
 
 
 def _set_up(
@@ -209,20 +227,25 @@ def _set_up(
         left = right if BH is None else parse_candidates(device, BH, size, kind, "BH")
         if left.shape != right.shape:
             raise ValueError(f"B and BH must have as many columns, got {right.shape[1]} and {left.shape[1]}")
-        make = make or (_automatic_smoothers if right.shape[1] == 1 else _system_smoothers)
+        make = make or automatic_smoothers(right.shape[1])
         setup = LevelSetup(options, symmetry, right, left, make, dtype)
         return SmoothedAggregation(matrix, setup, cycle_index)
 
 
-def _automatic_smoothers(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
+def automatic_smoothers(num_candidates: int) -> MakeSmoothers:
+    """Return the function that makes the smoothers of a level if they were not chosen."""
+    return _smoothers_of_one if num_candidates == 1 else _smoothers_of_several
+
+
+def _smoothers_of_one(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
     smoother = parallel_smoother(matrix, 1, hermitian=hermitian)
     return smoother, smoother.mirrored()
 
 
-def _system_smoothers(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
+def _smoothers_of_several(matrix: SquareMatrix, hermitian: bool) -> tuple[Smoother, Smoother]:
     """Return smoothers for several unknowns per node, whose matrices have a wider spectrum."""
     if not (hermitian and matrix.has_positive_diagonal()):
-        return _automatic_smoothers(matrix, hermitian)
+        return _smoothers_of_one(matrix, hermitian)
     smoother = chebyshev_smoother(matrix, _SYSTEM_DEGREE, _SYSTEM_RATIO)
     return smoother, smoother
 

@@ -27,13 +27,13 @@ from gsparse.sparse.arithmetic import CsrProduct, combine
 from gsparse.sparse.block_products import are_worth, block_pattern, may_pay
 from gsparse.sparse.transposition import CsrTranspose
 
-__all__ = ["Coarsening", "Transfers", "aggregate_nodes"]
+__all__ = ["OMEGA", "Coarsening", "Transfers", "aggregate_nodes"]
 
 # Returns the blocks of the factors of a product, or None.
 FindBlocks = Callable[[], tuple[BlockPattern, BlockPattern] | None]
 
 # Weight of the step that smooths the prolongator, over the largest eigenvalue of D⁻¹A.
-_OMEGA = 4 / 3
+OMEGA = 4 / 3
 # Generations of roots in the order of the nodes, in each of which all blocks of a GPU wait for each other twice. A mesh
 # of n³ points has about 2.3·n, one of n² points 1.1·n, and a chain of n points n/3. Nodes that are left have priorities
 # by a hash, with which all are decided after about ten generations.
@@ -215,7 +215,7 @@ class Coarsening:
             )
             self._patterns.append((pattern, kernels.expand_pattern(device, pattern.indptr, pattern.indices, size, k)))
         pattern, (indptr, indices) = self._patterns[number]
-        omega = _OMEGA / (min(examination.bound, radius) or 1.0)
+        omega = OMEGA / (min(examination.bound, radius) or 1.0)
         data = kernels.prolongator_values(
             device,
             csr,

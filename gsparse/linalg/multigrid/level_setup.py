@@ -38,16 +38,26 @@ from gsparse.products.options import MatrixOptions
 from gsparse.products.planning import MIN_ANALYSIS_PRODUCTS
 from gsparse.products.structure import Structure
 
-__all__ = ["MAX_INVERTED", "LevelMatrix", "LevelSetup", "MakeSmoothers"]
+__all__ = [
+    "LEVEL_PRODUCTS",
+    "MAX_INVERTED",
+    "STALLED",
+    "TRANSFER_PRODUCTS",
+    "LevelMatrix",
+    "LevelSetup",
+    "MakeSmoothers",
+    "improved_candidates",
+    "largest_magnitude",
+]
 
 # Maximum number of rows of the coarsest level, whose inverse is dense. A product with one of 2 000 rows reads 32 MB.
 MAX_INVERTED = 3000
 # A level that has more than this part of the rows of the finer one is not worth its time.
-_STALLED = 0.8
+STALLED = 0.8
 # Products that the plan of a coarse level's matrix, and of a transfer, may expect: about as many as one solve makes.
 # They are too few for an analysis of values and columns, which took about 10 ms of the set-up of 7-point 200³ on an
 # H200 (asv_bench/profile_kernels.py). So the plan only looks at the lengths of rows.
-_LEVEL_PRODUCTS, _TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
+LEVEL_PRODUCTS, TRANSFER_PRODUCTS = MIN_ANALYSIS_PRODUCTS - 1, 20
 # Number of entries from which on a coarse matrix may be stored in dense blocks. The products of smaller ones take
 # little more than the time of a launch, whatever they read, and the conversion is a dozen launches.
 _MIN_BLOCK_ENTRIES = 2**20
@@ -105,6 +115,8 @@ class LevelSetup:
         Makes the smoothers of a level.
     dtype : dtype or None
         The dtype of the values of the levels.
+    improves : bool
+        Whether the candidates are smoothed first.
     coarsenings : list of Coarsening or None
         The structure of each level but the coarsest; None before the first set-up.
     phases : Phases
@@ -122,6 +134,7 @@ class LevelSetup:
     left_candidates: Array
     make: MakeSmoothers
     dtype: np.dtype[Any] | None
+    improves: bool = True
     coarsenings: list[Coarsening] | None = None
     structures: dict[tuple[int, str], Structure] = field(default_factory=dict)
 
@@ -134,9 +147,10 @@ class LevelSetup:
         while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
             coarsenings.append(coarsening)
             smoothers = self.phases.run("smoothers", self.make, matrix, self._is_hermitian)
-            radius = self.phases.run("eigenvalue", self._spectral_radius, matrix)
+            radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
             if not levels:
-                candidates = partial(self._improve, matrix, smoothers[0])
+                given = partial(tuple, (self.candidates, self.left_candidates))
+                candidates = partial(self._improve, matrix, smoothers[0]) if self.improves else given
             transfers = coarsening.fill(matrix.csr, candidates, radius, self.phases)
             candidates = partial(tuple, (transfers.candidates, transfers.left_candidates))
             levels.append(self._level(matrix, len(levels), transfers, smoothers))
@@ -167,30 +181,15 @@ class LevelSetup:
                 return None
             strength = options.strength(depth)
             coarsening = Coarsening(matrix.device, matrix.csr, size, self.symmetry, strength, self.phases)
-            if not 0 < coarsening.num_aggregates * self.num_candidates <= _STALLED * matrix.size:
+            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * matrix.size:
                 return None
         matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
         matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
         return coarsening
 
     def _improve(self, matrix: LevelMatrix, smoother: Smoother) -> tuple[Array, Array]:
-        """Smooth the candidates, which then fulfil boundary conditions and follow jumps of coefficients.
-
-        A step of Jacobi's method ends it. Unlike a polynomial, it makes a candidate zero in the rows in which the
-        diagonal is much larger than all other entries.
-        """
-        smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
-        right = left = _smoothed(matrix, smoothers, self.candidates, adjoint=False)
-        if self.symmetry == "nonsymmetric":
-            left = _smoothed(matrix, smoothers, self.left_candidates, adjoint=True)
-        matrix.forget_diagonal()
-        return right, left
-
-    def _spectral_radius(self, matrix: LevelMatrix) -> float:
-        """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A."""
-        if self._is_hermitian and matrix.has_positive_diagonal():
-            return estimated_eigenvalue(matrix, matrix.reciprocals)
-        return spectral_radius(matrix, matrix.reciprocals)
+        left = self.left_candidates if self.symmetry == "nonsymmetric" else None
+        return improved_candidates(matrix, smoother, self.candidates, left)
 
     def _level(
         self, matrix: LevelMatrix, depth: int, transfers: Transfers, smoothers: tuple[Smoother, Smoother]
@@ -257,10 +256,32 @@ class LevelSetup:
         csr = replace(csr, indptr=structure.csr.indptr, indices=structure.csr.indices)
         is_square = csr.num_rows == csr.num_cols
         symmetric: Any = ("hermitian" if csr.dtype.kind == "c" else True) if is_square and self._is_hermitian else False
-        products = _LEVEL_PRODUCTS if is_square else _TRANSFER_PRODUCTS
+        products = LEVEL_PRODUCTS if is_square else TRANSFER_PRODUCTS
         options = MatrixOptions(expected_products=products, symmetric=symmetric)
         arrays = MatrixArrays.of_result(matrix.device, options, csr, structure=structure)
         return MatrixOperator(matrix.operator.matrix._with_arrays(arrays, csr.shape, GpuSparseMatrix))
+
+
+def largest_magnitude(matrix: LevelMatrix, hermitian: bool) -> float:
+    """Return an estimate of the largest magnitude of an eigenvalue of D⁻¹A. Synchronizes."""
+    if hermitian and matrix.has_positive_diagonal():
+        return estimated_eigenvalue(matrix, matrix.reciprocals)
+    return spectral_radius(matrix, matrix.reciprocals)
+
+
+def improved_candidates(
+    matrix: LevelMatrix, smoother: Smoother, right: Array, left: Array | None
+) -> tuple[Array, Array]:
+    """Smooth the candidates, which then fulfil boundary conditions and follow jumps of coefficients.
+
+    A step of Jacobi's method ends it. Unlike a polynomial, it makes a candidate zero in the rows in which the diagonal
+    is much larger than all other entries. `left` are the candidates of the adjoint, None if they are the same ones.
+    """
+    smoothers = smoother, Relaxation((1.0,), matrix.reciprocals)
+    smoothed = _smoothed(matrix, smoothers, right, adjoint=False)
+    of_adjoint = smoothed if left is None else _smoothed(matrix, smoothers, left, adjoint=True)
+    matrix.forget_diagonal()
+    return smoothed, of_adjoint
 
 
 def _smoothed(matrix: LevelMatrix, smoothers: tuple[Smoother, ...], candidates: Array, *, adjoint: bool) -> Array:

@@ -13,7 +13,7 @@ from gsparse.kernels.aggregation import MEASURES
 from gsparse.matrix.device_matrix import DeviceMatrix
 from gsparse.matrix.plans import declared_block_shape
 
-__all__ = ["SYMMETRIES", "AggregationOptions", "Strength", "parse_options"]
+__all__ = ["SYMMETRIES", "AggregationOptions", "Strength", "blocks_of", "parse_options"]
 
 SYMMETRIES = ("hermitian", "symmetric", "nonsymmetric")
 # The largest weight that is weak, compared with the largest ones of its row and of its column: PyAMG's defaults.
@@ -73,7 +73,7 @@ def parse_options(
     ValueError
     """
     if block_size is None:
-        rows, columns = _own_blocks(A)
+        rows, columns = blocks_of(A)
         block_size = rows if rows == columns else 1
     if index(block_size) < 1 or A.shape[0] % block_size:
         raise ValueError(f"block_size must divide the number of rows, {A.shape[0]}, got {block_size}")
@@ -87,7 +87,7 @@ def parse_options(
     return AggregationOptions(block_size, symmetry, tuple(map(_parse_strength, strengths)), max_levels, max_coarse)
 
 
-def _own_blocks(A: Any) -> tuple[int, int]:
+def blocks_of(A: Any) -> tuple[int, int]:
     """Return the size of the blocks of a matrix in BSR, or made of one, and (1, 1) for others. Synchronizes."""
     if isinstance(A, DeviceMatrix):
         return declared_block_shape(A) or (1, 1)

@@ -120,7 +120,7 @@ def _largest_ritz_value(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[
     They are computed once for each `SquareMatrix`. Synchronizes.
     """
     if _largest_ritz_value not in matrix.shared:
-        matrix.shared[_largest_ritz_value] = _run_lanczos(matrix, inverse_diagonal) if matrix.size else (1.0, 0.0)
+        matrix.shared[_largest_ritz_value] = _run_lanczos(matrix, inverse_diagonal) if matrix.whole_size else (1.0, 0.0)
     value: tuple[float, float] = matrix.shared[_largest_ritz_value]
     return value
 
@@ -129,10 +129,11 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
     """Run Lanczos's method with |D| in place of D. Synchronizes."""
     device, xp, dtype = matrix.device, matrix.device.xp, matrix.dtype
     multiply = matrix.operator.bind(device, dtype)
-    state = SolveState(device, PROGRAM, dtype, 1, capacity=2 * _STEPS)
+    state = SolveState(device, PROGRAM, dtype, 1, capacity=2 * _STEPS, ranks=matrix.operator.ranks)
     state.set(rho_old=np.inf)
     steps = {step.name: step for step in PROGRAM.steps}
-    p, q, w = hashed_vector(device, matrix.size, dtype), xp.zeros(matrix.size, dtype), device.empty(matrix.size, dtype)
+    p = hashed_vector(device, matrix.size, dtype, first_row=matrix.operator.first_index)
+    q, w = xp.zeros(matrix.size, dtype), device.empty(matrix.size, dtype)
     d = xp.abs(inverse_diagonal).astype(dtype, copy=False)
 
     def bind(name: str, p: Array, q: Array) -> Call:
@@ -144,7 +145,7 @@ def _run_lanczos(matrix: SquareMatrix, inverse_diagonal: Array) -> tuple[float, 
         for now, other in ((p, q), (q, p))
     ]
     queue([bind("start", p, q)])
-    for iteration in range(min(_STEPS, matrix.size)):
+    for iteration in range(min(_STEPS, matrix.whole_size)):
         queue(turns[iteration % 2])
     snapshot = state.read()  # synchronizes
     recorded = snapshot.history[0, : int(snapshot.iterations[0])]
@@ -161,19 +162,23 @@ def spectral_radius(matrix: SquareMatrix, inverse_diagonal: Array) -> float:
 
         B·k₀ = k₁,  B·kⱼ = (kⱼ₋₁ + kⱼ₊₁) / 2,  that is  B·K = [K kₘ₊₁]·C
     """
-    device, dtype, count = matrix.device, matrix.dtype, min(_RITZ_VECTORS, matrix.size)
-    if not matrix.size:
+    device, dtype, count = matrix.device, matrix.dtype, min(_RITZ_VECTORS, matrix.whole_size)
+    if not matrix.whole_size:
         return 1.0
     multiply = matrix.operator.bind(device, dtype)
     basis, product = device.empty((count + 1, matrix.size), dtype), device.empty(matrix.size, dtype)
-    basis[0] = hashed_vector(device, matrix.size, matrix.dtype)
+    basis[0] = hashed_vector(device, matrix.size, matrix.dtype, first_row=matrix.operator.first_index)
     for j in range(count):
         multiply(basis[j], product)
         basis[j + 1] = inverse_diagonal * product - basis[j]
         if j:
             basis[j + 1] *= 2
             basis[j + 1] -= basis[j - 1]
-    gram = device.download(basis.conj() @ basis.T)  # synchronizes
+    products, ranks = (basis.conj() @ basis.T).reshape(-1), matrix.operator.ranks
+    if ranks is not None:
+        ranks.allreduce(products)
+    read = device.read_async(products, None if ranks is None else ranks.wait)
+    gram = read().reshape(count + 1, count + 1)  # synchronizes
     recurrence = (np.eye(count + 1, count, -1) + np.eye(count + 1, count, 1)) / 2
     recurrence[1, 0] = 1
     return _SAFETY * _largest_magnitude(gram, recurrence)

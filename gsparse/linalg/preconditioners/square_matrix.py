@@ -22,7 +22,7 @@ from gsparse.matrix.gpu_sparse_matrix import DeviceMatrix, GpuSparseMatrix
 from gsparse.plan.choice import EXPECTED_PRODUCTS
 from gsparse.sparse.canonical import canonical, computed
 
-__all__ = ["DIAGONAL_RANGE", "MAX_ERROR", "SquareMatrix", "as_matrix", "operator_of", "solve_batch"]
+__all__ = ["DIAGONAL_RANGE", "MAX_ERROR", "SquareMatrix", "as_matrix", "canonical_csr", "operator_of", "solve_batch"]
 
 # A small system counts as singular if its solution misses an element of the right-hand side by this much.
 MAX_ERROR = 1e-2
@@ -76,7 +76,7 @@ class SquareMatrix:
         device = matrix.device
         with device.active(), device.memory_guard():
             operator = MatrixOperator(matrix.copy() if keep else matrix)
-            csr = _canonical_csr(matrix)
+            csr = canonical_csr(matrix)
             device.compile_ahead(name, csr.dtype, csr.indices.dtype)
             square = SquareMatrix(device, csr, operator)
             if finite:
@@ -87,6 +87,11 @@ class SquareMatrix:
     @property
     def size(self) -> int:
         return self.csr.num_rows
+
+    @property
+    def whole_size(self) -> int:
+        """Number of rows on all ranks, if these are the rows of one of them."""
+        return self.operator.whole_shape[0]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -148,7 +153,7 @@ class SquareMatrix:
         xp = self.device.xp
         magnitudes = self.csr.with_data(xp.abs(self.csr.data))
         sums, dtype = xp.empty(self.size, magnitudes.dtype), np.dtype(magnitudes.dtype)
-        self.operator_of(magnitudes, products=1).bind(self.device, dtype)(xp.ones(self.size, dtype), sums)
+        self.operator_of(magnitudes, products=1).bind(self.device, dtype)(xp.ones(self.csr.num_cols, dtype), sums)
         return sums
 
     def check_finite(self, name: str) -> None:
@@ -258,7 +263,7 @@ def as_matrix(A: Any, name: str) -> DeviceMatrix:
     return GpuSparseMatrix(A if device_of(A) is not None else sp.csr_array(np.asarray(A)))
 
 
-def _canonical_csr(matrix: DeviceMatrix) -> Csr:
+def canonical_csr(matrix: DeviceMatrix) -> Csr:
     """Return the floating-point entries of a matrix, with sorted columns and without duplicates. Synchronizes."""
     device, (prepared, conjugated) = matrix.device, matrix._prepared()
     csr = prepared.csr

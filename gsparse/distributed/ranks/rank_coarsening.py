@@ -1,0 +1,286 @@
+"""One level of smoothed aggregation over ranks: from a matrix to the transfers and the next coarser matrix.
+
+Aggregates lie within a rank. What crosses ranks is the smoothing of the prolongator and the products:
+
+    own nodes       →  aggregates, and their numbers in the whole level
+    ghosts          ←  the aggregates and the tentative prolongator of their owners
+    own rows of P   →  R = Pᴴ and R·A·P, by the products and transposes of `RankRows`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_rows import RankRows
+from gsparse.formats import Csr
+from gsparse.kernels.aggregation import Examination, NodePattern
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.multigrid.coarsening import OMEGA, aggregate_nodes
+from gsparse.linalg.multigrid.options import Strength
+from gsparse.linalg.multigrid.phases import Phases
+from gsparse.sparse.arithmetic import combine
+
+__all__ = ["RankCoarsening", "RankTransfers", "on_fewer_ranks"]
+
+
+@dataclass(frozen=True, eq=False)
+class RankTransfers:
+    """The values of one level.
+
+    Attributes
+    ----------
+    prolongation, restriction : RankRows
+        P and R.
+    coarse : RankRows
+        R·A·P.
+    candidates, left_candidates : array
+        The rank's rows of the near-nullspace candidates of the coarser level.
+    """
+
+    prolongation: RankRows
+    restriction: RankRows
+    coarse: RankRows
+    candidates: Array
+    left_candidates: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _NodeAggregates:
+    """From which aggregates a rank's nodes interpolate.
+
+    Attributes
+    ----------
+    aggregates : array of int32
+        For each own node and each ghost, the local number of its aggregate, -1 for none.
+    ghosts : array of int64
+        The aggregates of other ranks, whose local numbers follow those of the rank's own ones. On the host.
+    pattern : NodePattern
+    """
+
+    aggregates: Array
+    ghosts: npt.NDArray[np.int64]
+    pattern: NodePattern
+
+
+class RankCoarsening:
+    """The structure of a level's transfers. All ranks make theirs at the same time.
+
+    Parameters
+    ----------
+    A : RankRows
+        The rank's rows of the matrix of the level.
+    block_size, num_candidates : int
+        Number of unknowns of a node of this level, and of the next one.
+    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
+    strength : Strength
+    fewest : int
+        Number of rows of the coarser level that a rank should have at least.
+    phases : Phases
+
+    Attributes
+    ----------
+    aggregates : array of int32, shape (own nodes,)
+        The aggregate of each node of this rank, counted from its first one; -1 for none.
+    num_aggregates : int
+        Their number on all ranks.
+    coarse_rows : RowPartition
+        The owners of the rows of the coarser level.
+    unfiltered_bound, diagonal_range
+        As in `gsparse.kernels.aggregation.Examination`, for all ranks and the latest values.
+    """
+
+    def __init__(
+        self,
+        A: RankRows,
+        block_size: int,
+        num_candidates: int,
+        symmetry: str,
+        strength: Strength,
+        fewest: int,
+        phases: Phases,
+    ) -> None:
+        self._block_size, self._k = block_size, num_candidates
+        self._symmetry, self._strength = symmetry, strength
+        graph = phases.run("strength", self._connect, *self.examine(A, phases))
+        self.aggregates, count = phases.run("aggregation", aggregate_nodes, A.context.device, graph)
+        ends = np.cumsum(A.context.table(np.array([count], np.int64))[:, 0]).tolist()
+        self._nodes = RowPartition((0, *ends))
+        self.num_aggregates = self._nodes.num_rows
+        self._coarse_nodes = on_fewer_ranks(self._nodes, -(-fewest // num_candidates))
+        self.coarse_rows = _times(self._coarse_nodes, num_candidates)
+        # For the prolongator, and for that of the adjoint.
+        self._interpolations: list[_NodeAggregates] = []
+
+    def examine(self, A: RankRows, phases: Phases) -> tuple[Csr, Examination]:
+        """Look at the values of a matrix of this structure, and keep for `fill` what is found. Synchronizes."""
+        self._context = A.context  # in an update, that of another matrix
+        self._found: tuple[Csr, Examination] = phases.run("strength", self._examine, A)
+        examination = self._found[1]
+        self.unfiltered_bound, self.diagonal_range = examination.unfiltered_bound, examination.diagonal_range
+        return self._found
+
+    def _examine(self, A: RankRows) -> tuple[Csr, Examination]:
+        device, size = self._context.device, self._block_size
+        kernels, nodes = kernels_of(device), A.csr
+        if size > 1:
+            nodes = kernels.block_weights(device, A.csr, size)
+            nodes = replace(nodes, shape=(nodes.num_rows, A.csr.num_cols // size))
+        found = kernels.examine_rows(device, A.csr, nodes, size, self._strength.measure, self._theta)
+        smallest, largest = found.diagonal_range
+        # A rank without rows has found no smallest element.
+        numbers = [found.bound, found.unfiltered_bound, largest, -smallest if A.csr.num_rows else -np.inf]
+        most = self._largest_of_all(np.array(numbers))
+        bound, unfiltered, largest, smallest = most[0], most[1], most[2], -most[3]
+        return nodes, replace(found, bound=bound, unfiltered_bound=unfiltered, diagonal_range=(smallest, largest))
+
+    def _largest_of_all(self, numbers: npt.NDArray[np.float64]) -> list[float]:
+        """Return the largest of each number over all ranks. Their bits are sent: numbers may be infinite."""
+        bits = self._context.table(numbers.view(np.int64))
+        found: list[float] = bits.view(np.float64).max(axis=0).tolist()
+        return found
+
+    @property
+    def _theta(self) -> float:
+        return self._strength.theta if self._strength.drops else 0.0
+
+    def _connect(self, nodes: Csr, examination: Examination) -> Csr:
+        """Return the graph of strong connections between the rank's own nodes, with a symmetric structure."""
+        device, kernels, xp = self._context.device, kernels_of(self._context.device), self._context.device.xp
+        numbers = xp.arange(nodes.num_cols, dtype=nodes.indices.dtype)
+        places = xp.where(numbers < nodes.num_rows, numbers, -1).astype(numbers.dtype)
+        own = replace(kernels.map_columns(device, nodes, places, nodes.num_rows), is_canonical=True)
+        graph = kernels.strong_connections(device, own, examination.scales, self._strength.theta)
+        if self._symmetry != "nonsymmetric":
+            return graph
+        graph = graph.with_data(xp.abs(graph.data))
+        return combine(device, "maximum", graph, kernels.csr_transpose(device, graph))
+
+    def fill(self, A: RankRows, candidates: tuple[Array, Array], radius: float, phases: Phases) -> RankTransfers:
+        """Compute the transfers and the coarser matrix for the matrix that was examined last. Synchronizes.
+
+        Parameters
+        ----------
+        A : RankRows
+        candidates : (array, array)
+            The rank's rows of the candidates of the matrix and of its adjoint, of shape (own rows, k).
+        radius : float
+            An estimate of the largest magnitude of an eigenvalue of D⁻¹A.
+        phases : Phases
+        """
+        groups, k = self._group_nodes(), self._k
+        tentative, coarse = phases.run("candidates", self._orthonormalize, groups, candidates[0])
+        P = phases.run("prolongation", self._smooth, 0, A, self._found, tentative, radius)
+        left_coarse = coarse
+        if self._symmetry == "nonsymmetric":
+            tentative, left_coarse = phases.run("candidates", self._orthonormalize, groups, candidates[1])
+            adjoint = phases.run("transpose", A.adjoint, self._block_size)
+            left = phases.run("prolongation", self._smooth, 1, adjoint, self._examine(adjoint), tentative, radius)
+            R = phases.run("transpose", left.adjoint)
+        else:
+            R = phases.run("transpose", P.adjoint if self._symmetry == "hermitian" else P.transposed)
+        AP = phases.run("products", A.multiply, P)
+        return RankTransfers(P, R, phases.run("products", R.multiply, AP, k), coarse, left_coarse)
+
+    def _group_nodes(self) -> tuple[Array, Array]:
+        """Return bounds and order: the nodes of the rank's aggregate a are ``order[bounds[a]:bounds[a + 1]]``."""
+        device, own = self._context.device, self._nodes.rows(self._context.rank)
+        count = own.stop - own.start
+        numbers = device.xp.where(self.aggregates < 0, np.int32(count), self.aggregates)  # none comes last
+        order, bounds = kernels_of(device).order_by_row(device, numbers, count + 1)
+        return bounds[: count + 1], order
+
+    def _orthonormalize(self, groups: tuple[Array, Array], candidates: Array) -> tuple[Array, Array]:
+        """Return the tentative prolongator, and the candidates of the coarse rows that this rank owns."""
+        context = self._context
+        candidates = context.device.xp.ascontiguousarray(candidates)
+        orthonormal = kernels_of(context.device).orthonormal_candidates
+        tentative, coarse = orthonormal(context.device, *groups, candidates, self._block_size)
+        wanted = [self.coarse_rows.rows(rank) for rank in range(self.coarse_rows.world_size)]
+        return tentative, context.values_of_rows(coarse, _times(self._nodes, self._k), wanted)
+
+    def _smooth(
+        self, number: int, A: RankRows, found: tuple[Csr, Examination], tentative: Array, radius: float
+    ) -> RankRows:
+        """Return the smoothed prolongator of the matrix (0) or of its adjoint (1)."""
+        device, kernels, (nodes, examination) = self._context.device, kernels_of(self._context.device), found
+        theta = self._theta if examination.num_dropped else 0.0
+        size, k = self._block_size, self._k
+        if len(self._interpolations) == number:
+            self._interpolations.append(self._interpolation(A, nodes, examination, theta))
+        known = self._interpolations[number]
+        omega = OMEGA / (min(examination.bound, radius) or 1.0)
+        data = kernels.prolongator_values(
+            device,
+            A.csr,
+            nodes,
+            known.pattern,
+            known.aggregates,
+            examination.scales,
+            theta,
+            A.with_ghosts(tentative),
+            size,
+            omega,
+        )
+        indptr, indices = kernels.expand_pattern(device, known.pattern.indptr, known.pattern.indices, size, k)
+        ghosts = (k * known.ghosts[:, None] + np.arange(k)).reshape(-1)
+        own = self.coarse_rows.rows(self._context.rank)
+        csr = Csr((A.csr.num_rows, own.stop - own.start + ghosts.size), indptr, indices, data, is_canonical=True)
+        return RankRows.make(self._context, csr, ghosts, A.rows, self.coarse_rows)
+
+    def _interpolation(self, A: RankRows, nodes: Csr, examination: Examination, theta: float) -> _NodeAggregates:
+        """Number the aggregates of own nodes and of ghosts, and find those that each node reaches. Synchronizes."""
+        context, xp, size = self._context, self._context.device.xp, self._block_size
+        first = self._nodes.rows(context.rank).start
+        numbers = xp.where(self.aggregates < 0, np.int64(-1), self.aggregates.astype(np.int64) + first)
+        numbers = A.with_ghosts(xp.repeat(numbers, size))[::size]  # the halo is one of rows
+        own = self._coarse_nodes.rows(context.rank)
+        is_own = (numbers >= own.start) & (numbers < own.stop)
+        ghosts = xp.unique(numbers[~is_own & (numbers >= 0)])
+        places = xp.where(is_own, numbers - own.start, own.stop - own.start + xp.searchsorted(ghosts, numbers))
+        aggregates = xp.where(numbers < 0, -1, places).astype(np.int32)
+        count = own.stop - own.start + int(ghosts.size)
+        pattern = kernels_of(context.device).prolongator_pattern(
+            context.device, nodes, aggregates, count, examination.scales, theta
+        )
+        return _NodeAggregates(aggregates, context.device.download(ghosts), pattern)
+
+
+def on_fewer_ranks(partition: RowPartition, fewest: int) -> RowPartition:
+    """Return a partition in which the first of several ranks owns the rows of all of them.
+
+    Parameters
+    ----------
+    partition : RowPartition
+    fewest : int
+        Number of rows that a rank should have on average.
+
+    Returns
+    -------
+    RowPartition
+        `partition` itself if its ranks have enough rows.
+
+    Examples
+    --------
+    >>> from gsparse.distributed import RowPartition
+    >>> from gsparse.distributed.ranks.rank_coarsening import on_fewer_ranks
+    >>> on_fewer_ranks(RowPartition((0, 10, 20, 30, 40)), 20).row_bounds
+    (0, 20, 20, 40, 40)
+    """
+    bounds, world_size = partition.row_bounds, partition.world_size
+    num_used = int(np.count_nonzero(np.diff(bounds)))
+    wanted = max(1, partition.num_rows // max(fewest, 1))
+    if wanted >= num_used:
+        return partition
+    group = -(-world_size // wanted)
+    ends = [bounds[min(rank - rank % group + group, world_size)] for rank in range(world_size)]
+    return RowPartition((0, *ends))
+
+
+def _times(partition: RowPartition, size: int) -> RowPartition:
+    """Return the owners of rows, of which each node has `size`."""
+    return RowPartition(tuple(size * bound for bound in partition.row_bounds))

@@ -1,0 +1,336 @@
+"""The set-up of multigrid over ranks: levels whose rows are distributed, and levels that every rank has.
+
+    finest level, and coarser ones          distributed over all ranks
+    from _FEWEST_ROWS a rank down           on fewer ranks; the others have no rows
+    from _REPLICATED_ROWS in all down       on every rank, which computes them by itself, without waiting for others
+
+The transfers to the first level that every rank has, and back, collect the restricted residual from all ranks and take
+the rank's rows of the correction.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_coarsening import RankCoarsening, RankTransfers
+from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.rank_rows import RankRows
+from gsparse.distributed.ranks.rank_smoothers import RankLevelMatrix, smoothers_over_ranks
+from gsparse.errors import CoarseningWarning
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.linalg.multigrid.cycle import Level, inner_dtype
+from gsparse.linalg.multigrid.level_setup import (
+    LEVEL_PRODUCTS,
+    STALLED,
+    TRANSFER_PRODUCTS,
+    LevelSetup,
+    MakeSmoothers,
+    improved_candidates,
+    largest_magnitude,
+)
+from gsparse.linalg.multigrid.options import AggregationOptions
+from gsparse.linalg.multigrid.phases import Phases
+from gsparse.linalg.operators import Apply, MatrixOperator, Operator
+from gsparse.linalg.preconditioners.eigenvalue import gershgorin_bound
+from gsparse.linalg.preconditioners.relaxation import Relaxation, Smoother
+from gsparse.linalg.preconditioners.square_matrix import DIAGONAL_RANGE, SquareMatrix, operator_of
+from gsparse.sparse.canonical import canonical
+
+__all__ = ["RankLevelSetup"]
+
+# A level of at most this number of rows is on every rank. A cycle on it takes a few launches of small kernels, which
+# is less than the messages between ranks would take.
+_REPLICATED_ROWS = 50_000
+# Number of rows that a rank should have on a level that is distributed.
+_FEWEST_ROWS = 50_000
+
+
+@dataclass(frozen=True, eq=False)
+class _RankLevel:
+    """A level that is distributed: its matrix, the transfers to the next one, and its smoothers."""
+
+    matrix: RankLevelMatrix
+    transfers: RankTransfers | None
+    smoothers: tuple[Smoother, Smoother]
+
+
+@dataclass(eq=False)
+class RankLevelSetup:
+    """Computes the levels of a matrix over ranks, and keeps their structures for other values.
+
+    Attributes
+    ----------
+    options : AggregationOptions
+    symmetry : {"hermitian", "symmetric", "nonsymmetric"}
+    candidates, left_candidates : array, shape (own rows, k)
+        The rank's rows of the near-nullspace candidates of the matrix and of its adjoint.
+    make : callable
+        Makes the smoothers of a level on one device.
+    smoother : str
+        The name of the smoother, or "auto".
+    dtype : dtype or None
+        The dtype of the values of the levels.
+    coarsenings : list of RankCoarsening or None
+        The structure of each distributed level that has a coarser one; None before the first set-up.
+    replicated : LevelSetup or None
+        The set-up of the levels that every rank has.
+    sizes : list of (int, int)
+        Rows and entries of each level on all ranks, after the set-up.
+    phases : Phases
+        The times of the latest set-up on this rank.
+    """
+
+    options: AggregationOptions
+    symmetry: str
+    candidates: Array
+    left_candidates: Array
+    make: MakeSmoothers
+    smoother: str
+    dtype: np.dtype[Any] | None
+    coarsenings: list[RankCoarsening] | None = None
+    replicated: LevelSetup | None = None
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+
+    def build(self, finest: RankRows, operator: RankMatrix) -> tuple[list[Level], MatrixOperator | None]:
+        """Return the levels, and the inverse of the coarsest matrix, or None if it is only smoothed. Synchronizes."""
+        self.phases = Phases(finest.context.device)
+        make = smoothers_over_ranks(self.make, self.smoother)
+        matrix = RankLevelMatrix.of_rows(finest, operator)
+        built, coarsenings = list[_RankLevel](), list[RankCoarsening]()
+        candidates = self.candidates, self.left_candidates
+        while (coarsening := self._coarsening(matrix, len(coarsenings))) is not None:
+            coarsenings.append(coarsening)
+            smoothers = self.phases.run("smoothers", make, matrix, self._is_hermitian)
+            radius = self.phases.run("eigenvalue", largest_magnitude, matrix, self._is_hermitian)
+            if not built:
+                left = self.left_candidates if self.symmetry == "nonsymmetric" else None
+                candidates = self.phases.run(
+                    "candidates", improved_candidates, matrix, smoothers[0], self.candidates, left
+                )
+            transfers = coarsening.fill(matrix.part, candidates, radius, self.phases)
+            built.append(_RankLevel(matrix, transfers, smoothers))
+            candidates = transfers.candidates, transfers.left_candidates
+            next_operator = transfers.coarse.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
+            matrix = RankLevelMatrix.of_rows(transfers.coarse, next_operator)
+        self.coarsenings = coarsenings
+        if matrix.part.shape[0] > _REPLICATED_ROWS and len(built) + 1 < self.options.max_levels:
+            built.append(_RankLevel(matrix, None, self._smoothers_of_stalled(matrix, make, len(built))))
+            self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
+            return [self._level(level, None) for level in built], None
+        self.sizes = [(level.matrix.part.shape[0], level.matrix.part.nnz) for level in built]
+        return self._with_replicated(built, matrix, candidates)
+
+    @property
+    def num_candidates(self) -> int:
+        return int(self.candidates.shape[1])
+
+    @property
+    def _is_hermitian(self) -> bool:
+        return self.symmetry == "hermitian" or (self.symmetry == "symmetric" and self.candidates.dtype.kind != "c")
+
+    @property
+    def _declared(self) -> Any:
+        """What is declared about the diagonal blocks of coarser levels."""
+        if not self._is_hermitian:
+            return False
+        return "hermitian" if self.candidates.dtype.kind == "c" else True
+
+    def _coarsening(self, matrix: RankLevelMatrix, depth: int) -> RankCoarsening | None:
+        """Return the structure of a level's transfers, or None if no coarser level is to be distributed."""
+        size, block_size = matrix.part.shape[0], self.num_candidates if depth else self.options.block_size
+        if self.coarsenings is not None:
+            if depth == len(self.coarsenings):
+                return None
+            coarsening = self.coarsenings[depth]
+            coarsening.examine(matrix.part, self.phases)
+        else:
+            is_small = size <= (_REPLICATED_ROWS if depth else self.options.max_coarse * block_size)
+            if is_small or depth + 1 == self.options.max_levels:
+                return None
+            sizes = block_size, self.num_candidates
+            strength = self.options.strength(depth)
+            coarsening = RankCoarsening(matrix.part, *sizes, self.symmetry, strength, _FEWEST_ROWS, self.phases)
+            if not 0 < coarsening.num_aggregates * self.num_candidates <= STALLED * size:
+                return None
+        matrix.shared[gershgorin_bound] = coarsening.unfiltered_bound
+        matrix.shared[DIAGONAL_RANGE] = coarsening.diagonal_range
+        return coarsening
+
+    def _smoothers_of_stalled(self, matrix: RankLevelMatrix, make: Any, depth: int) -> tuple[Smoother, Smoother]:
+        """Return the smoothers of a large level that cannot be coarsened, with a warning."""
+        if matrix.part.nnz > matrix.part.shape[0]:
+            warnings.warn(
+                f"amg: level {depth} of {matrix.part.shape[0]} rows has too few strong connections within the ranks "
+                "for a coarser one, so it is only smoothed: use another strength, such as strength=('classical', "
+                "{'theta': 0.02})",
+                CoarseningWarning,
+                stacklevel=2,
+            )
+        if gershgorin_bound not in matrix.shared:
+            strength = self.options.strength(depth)
+            block_size = self.num_candidates if depth else self.options.block_size
+            found = RankCoarsening(
+                matrix.part, block_size, self.num_candidates, self.symmetry, strength, 1, self.phases
+            )
+            matrix.shared[gershgorin_bound] = found.unfiltered_bound
+            matrix.shared[DIAGONAL_RANGE] = found.diagonal_range
+        smoothers: tuple[Smoother, Smoother] = self.phases.run("smoothers", make, matrix, self._is_hermitian)
+        return smoothers
+
+    # ------------------------------------------------------------------ the levels that every rank has
+
+    def _with_replicated(
+        self, built: list[_RankLevel], matrix: RankLevelMatrix, candidates: tuple[Array, Array]
+    ) -> tuple[list[Level], MatrixOperator | None]:
+        """Collect a level from all ranks, and continue on each of them by itself."""
+        context, partition = matrix.part.context, matrix.part.rows
+        device = context.device
+        whole = self.phases.run("gather", context.rows_of_all, matrix.part.in_whole_columns(), partition)
+        csr = canonical(device, _narrowest(whole))
+        if self.replicated is None:
+            right = context.values_of_all(candidates[0], partition)
+            is_same = candidates[1] is candidates[0]
+            left = right if is_same else context.values_of_all(candidates[1], partition)
+            depth, options = len(built), self.options
+            options = replace(
+                options,
+                block_size=self.num_candidates if depth else options.block_size,
+                strengths=options.strengths[min(depth, len(options.strengths) - 1) :],
+                max_levels=options.max_levels - depth,
+            )
+            self.replicated = LevelSetup(options, self.symmetry, right, left, self.make, self.dtype, improves=not depth)
+        square = SquareMatrix(device, csr, operator_of(device, csr, LEVEL_PRODUCTS))
+        levels, inverse = self.replicated.build(square)
+        self.sizes += [(level.size, int(level.operator.matrix.nnz)) for level in levels]
+        if inverse is not None:
+            self.sizes.append((inverse.shape[0], self.replicated.coarse_nnz))
+        shared = _CommonVectors(matrix.operator, partition)
+        if not built:  # the whole matrix is small
+            nothing = Relaxation(())
+            finest = self._operator(matrix.part, matrix.operator)
+            return [_level_of(finest, shared.transfers(None, None), (nothing, nothing)), *levels], inverse
+        distributed = [self._level(level, None) for level in built[:-1]]
+        return [*distributed, self._level(built[-1], shared), *levels], inverse
+
+    def _level(self, level: _RankLevel, shared: _CommonVectors | None) -> Level:
+        """Return a level as cycles use it. If the next one is on every rank, its transfers collect from all ranks."""
+        operator: Any = self._operator(level.matrix.part, level.matrix.operator)
+        if level.transfers is None:
+            return _level_of(operator, (None, None), level.smoothers)
+        R, P = (
+            self._narrow(part).matrix(expected_products=TRANSFER_PRODUCTS, symmetric=False)
+            for part in (level.transfers.restriction, level.transfers.prolongation)
+        )
+        return _level_of(operator, (R, P) if shared is None else shared.transfers(R, P), level.smoothers)
+
+    def _operator(self, part: RankRows, operator: Any) -> Any:
+        """Return the matrix of a level as an operator with values of the dtype of the levels."""
+        narrow = self._narrow(part)
+        return operator if narrow is part else narrow.matrix(expected_products=LEVEL_PRODUCTS, symmetric=self._declared)
+
+    def _narrow(self, part: RankRows) -> RankRows:
+        dtype = part.csr.dtype if self.dtype is None else inner_dtype(self.dtype, part.csr.dtype)
+        return part if dtype == part.csr.dtype else part.with_data(part.csr.data.astype(dtype))
+
+
+def _level_of(operator: Any, transfers: tuple[Any, Any], smoothers: tuple[Smoother, Smoother]) -> Level:
+    """Return a level whose operators are those of ranks."""
+    return Level(operator, transfers[0], transfers[1], smoothers[0], smoothers[1])
+
+
+def _narrowest(csr: Csr) -> Csr:
+    """Return a matrix with indices of int32, if they suffice."""
+    is_small = max(*csr.shape, csr.nnz) <= MAX_INT32
+    return csr.with_index_dtype(np.int32) if is_small else csr
+
+
+@dataclass(frozen=True, eq=False)
+class _CommonVectors:
+    """Vectors of a level that every rank has, whose elements the ranks compute together.
+
+    Attributes
+    ----------
+    matrix : RankMatrix
+        A matrix of the ranks.
+    partition : RowPartition
+        The owners of the elements.
+    """
+
+    matrix: Any
+    partition: RowPartition
+
+    @property
+    def own(self) -> slice:
+        return self.partition.rows(self.matrix.communicator.rank)
+
+    def transfers(self, R: RankMatrix | None, P: RankMatrix | None) -> tuple[Operator, Operator]:
+        """Return the restriction to this level and the prolongation from it. None stands for the identity."""
+        return _CommonOperator(self, R, True), _CommonOperator(self, P, False)
+
+
+class _CommonOperator(Operator):
+    """A transfer between a distributed level and one that every rank has.
+
+    Parameters
+    ----------
+    shared : _CommonVectors
+        The vectors of the level that every rank has.
+    inner : RankMatrix or None
+        The transfer between distributed vectors; None for the identity.
+    restricts : bool
+        Whether the product is a vector that every rank has: ``y = all rows of inner·x``. Otherwise x is one:
+        ``y = inner·(own rows of x)``.
+    """
+
+    def __init__(self, shared: _CommonVectors, inner: RankMatrix | None, restricts: bool) -> None:
+        self._shared, self.inner, self._restricts = shared, inner, restricts
+        size, own = shared.partition.num_rows, shared.own
+        other = inner.shape[1 if restricts else 0] if inner is not None else own.stop - own.start
+        self.shape = (size, other) if restricts else (other, size)
+        self.dtype = shared.matrix.dtype if inner is None else inner.dtype
+        self.is_resident = shared.matrix.is_resident
+
+    def bind(
+        self,
+        device: Device,
+        dtype: np.dtype[Any],
+        columns: int = 1,
+        *,
+        adjoint: bool = False,
+        alpha: float = 1,
+        beta: float = 0,
+    ) -> Apply:
+        own, ranks = self._shared.own, self._shared.matrix
+        part = device.xp.zeros(columns * (own.stop - own.start), dtype)
+        multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)
+        if self.inner is not None:
+            multiply = self.inner.bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=beta)
+
+        def collect(x: Array, y: Array) -> None:
+            multiply(x, part)
+            y.fill(0)
+            y.reshape(columns, -1)[:, own] = part.reshape(columns, -1)
+            ranks.allreduce(y)
+
+        def take(x: Array, y: Array) -> None:
+            part.reshape(columns, -1)[...] = x.reshape(columns, -1)[:, own]
+            multiply(part, y)
+
+        return collect if self._restricts != adjoint else take
+
+
+def _copy(x: Array, y: Array, *, beta: float) -> None:
+    if beta:
+        y += x
+    else:
+        y[...] = x

@@ -1,0 +1,238 @@
+"""The preconditioner that `amg(A)` makes of a matrix over ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.rank_levels import RankLevelSetup
+from gsparse.distributed.ranks.rank_matrix import SPANNING_PRECONDITIONERS, RankMatrix
+from gsparse.distributed.ranks.rank_rows import RankRows
+from gsparse.errors import DtypeError, FactorizationError, ShapeError, StructureError
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.multigrid.amg import automatic_smoothers, parse_cycle
+from gsparse.linalg.multigrid.cycle import MultigridPreconditioner
+from gsparse.linalg.multigrid.near_nullspace import default_candidates, parse_candidates
+from gsparse.linalg.multigrid.options import parse_options
+from gsparse.matrix.plans import declared_block_shape
+
+__all__ = ["RankMultigrid", "amg_over_ranks"]
+
+# Largest asymmetry that is attributed to rounding in the assembly of a matrix, in units of eps.
+_ROUNDING = 32
+
+
+class RankMultigrid(MultigridPreconditioner):
+    """One rank's part of a multigrid cycle over ranks. All ranks make theirs, and apply it, at the same time.
+
+    Parameters
+    ----------
+    part : RankRows
+        The rank's rows of the matrix.
+    operator : RankMatrix
+        The same rows, for products.
+    setup : RankLevelSetup
+        Makes the levels, and makes them again for other values.
+    cycle_index : int
+        How often a cycle visits the next coarser level.
+
+    Attributes
+    ----------
+    seconds : dict
+        The seconds of each phase of the latest set-up or update, on this rank.
+
+    Examples
+    --------
+    >>> import numpy, scipy.sparse
+    >>> from gsparse.distributed import RankMatrix, RowPartition, run_ranks
+    >>> from gsparse.linalg import amg, cg
+    >>> line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(40, 40))
+    >>> S = scipy.sparse.kronsum(line, line, format="csr")
+    >>> partition = RowPartition.by_nnz(S.indptr, 3)
+    >>> def solve(communicator):
+    ...     own = partition.rows(communicator.rank)
+    ...     A = RankMatrix(S[own], partition, partition, communicator, device="cpu")
+    ...     return cg(A, numpy.ones(own.stop - own.start), M=amg(A), rtol=1e-8, full_output=True)
+    >>> results = run_ranks(solve, 3)
+    >>> [result.info for result in results], results[0].iterations < 15
+    ([0, 0, 0], True)
+    """
+
+    def __init__(self, part: RankRows, operator: RankMatrix, setup: RankLevelSetup, cycle_index: int) -> None:
+        self._setup, self._structure = setup, part.with_data(part.context.device.no_values(part.csr.dtype))
+        levels, coarse = self._build(part, operator)
+        super().__init__(operator.device, levels, coarse, cycle_index, setup.dtype)
+        self.is_resident = operator.is_resident
+
+    def _build(self, part: RankRows, operator: RankMatrix) -> Any:
+        begin = time.perf_counter()
+        levels = self._setup.build(part, operator)
+        operator.device.synchronize()  # synchronizes
+        self.seconds = {**self._setup.phases.seconds(), "in all": time.perf_counter() - begin}
+        return levels
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """The number of rows and of entries of each level on all ranks, beginning with the finest."""
+        return list(self._setup.sizes)
+
+    @property
+    def aggregates(self) -> list[Array]:
+        """For each distributed level: the aggregate of each node of this rank, counted from its first; -1 for none."""
+        return [coarsening.aggregates for coarsening in self._setup.coarsenings or ()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's parts of the matrices of all levels and of the transfers, in compressed sparse rows."""
+        operators = [o for level in self.levels for o in (level.operator, level.restriction, level.prolongation)]
+        matrices: dict[int, Any] = {}
+        for operator in (*operators, self.coarse):
+            inner = getattr(operator, "inner", operator)
+            for name in ("matrix", "diagonal", "off_diagonal"):
+                matrix = getattr(inner, name, None)
+                matrices[id(matrix)] = matrix
+        return sum(int(matrix._prepared()[0].csr.nbytes) for matrix in matrices.values() if matrix is not None)
+
+    def update(self, A: RankMatrix) -> RankMultigrid:
+        """Compute the levels again for other values. Aggregates, and the patterns of transfers, stay as they are.
+
+        Parameters
+        ----------
+        A : RankMatrix
+            A matrix with the structure, the distribution and the dtype of that of the set-up. All ranks call this
+            method at the same time.
+
+        Returns
+        -------
+        RankMultigrid
+            This object, which has changed. Synchronizes.
+
+        Raises
+        ------
+        StructureError
+            If an entry is at another place.
+        DtypeError
+            If the matrix has another dtype.
+        FactorizationError
+            If a diagonal has a zero, or a value is not finite.
+        """
+        with A.device.active(), A.device.memory_guard():
+            part = _finest_rows(A, self._setup.options.block_size)
+            self._check_structure(part)
+            levels, self.coarse = self._build(part, A)
+        self.levels = tuple(levels)
+        self._latest = (None,)
+        return self
+
+    def _check_structure(self, part: RankRows) -> None:
+        known, csr, xp = self._structure, part.csr, part.context.device.xp
+        if csr.dtype != known.csr.dtype:
+            raise DtypeError(f"update needs a matrix of {known.csr.dtype}, got {csr.dtype}: use amg(A)")
+        is_same = (
+            (part.rows, part.columns, csr.shape, csr.nnz) == (known.rows, known.columns, known.csr.shape, known.csr.nnz)
+            and np.array_equal(part.ghosts, known.ghosts)
+            and bool(xp.array_equal(csr.indptr, known.csr.indptr) and xp.array_equal(csr.indices, known.csr.indices))
+        )
+        if not part.context.all_ranks(is_same):
+            raise StructureError(
+                f"update needs the structure of the set-up, of shape {known.shape}, distributed by "
+                f"{known.rows.row_bounds}: use amg(A)"
+            )
+
+    def _remarks(self) -> dict[str, str]:
+        seconds = ", ".join(f"{name} {1e3 * time:.3g}" for name, time in self.seconds.items())
+        ranks = self._structure.rows.world_size
+        return {**super()._remarks(), "Ranks": str(ranks), "Milliseconds": seconds}
+
+
+def amg_over_ranks(A: RankMatrix, arguments: Mapping[str, Any]) -> RankMultigrid:
+    """Set multigrid up for a matrix over ranks. All ranks call this function at the same time. Synchronizes.
+
+    Parameters
+    ----------
+    A : RankMatrix
+    arguments : mapping
+        All arguments of `gsparse.linalg.amg` but the matrix. `B` and `BH` are the rank's rows of the candidates.
+
+    Raises
+    ------
+    ShapeError, ValueError, FactorizationError
+        As `gsparse.linalg.amg`.
+    """
+    smoother = arguments["smoother"]
+    make, cycle_index, dtype = parse_cycle(arguments["cycle"], smoother, arguments["sweeps"], arguments["dtype"])
+    if A.rows != A.columns:
+        raise ShapeError(
+            f"amg needs a square matrix whose rows and columns are distributed alike, got shape {A.whole_shape}, "
+            f"distributed by {A.rows.row_bounds} and {A.columns.row_bounds}"
+        )
+    device = A.device
+    with device.active(), device.memory_guard():
+        block_size = arguments["block_size"]
+        if block_size is None:
+            rows, columns = declared_block_shape(A.diagonal) or (1, 1)
+            block_size = rows if rows == columns else 1
+        names = ("symmetry", "strength", "max_levels", "max_coarse")
+        options = parse_options(A.diagonal, 1, *(arguments[name] for name in names))
+        _check_block_size(A, block_size)
+        options = type(options)(**{**vars(options), "block_size": int(block_size)})
+        part = _finest_rows(A, options.block_size)
+        symmetry = options.symmetry or ("hermitian" if _is_hermitian(A, part) else "nonsymmetric")
+        right, left = _candidates(part, options.block_size, symmetry, arguments["B"], arguments["BH"])
+        name = smoother[0] if isinstance(smoother, tuple) else smoother
+        setup = RankLevelSetup(options, symmetry, right, left, make or automatic_smoothers(right.shape[1]), name, dtype)
+        return RankMultigrid(part, A, setup, cycle_index)
+
+
+SPANNING_PRECONDITIONERS["amg"] = amg_over_ranks
+
+
+def _check_block_size(A: RankMatrix, block_size: Any) -> None:
+    bounds = A.rows.row_bounds
+    if not (isinstance(block_size, int | np.integer) and block_size >= 1):
+        raise ValueError(f"block_size must be an integer above 0, got {block_size!r}")
+    if any(bound % block_size for bound in bounds):
+        raise ShapeError(
+            f"block_size={block_size} must divide the first row of each rank, so that no node is on two ranks; the "
+            f"rows are distributed by {bounds}: pass bounds as partition= that are multiples of {block_size}"
+        )
+
+
+def _finest_rows(A: RankMatrix, block_size: int) -> RankRows:
+    """Return the rows of the finest level, in which ghosts are whole nodes. Raise an error for values not finite."""
+    part = RankRows.of(A)
+    device = A.device
+    entry = kernels_of(device).first_where(device, part.csr.data, "not finite")
+    if entry is not None:
+        rows = kernels_of(device).row_numbers(device, part.csr.indptr, part.csr.nnz)
+        row, value = int(rows[entry]) + A.rows.rows(part.context.rank).start, part.csr.data[entry].item()
+        raise FactorizationError(f"amg needs finite values, row {row} of the matrix holds {value}: replace it")
+    return part if block_size == 1 else part.with_ghosts_of_entries(block_size)
+
+
+def _is_hermitian(A: RankMatrix, part: RankRows) -> bool:
+    """Return whether the matrix was declared Hermitian; if nothing was declared, whether it is, up to rounding."""
+    declared = A.diagonal._prepared()[0].options.symmetric
+    if declared is None:
+        return part.equals_adjoint(_ROUNDING * float(np.finfo(part.csr.dtype).eps))
+    return declared == "hermitian" or (bool(declared) and part.csr.dtype.kind != "c")
+
+
+def _candidates(part: RankRows, block_size: int, symmetry: str, B: Any, BH: Any) -> tuple[Array, Array]:
+    """Return the rank's rows of the candidates of the matrix and of its adjoint."""
+    if BH is not None and symmetry != "nonsymmetric":
+        raise ValueError(f"BH is for nonsymmetric matrices, this one is {symmetry}: use symmetry='nonsymmetric'")
+    device, size, dtype = part.context.device, part.csr.num_rows, np.dtype(part.csr.dtype)
+    right = (
+        default_candidates(device, size, block_size, dtype)
+        if B is None
+        else parse_candidates(device, B, size, dtype, "B")
+    )
+    left = right if BH is None else parse_candidates(device, BH, size, dtype, "BH")
+    if left.shape != right.shape:
+        raise ValueError(f"B and BH must have as many columns, got {right.shape[1]} and {left.shape[1]}")
+    return right, left

@@ -1,0 +1,382 @@
+"""A rank's rows of a matrix as one `Csr` on its device, and the sparse algebra of such rows over all ranks.
+
+The columns that the rank owns come first, then its ghosts. A rank that owns columns 4 to 7 and has entries in columns
+2 and 9 of other ranks:
+
+    local column      0  1  2  3  4  5
+    of the matrix     4  5  6  7  2  9
+                      own columns ghosts
+
+Kernels for a single device work on these rows as they are. What one rank cannot do alone, it does with the rows of its
+ghosts, or with rows for its ghosts, which the owners send and add up (`RankContext`):
+
+    A·B       the owners send the rows of B that belong to A's ghosts
+    Aᵀ        the transposed rows of A's ghosts go to their owners
+
+Only rows with ghosts are looked at by themselves, which are few, so that most of the time is that of the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.halo import Halo, RowBlock
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.row_exchange import RankContext, stacked
+from gsparse.errors import ShapeError
+from gsparse.formats import Csr
+from gsparse.formats.row_stats import MAX_INT32
+from gsparse.kernels.backends import kernels_of
+from gsparse.linalg.preconditioners.square_matrix import canonical_csr
+from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
+from gsparse.sparse import arithmetic
+from gsparse.sparse.canonical import canonical, in_common
+
+__all__ = ["RankRows"]
+
+HostArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RankRows:
+    """A rank's rows of a matrix. All ranks make theirs, and compute with them, at the same time.
+
+    Attributes
+    ----------
+    context : RankContext
+    csr : Csr, shape (own rows, own columns + ghosts)
+        In canonical form, with values of a floating-point dtype.
+    ghosts : array of int64
+        Columns of other ranks in which the rank has entries, sorted, on the host. Some may have none.
+    rows, columns : RowPartition
+        The owners of the rows and of the columns of the whole matrix.
+    halo : Halo
+        The plan by which the values of the ghosts are exchanged.
+    """
+
+    context: RankContext
+    csr: Csr
+    ghosts: HostArray
+    rows: RowPartition
+    columns: RowPartition
+    halo: Halo
+
+    @staticmethod
+    def make(context: RankContext, csr: Csr, ghosts: HostArray, rows: RowPartition, columns: RowPartition) -> RankRows:
+        """Return rows with a halo."""
+        return RankRows(context, csr, ghosts, rows, columns, Halo(ghosts, columns, context.communicator))
+
+    @staticmethod
+    def of(matrix: RankMatrix) -> RankRows:
+        """Return the rows of a matrix. Synchronizes."""
+        device = matrix.device
+        context = RankContext(device, matrix.host_communicator)
+        with device.active():
+            diagonal, others = canonical_csr(matrix.diagonal), canonical_csr(matrix.off_diagonal)
+            others = replace(others, indices=others.indices + diagonal.num_cols)
+            rows = _placed(device, others, device.upload(matrix.boundary), diagonal.num_rows)
+            csr = _beside(device, diagonal, rows, diagonal.num_cols + others.num_cols)
+        return RankRows(context, csr, matrix.ghosts, matrix.rows, matrix.columns, matrix.halo)
+
+    @staticmethod
+    def of_whole_columns(
+        context: RankContext, csr: Csr, rows: RowPartition, columns: RowPartition, block_size: int = 1
+    ) -> RankRows:
+        """Return rows whose entries are in columns of the whole matrix; duplicates are added up. Synchronizes.
+
+        Parameters
+        ----------
+        context : RankContext
+        csr : Csr, shape (own rows, N)
+            With indices of int64, in any order.
+        rows, columns : RowPartition
+        block_size : int
+            Ghosts are nodes of this number of columns: if one of them has an entry, all are ghosts.
+        """
+        own = columns.rows(context.rank)
+        outside = csr.indices[(csr.indices < own.start) | (csr.indices >= own.stop)]
+        ghosts = _whole_nodes(context.device.download(context.device.xp.unique(outside)), block_size)
+        return RankRows.make(context, _with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
+
+    def matrix(self, **options: Any) -> RankMatrix:
+        """Return the rows as an operator. `options` are those of `GpuSparseMatrix`. Synchronizes."""
+        device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
+        kernels, xp = kernels_of(device), device.xp
+        boundary = self.boundary_rows()
+        diagonal, rest = csr, kernels.take_rows(device, csr, boundary)
+        if num_ghosts:
+            places = xp.full(csr.num_cols, -1, csr.indices.dtype)
+            places[:num_own] = xp.arange(num_own)
+            diagonal = kernels.map_columns(device, csr, places, num_own)
+            places[:num_own] = -1
+            places[num_own:] = xp.arange(num_ghosts)
+            rest = kernels.map_columns(device, rest, places, num_ghosts)
+        of_diagonal, of_rest = (
+            GpuSparseMatrix((part.data, part.indices, part.indptr), shape=part.shape, device=device, **of_part)
+            for part, of_part in ((diagonal, options), (replace(rest, shape=(rest.num_rows, num_ghosts)), {}))
+        )
+        block = RowBlock(of_diagonal, of_rest, device.download(boundary), self.ghosts)
+        return RankMatrix(block, self.rows, self.columns, self.context.communicator, device)
+
+    # ------------------------------------------------------------------ numbers
+
+    @property
+    def num_own_columns(self) -> int:
+        own = self.columns.rows(self.context.rank)
+        return int(own.stop - own.start)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the whole matrix."""
+        return self.rows.num_rows, self.columns.num_rows
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries on all ranks. Waits for the other ranks."""
+        return int(self.context.table(np.array([self.csr.nnz])).sum())
+
+    def whole_columns(self) -> Array:
+        """Return the column of the whole matrix for each local column, as int64 on the device."""
+        own, xp = self.columns.rows(self.context.rank), self.context.device.xp
+        ghosts = self.context.device.upload(self.ghosts.astype(np.int64))
+        return xp.concatenate([xp.arange(own.start, own.stop, dtype=np.int64), ghosts])
+
+    def in_whole_columns(self, csr: Csr | None = None) -> Csr:
+        """Return the rows, or some of them, with columns of the whole matrix, as int64."""
+        csr = self.csr if csr is None else csr
+        return replace(
+            csr,
+            shape=(csr.num_rows, self.shape[1]),
+            indptr=csr.indptr.astype(np.int64, copy=False),
+            indices=self.whole_columns()[csr.indices],
+            is_canonical=False,
+        )
+
+    def boundary_rows(self) -> Array:
+        """Return the rows that have entries in columns of ghosts, as int64 on the device. Synchronizes."""
+        xp, csr = self.context.device.xp, self.csr
+        if not len(self.ghosts) or not csr.nnz:
+            return xp.zeros(0, np.int64)
+        ends = csr.indptr[1:]
+        last = csr.indices[xp.maximum(ends - 1, 0)]  # Columns rise, so the last one tells.
+        return xp.flatnonzero((ends > csr.indptr[:-1]) & (last >= self.num_own_columns)).astype(np.int64)
+
+    def with_ghosts(self, values: Array) -> Array:
+        """Return values of the own columns, and those of the ghosts after them. Synchronizes.
+
+        Parameters
+        ----------
+        values : array, shape (own columns, ...)
+            On the device.
+        """
+        ghosts = self.context.values_of_ghosts(self.halo, values)
+        return self.context.device.xp.concatenate([values, ghosts])
+
+    # ------------------------------------------------------------------ algebra
+
+    def with_data(self, data: Array) -> RankRows:
+        """Return rows of the same structure with other values."""
+        return replace(self, csr=self.csr.with_data(data))
+
+    def adjoint(self, block_size: int = 1) -> RankRows:
+        """Return the rows of the conjugate transpose that belong to this rank. Synchronizes.
+
+        `block_size` is as for `of_whole_columns`.
+        """
+        conjugate = self.context.device.xp.conj
+        result = self.transposed(block_size)
+        return result.with_data(conjugate(result.csr.data)) if self.csr.dtype.kind == "c" else result
+
+    def transposed(self, block_size: int = 1) -> RankRows:
+        """Return the rows of the transpose that belong to this rank. Synchronizes."""
+        context, device, kernels = self.context, self.context.device, kernels_of(self.context.device)
+        flipped, num_own = kernels.csr_transpose(device, self.csr), self.num_own_columns
+        own = kernels.slice_rows(device, flipped, 0, num_own)
+        of_ghosts = kernels.slice_rows(device, flipped, num_own, len(self.ghosts))
+        own_rows = self.rows.rows(context.rank)
+        whole = replace(
+            of_ghosts,
+            shape=(of_ghosts.num_rows, self.rows.num_rows),
+            indptr=of_ghosts.indptr.astype(np.int64),
+            indices=of_ghosts.indices.astype(np.int64) + own_rows.start,
+        )
+        numbers, received = context.rows_to_owners(self.halo, whole)
+        ghosts = _whole_nodes(device.download(device.xp.unique(received.indices)), block_size)
+        # The rows of one sender are before those of the next one, as their columns are in the whole matrix.
+        received = _with_own_columns(device, received, own_rows, ghosts)
+        more = _placed(device, received, device.upload(numbers), num_own)
+        csr = _beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))
+        return RankRows.make(context, csr, ghosts, self.columns, self.rows)
+
+    def multiply(self, other: RankRows, block_size: int = 1) -> RankRows:
+        """Return the rows of the product with another matrix. Synchronizes.
+
+        `block_size` is as for `of_whole_columns`. Entries that add up to 0 are left out.
+
+        Raises
+        ------
+        ShapeError
+            If the columns of this matrix are not distributed as the rows of the other one.
+        """
+        if self.columns != other.rows:
+            raise ShapeError(
+                f"cannot multiply shapes {self.shape} and {other.shape}, whose columns and rows are distributed by "
+                f"{self.columns.row_bounds} and {other.rows.row_bounds}: distribute them in the same way"
+            )
+        context, device, xp = self.context, self.context.device, self.context.device.xp
+        received = other._rows_for(self.halo)
+        own = other.columns.rows(context.rank)
+        outside = received.indices[(received.indices < own.start) | (received.indices >= own.stop)]
+        ghosts = np.union1d(other.ghosts, device.download(xp.unique(outside)))
+        operand = other._with_more_ghosts(ghosts)
+        if received.num_rows:
+            operand = stacked(device, [operand, _with_own_columns(device, received, own, ghosts)])
+            operand = replace(operand, is_canonical=True)
+        csr = arithmetic.product(device, self.csr, operand)
+        result = RankRows(context, csr, ghosts, self.rows, other.columns, other.halo)  # not yet with its own halo
+        return result.with_ghosts_of_entries(block_size)
+
+    def _rows_for(self, halo: Halo) -> Csr:
+        """Send the rows that other ranks need by their halo, and return those that this one needs. Synchronizes."""
+        device, peers = self.context.device, sorted(halo.sends)
+        numbers = np.concatenate([np.empty(0, np.int64), *(halo.sends[peer] for peer in peers)])
+        wanted = kernels_of(device).take_rows(device, self.csr, device.upload(numbers))
+        return self.context.rows_of_ghosts(halo, self.in_whole_columns(wanted))
+
+    def with_ghosts_of_entries(self, block_size: int = 1) -> RankRows:
+        """Return the same rows with those ghosts only in which they have entries, in whole nodes. Synchronizes."""
+        device, xp, num_own = self.context.device, self.context.device.xp, self.num_own_columns
+        rows = kernels_of(device).take_rows(device, self.csr, self.boundary_rows())
+        used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
+        ghosts = _whole_nodes(self.ghosts[used], block_size)
+        csr = self.csr
+        if not np.array_equal(ghosts, self.ghosts):
+            places = xp.zeros(csr.num_cols, csr.indices.dtype)
+            places[:num_own] = xp.arange(num_own)
+            places[num_own + device.upload(used)] = device.upload(num_own + np.searchsorted(ghosts, self.ghosts[used]))
+            csr = replace(csr, shape=(csr.num_rows, num_own + len(ghosts)), indices=places[csr.indices])
+        return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
+
+    def combine(self, operation: str, other: RankRows) -> RankRows:
+        """Return ``operation(A, B)`` entry by entry, see `gsparse.sparse.arithmetic.combine`. Synchronizes.
+
+        Raises
+        ------
+        ShapeError
+            If the matrices are not distributed in the same way.
+        """
+        if (self.rows, self.columns) != (other.rows, other.columns):
+            raise ShapeError(
+                f"cannot combine shapes {self.shape} and {other.shape}, distributed by {self.rows.row_bounds} and "
+                f"{other.rows.row_bounds}: distribute them in the same way"
+            )
+        device, ghosts = self.context.device, np.union1d(self.ghosts, other.ghosts)
+        parts = [self._with_more_ghosts(ghosts), other._with_more_ghosts(ghosts)]
+        csr = arithmetic.combine(device, operation, *parts)
+        return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
+
+    def _with_more_ghosts(self, ghosts: HostArray) -> Csr:
+        """Return the rows as entries of a matrix with more ghosts, which contain those of this one."""
+        if np.array_equal(ghosts, self.ghosts):
+            return self.csr
+        device, xp, num_own, csr = self.context.device, self.context.device.xp, self.num_own_columns, self.csr
+        places = device.upload(num_own + np.searchsorted(ghosts, self.ghosts))
+        places = xp.concatenate([xp.arange(num_own, dtype=places.dtype), places]).astype(csr.indices.dtype)
+        return replace(csr, shape=(csr.num_rows, num_own + len(ghosts)), indices=places[csr.indices])
+
+    def equals_adjoint(self, tolerance: float) -> bool:
+        """Return whether the matrix is its conjugate transpose, up to rounding. Synchronizes.
+
+        Parameters
+        ----------
+        tolerance : float
+            Two values that mirror each other may differ by this fraction of the largest magnitude in either of their
+            rows.
+        """
+        device, kernels, xp = self.context.device, kernels_of(self.context.device), self.context.device.xp
+        diagonal = self._own_entries()
+        is_symmetric = bool(kernels.is_symmetric(device, diagonal, self.csr.dtype.kind == "c", tolerance))
+        if not self.context.all_ranks(is_symmetric):
+            return False
+        boundary = self.boundary_rows()
+        rows = kernels.take_rows(device, self.csr, boundary)
+        rows = kernels.keep_entries(device, rows, rows.indices >= self.num_own_columns)
+        others = replace(self, csr=replace(_placed(device, rows, boundary, self.csr.num_rows), is_canonical=True))
+        difference = others.combine("minus", others.adjoint())
+        csr = difference.csr
+        if self.context.all_ranks(not csr.nnz):
+            return True
+        magnitudes = xp.abs(self.csr.data)
+        longest = int(xp.max(self.csr.indptr[1:] - self.csr.indptr[:-1])) if self.csr.num_rows else 0
+        largest = kernels.extreme_entries(device, self.csr.indptr, magnitudes, "maximum", longest)
+        of_columns = difference.with_ghosts(largest)
+        of_rows = largest[kernels.row_numbers(device, csr.indptr, csr.nnz)]
+        allowed = tolerance * xp.maximum(of_rows, of_columns[csr.indices])
+        return self.context.all_ranks(not bool((xp.abs(csr.data) > allowed).any()))
+
+    def _own_entries(self) -> Csr:
+        """Return the diagonal block."""
+        device, num_own, csr = self.context.device, self.num_own_columns, self.csr
+        if not len(self.ghosts):
+            return csr
+        places = device.xp.full(csr.num_cols, -1, csr.indices.dtype)
+        places[:num_own] = device.xp.arange(num_own)
+        return replace(kernels_of(device).map_columns(device, csr, places, num_own), is_canonical=True)
+
+
+def _whole_nodes(columns: HostArray, block_size: int) -> HostArray:
+    """Return all columns of the nodes to which some columns belong, sorted."""
+    if block_size == 1:
+        return columns.astype(np.int64, copy=False)
+    nodes = np.unique(columns // block_size).astype(np.int64)
+    return (nodes[:, None] * block_size + np.arange(block_size)).reshape(-1)
+
+
+def _with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:
+    """Return rows in columns of the whole matrix with local columns, in canonical form. Synchronizes."""
+    xp, num_own, columns = device.xp, own.stop - own.start, csr.indices
+    is_own = (columns >= own.start) & (columns < own.stop)
+    of_ghosts = num_own + xp.searchsorted(device.upload(ghosts), columns)
+    local = xp.where(is_own, columns - own.start, of_ghosts)
+    shape = (csr.num_rows, num_own + len(ghosts))
+    index = np.int32 if max(*shape, csr.nnz) <= MAX_INT32 else np.int64
+    return canonical(device, Csr(shape, csr.indptr.astype(index), local.astype(index), csr.data))
+
+
+def _placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
+    """Return a matrix of more rows, in which each row of `csr` is added to the one with its number in `rows`.
+
+    Entries of one row keep their order. Synchronizes.
+    """
+    kernels = kernels_of(device)
+    of_entries = rows.astype(csr.indices.dtype)[kernels.row_numbers(device, csr.indptr, csr.nnz)]
+    order, indptr = kernels.order_by_row(device, of_entries, num_rows)
+    return Csr((num_rows, csr.num_cols), indptr, csr.indices[order], csr.data[order])
+
+
+def _beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
+    """Return rows that have the entries of `left` and, after them, those of `right`, in canonical form."""
+    if not right.nnz:
+        return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
+    kernels, xp = kernels_of(device), device.xp
+    left, right = in_common(left, right)
+    nnz, index = left.nnz + right.nnz, left.indices.dtype
+    if nnz > MAX_INT32 and index == np.int32:
+        left, right = left.with_index_dtype(np.int64), right.with_index_dtype(np.int64)
+        index = np.dtype(np.int64)
+    of_left, of_right = (kernels.row_numbers(device, part.indptr, part.nnz) for part in (left, right))
+    places = [
+        xp.arange(left.nnz, dtype=index) + right.indptr[of_left],
+        xp.arange(right.nnz, dtype=index) + left.indptr[1:][of_right],
+    ]
+    indices, data = device.empty(nnz, index), device.empty(nnz, left.dtype)
+    for part, at in zip((left, right), places, strict=True):
+        indices[at], data[at] = part.indices, part.data
+    return Csr((left.num_rows, num_cols), left.indptr + right.indptr, indices, data, is_canonical=True)

@@ -1,0 +1,253 @@
+"""What ranks send each other beside the vectors of products: rows of matrices, values of ghosts, and small tables.
+
+Rows are sent as `Csr` whose columns are those of the whole matrix, because two ranks number their ghosts differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.communicator import Communicator
+from gsparse.distributed.ranks.halo import Halo
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.formats import Csr
+from gsparse.kernels.backends import kernels_of
+
+__all__ = ["RankContext"]
+
+
+@dataclass(frozen=True, eq=False)
+class RankContext:
+    """A rank's device, and its connection to the other ranks. All ranks call the same methods in the same order.
+
+    Attributes
+    ----------
+    device : Device
+        Where the rank's arrays live, active.
+    communicator : Communicator
+        The rank's communicator, for host arrays.
+    """
+
+    device: Device
+    communicator: Communicator
+
+    @property
+    def rank(self) -> int:
+        return self.communicator.rank
+
+    def table(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values of all ranks.
+
+        Parameters
+        ----------
+        values : ndarray, shape (k,)
+            A few finite numbers on the host, as many on each rank.
+
+        Returns
+        -------
+        ndarray, shape (number of ranks, k)
+        """
+        table = np.zeros((self.communicator.world_size, len(values)), np.asarray(values).dtype)
+        table[self.rank] = values
+        self.communicator.allreduce(table)
+        return table
+
+    def all_ranks(self, is_true: bool) -> bool:
+        """Return whether something is true on all ranks."""
+        return bool(self.table(np.array([is_true], np.int64)).all())
+
+    def values_of_ghosts(self, halo: Halo, values: Array) -> Array:
+        """Return the values that other ranks have for this rank's ghosts. Synchronizes.
+
+        Parameters
+        ----------
+        halo : Halo
+        values : array, shape (own columns, ...)
+            This rank's values, on its device: float32, float64, complex64, complex128, int32 or int64.
+
+        Returns
+        -------
+        array, shape (ghosts, ...)
+        """
+        device, xp = self.device, self.device.xp
+        received = device.empty((halo.num_ghosts, *values.shape[1:]), values.dtype)
+        sent = {peer: xp.ascontiguousarray(values[device.upload(rows)]) for peer, rows in halo.sends.items()}
+        self._exchange(sent, {peer: received[part] for peer, part in halo.receives.items()})
+        return received
+
+    def rows_of_ghosts(self, halo: Halo, rows: Csr) -> Csr:
+        """Send the rows that other ranks need, and return those that this rank needs. Synchronizes.
+
+        Parameters
+        ----------
+        halo : Halo
+        rows : Csr
+            A row for each column in ``halo.sends``, one rank after the other, in columns of the whole matrix.
+
+        Returns
+        -------
+        Csr
+            A row for each ghost, in their order.
+        """
+        sends = {peer: len(halo.sends[peer]) for peer in sorted(halo.sends)}
+        counts = {peer: part.stop - part.start for peer, part in halo.receives.items()}
+        return self.exchange_rows(rows, _consecutive(sends), counts)
+
+    def rows_to_owners(self, halo: Halo, rows: Csr) -> tuple[npt.NDArray[np.int64], Csr]:
+        """Send rows that belong to ghosts to the ranks that own them. Synchronizes.
+
+        Parameters
+        ----------
+        halo : Halo
+        rows : Csr
+            A row for each ghost. The columns are those of the whole matrix.
+
+        Returns
+        -------
+        (array of int64, Csr)
+            The rows that this rank has received, in the order of the ranks that have sent them, and for each of them
+            which of this rank's columns it belongs to.
+        """
+        counts = {peer: len(halo.sends[peer]) for peer in sorted(halo.sends)}
+        numbers = [np.empty(0, np.int64), *(halo.sends[peer] for peer in counts)]
+        return np.concatenate(numbers), self.exchange_rows(rows, halo.receives, counts)
+
+    def exchange_rows(self, rows: Csr, sends: Mapping[int, slice], counts: Mapping[int, int]) -> Csr:
+        """Send consecutive rows to other ranks, and return the rows that they send. Synchronizes.
+
+        Parameters
+        ----------
+        rows : Csr
+            The columns are those of the whole matrix.
+        sends : mapping of rank to slice
+            Which of the rows a rank gets.
+        counts : mapping of rank to int
+            Number of rows that a rank sends.
+
+        Returns
+        -------
+        Csr
+            The rows of all ranks, in the order of the ranks.
+        """
+        device = self.device
+        ends = device.download(rows.indptr).astype(np.int64)
+        lengths = np.diff(ends)
+        incoming = {peer: np.empty(count, np.int64) for peer, count in sorted(counts.items()) if count}
+        outgoing = {peer: np.ascontiguousarray(lengths[part]) for peer, part in sends.items() if part.start < part.stop}
+        self.communicator.exchange(outgoing, incoming)()
+        indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.empty(0, np.int64), *incoming.values()]))])
+        columns, data = device.empty(int(indptr[-1]), np.int64), device.empty(int(indptr[-1]), rows.dtype)
+        places = _consecutive({peer: int(part.sum()) for peer, part in incoming.items()})
+        entries = {peer: slice(int(ends[part.start]), int(ends[part.stop])) for peer, part in sends.items()}
+        for source, target in ((rows.indices.astype(np.int64, copy=False), columns), (rows.data, data)):
+            self._exchange(
+                {peer: source[part] for peer, part in entries.items() if part.start < part.stop},
+                {peer: target[part] for peer, part in places.items() if part.start < part.stop},
+            )
+        shape = (indptr.size - 1, rows.num_cols)
+        return Csr(shape, device.upload(indptr.astype(np.int64)), columns, data)
+
+    def rows_of_all(self, rows: Csr, partition: RowPartition) -> Csr:
+        """Return the rows of all ranks, on each of them. Synchronizes.
+
+        Parameters
+        ----------
+        rows : Csr
+            This rank's rows. The columns are those of the whole matrix.
+        partition : RowPartition
+            The owners of the rows.
+        """
+        counts = np.diff(partition.row_bounds).tolist()
+        others = [peer for peer in range(len(counts)) if peer != self.rank]
+        every_row = slice(0, rows.num_rows)
+        received = self.exchange_rows(rows, dict.fromkeys(others, every_row), {peer: counts[peer] for peer in others})
+        before = sum(counts[: self.rank])
+        kernels, device = kernels_of(self.device), self.device
+        first = kernels.slice_rows(device, received, 0, before)
+        last = kernels.slice_rows(device, received, before, received.num_rows - before)
+        return stacked(device, [first, rows, last])
+
+    def values_of_all(self, values: Array, partition: RowPartition) -> Array:
+        """Return the values of all ranks, on each of them. Synchronizes.
+
+        Parameters
+        ----------
+        values : array, shape (own rows, ...)
+        partition : RowPartition
+            The owners of the rows.
+        """
+        return self.values_of_rows(values, partition, [slice(0, partition.num_rows)] * partition.world_size)
+
+    def values_of_rows(self, values: Array, partition: RowPartition, wanted: list[slice]) -> Array:
+        """Return values of consecutive rows, which other ranks own. Synchronizes.
+
+        Parameters
+        ----------
+        values : array, shape (own rows, ...)
+        partition : RowPartition
+            The owners of the rows.
+        wanted : list of slice
+            The rows that each rank wants.
+        """
+        device, xp = self.device, self.device.xp
+        own, mine = partition.rows(self.rank), wanted[self.rank]
+        result = device.empty((mine.stop - mine.start, *values.shape[1:]), values.dtype)
+        values = xp.ascontiguousarray(values)
+        sends, receives = dict[int, Array](), dict[int, Array]()
+        for peer in range(partition.world_size):
+            to_peer, from_peer = _common(own, wanted[peer]), _common(partition.rows(peer), mine)
+            if peer == self.rank:
+                result[_shifted(to_peer, mine)] = values[_shifted(to_peer, own)]
+                continue
+            if to_peer.start < to_peer.stop:
+                sends[peer] = values[_shifted(to_peer, own)]
+            if from_peer.start < from_peer.stop:
+                receives[peer] = result[_shifted(from_peer, mine)]
+        self._exchange(sends, receives)
+        return result
+
+    def _exchange(self, sends: dict[int, Array], receives: dict[int, Array]) -> None:
+        self.communicator.on(self.device).exchange(sends, receives)()
+
+
+def stacked(device: Device, parts: list[Csr]) -> Csr:
+    """Return the rows of several matrices below each other, with indices of int64.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays live, active.
+    parts : list of Csr
+        With the same columns and dtypes.
+    """
+    xp = device.xp
+    lengths = [part.indptr[1:] - part.indptr[:-1] for part in parts]
+    indptr = xp.zeros(sum(part.num_rows for part in parts) + 1, np.int64)
+    xp.cumsum(xp.concatenate(lengths), out=indptr[1:], dtype=np.int64)
+    indices = xp.concatenate([part.indices.astype(np.int64, copy=False) for part in parts])
+    data = xp.concatenate([part.data for part in parts])
+    return Csr((int(indptr.size) - 1, parts[0].num_cols), indptr, indices, data)
+
+
+def _consecutive(counts: Mapping[int, int]) -> dict[int, slice]:
+    """Return slices of these lengths that follow each other."""
+    ends = np.cumsum(list(counts.values()), dtype=np.int64).tolist()
+    return {peer: slice(end - count, end) for (peer, count), end in zip(counts.items(), ends, strict=True)}
+
+
+def _common(one: slice, two: slice) -> slice:
+    """Return the rows that are in both slices."""
+    start = max(one.start, two.start)
+    return slice(start, max(start, min(one.stop, two.stop)))
+
+
+def _shifted(rows: slice, within: slice) -> slice:
+    """Return rows as they are numbered from the first one of `within`."""
+    return slice(rows.start - within.start, rows.stop - within.start)

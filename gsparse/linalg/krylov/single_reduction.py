@@ -1,0 +1,163 @@
+"""Conjugate gradients with one sum over ranks per iteration (Chronopoulos and Gear 1989), in two passes over vectors.
+
+    pass       equations                                     scalars                                        vectors
+    weigh      <r, r>;  <z, w>                               rho = <r, z>                                   2
+    advance    x += alpha_old·p;  p = z + beta·p;            beta = rho / rho_old                           9
+               s = w + beta·s;  r -= alpha·s                 alpha = rho / (<z, w> - beta·rho / alpha_old)
+
+w = A·z is the product of an iteration. Without a preconditioner, z is r. With one, z = M·r, and the passes move 3 and
+10 vectors.
+
+Plain conjugate gradients need <p, A·p> before they can compute the new r, and <r, z> after that: two sums, with a
+preconditioner three, and with several ranks each sum waits for all of them. Here the vector s stands for A·p, and
+<p, A·p> is <z, w> - beta²·<p_old, A·p_old>, because the directions are conjugate. All sums of an iteration are then
+sums over r, z and w, and one exchange adds them up. In return, an iteration moves up to three vectors more.
+
+The sums belong to the iterate x of the previous iteration, whose last update `advance` makes first, as in
+`gsparse.linalg.krylov.cg`. The decision whether to stop is stored in `verdict` for the same reason as there. `weigh`
+copies it to `stop` and counts the iteration. The counter starts at -1, because `weigh` also runs for the initial guess.
+
+Rounding errors of s add up in r, so that r may differ more from b - A·x than in plain conjugate gradients. Therefore
+b - A·x is computed when r is small enough. If it is not small enough itself, it replaces r, and the method begins anew
+from the present x (`_confirm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gsparse.device.dtypes import Array
+from gsparse.kernels.calls import Call
+from gsparse.kernels.steps import Program, Step
+from gsparse.linalg.krylov.linear_system import LinearSystem
+from gsparse.linalg.krylov.solve_loop import SolveLoop
+from gsparse.linalg.progress import ConvergenceMonitor
+from gsparse.linalg.result import CONVERGED
+
+__all__ = ["PROGRAM", "run_with_single_reduction"]
+
+# The norm of b - A·x may be this many times the tolerance. If it is larger, the method begins anew. It does so as long
+# as each attempt divides that norm by this number; then rounding errors are not what limits the accuracy.
+_SLACK = 10
+
+_REMEMBER = """
+    iteration += 1 if verdict == 0 else 0
+    rho_old = rho
+    alpha_old = alpha
+    stop = verdict
+"""
+
+
+def _advance(name: str, rho: str, z: str) -> Step:
+    """Return the second pass, for the name of the sum <r, z> and of the vector z.
+
+    The difference `curvature` stands for <p, A·p>. Where it is zero or not a number, the solve ends with the present x.
+    Its sign tells whether A is positive definite, but only before the residual has become rounding error.
+    """
+    curvature = f"zw - {rho} / rho_old * {rho} / alpha_old"
+    return Step(
+        name,
+        before=f"beta = {rho} / rho_old; alpha = {rho} / ({curvature})",
+        each=f"x += alpha_old * p; p = {z} + beta * p; s = w + beta * s; r -= alpha * s",
+        after=f"""
+            curvature = {curvature}
+            rho = {rho}
+            alpha = {rho} / curvature
+            record(sqrt(rr))
+            verdict = 1 if sqrt(rr) < tolerance or rr == 0 else 0
+            verdict = 2 if isnan(rr) else 3 if iteration >= maxiter and (iteration > 0 or verdict == 0) else verdict
+            verdict = 2 if verdict == 0 and (isnan(curvature) or curvature == 0) else verdict
+            rr_first = rr if iteration == 0 else rr_first
+            is_indefinite = 1 if curvature < 0 and verdict == 0 and rr > eps * eps * rr_first else is_indefinite
+        """,
+    )
+
+
+PROGRAM = Program(
+    "cg_single_reduction",
+    "x b r z w p s",
+    (
+        Step("start", each="r = b - w"),
+        Step(
+            "weigh",
+            sums="rr = abs2(r); zw = real(conj(r) * w)",
+            after=_REMEMBER,
+            may_stop_early=True,
+            backward=True,
+        ),
+        Step(
+            "preconditioned_weigh",
+            sums="rr = abs2(r); rz = real(conj(r) * z); zw = real(conj(z) * w)",
+            after=_REMEMBER,
+            may_stop_early=True,
+            backward=True,
+        ),
+        _advance("advance", "rr", "r"),
+        _advance("preconditioned_advance", "rz", "z"),
+    ),
+)
+
+
+def run_with_single_reduction(
+    system: LinearSystem, rtol: float, atol: float, maxiter: int, monitor: ConvergenceMonitor
+) -> SolveLoop:
+    """Run conjugate gradients with one sum over ranks per iteration. Synchronizes.
+
+    Parameters
+    ----------
+    system : LinearSystem
+        Its matrix is Hermitian and positive definite.
+    rtol, atol : float
+    maxiter : int
+    monitor : ConvergenceMonitor
+
+    Returns
+    -------
+    SolveLoop
+        Its cell `is_indefinite` is 1 if the matrix is not positive definite.
+    """
+    loop = SolveLoop(system, PROGRAM, maxiter, sizes={"z": 0} if system.M is None else {}, monitor=monitor)
+    tolerances = system.tolerances(rtol, atol)
+    loop.state.set(
+        tolerance=tolerances, maxiter=maxiter, eps=float(np.finfo(system.dtype).eps),
+        iteration=-1, rho=np.inf, alpha=1,
+    )  # fmt: skip
+    if system.M is None:
+        body = [loop.apply(system.A, "r", "w"), loop.step("weigh"), loop.step("advance")]
+    else:
+        body = [loop.apply(system.M, "r", "z"), loop.apply(system.A, "z", "w")]
+        body += [loop.step("preconditioned_weigh"), loop.step("preconditioned_advance")]
+    begin = [loop.apply(system.A, "x", "w"), loop.step("start"), *body]
+    loop.run(begin, body)
+    _confirm(loop, tolerances, begin, body)
+    return loop
+
+
+def _confirm(loop: SolveLoop, tolerances: Array, begin: Sequence[Call], body: Sequence[Call]) -> None:
+    """Compute b - A·x of the right-hand sides that have converged, and go on with those whose residual is too large.
+
+    It takes a product, and one more sum over ranks. Right-hand sides that go on begin with a direction of their own
+    (`rho` is infinite). For the others, `stop` lets all passes do nothing.
+    """
+    norms_before = np.full(loop.system.columns, np.inf)
+    while True:
+        last = loop.last
+        is_doubted = (last.stop == CONVERGED) & (last.iterations > 0)
+        if not is_doubted.any():
+            return
+        norms = loop.system.residual_norms()
+        goes_on = is_doubted & (norms > _SLACK * tolerances) & (_SLACK * norms < norms_before)
+        if not goes_on.any():
+            return
+        norms_before = norms
+        loop.vectors["p"][...] = 0
+        loop.state.set(
+            stop=np.where(goes_on, 0, last.stop),
+            verdict=np.where(goes_on, 0, last.stop),
+            iteration=last.iterations - goes_on,
+            rho=np.where(goes_on, np.inf, last["rho"]),
+            alpha=np.where(goes_on, 1, last["alpha"]),
+        )
+        loop.run(begin, body)

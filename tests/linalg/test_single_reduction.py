@@ -1,0 +1,255 @@
+"""`cg(..., single_reduction=True)` returns what `cg` returns, with one sum over all ranks per iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as la
+
+import gsparse
+from gsparse.device.base import Device
+from gsparse.distributed import RankMatrix, RowPartition, SingleCommunicator
+from gsparse.linalg import SolveResult, cg, ilu0, jacobi
+from tests.linalg.problems import (
+    Count,
+    convection,
+    jumping_coefficients,
+    laplacian,
+    matrix,
+    poisson,
+    residual,
+    right_hand_side,
+)
+from tests.support import DTYPES, on_device
+
+S = laplacian(7)
+B = right_hand_side(S)
+JACOBI = sp.csr_array(sp.diags_array(1 / (1 + S.diagonal() + np.arange(S.shape[0]) % 3)))
+
+
+def solve(A: Any, b: Any, *args: Any, **options: Any) -> SolveResult:
+    result: SolveResult = cg(A, b, *args, single_reduction=True, full_output=True, **options)
+    return result
+
+
+def solve_both(A: Any, b: Any, **options: Any) -> tuple[SolveResult, SolveResult]:
+    """Return the result of plain conjugate gradients, and that with a single reduction."""
+    return cg(A, b, full_output=True, **options), solve(A, b, **options)
+
+
+@pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+def test_it_takes_as_many_iterations_as_scipy_to_the_same_solution(device: Device, M: Any) -> None:
+    count = Count()
+    x, _ = la.cg(S, B, rtol=1e-10, M=M, callback=count)
+    result = solve(matrix(device, S), B, rtol=1e-10, M=M)
+    assert (result.info, result.reason, result.advice) == (0, "converged", "")
+    assert abs(result.iterations - count.calls) <= 2
+    assert result.residuals.size == result.iterations + 1
+    np.testing.assert_allclose(result.x, x, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("M", [None, JACOBI], ids=["plain", "preconditioned"])
+@pytest.mark.parametrize("maxiter", [0, 1, 3])
+def test_it_stops_at_maxiter_with_the_same_x(device: Device, M: Any, maxiter: int) -> None:
+    plain, result = solve_both(matrix(device, S), B, M=M, maxiter=maxiter, rtol=1e-12)
+    assert (result.info, result.iterations, result.reason) == (plain.info, maxiter, "reached maxiter")
+    np.testing.assert_allclose(result.x, plain.x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(result.residuals, plain.residuals, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.few(2)
+def test_right_hand_sides_are_solved_side_by_side_in_each_dtype(device: Device, dtype: np.dtype[Any]) -> None:
+    T = laplacian(7, dtype)
+    b = right_hand_side(T, 3)
+    b[:, 1] = 0
+    for M in (None, jacobi(matrix(device, T))):
+        result = solve(matrix(device, T), b, M=M, rtol=1e-5)
+        assert result.info == 0
+        assert result.x.dtype == dtype
+        np.testing.assert_array_equal(result.x[:, 1], 0)
+        assert np.all(residual(T, result.x[:, ::2], b[:, ::2]) < 2e-5)
+
+
+def test_it_begins_at_x0_and_calls_back_after_each_iteration(real_device: Device) -> None:
+    A, guess, count = matrix(real_device, S), right_hand_side(S, seed=1), Count()
+    result = solve(A, B, guess, rtol=1e-10, callback=count)
+    assert residual(S, result.x, B) < 1e-9
+    assert count.calls == result.iterations
+    np.testing.assert_array_equal(count.last, result.x)
+    again = solve(A, B, result.x, rtol=1e-8)
+    assert (again.iterations, again.info) == (0, 0)
+    np.testing.assert_array_equal(again.x, result.x)
+
+
+def test_it_refines_solutions_in_mixed_precision(real_device: Device) -> None:
+    plain, result = solve_both(matrix(real_device, S), B, rtol=1e-10, inner_dtype="float32")
+    assert result.info == 0
+    assert abs(result.iterations - plain.iterations) <= 3
+    assert residual(S, result.x, B) < 1e-10
+
+
+def test_small_and_singular_systems_are_solved(device: Device) -> None:
+    assert solve(matrix(device, sp.csr_array([[4.0]])), np.array([2.0])).x.tolist() == [0.5]
+    assert solve(matrix(device, sp.csr_array((0, 0))), np.zeros(0)).x.shape == (0,)
+    np.testing.assert_array_equal(solve(matrix(device, S), 0 * B, B).x, 0)
+    singular = sp.csr_array(S - sp.diags_array(np.asarray(S.sum(axis=1)).ravel()))  # Constants are its null space.
+    result = solve(matrix(device, singular), B - B.mean(), rtol=1e-8)
+    assert result.info == 0
+    assert residual(singular, result.x, B - B.mean()) < 1e-7
+
+
+@pytest.mark.parametrize("what", ["NaN in A", "NaN in b", "inf in x0", "zero A"])
+def test_it_breaks_down_within_one_iteration(device: Device, what: str) -> None:
+    T, b, x0 = S.copy(), B.copy(), np.ones_like(B)
+    if what == "NaN in A":
+        T.data[3] = np.nan
+    elif what == "NaN in b":
+        b[3] = np.nan
+    elif what == "inf in x0":
+        x0[3] = np.inf
+    else:
+        T.data[:] = 0
+    result = solve(matrix(device, T), b, x0, maxiter=50)
+    assert result.info < 0
+    assert result.iterations <= 1
+    assert "not a number" in result.reason
+    if what == "zero A":
+        np.testing.assert_array_equal(result.x, x0)
+    else:
+        assert result.advice == f"{what.rsplit(maxsplit=1)[-1]} holds NaN or inf."
+
+
+def test_it_names_operators_that_are_not_positive_definite_or_not_symmetric(device: Device) -> None:
+    indefinite = sp.csr_array(S - 3 * sp.eye_array(S.shape[0]))
+    result = solve(matrix(device, indefinite), B, rtol=1e-14, maxiter=20)
+    assert result.info > 0
+    assert result.advice.startswith("A is not positive definite: use minres")
+    nonsymmetric = matrix(device, convection(7))
+    assert solve(nonsymmetric, B, maxiter=2).advice.startswith("A is not symmetric")
+    M = ilu0(nonsymmetric, shift=0.01)
+    assert solve(matrix(device, S), B, M=M, maxiter=2).advice.startswith("M is not symmetric")
+
+
+@pytest.mark.parametrize("rtol", [0.0, 1e-300])
+def test_a_definite_matrix_is_not_called_indefinite_after_the_residual_has_become_rounding_error(rtol: float) -> None:
+    eigenvalues = sp.csr_array(sp.diags_array(np.linspace(1e-2, 1, 60)))
+    result = solve(matrix(gsparse.device.get_device("cpu"), eigenvalues), np.ones(60), rtol=rtol, maxiter=3000)
+    assert "positive definite" not in result.advice
+    assert np.isfinite(result.x).all()
+    assert result.relative_residual < 1e-13
+
+
+# ------------------------------------------------------------------------------------------------------------ rounding
+
+
+@pytest.mark.parametrize("M", [None, jacobi])
+@pytest.mark.parametrize(
+    "T", [poisson(32), jumping_coefficients(12, 1e6), jumping_coefficients(12, 1e9)], ids=["poisson", "1e6", "1e9"]
+)
+def test_it_takes_few_more_iterations_than_plain_conjugate_gradients(T: sp.csr_array, M: Any) -> None:
+    if M is None and T.max() > 1e8:
+        pytest.skip("rounding alone changes the number of iterations by more")
+    A = gsparse.GpuSparseMatrix(T, device="cpu")
+    plain, result = solve_both(A, right_hand_side(T), rtol=1e-8, M=M and M(A))
+    assert (plain.info, result.info) == (0, 0)
+    assert abs(result.iterations - plain.iterations) <= 0.04 * plain.iterations
+    assert result.relative_residual < 1.5e-8
+
+
+@pytest.mark.parametrize("condition", [1e4, 1e8, 1e10])
+@pytest.mark.parametrize("smooth", [True, False])
+def test_ill_conditioned_systems_are_solved_as_accurately_as_without_it(condition: float, smooth: bool) -> None:
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((200, 200)))[0]
+    T = (Q * np.linspace(1 / condition, 1, 200)) @ Q.T
+    T = sp.csr_array((T + T.T) / 2)
+    b = T @ np.ones(200) if smooth else np.ones(200)
+    plain, result = solve_both(gsparse.GpuSparseMatrix(T, device="cpu"), b, rtol=1e-10)
+    assert (plain.info, result.info) == (0, 0)
+    # Without smoothness, x is so large that neither reaches the tolerance.
+    assert (plain.relative_residual > 1e-9) == (condition > 1e6 and not smooth)
+    assert result.relative_residual <= 3 * max(plain.relative_residual, 1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "rtol", "lost"), [("float64", 1e-12, 4e-11), ("float32", 1e-5, 2e-2)])
+def test_the_true_residual_replaces_one_that_rounding_has_made_too_small(
+    dtype: str, rtol: float, lost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures are those of the docstring of `cg`."""
+    T = jumping_coefficients(12, 1e6).astype(dtype)
+    A, b = gsparse.GpuSparseMatrix(T, device="cpu"), right_hand_side(T)
+    result = solve(A, b, rtol=rtol)
+    assert result.info == 0
+    assert result.residuals.size == result.iterations + 1
+    assert result.relative_residual <= 1.01 * rtol
+    assert A.stats.products >= result.iterations
+    monkeypatch.setattr("gsparse.linalg.krylov.single_reduction._confirm", lambda *args: None)
+    without = solve(A, b, rtol=rtol)
+    assert without.residuals[-1] <= rtol * np.linalg.norm(b)
+    assert lost / 2 <= without.relative_residual <= 2 * lost
+    assert without.iterations < result.iterations <= 1.3 * without.iterations
+
+
+def test_only_right_hand_sides_whose_residual_is_wrong_go_on(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual of the second column is right, because its solution is smooth."""
+    T = jumping_coefficients(6, 1e6)
+    A, b = matrix(device, T), right_hand_side(T, 2)
+    b[:, 1] = T @ np.ones(T.shape[0])
+    result = solve(A, b, rtol=1e-13)
+    alone = [solve(A, b[:, j], rtol=1e-13) for j in range(2)]
+    monkeypatch.setattr("gsparse.linalg.krylov.single_reduction._confirm", lambda *args: None)
+    assert solve(A, b, rtol=1e-13).iterations < result.iterations
+    assert result.info == 0
+    for j in range(2):
+        assert np.isfinite(result.residuals[:, j]).sum() == pytest.approx(alone[j].iterations + 1, abs=3)
+        assert residual(T, result.x[:, j], b[:, j]) < 2e-12
+
+
+# ----------------------------------------------------------------------------------------------------- sums over ranks
+
+
+class CountingCommunicator(SingleCommunicator):
+    """Communicator of a single rank that counts its sums, which leave the device as if there were other ranks."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def allreduce(self, values: Any) -> None:
+        self.calls += 1
+
+
+@pytest.mark.parametrize("columns", [None, 2])
+@pytest.mark.parametrize(("M", "plain_sums"), [(None, 2), (jacobi, 3)])
+def test_an_iteration_has_one_sum_over_all_ranks(device: Device, M: Any, plain_sums: int, columns: int | None) -> None:
+    T = laplacian(9)
+    rows, communicator = RowPartition((0, T.shape[0])), CountingCommunicator()
+    A = RankMatrix(T, rows, rows, communicator, device=device)
+    preconditioner, b = M and M(A.diagonal), on_device(device, right_hand_side(T, columns))
+
+    def sums(single_reduction: bool) -> float:
+        counts = []
+        for maxiter in (4, 14):
+            before = communicator.calls
+            result = cg(A, b, M=preconditioner, rtol=0, maxiter=maxiter, callback=lambda x: None,
+                        single_reduction=single_reduction, full_output=True)  # fmt: skip
+            assert result.iterations == maxiter
+            counts.append(communicator.calls - before)
+        return (counts[1] - counts[0]) / 10
+
+    assert sums(single_reduction=True) == 1
+    assert sums(single_reduction=False) == plain_sums
+
+
+def test_a_profile_has_rows_for_its_steps(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device.kind != "cpu":
+        monkeypatch.setitem(device.__dict__, "runs_blocks_together", False)
+    A = matrix(device, S)
+    with gsparse.profile() as p:
+        result = solve(A, B, M=jacobi(A))
+    calls = {row.name: row.calls for row in p.rows() if row.kind == "step"}
+    for name in ("preconditioned_weigh", "preconditioned_advance"):
+        assert calls[f"cg_single_reduction: {name}"] >= result.iterations

@@ -1,0 +1,163 @@
+"""Sparse algebra of matrices over ranks, compared with SciPy's on any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gsparse.device.base import Device
+from gsparse.device.select import get_device
+from gsparse.distributed import Communicator, RankMatrix, RowPartition, run_ranks
+from gsparse.distributed.ranks.rank_rows import RankRows
+from gsparse.errors import ShapeError
+from tests.proof.emulated_device import EmulatedDevice
+from tests.support import random_values
+
+WORLD_SIZES = [1, 2, 3, 4]
+
+
+def random_matrix(rng: np.random.Generator, rows: int, cols: int, density: float, dtype: str) -> sp.csr_array:
+    S = sp.random_array((rows, cols), density=density, rng=rng, format="csr")
+    S.data = random_values(rng, S.nnz, dtype)
+    return sp.csr_array(S, dtype=dtype)
+
+
+def bounds(rng: np.random.Generator, size: int, world_size: int) -> RowPartition:
+    """Return uneven blocks, some of which may be empty."""
+    return RowPartition((0, *sorted(rng.integers(0, size + 1, world_size - 1).tolist()), size))
+
+
+def rank_rows(S: sp.csr_array, rows: RowPartition, columns: RowPartition, c: Communicator, device: Device) -> RankRows:
+    own = rows.rows(c.rank)
+    return RankRows.of(RankMatrix(S[own.start : own.stop], rows, columns, c, device))
+
+
+def on_host(part: RankRows) -> sp.csr_array:
+    """Return a rank's rows as a SciPy matrix, whose columns are those of the whole matrix."""
+    whole, download = part.in_whole_columns(), part.context.device.download
+    arrays = download(whole.data), download(whole.indices), download(whole.indptr)
+    return sp.csr_array(arrays, shape=whole.shape)
+
+
+def run(device: Device, work: Callable[..., Any], world_size: int) -> sp.csr_array:
+    """Return the rows of all ranks below each other."""
+
+    def on_rank(communicator: Communicator) -> sp.csr_array:
+        with device.active():
+            return on_host(work(communicator))
+
+    return sp.csr_array(sp.vstack(run_ranks(on_rank, world_size, timeout=1000.0), format="csr"))
+
+
+def check(result: sp.csr_array, expected: Any, bound: Any, factor: float = 20) -> None:
+    """Compare row by row: each element may miss by a few roundings of the sum of magnitudes."""
+    assert result.shape == expected.shape
+    eps = np.finfo(result.dtype).eps
+    error = np.abs((result - expected).toarray())
+    assert (error <= factor * eps * bound.toarray()).all()
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.few(4)
+def test_products_transposes_and_sums_match_scipy(device: Device, world_size: int, dtype: str) -> None:
+    rng = np.random.default_rng(world_size)
+    for m, k, n, density in ((40, 30, 50, 0.1), (7, 90, 5, 0.3), (33, 33, 33, 1.0), (0, 4, 3, 0.5), (4, 3, 0, 0.5)):
+        A, B = random_matrix(rng, m, k, density, dtype), random_matrix(rng, k, n, density, dtype)
+        C = random_matrix(rng, m, k, density, dtype)
+        of_m, of_k, of_n = (bounds(rng, size, world_size) for size in (m, k, n))
+        on_device = [
+            lambda c, S=S, r=r, s=s: rank_rows(S, r, s, c, device)
+            for S, r, s in ((A, of_m, of_k), (B, of_k, of_n), (C, of_m, of_k))
+        ]
+        make_a, make_b, make_c = on_device
+        product = run(device, lambda c: make_a(c).multiply(make_b(c)), world_size)
+        check(product, A @ B, abs(A) @ abs(B))
+        check(run(device, lambda c: make_a(c).transposed(), world_size), A.T.tocsr(), abs(A).T)
+        check(run(device, lambda c: make_a(c).adjoint(), world_size), A.conj().T.tocsr(), abs(A).T)
+        total = run(device, lambda c: make_a(c).combine("plus", make_c(c)), world_size)
+        check(total, A + C, abs(A) + abs(C))
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_rows_become_a_matrix_that_multiplies(device: Device, world_size: int) -> None:
+    rng = np.random.default_rng(5)
+    S, x = random_matrix(rng, 60, 45, 0.1, "float64"), rng.standard_normal(45)
+    rows, columns = bounds(rng, 60, world_size), bounds(rng, 45, world_size)
+
+    def multiply(communicator: Communicator) -> np.ndarray:
+        with device.active():
+            A = rank_rows(S, rows, columns, communicator, device).matrix()
+            own = columns.rows(communicator.rank)
+            y = device.download(A.matmat(device.upload(x[own][:, None])))
+            return y[:, 0]
+
+    y = np.concatenate(run_ranks(multiply, world_size, timeout=1000.0))
+    assert (np.abs(y - S @ x) <= 20 * np.finfo(float).eps * (abs(S) @ abs(x))).all()
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_ghosts_of_blocks_are_whole_nodes(world_size: int) -> None:
+    device, rng = get_device("cpu"), np.random.default_rng(3)
+    S = random_matrix(rng, 30, 30, 0.08, "float64")
+    nodes = bounds(rng, 10, world_size)
+    partition = RowPartition(tuple(3 * bound for bound in nodes.row_bounds))
+
+    def work(communicator: Communicator) -> Any:
+        part = rank_rows(S, partition, partition, communicator, device)
+        whole = RankRows.of_whole_columns(part.context, part.in_whole_columns(), partition, partition, 3)
+        return part.ghosts, whole.ghosts, on_host(whole)
+
+    results = run_ranks(work, world_size)
+    for few, many, _ in results:
+        assert np.array_equal(many, (3 * np.unique(few // 3)[:, None] + np.arange(3)).reshape(-1))
+    assert (sp.vstack([matrix for *_, matrix in results]) != S).nnz == 0
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_hermitian_matrix_equals_its_adjoint_up_to_rounding(world_size: int, dtype: str) -> None:
+    device, rng = get_device("cpu"), np.random.default_rng(11)
+    S = random_matrix(rng, 40, 40, 0.1, dtype)
+    H = sp.csr_array(S + S.conj().T)
+    rounded = H.copy()
+    rounded.data = rounded.data * (1 + 1e-16 * rng.standard_normal(H.nnz))
+    changed = H.tolil()
+    changed[0, 39] += 1e-3
+    partition = bounds(rng, 40, world_size)
+
+    def work(communicator: Communicator, matrix: sp.csr_array, tolerance: float) -> bool:
+        return rank_rows(matrix, partition, partition, communicator, device).equals_adjoint(tolerance)
+
+    for matrix, tolerance, expected in ((H, 0.0, True), (rounded, 1e-14, True), (changed.tocsr(), 1e-14, False)):
+        assert run_ranks(work, world_size, matrix, tolerance) == [expected] * world_size
+
+
+def test_matrices_that_are_distributed_in_different_ways_are_refused() -> None:
+    device, S = get_device("cpu"), sp.csr_array(np.eye(6))
+
+    def work(communicator: Communicator, method: str) -> None:
+        one, other = RowPartition((0, 2, 6)), RowPartition((0, 3, 6))
+        A, B = rank_rows(S, one, one, communicator, device), rank_rows(S, other, other, communicator, device)
+        A.multiply(B) if method == "multiply" else A.combine("plus", B)
+
+    for method in ("multiply", "combine"):
+        with pytest.raises(ShapeError, match="distribute them in the same way"):
+            run_ranks(work, 2, method)
+
+
+@pytest.mark.parametrize("lanes", [32, 64])
+def test_algebra_over_ranks_runs_with_the_kernels_of_gpus(lanes: int) -> None:
+    device, rng = EmulatedDevice(lanes), np.random.default_rng(2)
+    A, B = random_matrix(rng, 30, 20, 0.2, "float64"), random_matrix(rng, 20, 25, 0.2, "float64")
+    of_rows, of_inner, of_columns = (bounds(rng, size, 2) for size in (30, 20, 25))
+
+    def work(communicator: Communicator) -> RankRows:
+        one = rank_rows(A, of_rows, of_inner, communicator, device)
+        return one.multiply(rank_rows(B, of_inner, of_columns, communicator, device)).transposed()
+
+    check(run(device, work, 2), (A @ B).T.tocsr(), (abs(A) @ abs(B)).T)

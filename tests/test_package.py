@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 # The time that `import gsparse` may take in addition to SciPy, and modules that it must not import.
 IMPORT_SECONDS = 0.3
-HEAVY_MODULES = ("cupy", "dask", "distributed", "numba", "matplotlib", "torch", "jax")
+HEAVY_MODULES = ("cupy", "dask", "distributed", "numba", "matplotlib", "torch", "jax", "mpi4py")
 
 
 def run(code: str, **environment: str) -> str:

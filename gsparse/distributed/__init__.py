@@ -11,16 +11,19 @@ from gsparse._version import install_command
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
 from gsparse.distributed.ranks.halo import Halo, RowBlock, split_columns
 from gsparse.distributed.ranks.local import LocalCommunicator, run_ranks
+from gsparse.distributed.ranks.mpi import MpiCommunicator, from_mpi
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.profiles import RankProfile, profile_of_ranks
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.rank_multigrid import RankMultigrid
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
+from gsparse.distributed.ranks.torchrun import from_torchrun
 
 __all__ = [
     "Communicator",
     "Halo",
     "LocalCommunicator",
+    "MpiCommunicator",
     "RankMatrix",
     "RankMultigrid",
     "RankProfile",
@@ -28,6 +31,8 @@ __all__ = [
     "RowPartition",
     "SingleCommunicator",
     "SocketCommunicator",
+    "from_mpi",
+    "from_torchrun",
     "listen",
     "profile_of_ranks",
     "run_ranks",

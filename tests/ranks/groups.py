@@ -1,8 +1,9 @@
-"""Groups of ranks: threads of one process, threads over sockets, and processes over sockets."""
+"""Groups of ranks: threads of one process, threads over sockets, processes over sockets, and processes of MPI."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gsparse.distributed import SingleCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.distributed import MpiCommunicator, SingleCommunicator, SocketCommunicator, listen, run_ranks
 from gsparse.errors import CommunicationError
 
 SECRET = b"known to this group only"
@@ -113,4 +114,31 @@ def make_certificate(folder: Path) -> dict[str, str]:
     return {kind: str(folder / f"{kind}.pem") for kind in ("cert", "key")}
 
 
-GROUPS = {"threads": run_ranks, "sockets": run_sockets}
+def run_mpi(work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT) -> list[Any]:
+    """Run ranks in the processes of `mpiexec`, which all call this function, and return the same results in each."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if world_size > world.size:
+        pytest.skip(f"mpiexec has started {world.size} processes, {world_size} are needed")
+    group = world.Split(0 if world.rank < world_size else MPI.UNDEFINED, world.rank)
+    result: Any = None
+    if group != MPI.COMM_NULL:
+        try:
+            with MpiCommunicator(group, timeout) as communicator:
+                result = work(communicator, *args)
+        except Exception as error:
+            result = error
+        group.Free()
+    results = world.allgather(result)[:world_size]
+    errors = [result for result in results if isinstance(result, Exception)]
+    for error in sorted(errors, key=lambda error: isinstance(error, CommunicationError)):
+        raise error
+    return results
+
+
+# `tests/ranks/test_mpi.py` sets this variable for the processes of `mpiexec`, which all run the same tests.
+IN_MPIEXEC = "GSPARSE_TEST_IN_MPIEXEC"
+GROUPS: dict[str, Callable[..., list[Any]]] = (
+    {"mpiexec": run_mpi} if os.environ.get(IN_MPIEXEC) else {"threads": run_ranks, "sockets": run_sockets}
+)

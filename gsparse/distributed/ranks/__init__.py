@@ -5,6 +5,7 @@ communicator), `local.py` (its shortest implementation, for threads), `halo.py` 
 exchange of ghosts), `rank_operator.py` (the operator that solvers run on), `rank_rows.py` (the sparse algebra of rows)
 and `rank_matrix.py` (the matrix of a user, which has both). The other files can be read separately: `rank_multigrid.py`
 and what it imports (multigrid over ranks), `entry_order.py` (the order of new values), `handshake.py` and
-`sockets.py` (ranks as processes), `nccl.py` (ranks on GPUs), `product_connections.py` (products with a vector that one
-process holds), and `ordering.py` (orders and partitions with few ghosts).
+`sockets.py` (ranks as processes), `mpi.py` and `torchrun.py` (processes that others have started), `construction.py`
+(a matrix from the rows that each of these has), `nccl.py` (ranks on GPUs), `product_connections.py` (products with a
+vector that one process holds), and `ordering.py` (orders and partitions with few ghosts).
 """

@@ -1,6 +1,7 @@
 """The contract of a communicator between ranks, and its implementations for a single rank and for staging.
 
-`local.py` implements the contract for threads, `sockets.py` for processes, and `nccl.py` for GPUs.
+`local.py` implements the contract for threads, `sockets.py` for processes, `mpi.py` for processes of MPI, and `nccl.py`
+for GPUs.
 """
 
 from __future__ import annotations

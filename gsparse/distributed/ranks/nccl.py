@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +17,7 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.errors import CommunicationError
 
-__all__ = ["NcclCommunicator"]
+__all__ = ["NcclCommunicator", "connect_gpus"]
 
 # Time limit, in seconds, for NCCL to end its communicator. NCCL's `abort` has been observed not to return after a rank
 # had died inside a CUDA graph.
@@ -135,3 +137,16 @@ class NcclCommunicator(Communicator):  # on GPUs only
         thread.start()
         thread.join(_END_TIMEOUT)
         self.is_stuck = thread.is_alive()
+
+
+def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only
+    """Return a communicator over NCCL if each rank has a GPU of its own, else `control`. All ranks call this together.
+
+    NCCL does not accept two ranks on one GPU.
+    """
+    assert isinstance(device, GpuDevice)
+    own_hash = sha256(f"{os.uname().nodename} {device.bus}".encode()).digest()[:8]
+    hashes = np.zeros(control.world_size, np.int64)
+    hashes[control.rank] = np.frombuffer(own_hash, np.int64)[0]
+    control.allreduce(hashes)
+    return NcclCommunicator(control, device) if np.unique(hashes).size == hashes.size else control

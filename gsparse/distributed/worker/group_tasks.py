@@ -5,14 +5,12 @@ Each task first checks that it runs on the worker for which it was submitted.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
@@ -20,7 +18,7 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.device.select import get_device
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
-from gsparse.distributed.ranks.nccl import NcclCommunicator
+from gsparse.distributed.ranks.nccl import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
@@ -159,18 +157,7 @@ def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: A
     if not isinstance(device, GpuDevice):
         return control
     with aborting(control):  # on GPUs only
-        return NcclCommunicator(control, device) if _each_has_its_own_gpu(control, device) else control
-
-
-def _each_has_its_own_gpu(control: Communicator, device: GpuDevice) -> bool:  # on GPUs only
-    """Return whether each rank has a GPU of its own: NCCL does not accept two ranks on one GPU."""
-    from hashlib import sha256
-
-    own_hash = sha256(f"{os.uname().nodename} {device.bus}".encode()).digest()[:8]
-    hashes = np.zeros(control.world_size, np.int64)
-    hashes[control.rank] = np.frombuffer(own_hash, np.int64)[0]
-    control.allreduce(hashes)
-    return np.unique(hashes).size == hashes.size
+        return connect_gpus(control, device)
 
 
 @contextmanager

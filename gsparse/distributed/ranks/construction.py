@@ -1,0 +1,92 @@
+"""The matrix of a group of processes that were started by others, from the rows that each of them has."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from gsparse.device.base import Device
+from gsparse.device.gpu import GpuDevice, gpu_device
+from gsparse.device.select import get_device
+from gsparse.distributed.ranks.communicator import Communicator
+from gsparse.distributed.ranks.nccl import connect_gpus
+from gsparse.distributed.ranks.partition import RowPartition
+from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.errors import ShapeError
+
+__all__ = ["matrix_from_own_rows"]
+
+
+def matrix_from_own_rows(
+    communicator: Communicator,
+    local_rank: int,
+    rows: Any,
+    own_columns: int | None,
+    device: str | Device,
+    options: dict[str, Any],
+) -> RankMatrix:
+    """Make the matrix whose consecutive blocks of rows the ranks have. All ranks call this at the same time.
+
+    If an argument of one rank is wrong, that rank raises the error, and the others raise `CommunicationError` with its
+    message. The communicator is then closed.
+    """
+    try:
+        block, rank_device = _checked_rows(rows), _chosen_device(device, communicator, local_rank)
+        row = (*block.shape, -1 if own_columns is None else _checked_count(own_columns))
+        table = np.zeros((communicator.world_size, 4), np.int64)  # for each rank: these three, and whether it has a GPU
+        table[communicator.rank] = *row, isinstance(rank_device, GpuDevice)
+        communicator.allreduce(table)
+        row_partition, column_partition = _partitions(table)
+        with rank_device.active():
+            if table[:, 3].all() and communicator.world_size > 1:
+                communicator = connect_gpus(communicator, rank_device)
+            return RankMatrix(block, row_partition, column_partition, communicator, rank_device, **options)
+    except BaseException as error:
+        communicator.abort(f"rank {communicator.rank}: {type(error).__name__}: {error}")
+        communicator.close()
+        raise
+
+
+def _checked_rows(rows: Any) -> sp.csr_array:
+    if not sp.issparse(rows) or rows.ndim != 2:
+        raise TypeError(f"rows must be a sparse array of SciPy with two dimensions, got {type(rows).__name__}")
+    return sp.csr_array(rows)
+
+
+def _checked_count(own_columns: int) -> int:
+    count = index(own_columns)
+    if count < 0:
+        raise ShapeError(f"own_columns must not be negative, got {count}")
+    return count
+
+
+def _chosen_device(device: str | Device, communicator: Communicator, local_rank: int) -> Device:
+    """Return the device of a rank. With "auto", the ranks of a host take its GPUs in turn."""
+    chosen = get_device(device)
+    if device == "auto" and isinstance(chosen, GpuDevice) and communicator.world_size > 1:  # on GPUs only
+        return gpu_device(local_rank % chosen.xp.cuda.runtime.getDeviceCount())
+    return chosen
+
+
+def _partitions(table: npt.NDArray[np.int64]) -> tuple[RowPartition, RowPartition]:
+    """Return the owners of rows and columns, from each rank's rows, columns in all, and columns of its own or -1."""
+    num_rows, num_columns, own_columns = table[:, 0], table[:, 1], table[:, 2]
+    others = np.flatnonzero(num_columns != num_columns[0])
+    if others.size:
+        text = f"rank 0 has {num_columns[0]}, rank {others[0]} has {num_columns[others[0]]}"
+        raise ShapeError(f"the rows of all ranks must have the same number of columns: {text}")
+    rows, total = RowPartition((0, *np.cumsum(num_rows).tolist())), int(num_columns[0])
+    if (own_columns >= 0).all():
+        columns = RowPartition((0, *np.cumsum(own_columns).tolist()))
+        if columns.num_rows != total:
+            text = f"{own_columns.tolist()} add up to {columns.num_rows}, the rows have {total} columns"
+            raise ShapeError(f"own_columns of all ranks must add up to the number of columns: {text}")
+        return rows, columns
+    if (own_columns >= 0).any():
+        missing = np.flatnonzero(own_columns < 0).tolist()
+        raise ShapeError(f"all ranks or none must pass own_columns: ranks {missing} do not")
+    return rows, rows if rows.num_rows == total else RowPartition.by_rows(total, len(table))

@@ -1,0 +1,306 @@
+"""Ranks that `torchrun` has started: they find each other by its environment variables, and communicate over sockets.
+
+Rank 0 listens at a port that all ranks know. The others connect to it and tell it the addresses of their listeners, and
+rank 0 sends everybody the list of all addresses:
+
+    rank r → rank 0    its number; proofs in both directions that the other side knows the secret; its address
+    rank 0 → rank r    the addresses of all ranks
+
+Then each rank makes its `SocketCommunicator`. PyTorch is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
+from gsparse.distributed.ranks.construction import matrix_from_own_rows
+from gsparse.distributed.ranks.handshake import (
+    MAX_STRANGERS,
+    Acceptor,
+    Address,
+    Deadline,
+    closed_on_error,
+    connect,
+    prove,
+    read_before,
+)
+from gsparse.distributed.ranks.messages import TIMEOUT
+from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
+from gsparse.errors import CommunicationError
+
+__all__ = ["connect_by_environment", "from_torchrun"]
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_SECRET_VARIABLES = ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID")
+_PURPOSE = b"rendezvous"
+_NUMBER = struct.Struct("<I")  # a rank, or the bytes of a text that follows
+# Most bytes of an address, and of the addresses of all ranks.
+_MAX_ADDRESS_BYTES, _MAX_LIST_BYTES = 1 << 10, 1 << 24
+# With these addresses of rank 0, all ranks run on one host, and no other host can connect to their ports.
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Linux chooses ports from here on for outgoing connections, and `torchrun` often for MASTER_PORT.
+_FIRST_EPHEMERAL_PORT = 32_768
+# Seconds between two attempts to connect to rank 0.
+_CONNECT_RETRY_DELAY = 0.1
+
+
+def from_torchrun(
+    rows: Any,
+    *,
+    own_columns: int | None = None,
+    device: str = "auto",
+    port: int | None = None,
+    timeout: float = TIMEOUT,
+    **options: Any,
+) -> RankMatrix:
+    """Make a matrix from the rows that each process of `torchrun` has. All processes call this at the same time.
+
+    The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
+    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs communicate by
+    NCCL or RCCL if each rank has a GPU of its own. Otherwise, and on the CPU, all messages go over TCP.
+
+    PyTorch is not needed. Any program can start the processes, if it sets the environment variables RANK, WORLD_SIZE,
+    LOCAL_RANK, MASTER_ADDR and MASTER_PORT as `torchrun` does, and GSPARSE_SECRET (see the notes).
+
+    Parameters
+    ----------
+    rows : sparse array or matrix, shape (own rows, N)
+        The rank's rows, in any format of SciPy. A rank may have no rows.
+    own_columns : int, optional
+        Number of columns, and of entries of a vector that is multiplied, that this rank owns. All ranks pass it, or
+        none. By default, a rank owns the columns with the numbers of its rows if the matrix is square; otherwise the
+        columns are divided evenly.
+    device : {"auto", "cpu", "gpu", "gpu:N"}, optional
+        Where the rank computes. By default, it is the GPU with the number LOCAL_RANK, modulo the number of GPUs, or the
+        CPU if there is none.
+    port : int, optional
+        Port of the host MASTER_ADDR at which rank 0 waits for the others. The default is MASTER_PORT + 1, because
+        `torchrun` itself may listen at MASTER_PORT. If MASTER_PORT is 32767 or more, the default is
+        20000 + MASTER_PORT % 10000, because systems use higher ports for connections of other programs.
+    timeout : float
+        Longest time, in seconds, for which a rank may be silent while another one waits for it. It is also the time
+        limit for all processes to connect.
+    **options
+        Options of `GpuSparseMatrix`, for the block of the rank's own columns.
+
+    Returns
+    -------
+    RankMatrix
+        The rank's rows as an operator. ``with A.communicator:`` around the solves tells the other ranks if this one
+        fails, and closes the connections at the end.
+
+    Raises
+    ------
+    CommunicationError
+        If a variable is missing, the ranks cannot connect to each other, another rank is silent, or the arguments of
+        another rank are wrong.
+    TypeError
+        If `rows` is not sparse.
+    ShapeError
+        If the rows of the ranks differ in their number of columns, or `own_columns` does not add up to it.
+
+    Notes
+    -----
+    Each connection begins with a proof that both sides know a secret. That is the value of the environment variable
+    GSPARSE_SECRET if it is set, which must then be the same for all processes. Otherwise it is TORCHELASTIC_RUN_ID, the
+    ``--rdzv-id`` of `torchrun`, which keeps jobs apart. It is often easy to guess, and visible in the list of
+    processes. On a network that you do not trust, set GSPARSE_SECRET to random characters. Somebody who knows the
+    secret can take part and send wrong numbers, but cannot run code, because nothing that is received is unpickled. The
+    numbers are not encrypted.
+
+    Examples
+    --------
+    Start this program with ``torchrun --nproc-per-node=4 program.py``. Each process makes 1000 rows:
+
+    >>> import os
+    >>> import numpy, scipy.sparse
+    >>> from gsparse.distributed import from_torchrun
+    >>> from gsparse.linalg import cg
+    >>> rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # doctest: +SKIP
+    >>> offsets = [1000 * rank - 1, 1000 * rank, 1000 * rank + 1]  # doctest: +SKIP
+    >>> rows = scipy.sparse.diags_array([-1, 3, -1], offsets=offsets, shape=(1000, 1000 * size))  # doctest: +SKIP
+    >>> A = from_torchrun(rows)  # doctest: +SKIP
+    >>> with A.communicator:  # doctest: +SKIP
+    ...     x, info = cg(A, numpy.ones(1000))  # the rank's part of the solution
+    """
+    communicator = connect_by_environment(port, timeout)
+    return matrix_from_own_rows(communicator, int(os.environ["LOCAL_RANK"]), rows, own_columns, device, options)
+
+
+def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) -> Communicator:
+    """Connect to the other processes that `torchrun` has started. `from_torchrun` explains the arguments and errors."""
+    missing = [name for name in _VARIABLES if not os.environ.get(name)]
+    if missing:
+        text = f"the environment variables {', '.join(_VARIABLES)} must be set; missing: {', '.join(missing)}"
+        raise CommunicationError(f"{text}: start the program with torchrun --nproc-per-node=2 program.py")
+    rank, world_size, _, host, master_port = (_parsed(name) for name in _VARIABLES)
+    if not 0 <= rank < world_size:
+        raise CommunicationError(f"RANK must be at least 0 and less than WORLD_SIZE: got {rank} of {world_size}")
+    if world_size == 1:
+        return SingleCommunicator()
+    place, secret = (host, _default_port(master_port) if port is None else port), _secret()
+    if rank == 0:
+        addresses, listener = _collect_addresses(place, world_size, secret, timeout)
+    else:
+        addresses, listener = _exchange_addresses(place, rank, secret, timeout)
+    return SocketCommunicator(rank, addresses, listener, secret, timeout)
+
+
+def _parsed(name: str) -> Any:
+    """Return the value of an environment variable, as an integer except for the address."""
+    value = os.environ[name]
+    if name == "MASTER_ADDR":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise CommunicationError(f"the environment variable {name} must be an integer, got {value!r}") from None
+
+
+def _default_port(master_port: int) -> int:
+    return master_port + 1 if master_port + 1 < _FIRST_EPHEMERAL_PORT else 20_000 + master_port % 10_000
+
+
+def _secret() -> bytes:
+    for name in _SECRET_VARIABLES:
+        if value := os.environ.get(name):
+            return value.encode()
+    raise CommunicationError(
+        "the ranks need a common secret: set the environment variable GSPARSE_SECRET to the same random characters for "
+        "all of them (torchrun sets TORCHELASTIC_RUN_ID, which is the secret otherwise)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- rank 0
+
+
+class _RankListener:
+    """The ranks that have told rank 0 the addresses of their listeners. Its methods are those of an `Acceptor`."""
+
+    def __init__(self, world_size: int, secret: bytes) -> None:
+        self._world_size, self._secret = world_size, secret
+        self._received: dict[socket.socket, Address] = {}
+        self.members: dict[int, tuple[socket.socket, Address]] = {}
+        self.is_complete = threading.Event()
+
+    def identify(self, connection: socket.socket, deadline: Deadline) -> int:
+        (peer,) = _NUMBER.unpack(read_before(connection, _NUMBER.size, deadline))
+        self._check_expected(peer)
+        prove(connection, self._secret, 0, peer, deadline, connects=False, purpose=_PURPOSE)
+        host, port = _receive(connection, _MAX_ADDRESS_BYTES, deadline)
+        self._received[connection] = str(host), int(port)
+        return int(peer)
+
+    def admit(self, peer: int, connection: socket.socket) -> None:
+        address = self._received.pop(connection)
+        self._check_expected(peer)  # again: another connection of that rank may have been admitted since `identify`
+        self.members[peer] = connection, address
+        if len(self.members) == self._world_size - 1:
+            self.is_complete.set()
+
+    def _check_expected(self, peer: int) -> None:
+        if not 0 < peer < self._world_size or peer in self.members:
+            raise CommunicationError(f"it claimed to be rank {peer}")
+
+
+def _collect_addresses(
+    place: Address, world_size: int, secret: bytes, timeout: float
+) -> tuple[list[Address], socket.socket]:
+    """Return the addresses of all ranks and the listener of rank 0, after every rank has received them."""
+    ranks, (host, port) = _RankListener(world_size, secret), place
+    try:
+        server = _open_port(host, port)
+    except OSError as error:
+        text = f"rank 0 cannot listen at port {port} of {host}: {error}"
+        raise CommunicationError(f"{text}. Pass another port= on all ranks, at which no program listens") from error
+    limit = world_size + MAX_STRANGERS
+    try:
+        with Acceptor(server, ranks.identify, ranks.admit, None, limit, "gsparse rank 0 waits for ranks") as acceptor:
+            if not ranks.is_complete.wait(timeout):
+                missing = sorted(set(range(1, world_size)) - set(ranks.members))
+                text = f"ranks {missing} have not reached rank 0 at {host}:{port} in {timeout:g} s"
+                raise CommunicationError(text + acceptor.refused)
+        listener = _open_port(host, 0)
+        with closed_on_error(listener):
+            own = host, listener.getsockname()[1]
+            addresses = [own, *(ranks.members[peer][1] for peer in range(1, world_size))]
+            for connection, _ in ranks.members.values():
+                connection.settimeout(timeout)
+                _send(connection, addresses)
+        return addresses, listener
+    finally:
+        for connection, _ in ranks.members.values():
+            connection.close()
+
+
+def _open_port(host: str, port: int) -> socket.socket:
+    """Listen at a port of this host, at all of its addresses: the others may know it by another one than this process.
+
+    If all ranks run on this host, it listens at the loopback address only.
+    """
+    if host in _LOOPBACK:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+# ------------------------------------------------------------------------------------------------------ the other ranks
+
+
+def _exchange_addresses(
+    place: Address, rank: int, secret: bytes, timeout: float
+) -> tuple[list[Address], socket.socket]:
+    """Tell rank 0 the address of this rank's listener; return the addresses of all ranks, and the listener."""
+    deadline, (host, port) = Deadline(timeout), place
+    try:
+        with _connect_when_possible(place, deadline) as connection:
+            connection.sendall(_NUMBER.pack(rank))
+            prove(connection, secret, rank, 0, deadline, connects=True, purpose=_PURPOSE)
+            listener = listen(connection.getsockname()[0])
+            with closed_on_error(listener):
+                _send(connection, listener.getsockname()[:2])
+                addresses = [
+                    (str(name), int(number)) for name, number in _receive(connection, _MAX_LIST_BYTES, deadline)
+                ]
+        return addresses, listener
+    except (OSError, CommunicationError, TypeError, ValueError) as error:
+        text = f"rank {rank} cannot join rank 0 at {host}:{port}: {error}"
+        advice = "All ranks need the same port=, and the same GSPARSE_SECRET or TORCHELASTIC_RUN_ID"
+        raise CommunicationError(f"{text}. {advice}") from error
+
+
+def _connect_when_possible(place: Address, deadline: Deadline) -> socket.socket:
+    """Connect, and try again until the deadline while nobody listens: rank 0 may have been started later."""
+    while True:
+        try:
+            return connect(place, None, deadline)
+        except ConnectionRefusedError:
+            if deadline.remaining() < _CONNECT_RETRY_DELAY:
+                raise
+            time.sleep(_CONNECT_RETRY_DELAY)
+
+
+def _send(connection: socket.socket, values: Any) -> None:
+    """Send text and numbers as JSON, after their size."""
+    text = json.dumps(values).encode()
+    connection.sendall(_NUMBER.pack(len(text)) + text)
+
+
+def _receive(connection: socket.socket, most_bytes: int, deadline: Deadline) -> Any:
+    """Receive what `_send` sends; raise an error if it is larger than allowed, or not JSON."""
+    (size,) = _NUMBER.unpack(read_before(connection, _NUMBER.size, deadline))
+    if size > most_bytes:
+        raise CommunicationError(f"an address was expected, {size} bytes were announced")
+    try:
+        return json.loads(read_before(connection, size, deadline))
+    except ValueError as error:
+        raise CommunicationError("an address was expected, other bytes were received") from error

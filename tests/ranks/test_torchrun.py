@@ -1,0 +1,250 @@
+"""Ranks that torchrun starts: they find each other by environment variables, and refuse strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import gsparse.linalg as gla
+from gsparse.distributed import from_torchrun
+from gsparse.distributed.ranks import torchrun
+from gsparse.distributed.ranks.handshake import Deadline, connect, prove
+from gsparse.errors import CommunicationError, ShapeError
+from tests.linalg.problems import laplacian, residual
+from tests.ranks.groups import LONG, SECRET, SOON
+from tests.ranks.strangers import strangers
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "tests.ranks.torchrun_program"
+
+
+def free_port() -> int:
+    """Return a port that nobody uses, and that the system does not choose for the connections of other programs."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def variables(rank: int, size: int, port: int, **others: str) -> dict[str, str]:
+    """Return what torchrun sets, for a port at which rank 0 is to listen."""
+    numbers = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port - 1}
+    names = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "tests"}
+    return {**{name: str(number) for name, number in numbers.items()}, **names, **others}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that sets the variables of one rank of this process, and removes all others."""
+
+    def set_variables(rank: int = 0, size: int = 2, port: int = 0, **others: str) -> None:
+        for name in ("GSPARSE_SECRET", "TORCHELASTIC_RUN_ID"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables(rank, size, port or free_port(), **others).items():
+            if value:
+                monkeypatch.setenv(name, value)
+            else:
+                monkeypatch.delenv(name, raising=False)
+
+    return set_variables
+
+
+def check(output: str, size: int) -> None:
+    found = json.loads(output)
+    assert found["ranks"] == size
+    for product, solution, info in found["errors"]:
+        assert (product < 1e-12, solution < 1e-8, info) == (True, True, 0)
+
+
+@pytest.mark.parametrize(("size", "host"), [(2, "127.0.0.1"), (3, socket.gethostname())], ids=["loopback", "name"])
+@pytest.mark.few(1)
+def test_processes_find_each_other_and_solve(size: int, host: str) -> None:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        pytest.skip("this host does not know its own name")
+    port = free_port()
+    others = {"MASTER_ADDR": host, "GSPARSE_SECRET": "random characters", "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", PROGRAM],
+            cwd=ROOT,
+            env={**os.environ, **variables(rank, size, port, **others)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in reversed(range(size))  # rank 0 comes last, and the others wait for it
+    ]
+    outputs = [process.communicate(timeout=2 * LONG)[0] for process in processes]
+    assert [process.returncode for process in processes] == size * [0]
+    check(outputs[-1], size)
+
+
+@pytest.mark.whole
+def test_processes_of_torchrun_solve() -> None:
+    if find_spec("torch") is None:
+        pytest.skip("needs PyTorch: pip install torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
+    completed = subprocess.run(
+        [*command, "-m", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=2 * LONG,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    check(completed.stdout, 2)
+
+
+def test_one_process_needs_no_port(environment: Any) -> None:
+    environment(size=1, TORCHELASTIC_RUN_ID="")
+    S = laplacian(6)
+    x, info = gla.cg(from_torchrun(S, device="cpu"), np.ones(36), rtol=1e-10)
+    assert info == 0 and residual(S, x, np.ones(36)) < 1e-8
+    with pytest.raises(ShapeError, match="add up to 3, the rows have 36 columns"):
+        from_torchrun(S, own_columns=3, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"RANK": "", "MASTER_ADDR": ""}, "missing: RANK, MASTER_ADDR: start the program with torchrun"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be an integer, got 'two'"),
+        ({"RANK": "2"}, "RANK must be at least 0 and less than WORLD_SIZE: got 2 of 2"),
+        ({"TORCHELASTIC_RUN_ID": ""}, "GSPARSE_SECRET to the same random characters"),
+    ],
+    ids=["missing", "no number", "no rank", "no secret"],
+)
+def test_an_error_says_which_variable_is_wrong(environment: Any, changes: dict[str, str], message: str) -> None:
+    environment(**changes)
+    with pytest.raises(CommunicationError, match=message):
+        from_torchrun(sp.csr_array((2, 2)), device="cpu")
+
+
+def test_the_default_port_is_none_that_systems_choose_for_other_connections() -> None:
+    assert [torchrun._default_port(port) for port in (29500, 32766, 32767, 45678)] == [29501, 32767, 22767, 25678]
+
+
+def test_a_port_that_another_program_uses_is_an_error_with_the_remedy(environment: Any) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        environment(port=port)
+        with pytest.raises(CommunicationError, match=r"cannot listen at port .*Pass another port="):
+            from_torchrun(sp.csr_array((2, 2)), device="cpu")
+
+
+@pytest.mark.timed
+def test_the_wait_for_ranks_ends_at_the_timeout(environment: Any) -> None:
+    environment(size=3)
+    with pytest.raises(
+        CommunicationError, match=r"ranks \[1, 2\] have not reached rank 0 at 127\.0\.0\.1:\d+ in 0\.5 s"
+    ):
+        from_torchrun(sp.csr_array((2, 2)), device="cpu", timeout=0.5)
+    environment(rank=1)
+    began = time.monotonic()
+    with pytest.raises(CommunicationError, match="rank 1 cannot join rank 0"):
+        from_torchrun(sp.csr_array((2, 2)), device="cpu", timeout=0.5)
+    assert time.monotonic() - began < SOON
+
+
+# -------------------------------------------------------------------------------------------------------------- threads
+
+
+class Threads:
+    """Ranks that exchange their addresses, as threads of this process."""
+
+    def __init__(self, size: int, timeout: float = LONG) -> None:
+        self.place, self._size, self._timeout = ("127.0.0.1", free_port()), size, timeout
+        self.found: dict[int, Any] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self, rank: int, secret: bytes = SECRET) -> None:
+        self._threads.append(threading.Thread(target=self._meet, args=(rank, secret)))
+        self._threads[-1].start()
+
+    def _meet(self, rank: int, secret: bytes) -> None:
+        try:
+            if rank:
+                found = torchrun._exchange_addresses(self.place, rank, secret, self._timeout)
+            else:
+                found = torchrun._collect_addresses(self.place, self._size, secret, self._timeout)
+            self.found[rank], listener = found
+            listener.close()
+        except CommunicationError as error:
+            self.found[rank] = error
+
+    def wait(self) -> dict[int, Any]:
+        for thread in self._threads:
+            thread.join(2 * LONG)
+            assert not thread.is_alive(), "a rank hangs"
+        return self.found
+
+
+def connected(place: Any) -> socket.socket:
+    return torchrun._connect_when_possible(place, Deadline(LONG))
+
+
+@pytest.mark.parametrize("kind", ["silent", "garbage"])
+def test_strangers_do_not_keep_ranks_from_meeting(kind: str) -> None:
+    ranks = Threads(3)
+    ranks.start(0)
+    connected(ranks.place).close()
+    with strangers(ranks.place, kind, 5):
+        for rank in (1, 2):
+            ranks.start(rank)
+        found = ranks.wait()
+    assert len({tuple(map(tuple, addresses)) for addresses in found.values()}) == 1
+    assert len(set(found[0])) == 3
+
+
+def test_a_rank_with_another_secret_is_refused() -> None:
+    ranks = Threads(2, timeout=2.0)
+    ranks.start(0)
+    ranks.start(1, b"guessed")
+    found = ranks.wait()
+    assert "ranks [1] have not reached rank 0" in str(found[0]) and "secret" in str(found[0])
+    assert "GSPARSE_SECRET" in str(found[1])
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_rank_that_is_present_or_does_not_exist_is_refused(rank: int) -> None:
+    ranks = Threads(3)
+    ranks.start(0)
+    ranks.start(1)
+    with connected(ranks.place) as connection:
+        if rank == 1:  # until the first one is admitted
+            time.sleep(1)
+        connection.sendall(torchrun._NUMBER.pack(rank))
+        with pytest.raises(OSError, match=r"closed|reset|pipe"):
+            prove(connection, SECRET, rank, 0, Deadline(LONG), connects=True, purpose=torchrun._PURPOSE)
+    ranks.start(2)
+    assert all(isinstance(addresses, list) for addresses in ranks.wait().values())
+
+
+@pytest.mark.parametrize("sent", [b"\xff\xff\xff\x00", b"\x02\x00\x00\x00{{"], ids=["too long", "no JSON"])
+def test_an_address_that_is_none_is_refused(sent: bytes) -> None:
+    ranks = Threads(2, timeout=3.0)
+    ranks.start(0)
+    with connected(ranks.place) as connection:
+        connection.sendall(torchrun._NUMBER.pack(1))
+        prove(connection, SECRET, 1, 0, Deadline(LONG), connects=True, purpose=torchrun._PURPOSE)
+        connection.sendall(sent)
+        assert "an address was expected" in str(ranks.wait()[0])
+    with pytest.raises(ConnectionRefusedError):
+        connect(ranks.place, None, Deadline(LONG))

@@ -16,7 +16,7 @@ from gsparse.distributed.worker import product_tasks
 from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.errors import CommunicationError
 
-__all__ = ["VectorNumbers", "WorkerProducts"]
+__all__ = ["StoredVectors", "WorkerProducts"]
 
 HostArray = npt.NDArray[Any]
 
@@ -25,7 +25,7 @@ HostArray = npt.NDArray[Any]
 _NUMBERS_PER_SOLVE = 64
 
 
-class VectorNumbers(NamedTuple):
+class StoredVectors(NamedTuple):
     """The numbers under which ranks keep the vectors of a solve: the first argument, and the first result."""
 
     first_argument: int
@@ -58,13 +58,13 @@ class WorkerProducts:
 
     # ------------------------------------------------------------------ vectors of solves
 
-    def numbers_of_vectors(self) -> VectorNumbers | None:
+    def numbers_of_vectors(self) -> StoredVectors | None:
         """Return numbers for the vectors of a solve; None if this process cannot reach the ranks."""
         if self._connect() is None:
             return None
         self._num_solves += 1
         first = self._num_solves * _NUMBERS_PER_SOLVE
-        return VectorNumbers(first, first + _NUMBERS_PER_SOLVE // 2)
+        return StoredVectors(first, first + _NUMBERS_PER_SOLVE // 2)
 
     def store(self, number: int, oldest: int, parts: list[HostArray]) -> None:
         """Store a vector on the ranks under a number, see `ProductClient.store`."""

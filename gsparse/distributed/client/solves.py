@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gsparse.distributed.client.channel import ClientChannel
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
-from gsparse.distributed.client.products import VectorNumbers, WorkerProducts
+from gsparse.distributed.client.products import StoredVectors, WorkerProducts
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
@@ -112,7 +112,7 @@ def collect(
 
 
 def _stored(
-    products: WorkerProducts, numbers: VectorNumbers, parts: list[Any], others: dict[str, list[Any]]
+    products: WorkerProducts, numbers: StoredVectors, parts: list[Any], others: dict[str, list[Any]]
 ) -> tuple[list[Any], dict[str, list[Any]]]:
     """Send the parts of vectors to the ranks, and return what stands for them in tasks."""
     vectors = {"b": parts, **others}

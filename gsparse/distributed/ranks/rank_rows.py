@@ -24,20 +24,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import Halo, RowBlock
+from gsparse.distributed.ranks.local_columns import beside, placed, union, whole_nodes, with_own_columns
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.row_exchange import RankContext, stacked
 from gsparse.errors import ShapeError
 from gsparse.formats import Csr
-from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.linalg.preconditioners.square_matrix import canonical_entries
 from gsparse.matrix.gpu_sparse_matrix import GpuSparseMatrix
 from gsparse.sparse import arithmetic
-from gsparse.sparse.canonical import canonical, computed, in_common
+from gsparse.sparse.canonical import computed
 
 __all__ = ["RankRows"]
 
@@ -93,8 +92,8 @@ class RankRows:
                 for csr in map(canonical_entries, (matrix.diagonal, matrix.off_diagonal))
             )
             others = replace(others, indices=others.indices + diagonal.num_cols)
-            rows = _placed(device, others, device.upload(matrix.boundary), diagonal.num_rows)
-            csr = _beside(device, diagonal, rows, diagonal.num_cols + others.num_cols)
+            rows = placed(device, others, device.upload(matrix.boundary), diagonal.num_rows)
+            csr = beside(device, diagonal, rows, diagonal.num_cols + others.num_cols)
         return RankRows(context, csr, matrix.ghosts, matrix.rows, matrix.columns, matrix.halo)
 
     @staticmethod
@@ -114,8 +113,8 @@ class RankRows:
         """
         own = columns.rows(context.rank)
         outside = csr.indices[(csr.indices < own.start) | (csr.indices >= own.stop)]
-        ghosts = _whole_nodes(context.device.download(context.device.xp.unique(outside)), block_size)
-        return RankRows.make(context, _with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
+        ghosts = whole_nodes(context.device.download(context.device.xp.unique(outside)), block_size)
+        return RankRows.make(context, with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
 
     def matrix(self, **options: Any) -> RankOperator:
         """Return the rows as an operator. `options` are those of `GpuSparseMatrix`. Synchronizes."""
@@ -249,11 +248,11 @@ class RankRows:
             indices=of_ghosts.indices.astype(np.int64) + own_rows.start,
         )
         numbers, received = context.rows_to_owners(self.halo, whole)
-        ghosts = _whole_nodes(device.download(device.xp.unique(received.indices)), block_size)
+        ghosts = whole_nodes(device.download(device.xp.unique(received.indices)), block_size)
         # The rows of one sender are before those of the next one, as their columns are in the whole matrix.
-        received = _with_own_columns(device, received, own_rows, ghosts)
-        more = _placed(device, received, device.upload(numbers), num_own)
-        csr = _beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))
+        received = with_own_columns(device, received, own_rows, ghosts)
+        more = placed(device, received, device.upload(numbers), num_own)
+        csr = beside(device, own, more, own_rows.stop - own_rows.start + len(ghosts))
         return RankRows.make(context, csr, ghosts, self.columns, self.rows)
 
     def multiply(self, other: RankRows, block_size: int = 1) -> RankRows:
@@ -275,10 +274,10 @@ class RankRows:
         received = other._rows_for(self.halo)
         own = other.columns.rows(context.rank)
         outside = received.indices[(received.indices < own.start) | (received.indices >= own.stop)]
-        ghosts = _union(other.ghosts, device.download(xp.unique(outside)))
+        ghosts = union(other.ghosts, device.download(xp.unique(outside)))
         operand = other._with_more_ghosts(ghosts)
         if received.num_rows:
-            operand = stacked(device, [operand, _with_own_columns(device, received, own, ghosts)])
+            operand = stacked(device, [operand, with_own_columns(device, received, own, ghosts)])
             operand = replace(operand, is_canonical=True)
         csr = arithmetic.product(device, self.csr, operand)
         result = RankRows(context, csr, ghosts, self.rows, other.columns, other.halo)  # not yet with its own halo
@@ -296,7 +295,7 @@ class RankRows:
         device, xp, num_own = self.context.device, self.context.device.xp, self.num_own_columns
         rows = kernels_of(device).take_rows(device, self.csr, self.boundary_rows())
         used = device.download(xp.unique(rows.indices[rows.indices >= num_own])) - num_own
-        ghosts = _whole_nodes(self.ghosts[used], block_size)
+        ghosts = whole_nodes(self.ghosts[used], block_size)
         csr = self.csr
         if not np.array_equal(ghosts, self.ghosts):
             places = xp.zeros(csr.num_cols, csr.indices.dtype)
@@ -318,7 +317,7 @@ class RankRows:
                 f"cannot combine shapes {self.shape} and {other.shape}, distributed by {self.rows.row_bounds} and "
                 f"{other.rows.row_bounds}: distribute them in the same way"
             )
-        device, ghosts = self.context.device, _union(self.ghosts, other.ghosts)
+        device, ghosts = self.context.device, union(self.ghosts, other.ghosts)
         parts = [self._with_more_ghosts(ghosts), other._with_more_ghosts(ghosts)]
         csr = arithmetic.combine(device, operation, *parts)
         return RankRows.make(self.context, csr, ghosts, self.rows, self.columns)
@@ -349,7 +348,7 @@ class RankRows:
         boundary = self.boundary_rows()
         rows = kernels.take_rows(device, self.csr, boundary)
         rows = kernels.keep_entries(device, rows, rows.indices >= self.num_own_columns)
-        others = replace(self, csr=replace(_placed(device, rows, boundary, self.csr.num_rows), is_canonical=True))
+        others = replace(self, csr=replace(placed(device, rows, boundary, self.csr.num_rows), is_canonical=True))
         difference = others.combine("minus", others.adjoint())
         csr = difference.csr
         if self.context.all_ranks(not csr.nnz):
@@ -370,52 +369,3 @@ class RankRows:
         places = device.xp.full(csr.num_cols, -1, csr.indices.dtype)
         places[:num_own] = device.xp.arange(num_own)
         return replace(kernels_of(device).map_columns(device, csr, places, num_own), is_canonical=True)
-
-
-def _union(one: HostArray, other: HostArray) -> HostArray:
-    """Return the numbers that are in one of two sorted arrays, sorted."""
-    # NumPy's `union1d` takes ten times as long.
-    both = np.concatenate([one, other]).astype(np.int64, copy=False)
-    both.sort(kind="stable")  # merges sorted runs
-    return both[np.append(True, both[1:] != both[:-1])] if both.size else both
-
-
-def _whole_nodes(columns: HostArray, block_size: int) -> HostArray:
-    """Return all columns of the nodes to which some columns belong, sorted."""
-    if block_size == 1:
-        return columns.astype(np.int64, copy=False)
-    nodes = np.unique(columns // block_size).astype(np.int64)
-    return (nodes[:, None] * block_size + np.arange(block_size)).reshape(-1)
-
-
-def _with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:
-    """Return rows in columns of the whole matrix with local columns, in canonical form. Synchronizes."""
-    xp, num_own, columns = device.xp, own.stop - own.start, csr.indices
-    is_own = (columns >= own.start) & (columns < own.stop)
-    of_ghosts = num_own + xp.searchsorted(device.upload(ghosts), columns)
-    local = xp.where(is_own, columns - own.start, of_ghosts)
-    shape = (csr.num_rows, num_own + len(ghosts))
-    index = np.int32 if max(*shape, csr.nnz) <= MAX_INT32 else np.int64
-    return canonical(device, Csr(shape, csr.indptr.astype(index), local.astype(index), csr.data))
-
-
-def _placed(device: Device, csr: Csr, rows: Array, num_rows: int) -> Csr:
-    """Return a matrix of more rows, in which each row of `csr` is added to the one with its number in `rows`.
-
-    Entries of one row keep their order. Synchronizes.
-    """
-    kernels = kernels_of(device)
-    of_entries = rows.astype(csr.indices.dtype)[kernels.row_numbers(device, csr.indptr, csr.nnz)]
-    order, indptr = kernels.order_by_row(device, of_entries, num_rows)
-    return Csr((num_rows, csr.num_cols), indptr, csr.indices[order], csr.data[order])
-
-
-def _beside(device: Device, left: Csr, right: Csr, num_cols: int) -> Csr:
-    """Return rows that have the entries of `left` and, after them, those of `right`, in canonical form."""
-    if not right.nnz:
-        return replace(left, shape=(left.num_rows, num_cols), is_canonical=True)
-    kernels, (left, right) = kernels_of(device), in_common(left, right)
-    rows = kernels.row_numbers(device, right.indptr, right.nnz).astype(np.int64)
-    wide = replace(left, shape=(left.num_rows, num_cols))
-    columns = right.indices.astype(np.int64)
-    return replace(kernels.insert_entries(device, wide, rows, columns, right.data, True), is_canonical=True)

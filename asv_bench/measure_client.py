@@ -1,0 +1,102 @@
+"""Time what a solve through dask takes more than the same solve in the worker: ``python asv_bench/measure_client.py``.
+
+A cluster of one worker (or ``--workers``) solves the 7-point Laplacian with `cg`. Each line is the median of several
+solves after a first one, in turns:
+
+- in this process, with vectors on the device, and with NumPy vectors;
+- through dask, with NumPy vectors, and with dask arrays, whose parts stay on the worker;
+- a copy of b and x over a local socket, which vectors of this process have to pay for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from distributed import Client
+
+from gsparse import GpuSparseMatrix
+from gsparse.bench.problems import stencil
+from gsparse.device.select import get_device
+from gsparse.distributed import LocalGpuCluster, distribute
+from gsparse.distributed.ranks.messages import receive_array, send_array
+from gsparse.linalg import cg
+
+REPEATS = 9
+# Seconds that a solve through dask may take more than in the process: besides the copies, and with vectors that stay.
+MOST, MOST_IF_KEPT = 10e-3, 5e-3
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def copy_over_socket(values: np.ndarray) -> None:
+    """Send an array to another thread over a local connection."""
+    one, other = socket.socketpair()
+    with one, other:
+        thread = threading.Thread(target=receive_array, args=(other,))
+        thread.start()
+        send_array(one, values)
+        thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=128, help="points along each side")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device", default="auto", help="auto, cpu or gpu")
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    options = parser.parse_args()
+    data, indices, indptr, shape = stencil(options.size, 7)
+    S = sp.csr_array((data, indices, indptr), shape=shape)
+    b = np.random.default_rng(0).standard_normal(S.shape[0])
+    arguments: dict[str, Any] = {"rtol": 1e-8}
+    with LocalGpuCluster(options.workers, device=options.device) as cluster, Client(cluster) as client:
+        import dask.array as da
+
+        with distribute(S, client=client) as A:
+            device = get_device(options.device)
+            own, on_device = GpuSparseMatrix(S, device=device), device.upload(b)
+            chunks = tuple(np.diff(A.row_bounds).tolist())
+            kept = client.persist(da.from_array(b, chunks=(chunks,)))
+            calls: dict[str, Callable[[], Any]] = {
+                "in this process, vectors on the device": lambda: cg(own, on_device, **arguments),
+                "in this process, NumPy vectors": lambda: cg(own, b, **arguments),
+                "through dask, NumPy vectors": lambda: cg(A, b, **arguments),
+                "through dask, dask arrays": lambda: cg(A, kept, **arguments),
+                "a copy of b and x over a socket": lambda: (copy_over_socket(b), copy_over_socket(b)),
+            }
+            times: dict[str, list[float]] = {name: [] for name in calls}
+            for turn in range(REPEATS + 1):
+                for name, call in calls.items():
+                    elapsed = seconds(call)
+                    if turn:
+                        times[name].append(elapsed)
+    medians = {name: statistics.median(of_call) for name, of_call in times.items()}
+    for name, value in medians.items():
+        print(f"{name:42} {1e3 * value:8.2f} ms", flush=True)
+    inside, outside, plain, staying, copies = medians.values()
+    more, more_if_kept = plain - inside - copies, staying - inside
+    for text, value, goal in (
+        ("NumPy vectors: more than in the process and the copies", more, MOST),
+        ("dask arrays: more than in the process", more_if_kept, MOST_IF_KEPT),
+    ):
+        print(f"{text}: {1e3 * value:.2f} ms, goal {1e3 * goal:g} {'met' if value <= goal else 'MISSED'}")
+    if options.json:
+        options.json.write_text(json.dumps({**medians, "numpy vectors in process": outside}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

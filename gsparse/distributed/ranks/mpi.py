@@ -172,10 +172,21 @@ class MpiCommunicator(Communicator):
         left = _incomplete([*self._sending, *self._receiving])
         self.is_stuck = bool(left)
         _unfinished.extend(left)
-        if not self._has_failed:  # otherwise, messages may still be on their way, so MPI frees both at the end
+        if not self._has_failed and self._all_close():
             self._comm.Free()
             self._aborts.Free()
         self._comm = None
+
+    def _all_close(self) -> bool:
+        """Return whether all other ranks close without a failure, too, within `_END_TIMEOUT`.
+
+        Otherwise, messages may still be on their way. If this rank freed its communicators, MPI could give their
+        numbers to others, which would get these messages and end all processes. So MPI frees them at the end.
+        """
+        barrier = self._comm.Ibarrier()
+        left = _incomplete([barrier])
+        _unfinished.extend(left)
+        return not left
 
     # ------------------------------------------------------------------ messages
 

@@ -48,8 +48,9 @@ class HubSlicesStructure(Protocol):
 def has_hubs(structure: HubSlicesStructure) -> bool:
     """Return whether products with hub columns are expected to be faster on a GPU.
 
-    They are if a few columns hold so many of the entries that it pays to keep their elements of x in fast memory. A
-    sample of the entries decides, the same one each time. Synchronizes if the matrix is large.
+    A kernel with hub columns keeps the elements of x for the most frequent columns in fast memory. This pays if a few
+    columns hold most of the entries, which a sample shows. The sample is the same each time. Synchronizes if the matrix
+    is large.
     """
     device, csr = structure.device, structure.csr
     if csr.nnz < _MIN_ENTRIES or csr.num_cols < _MIN_COLUMNS or _sums_whole_rows(device):

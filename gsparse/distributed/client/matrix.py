@@ -344,15 +344,15 @@ class DistributedMatrix(DistributedEntries):
             has_callback=callback is not None,
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
-        more = callback, preconditioner, self._worker_products
-        try:
-            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, *more)
-        except CommunicationError:
-            if on_failure == "raise":
-                raise
-            x0 = self._reopen(x0)
-            more = callback, preconditioner, self._worker_products
-            tasks = solves.run(self._task_group, self._layout, solve, b, {"x0": x0}, *more)
+        for is_last_attempt in (on_failure == "raise", True):
+            where, products = (self._task_group, self._layout), self._worker_products
+            try:
+                tasks = solves.run(*where, solve, b, {"x0": x0}, callback, preconditioner, products)
+                break
+            except CommunicationError:
+                if is_last_attempt:
+                    raise
+                x0 = self._reopen(x0)
         result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b, self._worker_products)
         if full_output:
             return result

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
@@ -140,6 +142,29 @@ class Communicator(ABC):
         ------
         CommunicationError, RankLostError
         """
+
+    def table(self, values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the numbers of all ranks, in one row for each rank.
+
+        Parameters
+        ----------
+        values : sequence of numbers, or ndarray, of length k
+            A few finite numbers on the host, as many and of the same dtype on each rank.
+
+        Returns
+        -------
+        ndarray, shape (number of ranks, k)
+            The same one on each rank.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+        own = np.asarray(values)
+        table = np.zeros((self.world_size, own.size), own.dtype)
+        table[self.rank] = own
+        self.allreduce(table)
+        return table
 
     @abstractmethod
     def abort(self, reason: str) -> None:

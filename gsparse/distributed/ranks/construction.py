@@ -37,9 +37,8 @@ def matrix_from_own_rows(
     try:
         block, rank_device = _checked_rows(rows), _chosen_device(device, communicator, local_rank)
         row = (*block.shape, -1 if own_columns is None else _checked_count(own_columns))
-        table = np.zeros((communicator.world_size, 4), np.int64)  # for each rank: these three, and whether it has a GPU
-        table[communicator.rank] = *row, isinstance(rank_device, GpuDevice)
-        communicator.allreduce(table)
+        # For each rank: these three, and whether it has a GPU.
+        table = communicator.table(np.array([*row, isinstance(rank_device, GpuDevice)], np.int64))
         row_partition, column_partition = _partitions(table)
         with rank_device.active():
             if table[:, 3].all() and communicator.world_size > 1:

@@ -169,9 +169,7 @@ class Halo:
         rank, first = communicator.rank, columns.row_bounds[communicator.rank]
         owners = columns.owners(ghosts)
         # counts[p, q] is the number of ghosts of rank p that rank q owns.
-        counts = np.zeros((communicator.world_size, communicator.world_size), np.int64)
-        counts[rank] = np.bincount(owners, minlength=communicator.world_size)
-        communicator.allreduce(counts)
+        counts = communicator.table(np.bincount(owners, minlength=communicator.world_size))
         ends = np.cumsum(counts[rank])
         self.receives = {
             int(p): slice(int(ends[p] - counts[rank, p]), int(ends[p])) for p in np.flatnonzero(counts[rank])

@@ -15,7 +15,7 @@ from gsparse.formats.row_stats import MAX_INT32
 from gsparse.kernels.backends import kernels_of
 from gsparse.sparse.canonical import canonical, in_common
 
-__all__ = ["beside", "placed", "union", "whole_nodes", "with_own_columns"]
+__all__ = ["beside", "columns_of_others", "placed", "union", "whole_nodes", "with_own_columns"]
 
 HostArray = npt.NDArray[Any]
 
@@ -34,6 +34,13 @@ def whole_nodes(columns: HostArray, block_size: int) -> HostArray:
         return columns.astype(np.int64, copy=False)
     nodes = np.unique(columns // block_size).astype(np.int64)
     return (nodes[:, None] * block_size + np.arange(block_size)).reshape(-1)
+
+
+def columns_of_others(device: Device, csr: Csr, own: slice) -> HostArray:
+    """Return the columns of the whole matrix in which rows have entries and that other ranks own, sorted."""
+    outside = csr.indices[(csr.indices < own.start) | (csr.indices >= own.stop)]
+    columns: HostArray = device.download(device.xp.unique(outside))  # synchronizes
+    return columns
 
 
 def with_own_columns(device: Device, csr: Csr, own: slice, ghosts: HostArray) -> Csr:

@@ -110,7 +110,7 @@ class RankCoarsening:
         self._symmetry, self._strength = symmetry, strength
         graph = phases.run("strength", self._connect, *self.examine(A, phases))
         self.aggregates, count = phases.run("aggregation", aggregate_nodes, A.context.device, graph)
-        ends = np.cumsum(A.context.table(np.array([count], np.int64))[:, 0]).tolist()
+        ends = np.cumsum(A.context.communicator.table([count])[:, 0]).tolist()
         self._nodes = RowPartition((0, *ends))
         self.num_aggregates = self._nodes.num_rows
         is_common = self.num_aggregates * num_candidates <= most_common
@@ -143,7 +143,7 @@ class RankCoarsening:
 
     def _largest_of_all(self, numbers: npt.NDArray[np.float64]) -> list[float]:
         """Return the largest of each number over all ranks. Their bits are sent: numbers may be infinite."""
-        bits = self._context.table(numbers.view(np.int64))
+        bits = self._context.communicator.table(numbers.view(np.int64))
         found: list[float] = bits.view(np.float64).max(axis=0).tolist()
         return found
 

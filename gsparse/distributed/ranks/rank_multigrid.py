@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def amg_over_ranks(A: RankOperator, arguments: Mapping[str, Any]) -> RankMultigr
         names = ("symmetry", "strength", "max_levels", "max_coarse")
         options = parse_options(A.diagonal, 1, *(arguments[name] for name in names))
         _check_block_size(A, block_size)
-        options = type(options)(**{**vars(options), "block_size": int(block_size)})
+        options = replace(options, block_size=int(block_size))
         part = _finest_rows(A, options.block_size)
         symmetry = options.symmetry or ("hermitian" if _is_hermitian(A, part) else "nonsymmetric")
         right, left = _candidates(part, options.block_size, symmetry, arguments["B"], arguments["BH"])

@@ -269,9 +269,8 @@ def common_dtype(dtype: npt.DTypeLike, num_rows: int, communicator: Communicator
     Ranks without rows are left out, because SciPy makes a matrix without rows in float64 unless a dtype is specified.
     """
     own_name = np.dtype(dtype).str.encode()  # at most 8 bytes, which are sent as an integer
-    table = np.zeros((communicator.world_size, 2), np.int64)  # for each rank: its dtype, and whether it has rows
-    table[communicator.rank] = int.from_bytes(own_name, "little"), num_rows > 0
-    communicator.allreduce(table)
+    # For each rank: its dtype, and whether it has rows.
+    table = communicator.table(np.array([int.from_bytes(own_name, "little"), num_rows > 0], np.int64))
     counted = table[table[:, 1] > 0] if table[:, 1].any() else table
     names = {int(number).to_bytes(8, "little").rstrip(b"\0").decode() for number in counted[:, 0]}
     return np.dtype(np.result_type(*names))

@@ -26,7 +26,14 @@ import numpy.typing as npt
 
 from gsparse.device.dtypes import Array
 from gsparse.distributed.ranks.halo import Halo, RowBlock
-from gsparse.distributed.ranks.local_columns import beside, placed, union, whole_nodes, with_own_columns
+from gsparse.distributed.ranks.local_columns import (
+    beside,
+    columns_of_others,
+    placed,
+    union,
+    whole_nodes,
+    with_own_columns,
+)
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_operator import RankOperator
 from gsparse.distributed.ranks.row_exchange import RankContext, stacked
@@ -112,8 +119,7 @@ class RankRows:
             Ghosts are nodes of this number of columns: if one of them has an entry, all are ghosts.
         """
         own = columns.rows(context.rank)
-        outside = csr.indices[(csr.indices < own.start) | (csr.indices >= own.stop)]
-        ghosts = whole_nodes(context.device.download(context.device.xp.unique(outside)), block_size)
+        ghosts = whole_nodes(columns_of_others(context.device, csr, own), block_size)
         return RankRows.make(context, with_own_columns(context.device, csr, own, ghosts), ghosts, rows, columns)
 
     def matrix(self, **options: Any) -> RankOperator:
@@ -126,12 +132,9 @@ class RankRows:
         device, csr, num_own, num_ghosts = self.context.device, self.csr, self.num_own_columns, len(self.ghosts)
         kernels, xp = kernels_of(device), device.xp
         boundary = self.boundary_rows()
-        diagonal, rest = csr, kernels.take_rows(device, csr, boundary)
+        diagonal, rest = self._own_entries(), kernels.take_rows(device, csr, boundary)
         if num_ghosts:
             places = xp.full(csr.num_cols, -1, csr.indices.dtype)
-            places[:num_own] = xp.arange(num_own)
-            diagonal = kernels.map_columns(device, csr, places, num_own)
-            places[:num_own] = -1
             places[num_own:] = xp.arange(num_ghosts)
             rest = kernels.map_columns(device, rest, places, num_ghosts)
         of_diagonal, of_rest = (
@@ -155,7 +158,7 @@ class RankRows:
     @property
     def nnz(self) -> int:
         """Number of entries on all ranks. Waits for the other ranks."""
-        return int(self.context.table(np.array([self.csr.nnz])).sum())
+        return int(self.context.communicator.table([self.csr.nnz]).sum())
 
     def whole_columns(self) -> Array:
         """Return the column of the whole matrix for each local column, as int64 on the device."""
@@ -248,7 +251,7 @@ class RankRows:
             indices=of_ghosts.indices.astype(np.int64) + own_rows.start,
         )
         numbers, received = context.rows_to_owners(self.halo, whole)
-        ghosts = whole_nodes(device.download(device.xp.unique(received.indices)), block_size)
+        ghosts = whole_nodes(columns_of_others(device, received, own_rows), block_size)
         # The rows of one sender are before those of the next one, as their columns are in the whole matrix.
         received = with_own_columns(device, received, own_rows, ghosts)
         more = placed(device, received, device.upload(numbers), num_own)
@@ -270,11 +273,10 @@ class RankRows:
                 f"cannot multiply shapes {self.shape} and {other.shape}, whose columns and rows are distributed by "
                 f"{self.columns.row_bounds} and {other.rows.row_bounds}: distribute them in the same way"
             )
-        context, device, xp = self.context, self.context.device, self.context.device.xp
+        context, device = self.context, self.context.device
         received = other._rows_for(self.halo)
         own = other.columns.rows(context.rank)
-        outside = received.indices[(received.indices < own.start) | (received.indices >= own.stop)]
-        ghosts = union(other.ghosts, device.download(xp.unique(outside)))
+        ghosts = union(other.ghosts, columns_of_others(device, received, own))
         operand = other._with_more_ghosts(ghosts)
         if received.num_rows:
             operand = stacked(device, [operand, with_own_columns(device, received, own, ghosts)])

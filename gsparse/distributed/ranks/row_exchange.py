@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,26 +43,9 @@ class RankContext:
     def rank(self) -> int:
         return self.communicator.rank
 
-    def table(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values of all ranks.
-
-        Parameters
-        ----------
-        values : ndarray, shape (k,)
-            A few finite numbers on the host, as many on each rank.
-
-        Returns
-        -------
-        ndarray, shape (number of ranks, k)
-        """
-        table = np.zeros((self.communicator.world_size, len(values)), np.asarray(values).dtype)
-        table[self.rank] = values
-        self.communicator.allreduce(table)
-        return table
-
     def all_ranks(self, is_true: bool) -> bool:
         """Return whether something is true on all ranks."""
-        return bool(self.table(np.array([is_true], np.int64)).all())
+        return bool(self.communicator.table([int(is_true)]).all())
 
     def values_of_ghosts(self, halo: Halo, values: Array) -> Array:
         """Return the values that other ranks have for this rank's ghosts. Synchronizes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -280,11 +280,7 @@ def set_up(settings: GroupSettings, rank: int, spec: PreconditionerSpec, rows: d
 
     `rows` are this rank's rows of the arguments that have a row for each row of the matrix.
     """
-    state = _connected_state(settings, rank)
-    with state.matrix.device.active(), aborting(state.communicator), _recorded_warnings() as issued:
-        made = spec.make(state, rows)
-    state.preconditioners[spec.key] = made
-    return PreconditionerSummary(repr(made), str(made), tuple(issued))
+    return _made_together(_connected_state(settings, rank), spec, lambda state: spec.make(state, rows))
 
 
 def update(settings: GroupSettings, rank: int, spec: PreconditionerSpec, source: str) -> PreconditionerSummary:
@@ -295,9 +291,17 @@ def update(settings: GroupSettings, rank: int, spec: PreconditionerSpec, source:
     source : str
         Identifies the matrix that the preconditioner was made of.
     """
-    state, before = _connected_state(settings, rank), registry.require_state(source)
+    before = registry.require_state(source).preconditioners
+    state = _connected_state(settings, rank)
+    return _made_together(state, spec, lambda state: before.pop(spec.key).update(state.matrix))
+
+
+def _made_together(
+    state: RankState, spec: PreconditionerSpec, make: Callable[[RankState], Any]
+) -> PreconditionerSummary:
+    """Make a preconditioner together with the other ranks, and store it."""
     with state.matrix.device.active(), aborting(state.communicator), _recorded_warnings() as issued:
-        made = before.preconditioners.pop(spec.key).update(state.matrix)
+        made = make(state)
     state.preconditioners[spec.key] = made
     return PreconditionerSummary(repr(made), str(made), tuple(issued))
 

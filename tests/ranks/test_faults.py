@@ -28,6 +28,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed.client import row_sources, task_inputs  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
@@ -228,6 +229,36 @@ def test_a_stopped_worker_is_an_error_that_names_it(
     assert any(address in str(error) for address in stopped)
     assert not any(address in str(error) for address in running)
     monkeypatch.undo()
+    with distribute(S, client=client) as A:
+        check(client, A)
+
+
+@pytest.mark.parametrize("step", ["distribute", "read"])
+def test_a_worker_killed_while_arrays_are_sent_to_it_is_named(
+    client: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    workers, send = sorted(pids(client)), task_inputs.scatter
+    victim = pids(client)[workers[1]]
+
+    def kill_first(client: Any, worker: str, *args: Any) -> Any:
+        if worker == workers[1]:
+            os.kill(victim, signal.SIGKILL)
+        return send(client, worker, *args)
+
+    with distribute(S, client=client, workers=workers) as A:
+        for module in (task_inputs, row_sources):
+            monkeypatch.setattr(module, "scatter", kill_first)
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1kB"}):
+            call = (
+                (lambda: A[np.arange(S.shape[0])])
+                if step == "read"
+                else lambda: distribute(S, client=client, workers=workers)
+            )
+            error = error_within_deadline(call)
+    assert isinstance(error, WorkerLostError), repr(error)
+    assert (error.rank, error.address) == (1, workers[1])
+    monkeypatch.undo()
+    client.wait_for_workers(3, timeout=60)
     with distribute(S, client=client) as A:
         check(client, A)
 

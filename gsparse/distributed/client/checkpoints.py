@@ -45,10 +45,11 @@ def write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict[
     settings, checkpoint = task_group.settings, uuid.uuid4().hex
     paths = [str(folder / f"rows-{rank:05d}.npz") for rank in task_group.ranks]
     try:
-        tasks = [
-            task_group.submit(save, "save", r, settings, r, paths[r], checkpoint, arrays[r]) for r in task_group.ranks
-        ]
-        task_group.wait(tasks, gather=False)
+        with task_group.sent(arrays) as sent:
+            tasks = [
+                task_group.submit(save, "save", r, settings, r, paths[r], checkpoint, sent[r]) for r in task_group.ranks
+            ]
+            task_group.wait(tasks)
     except BaseException:
         _discard_on_workers(task_group, paths, checkpoint)
         raise

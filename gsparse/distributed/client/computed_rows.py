@@ -10,9 +10,9 @@ import distributed
 import numpy as np
 import numpy.typing as npt
 
-from gsparse.distributed.client.cluster import wait_while_answering
 from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
 from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.task_inputs import scatter
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import entry_tasks
@@ -76,10 +76,7 @@ class ComputedRows(RowSource):
             return self._rows_of_workers(self._group, client, worker, rows)
         if self._values_of is None:
             return self._computation
-        computation = replace(self._computation, arguments=(self._values_of(rows),))
-        return wait_while_answering(
-            client, [worker], timeout, lambda: client.scatter(computation, workers=[worker], hash=False)
-        )
+        return scatter(client, worker, replace(self._computation, arguments=(self._values_of(rows),)), timeout)
 
     def _rows_of_workers(self, group: TaskGroup, client: distributed.Client, worker: str, rows: slice) -> Any:
         """Return a future for rows that lie on the workers of a group."""

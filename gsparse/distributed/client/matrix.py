@@ -176,10 +176,7 @@ class DistributedMatrix(DistributedEntries):
         task_group = TaskGroup(self.client, workers, self.timeout)
         try:
             self._rank_metadata = task_group.open(
-                lambda: [
-                    self._source.rank_input(self.client, w, layout.rows.rows(r), self.timeout)
-                    for r, w in enumerate(workers)
-                ],
+                lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank), self.timeout),
                 layout.rows, layout.columns, self._device, self._options,
             )  # fmt: skip
         except BaseException:

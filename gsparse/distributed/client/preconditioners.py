@@ -88,12 +88,12 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         is_made = self._made_for == (group.key, group.settings.epoch)
         if self._spans_ranks and not is_made:
             parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
-            tasks = [
-                group.submit(solve_tasks.set_up, self._spec.name, rank, group.settings, rank, self._spec,
-                             {key: part[rank] for key, part in parts.items()})
-                for rank in group.ranks
-            ]  # fmt: skip
-            self._show(group.wait(tasks))
+            with group.sent([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
+                tasks = [
+                    group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
+                    for r in group.ranks
+                ]
+                self._show(group.wait(tasks))
         return self._spec
 
     def update(self, A: PreconditionedMatrix) -> DistributedPreconditioner:
@@ -169,8 +169,9 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
 
     def _product(self, x: HostArray, adjoint: bool) -> HostArray:
         group, layout, spec = self.matrix._task_group, self.matrix._layout, self._spec
-        tasks = [
-            group.submit(solve_tasks.precondition, spec.name, rank, group.settings, rank, spec, part, adjoint)
-            for rank, part in enumerate(layout.split(np.asarray(x), layout.columns))
-        ]
-        return layout.join(group.wait(tasks))
+        with group.sent(layout.split(np.asarray(x), layout.columns)) as parts:
+            tasks = [
+                group.submit(solve_tasks.precondition, spec.name, rank, group.settings, rank, spec, part, adjoint)
+                for rank, part in enumerate(parts)
+            ]
+            return layout.join(group.wait(tasks))

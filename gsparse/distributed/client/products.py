@@ -112,11 +112,12 @@ class WorkerProducts:
         task_group, product_client = self._task_group, self._connect()
         if product_client is None:
             key, workers = task_group.key, task_group.workers
-            tasks = [
-                task_group.submit(product_tasks.multiply, "product", rank, key, workers[rank], x, ghosts, operation)
-                for rank, (x, ghosts) in enumerate(parts)
-            ]
-            return task_group.wait(tasks)
+            with task_group.sent(parts) as vectors:
+                tasks = [
+                    task_group.submit(product_tasks.multiply, "product", rank, key, workers[rank], x, ghosts, operation)
+                    for rank, (x, ghosts) in enumerate(vectors)
+                ]
+                return task_group.wait(tasks)
         products: list[Any] = self._request(lambda client: client.multiply(operation, parts))
         return products
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from gsparse.distributed.client.cluster import wait_while_answering
 from gsparse.distributed.client.task_group import TaskGroup
+from gsparse.distributed.client.task_inputs import scatter
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.ordering import order_rows
@@ -108,10 +108,7 @@ class HostRows(RowSource):
         return HostRows(sp.csr_array(self.matrix[permutation][:, permutation])), permutation, rows
 
     def rank_input(self, client: distributed.Client, worker: str, rows: slice, timeout: float) -> Any:
-        block = self.matrix[rows]
-        return wait_while_answering(
-            client, [worker], timeout, lambda: client.scatter(block, workers=[worker], hash=False)
-        )
+        return scatter(client, worker, self.matrix[rows], timeout)
 
 
 class LoadedRows(RowSource):

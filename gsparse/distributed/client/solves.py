@@ -70,14 +70,15 @@ def run(
             parts, others = _stored(products, numbers, parts, others)
             solve = replace(solve, results=numbers.first_result)
         settings = task_group.settings
-        tasks = [
-            task_group.submit(
-                solve_tasks.run_solve, solve.name, rank, settings, rank, solve, parts[rank],
-                {name: values[rank] for name, values in others.items()},
-            )
-            for rank in task_group.ranks
-        ]  # fmt: skip
-        task_group.wait(tasks, handler, gather=False)
+        arguments = [
+            (parts[rank], {name: of_all[rank] for name, of_all in others.items()}) for rank in task_group.ranks
+        ]
+        with task_group.sent(arguments) as sent:
+            tasks = [
+                task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, *sent[rank])
+                for rank in task_group.ranks
+            ]
+            task_group.wait(tasks, handler, gather=False)
         if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
             handler.show(task_group.client.submit(solve_tasks.RankSolution.report, tasks[0], pure=False).result())
     return tasks

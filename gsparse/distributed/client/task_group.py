@@ -10,7 +10,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import distributed
@@ -26,6 +26,7 @@ from gsparse.distributed.client.cluster import (
     wait_while_answering,
 )
 from gsparse.distributed.client.reservation import reserved
+from gsparse.distributed.client.task_inputs import large_arrays_sent, releasing_futures
 from gsparse.distributed.worker import group_tasks, registry
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
@@ -83,21 +84,20 @@ class TaskGroup:
 
     # ------------------------------------------------------------------ life
 
-    def open(self, inputs: Callable[[], list[Any]], *arguments: Any) -> list[group_tasks.RankMetadata]:
+    def open(self, input_of: Callable[[int], Any], *arguments: Any) -> list[group_tasks.RankMetadata]:
         """Connect the ranks, and make the matrix of each rank from its input and from the arguments common to all."""
-        with self.exclusive():
+        with self.exclusive(), releasing_futures() as inputs:
             # If a worker is gone, `on_error="ignore"` leaves it to the next tasks to raise an error with its rank.
             workers = self.remaining_workers()
             run_on_workers(
                 self.client, workers, self.timeout, registry.store_secret, self.key, self.secret, on_error="ignore"
             )
             addresses = self._open_ports()
-            # No local variable refers to the inputs. Dask's exceptions keep the frames of its callers alive until
-            # the garbage collector runs, and with a local variable also the inputs on the workers.
             with naming_lost_workers(self.client, self.workers):
-                tasks = self._connect(
-                    group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in self.wait_for_inputs(inputs())]
-                )
+                for rank in self.ranks:
+                    inputs.append(input_of(rank))
+                self.wait_for_inputs(inputs)
+            tasks = self._connect(group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in inputs])
             rank_metadata = self.wait(tasks, keep=True)
             self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
             self._is_connected = True
@@ -162,9 +162,13 @@ class TaskGroup:
             An argument for each rank; by default None.
         """
         values = [None] * len(self.workers) if arguments is None else arguments
-        with self.exclusive():
+        with self.exclusive(), self.sent(values) as values:
             settings = self.settings
             return self.wait([self.submit(function, "read", r, settings, r, values[r]) for r in self.ranks])
+
+    def sent(self, values: Sequence[Any]) -> AbstractContextManager[list[Any]]:
+        """Have large arrays among arguments of tasks, one for each rank, on the workers (`large_arrays_sent`)."""
+        return large_arrays_sent(self.client, self.workers, values, self.timeout)
 
     def wait_for_inputs(self, inputs: list[Any]) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.

@@ -1,0 +1,94 @@
+"""Arguments of tasks on their way to the workers, as futures, so that they are not in the graphs of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+import distributed
+import numpy as np
+
+from gsparse.distributed.client.cluster import naming_lost_workers, wait_while_answering
+
+__all__ = ["large_arrays_sent", "releasing_futures", "scatter"]
+
+# The key of dask's configuration with the size of a graph above which dask warns, 10 MB by default.
+_GRAPH_LIMIT_KEY = "distributed.admin.large-graph-warning-threshold"
+# An array is large if it has more than this part of that size. So a task may have many arrays that are not.
+_LARGE = 0.01
+
+
+def scatter(client: distributed.Client, worker: str, value: Any, timeout: float) -> distributed.Future:
+    """Send a value to a worker, and return a future for it; raise the errors of `wait_while_answering`."""
+
+    def call() -> Any:
+        # Dask would send the items of a list or a dictionary one by one, but not those of a list's item.
+        return client.scatter([value], workers=[worker], hash=False)
+
+    (future,) = wait_while_answering(client, [worker], timeout, call)
+    return future
+
+
+@contextmanager
+def releasing_futures() -> Iterator[list[Any]]:
+    """Release the futures in a list when the block ends.
+
+    They have to be kept until the tasks that use them have ended: a future that is released while the scheduler still
+    prepares these tasks is lost. And they are released explicitly: dask's exceptions keep the frames of its callers
+    alive until the garbage collector runs, and with the frames their local variables.
+    """
+    values: list[Any] = []
+    try:
+        yield values
+    finally:
+        for value in values:
+            if isinstance(value, distributed.Future):
+                value.release()
+
+
+@contextmanager
+def large_arrays_sent(
+    client: distributed.Client, workers: Sequence[str], values: Sequence[Any], timeout: float
+) -> Iterator[list[Any]]:
+    """Have the large arrays among arguments of tasks on the workers while the block runs.
+
+    An array within a task goes through the graph of the scheduler, and dask warns if a graph is large.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    workers : sequence of str
+        Dask's addresses.
+    values : sequence
+        An argument for each worker: an array, a dictionary or a tuple with arrays in it, or anything else.
+    timeout : float
+        Seconds within which each worker must answer.
+
+    Yields
+    ------
+    list
+        The arguments, with futures in place of large arrays.
+
+    Raises
+    ------
+    CommunicationError, WorkerLostError
+        If a worker is silent, or gone.
+    """
+    limit = _LARGE * dask.utils.parse_bytes(dask.config.get(_GRAPH_LIMIT_KEY))
+
+    def with_futures(value: Any, worker: str) -> Any:
+        if isinstance(value, dict):
+            return {key: with_futures(item, worker) for key, item in value.items()}
+        if isinstance(value, tuple):
+            return tuple(with_futures(item, worker) for item in value)
+        if not isinstance(value, np.ndarray) or value.nbytes <= limit:
+            return value
+        futures.append(scatter(client, worker, value, timeout))
+        return futures[-1]
+
+    with releasing_futures() as futures:
+        with naming_lost_workers(client, workers):
+            arguments = [with_futures(value, worker) for value, worker in zip(values, workers, strict=True)]
+        yield arguments

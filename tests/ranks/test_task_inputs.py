@@ -1,0 +1,118 @@
+"""Large arrays on their way to the workers: dask does not warn of them, and they do not stay there."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gsparse.linalg as gla
+from tests.linalg.problems import laplacian, residual
+from tests.ranks.groups import wait_until
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
+import dask  # noqa: E402
+
+from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed.client import products, task_inputs  # noqa: E402
+from gsparse.errors import CommunicationError, ConvergenceWarning  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+# A vector of a rank has 130 kB, and the graph of a task without arrays some kilobytes.
+S = laplacian(180)
+B = np.random.default_rng(0).standard_normal(S.shape[0])
+GRAPH_LIMIT = {"distributed.admin.large-graph-warning-threshold": "100kB"}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with LocalGpuCluster(2, device="cpu") as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(2)
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def strict_dask() -> Iterator[None]:
+    """Make dask warn of graphs that hold the part of a vector, and make the warning an error."""
+    with dask.config.set(GRAPH_LIMIT), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Sending large graph")
+        yield
+
+
+def stored_keys(dask_worker: Any) -> list[str]:
+    """Return the keys of the data that dask keeps on a worker, without the references to matrices."""
+    return [str(key) for key in dask_worker.data if "open-rank" not in str(key)]
+
+
+def check_nothing_is_stored(client: Any) -> None:
+    wait_until(lambda: not any(client.run(stored_keys).values()))
+
+
+def test_the_limit_is_below_the_arrays_of_this_test(client: Any) -> None:
+    with pytest.raises(UserWarning, match="Sending large graph"):
+        client.submit(len, B[: len(B) // 2])
+
+
+@pytest.mark.parametrize("reorder", [None, pytest.param("rcm", marks=pytest.mark.whole)])
+def test_dask_does_not_warn_in_normal_use(client: Any, tmp_path: Path, reorder: str | None) -> None:
+    every = np.arange(S.shape[0])
+    with distribute(S, client=client, reorder=reorder) as A, A.with_data(2 * S.data) as twice, A @ twice as square:
+        check_nothing_is_stored(client)
+        np.testing.assert_allclose(square @ B, 2 * (S @ (S @ B)), atol=1e-10)
+        M = gla.amg(A, B=np.ones((S.shape[0], 1)))
+        result = gla.cg(A, B, x0=B, M=M, rtol=1e-8, full_output=True)
+        assert residual(S, result.x, B) < 1e-7
+        np.testing.assert_allclose(M @ B, M.H @ B, rtol=1e-6, atol=1e-8)
+        M.update(twice)
+        assert (A[every] != S).nnz == 0
+        np.testing.assert_array_equal(A.diagonal(), S.diagonal())
+        A.checkpoint(tmp_path)
+        gla.lobpcg(A, np.stack([B, B**2], axis=1), maxiter=2, tol=10)
+        gla.eigsh(A, k=1, v0=B, tol=0.1)
+        check_nothing_is_stored(client)
+
+
+def test_dask_does_not_warn_if_the_client_cannot_reach_the_workers(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> Any:
+        raise CommunicationError("unreachable")
+
+    monkeypatch.setattr(products, "ProductClient", refuse)
+    with distribute(S, client=client) as A:
+        with pytest.warns(UserWarning, match="products go through the scheduler"):
+            np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
+        with pytest.warns(ConvergenceWarning):
+            gla.cg(A, B, maxiter=2)
+        check_nothing_is_stored(client)
+
+
+def test_arrays_that_were_sent_are_released_after_a_failure(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    def fail_after_one(*args: Any) -> Any:
+        if sent:
+            raise OSError("the worker is gone")
+        sent.append(task_inputs_scatter(*args))
+        return sent[0]
+
+    task_inputs_scatter = task_inputs.scatter
+    with distribute(S, client=client) as A:
+        M = gla.amg(A)
+        monkeypatch.setattr(task_inputs, "scatter", fail_after_one)
+        gc.disable()
+        try:
+            with pytest.raises(CommunicationError, match="the worker is gone") as caught:
+                M @ B
+            assert sent
+            sent.clear()
+            check_nothing_is_stored(client)
+            assert caught.tb is not None
+        finally:
+            gc.enable()

@@ -1,4 +1,4 @@
-"""Large arrays on their way to the workers: dask does not warn of them, and they do not stay there."""
+"""Arrays on their way to the workers: dask does not warn of large ones, and they stay there no longer than needed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tests.ranks.groups import wait_until
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 import dask  # noqa: E402
+import dask.array as da  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
 from gsparse.distributed.client import products, task_inputs  # noqa: E402
-from gsparse.errors import CommunicationError, ConvergenceWarning  # noqa: E402
+from gsparse.errors import CommunicationError, ConvergenceWarning, DtypeError, ShapeError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -91,6 +92,36 @@ def test_dask_does_not_warn_if_the_client_cannot_reach_the_workers(
         with pytest.warns(ConvergenceWarning):
             gla.cg(A, B, maxiter=2)
         check_nothing_is_stored(client)
+
+
+def test_vectors_stay_on_the_workers(client: Any) -> None:
+    with distribute(S, client=client) as A, distribute(S[:, :20_000], client=client) as tall:
+        sizes = tuple(np.diff(A.row_bounds).tolist())
+        options: dict[str, Any] = {"M": gla.jacobi(A), "rtol": 1e-6}
+        expected = gla.cg(A, B, **options)[0]
+        for b in (A.vector(B), A.vector(A.vector(B).rechunk(10_000))):
+            assert b.chunks == (sizes,)
+            x, info = gla.cg(A, b, **options)
+            assert isinstance(x, da.Array)
+            assert info == 0
+            np.testing.assert_array_equal(x.compute(), expected)
+        owners = client.who_has(distributed.futures_of(b))
+        assert [list(workers) for workers in owners.values()] == [[worker] for worker in A.workers]
+        blocks = A.vector(np.stack([B, 2 * B], axis=1))
+        assert blocks.chunks == (sizes, (2,))
+        np.testing.assert_array_equal(blocks.compute()[:, 1], 2 * B)
+        columns = tall.vector(B[:20_000], axis=1)
+        assert columns.chunks == tall.T.vector(B[:20_000]).chunks
+        np.testing.assert_allclose((tall @ columns).compute(), S[:, :20_000] @ B[:20_000], atol=1e-12)
+        del x, b, blocks, columns
+        gc.collect()  # dask's exceptions keep frames of the solves
+        check_nothing_is_stored(client)
+        with pytest.raises(ShapeError, match=r"a vector of shape \(3,\) does not fit a matrix of shape"):
+            A.vector(np.ones(3))
+        with pytest.raises(DtypeError):
+            A.vector(np.full(S.shape[0], "x"))
+        with pytest.raises(ValueError, match="axis must be 0 or 1, got 2"):
+            A.vector(B, axis=2)
 
 
 def test_arrays_that_were_sent_are_released_after_a_failure(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

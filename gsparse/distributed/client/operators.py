@@ -50,6 +50,49 @@ class DistributedOperator(LinearOperator):  # type: ignore[misc]
         """
         return self
 
+    def vector(self, x: Any, axis: int = 0) -> Any:
+        """Put a vector on the workers, where it stays as long as something refers to it.
+
+        Products and solves with it then send no vector from this process, and their results stay on the workers too.
+
+        Parameters
+        ----------
+        x : ndarray or dask.array.Array, shape (n,) or (n, k)
+            One or several vectors, in any chunks.
+        axis : {0, 1}, optional
+            0, the default, is for vectors with an entry for each row, such as the right-hand side of a solve: each
+            worker gets the entries of its rows. 1 is for vectors with an entry for each column, which are multiplied by
+            the matrix. For a square matrix, both are the same.
+
+        Returns
+        -------
+        dask.array.Array
+            The same values, in chunks of `row_bounds` for axis 0. The chunks of a dask array are computed in the
+            background. If a worker is lost, its chunk is lost with it.
+
+        Raises
+        ------
+        ValueError
+            If there is no such axis.
+        ShapeError, DtypeError, CommunicationError, WorkerLostError
+
+        Examples
+        --------
+        >>> import numpy, scipy.sparse
+        >>> from distributed import Client
+        >>> from gsparse.distributed import distribute
+        >>> from gsparse.linalg import cg
+        >>> S = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(50, 50))
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     with distribute(S, client=client, device="cpu") as A:
+        ...         x, info = cg(A, A.vector(numpy.ones(50)), rtol=1e-10)
+        ...         type(x).__name__, bool(numpy.allclose(S @ x.compute(), 1))
+        ('Array', True)
+        """
+        if axis not in (0, 1):
+            raise ValueError(f"axis must be 0 or 1, got {axis!r}")
+        return self._worker_products.persist(x, of_rows=(axis == 0) == (self._operation == "plain"))
+
     def dot(self, x: Any) -> Any:
         """Multiply by vectors, by another distributed matrix, or by a number.
 

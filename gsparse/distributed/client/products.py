@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gsparse.distributed.client.cluster import naming_lost_workers
 from gsparse.distributed.client.task_group import TaskGroup
-from gsparse.distributed.client.vector_layout import VectorLayout
+from gsparse.distributed.client.task_inputs import scatter
+from gsparse.distributed.client.vector_layout import VectorLayout, divided, is_dask, undivided
 from gsparse.distributed.ranks.product_connections import ProductClient
 from gsparse.distributed.worker import product_tasks
 from gsparse.distributed.worker.group_tasks import RankMetadata
@@ -156,6 +158,23 @@ class WorkerProducts:
         if not is_plain:
             products = [self._with_contributions(products, rank) for rank in task_group.ranks]
         return layout.dask_array(products, y_partition, x.shape[1:], np.result_type(self.dtype, x.dtype))
+
+    def persist(self, x: Any, *, of_rows: bool) -> Any:
+        """Return a vector as a dask array in chunks on the workers that own the rows, or the columns, of the matrix."""
+        task_group, layout = self._task_group, self._layout
+        task_group.check_open()
+        client, workers, x = task_group.client, task_group.workers, x if is_dask(x) else np.asarray(x)
+        partition, name = (layout.rows, "a vector") if of_rows else (layout.columns, "a vector for axis=1")
+        layout.check(x, partition, name)
+        parts = divided(x, partition) if is_dask(x) else [x[partition.rows(rank)].copy() for rank in task_group.ranks]
+        with naming_lost_workers(client, workers):
+            futures = [
+                client.compute(part, workers=[worker], allow_other_workers=True)
+                if is_dask(x)
+                else scatter(client, worker, part, task_group.timeout)
+                for part, worker in zip(parts, workers, strict=True)
+            ]
+        return undivided(futures, partition, x.shape[1:], x.dtype)
 
     def _with_contributions(self, products: list[Any], rank: int) -> Any:
         """Return a rank's part of a transposed product: its own part plus the contributions of the other ranks.

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.errors import DtypeError, ShapeError
 
-__all__ = ["VectorLayout", "check_numbers", "check_operand", "is_dask"]
+__all__ = ["VectorLayout", "check_numbers", "check_operand", "divided", "is_dask", "undivided"]
 
 HostArray = npt.NDArray[Any]
 
@@ -100,10 +100,7 @@ class VectorLayout:
 
     def chunks(self, x: Any, partition: RowPartition) -> list[Any]:
         """Return the parts of a dask array that the ranks own, as delayed objects."""
-        x = self.in_block_order(x)
-        sizes = tuple(np.diff(partition.row_bounds).tolist())
-        x = x.rechunk((sizes, -1) if x.ndim == 2 else (sizes,))
-        return list(x.to_delayed().reshape(-1))
+        return divided(self.in_block_order(x), partition)
 
     def dask_array(self, parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
         """Join the parts of the ranks to one dask array, without moving them.
@@ -117,8 +114,20 @@ class VectorLayout:
             Shape of one row: () for a vector, (k,) for k vectors.
         dtype : dtype
         """
-        import dask.array as da
+        return self.in_matrix_order(undivided(parts, partition, width, dtype))
 
-        sizes = np.diff(partition.row_bounds).tolist()
-        blocks = [da.from_delayed(part, (n, *width), dtype=dtype) for part, n in zip(parts, sizes, strict=True)]
-        return self.in_matrix_order(da.concatenate(blocks))
+
+def divided(x: Any, partition: RowPartition) -> list[Any]:
+    """Return the parts of a dask array for the ranks of a partition, as delayed objects."""
+    sizes = tuple(np.diff(partition.row_bounds).tolist())
+    return list(x.rechunk((sizes, -1) if x.ndim == 2 else (sizes,)).to_delayed().reshape(-1))
+
+
+def undivided(parts: Sequence[Any], partition: RowPartition, width: tuple[int, ...], dtype: Any) -> Any:
+    """Return the dask array with these parts, see `VectorLayout.dask_array`."""
+    import dask.array as da
+
+    sizes = np.diff(partition.row_bounds).tolist()
+    return da.concatenate(
+        [da.from_delayed(part, (n, *width), dtype=dtype) for part, n in zip(parts, sizes, strict=True)]
+    )

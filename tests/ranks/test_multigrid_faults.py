@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,29 @@ import gsparse.linalg as gla
 from gsparse.errors import CommunicationError, WorkerLostError
 from tests.linalg.problems import residual
 from tests.ranks.groups import wait_until
+from tests.ranks.test_cluster import count_states
 
 distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
 from gsparse.distributed import distribute  # noqa: E402
-from tests.ranks.test_faults import ERROR_DEADLINE, TIMEOUT, B, S, cluster_of, is_solving, pids, start_solve  # noqa: E402
+from tests.ranks.faults import (  # noqa: E402
+    ERROR_DEADLINE,
+    TIMEOUT,
+    B,
+    S,
+    is_alive,
+    is_solving,
+    kill_client_in_solve,
+    pids,
+    scheduler_process,
+    start_solve,
+    worker_process,
+)
 
 pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
 # The matrix of 144 rows gets a distributed level, and coarser ones that every worker has.
 COARSE = {"max_coarse": 20}
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Any]:
-    with cluster_of(3) as client:
-        yield client
-
-
-@pytest.fixture
-def client(shared: Any) -> Any:
-    shared.wait_for_workers(3, timeout=120)
-    return shared
 
 
 def start_slow_solve(client: Any, A: Any, M: Any, **options: Any) -> Any:
@@ -110,6 +112,37 @@ def test_a_callback_that_raises_leaves_multigrid_usable(client: Any, error: type
             gla.cg(A, B, M=M, callback=stop)
         wait_until(lambda: not any(client.run(is_solving).values()))
         check(A, M)
+
+
+def test_a_client_killed_in_a_solve_with_multigrid_leaves_nothing_on_the_workers(client: Any) -> None:
+    before = client.run(count_states)
+    kill_client_in_solve(client, "{'M': amg(A, max_coarse=20), 'callback': lambda x: time.sleep(0.05)}")
+    wait_until(lambda: not any(client.run(is_solving).values()))
+    wait_until(lambda: client.run(count_states) == before)
+    with distribute(S, client=client) as A:
+        check(A, gla.amg(A, **COARSE))
+
+
+def test_a_scheduler_killed_in_a_solve_with_multigrid_is_an_error(tmp_path: Path) -> None:
+    with scheduler_process(tmp_path) as scheduler:
+        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+        with worker_process(address), worker_process(address):
+            client = distributed.Client(address)
+            try:
+                client.wait_for_workers(2, timeout=ERROR_DEADLINE)
+                A = distribute(S, client=client)
+                M, ranks = gla.amg(A, **COARSE), list(pids(client).values())
+                solve = start_slow_solve(client, A, M)
+                scheduler.kill()
+                error = solve.wait()
+                assert isinstance(error, CommunicationError), repr(error)
+                with pytest.raises(CommunicationError):
+                    M @ B
+                # The workers end with their scheduler, and so do the solves that run on them.
+                wait_until(lambda: not any(is_alive(pid) for pid in ranks))
+            finally:
+                with suppress(Exception):
+                    client.close(timeout=5)
 
 
 def test_many_set_ups_leave_threads_files_and_memory_as_they_were(client: Any) -> None:

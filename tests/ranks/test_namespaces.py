@@ -39,7 +39,8 @@ import json, subprocess, sys, time
 from distributed import Client
 import gsparse.linalg as gla
 from gsparse.distributed import distribute
-from tests.ranks.test_faults import B, S, TIMEOUT, residual, start_solve
+from tests.linalg.problems import residual
+from tests.ranks.faults import B, S, TIMEOUT, start_solve
 
 def turn(state):
     subprocess.run(["ip", "link", "set", sys.argv[2], state], check=True)

@@ -26,6 +26,7 @@ from gsparse.distributed.client.channel import ClientChannel  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import product_tasks  # noqa: E402
+from tests.ranks.faults import is_solving  # noqa: E402
 
 pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 
@@ -205,12 +206,6 @@ def test_a_wait_for_a_client_that_died_says_why(client: Any, workers: list[str])
         A = distribute(S, client=client)
     with A:
         np.testing.assert_allclose(A @ B, S @ B, atol=1e-12)
-
-
-def is_solving() -> bool:
-    from gsparse.distributed.worker import registry
-
-    return any(kept.matrix.observer is not None for kept in registry._states.values())
 
 
 def test_a_wait_for_another_solve_names_it(client: Any) -> None:

@@ -372,6 +372,8 @@ def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
             f"the scheduler at {client.scheduler.address} has been silent for {limit:g} s, which dask's setting "
             f"{_TIMEOUT_KEY} allows: see whether it has been stopped or is overloaded"
         ) from error
+    except OSError as error:  # dask's CommClosedError
+        raise CommunicationError(f"the scheduler at {client.scheduler.address} is gone: {error}") from error
     workers: dict[str, dict[str, Any]] = identity["workers"]
     return workers
 

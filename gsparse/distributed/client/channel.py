@@ -7,7 +7,7 @@ from typing import Any
 
 import distributed
 
-from gsparse.distributed.client.cluster import check_running
+from gsparse.distributed.client.cluster import check_running, naming_lost_scheduler
 from gsparse.distributed.worker.channel import answer_queue_name
 
 __all__ = ["ClientChannel"]
@@ -39,12 +39,14 @@ class ClientChannel:
         """
         check_running(self._client)
         # `batch=True` does not wait. A `get` that timed out would leave an error in the scheduler's log.
-        return list(self._inbox.get(batch=True))
+        with naming_lost_scheduler(self._client):
+            return list(self._inbox.get(batch=True))
 
     def answer(self, value: Any) -> None:
         """Send the same answer to every rank that waits for answers."""
-        for queue in self._answers.values():
-            queue.put(value)
+        with naming_lost_scheduler(self._client):
+            for queue in self._answers.values():
+                queue.put(value)
 
     def close(self, lost: Iterable[int] = ()) -> None:
         """Close the queues, also on behalf of ranks that are lost and cannot do it themselves."""

@@ -31,6 +31,7 @@ __all__ = [
     "current_client",
     "has_scheduler",
     "known_workers",
+    "naming_lost_scheduler",
     "naming_lost_workers",
     "run_on_workers",
     "scheduler_time_limit",
@@ -358,22 +359,29 @@ def scheduler_time_limit() -> float:
     return limit
 
 
+@contextmanager
+def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
+    """Turn dask's errors for requests to the scheduler into ones that name it: it is silent, or is gone."""
+    scheduler = f"the scheduler at {client.scheduler.address}"
+    try:
+        yield
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"{scheduler} has been silent for {scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
+            "allows: see whether it has been stopped or is overloaded"
+        ) from error
+    except OSError as error:  # dask's CommClosedError
+        raise CommunicationError(f"{scheduler} is gone: {error}") from error
+
+
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
     """Return the workers that the scheduler knows, by address; raise an error if the scheduler does not answer.
 
     `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
     """
     check_running(client)
-    limit = scheduler_time_limit()
-    try:
-        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=limit)
-    except TimeoutError as error:
-        raise CommunicationError(
-            f"the scheduler at {client.scheduler.address} has been silent for {limit:g} s, which dask's setting "
-            f"{_TIMEOUT_KEY} allows: see whether it has been stopped or is overloaded"
-        ) from error
-    except OSError as error:  # dask's CommClosedError
-        raise CommunicationError(f"the scheduler at {client.scheduler.address} is gone: {error}") from error
+    with naming_lost_scheduler(client):
+        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=scheduler_time_limit())
     workers: dict[str, dict[str, Any]] = identity["workers"]
     return workers
 

@@ -27,7 +27,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import row_sources, task_inputs  # noqa: E402
+from gsparse.distributed.client import row_sources, task_arguments  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
@@ -153,7 +153,7 @@ def test_a_stopped_worker_is_an_error_that_names_it(
 def test_a_worker_killed_while_arrays_are_sent_to_it_is_named(
     client: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    workers, send = sorted(pids(client)), task_inputs.scatter
+    workers, send = sorted(pids(client)), task_arguments.scatter
     victim = pids(client)[workers[1]]
 
     def kill_first(client: Any, worker: str, *args: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_worker_killed_while_arrays_are_sent_to_it_is_named(
         return send(client, worker, *args)
 
     with distribute(S, client=client, workers=workers) as A:
-        for module in (task_inputs, row_sources):
+        for module in (task_arguments, row_sources):
             monkeypatch.setattr(module, "scatter", kill_first)
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1kB"}):
             call = (

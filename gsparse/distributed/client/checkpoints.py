@@ -45,7 +45,7 @@ def write_checkpoint(task_group: TaskGroup, folder: Path, arrays: Sequence[dict[
     settings, checkpoint = task_group.settings, uuid.uuid4().hex
     paths = [str(folder / f"rows-{rank:05d}.npz") for rank in task_group.ranks]
     try:
-        with task_group.sent(arrays) as sent:
+        with task_group.on_workers(arrays) as sent:
             tasks = [
                 task_group.submit(save, "save", r, settings, r, paths[r], checkpoint, sent[r]) for r in task_group.ranks
             ]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client.row_sources import Partition, RowSource, stack_rows
+from gsparse.distributed.client.task_arguments import scatter
 from gsparse.distributed.client.task_group import TaskGroup
-from gsparse.distributed.client.task_inputs import scatter
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.worker import entry_tasks

@@ -88,7 +88,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         is_made = self._made_for == (group.key, group.settings.epoch)
         if self._spans_ranks and not is_made:
             parts = {key: layout.split(value, layout.rows) for key, value in self._rows.items()}
-            with group.sent([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
+            with group.on_workers([{key: part[rank] for key, part in parts.items()} for rank in group.ranks]) as rows:
                 tasks = [
                     group.submit(solve_tasks.set_up, self._spec.name, r, group.settings, r, self._spec, rows[r])
                     for r in group.ranks
@@ -169,7 +169,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
 
     def _product(self, x: HostArray, adjoint: bool) -> HostArray:
         group, layout, spec = self.matrix._task_group, self.matrix._layout, self._spec
-        with group.sent(layout.split(np.asarray(x), layout.columns)) as parts:
+        with group.on_workers(layout.split(np.asarray(x), layout.columns)) as parts:
             tasks = [
                 group.submit(solve_tasks.precondition, spec.name, rank, group.settings, rank, spec, part, adjoint)
                 for rank, part in enumerate(parts)

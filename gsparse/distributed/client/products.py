@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gsparse.distributed.client.cluster import naming_lost_workers
+from gsparse.distributed.client.task_arguments import scatter
 from gsparse.distributed.client.task_group import TaskGroup
-from gsparse.distributed.client.task_inputs import scatter
 from gsparse.distributed.client.vector_layout import VectorLayout, divided, is_dask, undivided
 from gsparse.distributed.ranks.product_connections import ProductClient
 from gsparse.distributed.worker import product_tasks
@@ -114,7 +114,7 @@ class WorkerProducts:
         task_group, product_client = self._task_group, self._connect()
         if product_client is None:
             key, workers = task_group.key, task_group.workers
-            with task_group.sent(parts) as vectors:
+            with task_group.on_workers(parts) as vectors:
                 tasks = [
                     task_group.submit(product_tasks.multiply, "product", rank, key, workers[rank], x, ghosts, operation)
                     for rank, (x, ghosts) in enumerate(vectors)

@@ -73,7 +73,7 @@ def run(
         arguments = [
             (parts[rank], {name: of_all[rank] for name, of_all in others.items()}) for rank in task_group.ranks
         ]
-        with task_group.sent(arguments) as sent:
+        with task_group.on_workers(arguments) as sent:
             tasks = [
                 task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, *sent[rank])
                 for rank in task_group.ranks

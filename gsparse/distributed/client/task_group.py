@@ -26,7 +26,7 @@ from gsparse.distributed.client.cluster import (
     wait_while_answering,
 )
 from gsparse.distributed.client.reservation import reserved
-from gsparse.distributed.client.task_inputs import large_arrays_sent, releasing_futures
+from gsparse.distributed.client.task_arguments import large_arrays_on_workers, releasing_futures
 from gsparse.distributed.worker import group_tasks, registry
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
@@ -162,13 +162,13 @@ class TaskGroup:
             An argument for each rank; by default None.
         """
         values = [None] * len(self.workers) if arguments is None else arguments
-        with self.exclusive(), self.sent(values) as values:
+        with self.exclusive(), self.on_workers(values) as values:
             settings = self.settings
             return self.wait([self.submit(function, "read", r, settings, r, values[r]) for r in self.ranks])
 
-    def sent(self, values: Sequence[Any]) -> AbstractContextManager[list[Any]]:
-        """Have large arrays among arguments of tasks, one for each rank, on the workers (`large_arrays_sent`)."""
-        return large_arrays_sent(self.client, self.workers, values, self.timeout)
+    def on_workers(self, values: Sequence[Any]) -> AbstractContextManager[list[Any]]:
+        """Keep large arrays among arguments of tasks, one for each rank, on the workers (`large_arrays_on_workers`)."""
+        return large_arrays_on_workers(self.client, self.workers, values, self.timeout)
 
     def wait_for_inputs(self, inputs: list[Any]) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.

@@ -12,7 +12,7 @@ import numpy as np
 
 from gsparse.distributed.client.cluster import naming_lost_workers, wait_while_answering
 
-__all__ = ["large_arrays_sent", "releasing_futures", "scatter"]
+__all__ = ["large_arrays_on_workers", "releasing_futures", "scatter"]
 
 # The key of dask's configuration with the size of a graph above which dask warns, 10 MB by default.
 _GRAPH_LIMIT_KEY = "distributed.admin.large-graph-warning-threshold"
@@ -49,10 +49,10 @@ def releasing_futures() -> Iterator[list[Any]]:
 
 
 @contextmanager
-def large_arrays_sent(
+def large_arrays_on_workers(
     client: distributed.Client, workers: Sequence[str], values: Sequence[Any], timeout: float
 ) -> Iterator[list[Any]]:
-    """Have the large arrays among arguments of tasks on the workers while the block runs.
+    """Keep the large arrays among arguments of tasks on the workers while the block runs.
 
     An array within a task goes through the graph of the scheduler, and dask warns if a graph is large.
 

@@ -20,7 +20,7 @@ import dask  # noqa: E402
 import dask.array as da  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
-from gsparse.distributed.client import products, task_inputs  # noqa: E402
+from gsparse.distributed.client import products, task_arguments  # noqa: E402
 from gsparse.errors import CommunicationError, ConvergenceWarning, DtypeError, ShapeError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -130,13 +130,13 @@ def test_arrays_that_were_sent_are_released_after_a_failure(client: Any, monkeyp
     def fail_after_one(*args: Any) -> Any:
         if sent:
             raise OSError("the worker is gone")
-        sent.append(task_inputs_scatter(*args))
+        sent.append(send(*args))
         return sent[0]
 
-    task_inputs_scatter = task_inputs.scatter
+    send = task_arguments.scatter
     with distribute(S, client=client) as A:
         M = gla.amg(A)
-        monkeypatch.setattr(task_inputs, "scatter", fail_after_one)
+        monkeypatch.setattr(task_arguments, "scatter", fail_after_one)
         gc.disable()
         try:
             with pytest.raises(CommunicationError, match="the worker is gone") as caught:

@@ -1,7 +1,8 @@
 """Sparse algebra of distributed matrices: the checks, and the matrices that the workers are asked to compute.
 
-A result is a matrix of its own on the same workers. It has its own connections between the ranks, so that it is not
-affected when an operand is closed, or when a solve with an operand fails.
+A result is a matrix of its own on the same workers. Its ranks share the connections of the first operand, which end
+when the last of these matrices is closed. If a task of one of them fails, the next task of any one connects the ranks
+again.
 """
 
 from __future__ import annotations
@@ -102,5 +103,5 @@ def _result(
     sizes = {operand._source.block_size for operand in operands}
     block_size = sizes.pop() if len(sizes) == 1 and layout.rows == A._layout.rows else 1
     keys = tuple(operand._task_group.key for operand in operands)
-    source = ComputedRows(layout, Computation(operation, keys, arguments), block_size)
+    source = ComputedRows(layout, Computation(operation, keys, arguments), A._task_group, block_size)
     return A._computed(source, layout, operation in ("multiple", "quotient", "negative"))

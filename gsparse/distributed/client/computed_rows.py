@@ -33,6 +33,8 @@ class ComputedRows(RowSource):
     layout : VectorLayout
         The layout of the matrix.
     computation : Computation
+    operand : TaskGroup
+        The group of the first operand.
     block_size : int
         As in `RowSource`.
     values_of : callable, optional
@@ -45,16 +47,17 @@ class ComputedRows(RowSource):
         self,
         layout: VectorLayout,
         computation: Computation,
+        operand: TaskGroup,
         block_size: int,
         values_of: Callable[[slice], HostArray] | None = None,
     ) -> None:
         self.shape, self.block_size, self._layout = layout.shape, block_size, layout
-        self._computation, self._values_of = computation, values_of
+        self._computation, self.operand, self._values_of = computation, operand, values_of
         self._group: TaskGroup | None = None
 
     def attach(self, task_group: TaskGroup, layout: VectorLayout) -> None:
         """Take the rows from these workers from now on."""
-        self._group, self._layout, self._values_of = task_group, layout, None
+        self._group, self._layout, self.operand, self._values_of = task_group, layout, None, None
 
     def row_lengths(self) -> HostArray | None:
         assert self._group is not None

@@ -175,7 +175,9 @@ class DistributedEntries(DistributedOperator):
             )
         values = order.in_blocks(values)
         computation, size = Computation("with data", (self._task_group.key,)), self._source.block_size
-        source = ComputedRows(self._layout, computation, size, lambda rows: order.of_rows(values, rows))
+        source = ComputedRows(
+            self._layout, computation, self._task_group, size, lambda rows: order.of_rows(values, rows)
+        )
         result = self._computed(source, self._layout, keeps_options=True)
         result._value_order = order
         return result

@@ -53,9 +53,8 @@ class DistributedMatrix(DistributedEntries):
     ``A @ B``, ``A + B``, ``A - B``, ``-A``, ``2 * A``, ``A / 2`` and `with_data` return distributed matrices, which the
     workers compute and keep until they are closed, or no longer referred to. A and B lie on the same workers, and their
     rows have the same bounds for a sum. ``A.T`` and ``A.H`` multiply vectors without a transpose; ``A.T @ B`` and
-    ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed: its workers are
-    connected once more for it, which takes some milliseconds. Only they have its rows, so if one is lost, it has to be
-    computed again.
+    ``A.T.tomatrix()`` compute it. A result does not depend on its operands, which may be closed. Only its workers have
+    its rows, so if one is lost, it has to be computed again.
 
     Attributes
     ----------
@@ -173,7 +172,7 @@ class DistributedMatrix(DistributedEntries):
 
     def _open(self, workers: Sequence[str], layout: VectorLayout) -> None:
         """Make the matrix on these workers."""
-        task_group = TaskGroup(self.client, workers, self.timeout)
+        task_group = TaskGroup(self.client, workers, self.timeout, self._source.operand)
         try:
             self._rank_metadata = task_group.open(
                 lambda rank: self._source.rank_input(self.client, workers[rank], layout.rows.rows(rank), self.timeout),

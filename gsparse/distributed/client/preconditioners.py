@@ -121,13 +121,13 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
                 "update needs a matrix on the same workers and with the same row bounds: use A.with_data(values), or "
                 f"{self._spec.name}(A)"
             )
-        is_made = self._made_for == (old.key, old.settings.epoch)
+        made_for = self._made_for
         self.matrix, self._made_for = A, None
         if not self._spans_ranks:
             return self
         with new.exclusive():
             new.reconnect()
-            if is_made:
+            if made_for == (old.key, old.settings.epoch):
                 tasks = [
                     new.submit(solve_tasks.update, "update", rank, new.settings, rank, self._spec, old.key)
                     for rank in new.ranks

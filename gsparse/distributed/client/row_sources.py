@@ -36,11 +36,14 @@ class RowSource(ABC):
         Number of rows and columns of the blocks of a block sparse matrix, else 1.
     is_lasting : bool
         Whether the rows can be read again after the matrix has been closed, or a worker lost.
+    operand : TaskGroup or None
+        The group of a matrix on the same workers, from which they compute the rows.
     """
 
     shape: tuple[int, int]
     block_size: int = 1
     is_lasting: bool = True
+    operand: TaskGroup | None = None
 
     @abstractmethod
     def row_lengths(self) -> HostArray | None:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import distributed
@@ -40,6 +41,14 @@ _GRACE_PERIOD = 3.0
 _RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 
 
+@dataclass
+class _Connections:
+    """The state of the connections between ranks, which a matrix shares with the results computed from it."""
+
+    epoch: int = 0
+    are_open: bool = False
+
+
 class TaskGroup:
     """The workers of one matrix, one for each rank, and the tasks that they run together.
 
@@ -50,6 +59,8 @@ class TaskGroup:
         Dask's addresses, in the order of the ranks.
     timeout : float
         Longest time, in seconds, for which a rank may be silent while another one waits for it.
+    operand : TaskGroup, optional
+        The group of a matrix from which this one is computed, on the same workers. The ranks use its connections.
 
     Attributes
     ----------
@@ -61,11 +72,14 @@ class TaskGroup:
         What has closed the group, and what the user can do then, as a part of an error message.
     """
 
-    def __init__(self, client: distributed.Client, workers: Sequence[str], timeout: float) -> None:
+    def __init__(
+        self, client: distributed.Client, workers: Sequence[str], timeout: float, operand: TaskGroup | None = None
+    ) -> None:
         self.client, self.workers, self.timeout = client, tuple(workers), timeout
         self.key, self.secret = f"gsparse-{uuid.uuid4().hex}", secrets.token_bytes(32)
         self.is_open, self.closed_by = True, "closed: distribute it again"
-        self._epoch, self._is_connected = 0, False
+        self._operand = operand
+        self._connections: _Connections = _Connections() if operand is None else operand._connections
         self._lock = make_lock()  # lets one thread at a time run tasks on the group
         self._references: list[distributed.Future] = []
 
@@ -75,7 +89,7 @@ class TaskGroup:
 
     @property
     def settings(self) -> group_tasks.GroupSettings:
-        return group_tasks.GroupSettings(self.key, self._epoch, self.workers, self.timeout)
+        return group_tasks.GroupSettings(self.key, self._connections.epoch, self.workers, self.timeout)
 
     def check_open(self) -> None:
         if not self.is_open:
@@ -92,7 +106,11 @@ class TaskGroup:
             run_on_workers(
                 self.client, workers, self.timeout, registry.store_secret, self.key, self.secret, on_error="ignore"
             )
-            addresses = self._open_ports()
+            addresses: tuple[tuple[str, int], ...] = ()
+            if self._operand is None:
+                addresses = self._open_ports()
+            else:
+                self._operand.reconnect()
             with naming_lost_workers(self.client, self.workers):
                 for rank in self.ranks:
                     inputs.append(input_of(rank))
@@ -100,20 +118,20 @@ class TaskGroup:
             tasks = self._connect(group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in inputs])
             rank_metadata = self.wait(tasks, keep=True)
             self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
-            self._is_connected = True
+            self._connections.are_open, self._operand = True, None
         _groups.add(self)
         return rank_metadata
 
     def reconnect(self) -> None:
         """Connect the ranks again if tasks have failed since they were connected."""
-        if not self._is_connected:
+        if not self._connections.are_open:
             addresses = self._open_ports()
             self.wait(self._connect(group_tasks.reopen_rank, "reopen", addresses, [()] * len(self.workers)))
-            self._is_connected = True
+            self._connections.are_open = True
 
     def _open_ports(self) -> tuple[tuple[str, int], ...]:
         """Make every rank open a port, and return the addresses."""
-        self._epoch += 1
+        self._connections.epoch += 1
         settings = self.settings
         tasks = [self.submit(group_tasks.open_port, "port", r, settings, r) for r in self.ranks]
         return tuple(self.wait(tasks, time_limit=self.timeout))
@@ -233,7 +251,7 @@ class TaskGroup:
                 self.release_futures(tasks)
             return results
         except BaseException:
-            self._is_connected = False
+            self._connections.are_open = False
             if has_scheduler(self.client):
                 with suppress(Exception):
                     self.client.cancel(tasks, force=True)

@@ -46,6 +46,6 @@ class Computation:
     arguments: tuple[Any, ...] = ()
 
     def matrix(self, communicator: Communicator, columns: RowPartition) -> RankMatrix:
-        """Return the result, which is connected by this communicator and whose columns have these owners."""
+        """Return the result, which is connected by the first operand's communicator; its columns have these owners."""
         operands = [registry.require_state(key).matrix.over(communicator) for key in self.operands]
         return _OPERATIONS[self.operation](*operands, *self.arguments).with_columns(columns)

@@ -41,7 +41,8 @@ class GroupSettings:
     key : str
         Identifies the matrix on the workers.
     epoch : int
-        How many times the ranks have been connected, this time included.
+        How many times the ranks have been connected, this time included. Matrices that share connections have the same
+        epoch.
     workers : tuple of str
         Dask's addresses of the workers, in the order of the ranks.
     timeout : float
@@ -109,8 +110,8 @@ def open_rank(
     """Connect to the other ranks and make this rank's part of a matrix. All ranks run this task at the same time."""
     check_worker(settings.workers[rank])
     rank_device = get_device(device)
-    with rank_device.active():
-        communicator = _connect(settings, rank, addresses, rank_device)
+    with rank_device.active(), _connections(settings, rank, addresses, rank_device, part) as connections:
+        communicator = connections.communicator
         with aborting(communicator):
             if isinstance(part, Computation):
                 matrix = part.matrix(communicator, columns)
@@ -120,7 +121,7 @@ def open_rank(
                 matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
             tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
             server = ProductServer(matrix, worker_host(), registry.require_secret(settings.key), tls)
-    registry.store_state(settings.key, registry.RankState(matrix, communicator, server, settings.epoch))
+    registry.store_state(settings.key, registry.RankState(matrix, connections, server))
     return RankMetadata(
         rank,
         int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
@@ -135,15 +136,38 @@ def open_rank(
 
 
 def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> None:
-    """Connect the ranks of a matrix again after their tasks have failed. All ranks run this task at the same time."""
+    """Connect the ranks of a matrix again after their tasks have failed, and so of all matrices that share connections.
+
+    All ranks run this task at the same time.
+    """
     check_worker(settings.workers[rank])
     state = registry.require_state(settings.key)
-    state.communicator.close()
+    connections = state.connections
+    connections.communicator.close()
     with state.matrix.device.active():
-        state.communicator = _connect(settings, rank, addresses, state.matrix.device)
-        state.matrix.connect(state.communicator)
-    state.preconditioners.clear()  # those that ranks have made together use the connections that failed
-    state.epoch = settings.epoch
+        connections.communicator = _connect(settings, rank, addresses, state.matrix.device)
+        for sharing in registry.states_over(connections):
+            sharing.matrix.connect(connections.communicator)
+            sharing.preconditioners.clear()  # those that ranks have made together use the connections that failed
+    connections.epoch = settings.epoch
+
+
+@contextmanager
+def _connections(
+    settings: GroupSettings, rank: int, addresses: Addresses, device: Any, part: Any
+) -> Iterator[registry.RankConnections]:
+    """Connect to the other ranks, or join the connections of the first operand of a computation."""
+    if isinstance(part, Computation):
+        connections = registry.require_state(part.operands[0]).connections
+    else:
+        communicator = _connect(settings, rank, addresses, device)
+        connections = registry.RankConnections(communicator, settings.epoch, set())
+    registry.join_connections(connections, settings.key)
+    try:
+        yield connections
+    except BaseException:
+        registry.leave_connections(connections, settings.key)
+        raise
 
 
 def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: Any) -> Communicator:

@@ -22,13 +22,17 @@ from gsparse.errors import CommunicationError
 
 __all__ = [
     "MatrixReference",
+    "RankConnections",
     "RankState",
     "get_secret",
     "get_state",
+    "join_connections",
+    "leave_connections",
     "lost_rows_error",
     "release_matrix",
     "require_secret",
     "require_state",
+    "states_over",
     "store_listener",
     "store_secret",
     "store_state",
@@ -39,18 +43,34 @@ HostArray = npt.NDArray[Any]
 
 
 @dataclass(eq=False)
+class RankConnections:
+    """The connections of a rank to the other ranks. A matrix and the results that are computed from it share them.
+
+    Attributes
+    ----------
+    communicator : Communicator
+        The rank's communicator, for host arrays.
+    epoch : int
+        How many times the ranks have been connected (`GroupSettings.epoch`).
+    keys : set of str
+        The keys of the matrices that share the connections. The last one that is released closes them.
+    """
+
+    communicator: Communicator
+    epoch: int
+    keys: set[str]
+
+
+@dataclass(eq=False)
 class RankState:
     """A rank's part of one matrix, and the objects that belong to it.
 
     Attributes
     ----------
     matrix : RankMatrix
-    communicator : Communicator
-        The rank's communicator, for host arrays.
+    connections : RankConnections
     server : ProductServer
         Serves products with vectors of the client.
-    epoch : int
-        Which connection of the ranks the communicator belongs to (`GroupSettings.epoch`).
     preconditioners : dict
         Preconditioners of the matrix, by the key of their specification.
     solution_copy : (int, array, array) or None
@@ -58,15 +78,18 @@ class RankState:
     """
 
     matrix: RankMatrix
-    communicator: Communicator
+    connections: RankConnections
     server: ProductServer
-    epoch: int
     preconditioners: dict[str, Any] = field(default_factory=dict)
     solution_copy: tuple[int, HostArray, HostArray] | None = None
 
-    def close(self) -> None:
-        self.server.close()
-        self.communicator.close()
+    @property
+    def communicator(self) -> Communicator:
+        return self.connections.communicator
+
+    @property
+    def epoch(self) -> int:
+        return self.connections.epoch
 
 
 _states: dict[str, RankState] = {}
@@ -100,6 +123,27 @@ def require_state(key: str) -> RankState:
     if state is None:
         raise lost_rows_error(worker_address())
     return state
+
+
+def join_connections(connections: RankConnections, key: str) -> None:
+    """Keep connections open until this matrix is released too."""
+    with _lock:
+        connections.keys.add(key)
+
+
+def leave_connections(connections: RankConnections, key: str) -> None:
+    """Close connections, unless other matrices share them."""
+    with _lock:
+        connections.keys.discard(key)
+        is_unused = not connections.keys
+    if is_unused:
+        connections.communicator.close()
+
+
+def states_over(connections: RankConnections) -> list[RankState]:
+    """Return the rank's parts of the matrices that share connections."""
+    with _lock:
+        return [state for state in _states.values() if state.connections is connections]
 
 
 def store_secret(key: str, secret: bytes) -> None:
@@ -170,7 +214,8 @@ def release_matrix(key: str) -> None:
     for listener in unused:
         listener.close()
     if state is not None:
-        state.close()
+        state.server.close()
+        leave_connections(state.connections, key)
 
 
 class MatrixReference:

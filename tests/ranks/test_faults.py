@@ -28,6 +28,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
+from gsparse.distributed.client import products  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
@@ -285,7 +286,11 @@ def running(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(ERROR_DEADLINE)
 
 
-def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:
+def test_a_cancelled_solve_ends_on_all_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise CommunicationError("no way there")
+
+    monkeypatch.setattr(products, "ProductClient", refuse)  # so that the solve runs as tasks, which can be cancelled
     with distribute(S, client=client) as A:
         solve = start_solve(client, A)
         running = [

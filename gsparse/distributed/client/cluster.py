@@ -33,8 +33,8 @@ __all__ = [
     "known_workers",
     "naming_lost_workers",
     "run_on_workers",
-    "scheduler_time_limit",
     "wait_while_answering",
+    "within_time_limit",
 ]
 
 T = TypeVar("T")
@@ -352,10 +352,24 @@ def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> I
         raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
 
 
-def scheduler_time_limit() -> float:
-    """Return the time, in seconds, that dask's configuration allows the scheduler for an answer."""
+def within_time_limit(client: distributed.Client, request: Callable[..., Awaitable[T]], **arguments: Any) -> T:
+    """Return what the scheduler answers to a request within the time that dask's configuration allows it.
+
+    Raises
+    ------
+    CommunicationError
+        If the scheduler does not answer.
+    """
+    check_running(client)
     limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
-    return limit
+    try:
+        answer: T = client.sync(request, callback_timeout=limit, **arguments)
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"the scheduler at {client.scheduler.address} has been silent for {limit:g} s, which dask's setting "
+            f"{_TIMEOUT_KEY} allows: see whether it has been stopped or is overloaded"
+        ) from error
+    return answer
 
 
 def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
@@ -363,16 +377,7 @@ def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
 
     `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
     """
-    check_running(client)
-    limit = scheduler_time_limit()
-    try:
-        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=limit)
-    except TimeoutError as error:
-        raise CommunicationError(
-            f"the scheduler at {client.scheduler.address} has been silent for {limit:g} s, which dask's setting "
-            f"{_TIMEOUT_KEY} allows: see whether it has been stopped or is overloaded"
-        ) from error
-    workers: dict[str, dict[str, Any]] = identity["workers"]
+    workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
     return workers
 
 

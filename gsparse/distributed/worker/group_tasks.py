@@ -24,6 +24,7 @@ from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.calls import served_calls
 from gsparse.distributed.worker.computations import Computation
 from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
 
@@ -119,8 +120,10 @@ def open_rank(
                 block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
                 matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
             tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
-            server = ProductServer(matrix, worker_host(), registry.require_secret(settings.key), tls)
-    registry.store_state(settings.key, registry.RankState(matrix, communicator, server, settings.epoch))
+            secret = registry.require_secret(settings.key)
+            server = ProductServer(matrix, worker_host(), secret, tls, served_calls())
+    state = registry.RankState(matrix, communicator, server, settings.epoch)
+    registry.store_state(settings.key, state)
     return RankMetadata(
         rank,
         int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
@@ -130,7 +133,7 @@ def open_rank(
         matrix.dtype.name,
         rank_device.name,
         server.address,
-        registry.MatrixReference(settings.key),
+        registry.MatrixReference(settings.key, state.results),
     )
 
 

@@ -1,4 +1,4 @@
-"""Solves on a dask cluster that run as calls over connections: their vectors of dask, their errors, and what is left."""
+"""Solves on a dask cluster that run as calls over connections: vectors of dask, errors, and what is left behind."""
 
 from __future__ import annotations
 

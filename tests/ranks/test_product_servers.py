@@ -239,9 +239,7 @@ def test_more_clients_than_a_server_serves_are_told_what_to_do(
             return stack.enter_context(closing(ProductClient([server.address], SECRET, LONG, tls[1])))
 
         first, second = connected(), connected()
-        with pytest.raises(
-            CommunicationError, match=r"2 clients are connected, no more are served: close\(\) matrices"
-        ):
+        with pytest.raises(CommunicationError, match=r"2 clients are connected, .*: close\(\) matrices"):
             connected()
         for client in (first, second):
             np.testing.assert_array_equal(client.multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])

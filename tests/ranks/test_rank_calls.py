@@ -1,4 +1,4 @@
-"""Calls over connections: answers, errors and lost ranks reach the client, and the end of the client reaches the ranks."""
+"""Calls over connections: the client gets answers, errors and losses, and ranks notice the end of their client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from gsparse.distributed.ranks.handshake import shut_down
 from gsparse.distributed.ranks.product_connections import ProductServer
-from gsparse.distributed.ranks.rank_calls import PendingCalls, RankCalls
+from gsparse.distributed.ranks.rank_calls import CallProgress, RankCalls
 from gsparse.errors import CommunicationError, ShapeError
 from tests.ranks.groups import LONG, SECRET, wait_until
 
 pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
-from gsparse.distributed.client.jobs import CUT_OFF, FAILED, FINISHED, PENDING, CallJobs
+from gsparse.distributed.client.task_states import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks
 from gsparse.distributed.worker.calls import pickled_call, running_calls, served_calls
 
 
@@ -68,12 +68,12 @@ def rank_calls(servers: list[ProductServer]) -> Iterator[RankCalls]:
         yield rank_calls
 
 
-def finished(pending: PendingCalls) -> CallJobs:
-    """Return the jobs of calls after all of them have ended."""
-    jobs = CallJobs(pending, ["first", "second"])
-    while PENDING in jobs.states:
-        jobs.wait(1.0)
-    return jobs
+def finished(pending: CallProgress) -> CallTasks:
+    """Return the tasks of calls after all of them have ended."""
+    tasks = CallTasks(pending, ["first", "second"])
+    while PENDING in tasks.states:
+        tasks.wait(1.0)
+    return tasks
 
 
 def doubled(rank_calls: RankCalls, *numbers: int) -> list[Any]:
@@ -92,11 +92,11 @@ def test_each_rank_runs_its_call_and_connections_are_used_again(
 def test_the_error_of_a_rank_reaches_the_client_as_itself(rank_calls: RankCalls) -> None:
     requests = [pickled_call("fail", fail, ShapeError), pickled_call("double", double, 3)]
     with rank_calls.running(requests) as pending:
-        jobs = finished(pending)
-    (error,) = jobs.errors()
+        tasks = finished(pending)
+    (error,) = tasks.errors()
     assert (type(error), str(error)) == (ShapeError, "planted")
     assert error.__traceback__ is not None
-    assert (jobs.states, jobs.results[1]) == ([FAILED, FINISHED], 6)
+    assert (tasks.states, tasks.results[1]) == ([FAILED, FINISHED], 6)
     assert doubled(rank_calls, 1, 2) == [2, 4]
 
 
@@ -125,9 +125,9 @@ def test_a_rank_whose_connection_ends_is_cut_off_and_the_others_answer(
         assert Waiting.begun.wait(LONG)
         for connection in servers[0]._connections:
             shut_down(connection)
-        jobs = finished(pending)
-    assert (jobs.states, jobs.results[1]) == ([CUT_OFF, FINISHED], 6)
-    (error,) = jobs.errors()
+        tasks = finished(pending)
+    assert (tasks.states, tasks.results[1]) == ([CUT_OFF, FINISHED], 6)
+    (error,) = tasks.errors()
     assert isinstance(error, CommunicationError)
     assert "the connection to rank 0 on first has ended" in str(error)
     assert doubled(rank_calls, 1, 2) == [2, 4]

@@ -360,7 +360,6 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
     CommunicationError
         If the scheduler does not answer.
     """
-    check_running(client)
     limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
     try:
         answer: T = client.sync(request, callback_timeout=limit, **arguments)
@@ -377,6 +376,7 @@ def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
 
     `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
     """
+    check_running(client)
     workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
     return workers
 

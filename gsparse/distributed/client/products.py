@@ -103,7 +103,7 @@ class WorkerProducts:
 
     @contextmanager
     def _naming_lost_workers(self) -> Iterator[None]:
-        """If a connection has ended because a worker is lost, raise an error that names the worker."""
+        """Raise an error that names the worker if a connection has ended because its worker is lost."""
         try:
             yield
         except CommunicationError as error:

@@ -70,11 +70,11 @@ class Reservation:
             )
         token = _reserved_here.set(reserved_before | addresses)
         try:
-            self._acquire(timeout)
+            locks = self._acquire(timeout)
             try:
                 yield
             finally:
-                self._release(self._locks)
+                self._release(locks)
         finally:
             _reserved_here.reset(token)
 
@@ -85,7 +85,8 @@ class Reservation:
             if hasattr(lock, "refresh_callback"):
                 self._client.loop.add_callback(lock.refresh_callback.stop)
 
-    def _acquire(self, timeout: float) -> None:
+    def _acquire(self, timeout: float) -> list[distributed.Lock]:
+        """Acquire all locks, and return them."""
         client = self._client
         self._locks = self._locks or [
             distributed.Lock(f"gsparse-{address}", scheduler_rpc=client.scheduler, loop=client.loop)
@@ -93,10 +94,10 @@ class Reservation:
         ]
         acquired: list[distributed.Lock] = []
         try:
-            acquired += within_time_limit(client, self._acquire_free_ones)
+            acquired = within_time_limit(client, self._acquire_free_ones)
             if len(acquired) < len(self._locks):
                 self._release(acquired)
-                acquired.clear()
+                acquired = []
                 for lock, address in zip(self._locks, self._workers, strict=True):
                     _wait_for(lock, client, address, timeout)
                     acquired.append(lock)
@@ -104,11 +105,12 @@ class Reservation:
             self._release(acquired)
             self.close()  # a request that was interrupted may still get a lock, which then expires
             raise
+        return acquired
 
     async def _acquire_free_ones(self) -> list[distributed.Lock]:
         """Acquire the locks that are free, and return them."""
         if self._last_release is not None:
-            await asyncio.wrap_future(self._last_release)
+            await asyncio.shield(asyncio.wrap_future(self._last_release))
         is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in self._locks))
         return list(compress(self._locks, is_acquired))
 

@@ -25,8 +25,8 @@ from gsparse.distributed.client.cluster import (
     run_on_workers,
     wait_while_answering,
 )
-from gsparse.distributed.client.jobs import CUT_OFF, FAILED, FINISHED, PENDING, CallJobs, DaskJobs
 from gsparse.distributed.client.reservation import Reservation
+from gsparse.distributed.client.task_states import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
 from gsparse.distributed.ranks.rank_calls import RankCalls
 from gsparse.distributed.worker import group_tasks, registry, solve_vectors
 from gsparse.distributed.worker.calls import pickled_call
@@ -224,7 +224,7 @@ class TaskGroup:
         """
         with self._connections_end_on_error():
             try:
-                self._watch(DaskJobs(tasks), on_poll, time_limit)
+                self._watch(DaskTasks(tasks), on_poll, time_limit)
                 results = self.gather(tasks) if gather else []
             except BaseException:
                 if has_scheduler(self.client):
@@ -262,9 +262,9 @@ class TaskGroup:
         """
         requests = [pickled_call(f"gsparse-{name}-rank{rank}", function, *arguments[rank]) for rank in self.ranks]
         with self._connections_end_on_error(), rank_calls.running(requests) as pending:
-            jobs = CallJobs(pending, self.workers)
-            self._watch(jobs, on_poll)
-        return jobs.results
+            tasks = CallTasks(pending, self.workers)
+            self._watch(tasks, on_poll)
+        return tasks.results
 
     @contextmanager
     def _connections_end_on_error(self) -> Iterator[None]:
@@ -300,20 +300,20 @@ class TaskGroup:
             tasks.pop().release()
 
     def _watch(
-        self, jobs: DaskJobs | CallJobs, on_poll: Callable[[], None] | None = None, time_limit: float = math.inf
+        self, tasks: DaskTasks | CallTasks, on_poll: Callable[[], None] | None = None, time_limit: float = math.inf
     ) -> None:
-        """Wait until the jobs of all ranks have finished. Raise an error if one fails, or its worker is silent or lost.
+        """Wait until the tasks of all ranks have finished; raise an error if one fails, or a worker is silent or lost.
 
-        Before the error is raised, the jobs of the other ranks may end too, within `_GRACE_PERIOD`.
+        Before the error is raised, the tasks of the other ranks may end too, within `_GRACE_PERIOD`.
         """
         next_check, deadline = time.monotonic() + _CHECK_INTERVAL, time.monotonic() + time_limit
         failed_at, lost = None, None
         with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
             while True:
-                jobs.wait(0.01 if on_poll else 0.1)
+                tasks.wait(0.01 if on_poll else 0.1)
                 if on_poll is not None:
                     on_poll()
-                states = jobs.states
+                states = tasks.states
                 if all(state == FINISHED for state in states):
                     return
                 now = time.monotonic()
@@ -321,7 +321,7 @@ class TaskGroup:
                 if any(state in (FAILED, CUT_OFF) for state in states):
                     failed_at = failed_at or now
                     if not unfinished or now - failed_at > _GRACE_PERIOD:
-                        raise self._first_error(jobs)
+                        raise self._first_error(tasks)
                 if now >= next_check and lost is None:
                     next_check = now + _CHECK_INTERVAL
                     lost = self.first_lost_worker(unfinished)
@@ -350,16 +350,16 @@ class TaskGroup:
         known = known_workers(self.client)
         return [address for address in self.workers if address in known]
 
-    def _first_error(self, jobs: DaskJobs | CallJobs) -> Any:
-        """Return the error that made the jobs fail, and not the errors that other ranks raised in consequence."""
-        errors, states = jobs.errors(), jobs.states
+    def _first_error(self, tasks: DaskTasks | CallTasks) -> Any:
+        """Return the error that made the tasks fail, and not the errors that other ranks raised in consequence."""
+        errors, states = tasks.errors(), tasks.states
         for error in errors:
             if not isinstance(error, CommunicationError | distributed.KilledWorker):
                 return error
         errors.sort(key=lambda error: isinstance(error, RankLostError))
         for error in errors:
-            # The rank is lost only if its job has not ended: a rank whose job has failed has closed its connections as
-            # well.
+            # The rank is lost only if its task has not ended: a rank whose task has failed has closed its connections
+            # as well.
             if isinstance(error, RankLostError) and states[error.rank] in (PENDING, CUT_OFF):
                 return WorkerLostError(error.rank, self.workers[error.rank])
         lost = self.first_lost_worker()
@@ -369,7 +369,7 @@ class TaskGroup:
 
 
 def _let_go(future: distributed.Future) -> None:
-    """Do nothing when a future is done."""
+    """Return nothing; as a callback, this only keeps a future alive until it is done."""
 
 
 # All groups that have been opened.

@@ -20,12 +20,12 @@ from gsparse.distributed.ranks.handshake import Address, shut_down
 from gsparse.distributed.ranks.messages import is_silent
 from gsparse.distributed.ranks.product_connections import connect_to_servers, receive_answer, send_request
 
-__all__ = ["PendingCalls", "RankCalls"]
+__all__ = ["CallProgress", "RankCalls"]
 
 _NO_NUMBERS = np.empty(0)
 
 
-class PendingCalls:
+class CallProgress:
     """Calls that run on all ranks.
 
     Parameters
@@ -107,7 +107,7 @@ class RankCalls:
             self._connections = self._new_connections()
 
     @contextmanager
-    def running(self, requests: Sequence[bytes]) -> Iterator[PendingCalls]:
+    def running(self, requests: Sequence[bytes]) -> Iterator[CallProgress]:
         """Ask each rank for a call, and yield the calls.
 
         If the block raises an exception, or ends before all ranks have answered, the connections are closed, which ends
@@ -117,7 +117,7 @@ class RankCalls:
         connections, self._connections = self._connections, []
         self._number += 1
         try:
-            calls = PendingCalls(connections, self._number, requests)
+            calls = CallProgress(connections, self._number, requests)
             yield calls
         except BaseException:
             _close(connections)

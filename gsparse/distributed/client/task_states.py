@@ -9,17 +9,17 @@ from typing import Any
 
 import distributed
 
-from gsparse.distributed.ranks.rank_calls import PendingCalls
+from gsparse.distributed.ranks.rank_calls import CallProgress
 from gsparse.distributed.worker.calls import unpickled_outcome
 from gsparse.errors import CommunicationError
 
-__all__ = ["CUT_OFF", "FAILED", "FINISHED", "PENDING", "CallJobs", "DaskJobs"]
+__all__ = ["CUT_OFF", "FAILED", "FINISHED", "PENDING", "CallTasks", "DaskTasks"]
 
-# The states of the job of a rank. A call is cut off if the connection to its rank has ended: its worker may be lost.
+# The states of the task of a rank. A call is cut off if the connection to its rank has ended: its worker may be lost.
 PENDING, FINISHED, FAILED, CUT_OFF = "pending", "finished", "failed", "cut off"
 
 
-class DaskJobs:
+class DaskTasks:
     """Tasks of dask, one for each rank.
 
     Parameters
@@ -35,7 +35,7 @@ class DaskJobs:
         return [task.status if task.status in (PENDING, FINISHED) else FAILED for task in self._tasks]
 
     def wait(self, seconds: float) -> None:
-        """Wait until all jobs have ended, for at most this time."""
+        """Wait until all tasks have ended, for at most this time."""
         with suppress(TimeoutError, CancelledError):
             distributed.wait(self._tasks, timeout=seconds)
 
@@ -44,12 +44,12 @@ class DaskJobs:
         return [task.exception(timeout=1) for task in self._tasks if task.status == "error"]
 
 
-class CallJobs:
+class CallTasks:
     """Calls over connections, one for each rank.
 
     Parameters
     ----------
-    calls : PendingCalls
+    calls : CallProgress
     workers : sequence of str
         Dask's addresses, in the order of the ranks.
 
@@ -60,14 +60,14 @@ class CallJobs:
         What the calls have returned, in the order of the ranks.
     """
 
-    def __init__(self, calls: PendingCalls, workers: Sequence[str]) -> None:
+    def __init__(self, calls: CallProgress, workers: Sequence[str]) -> None:
         self._calls, self._workers = calls, workers
         self.states = [PENDING] * len(workers)
         self.results: list[Any] = [None] * len(workers)
         self._errors: list[BaseException] = []
 
     def wait(self, seconds: float) -> None:
-        """Wait until some job ends, for at most this time."""
+        """Wait until some task ends, for at most this time."""
         for rank, answer in self._calls.wait(seconds):
             if isinstance(answer, bytes):
                 self.results[rank], error = unpickled_outcome(answer)

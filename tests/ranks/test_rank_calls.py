@@ -17,7 +17,7 @@ from tests.ranks.groups import LONG, SECRET, wait_until
 
 pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
 
-from gsparse.distributed.client.task_states import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks
+from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks
 from gsparse.distributed.worker.calls import pickled_call, running_calls, served_calls
 
 

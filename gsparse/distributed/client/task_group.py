@@ -26,7 +26,7 @@ from gsparse.distributed.client.cluster import (
     wait_while_answering,
 )
 from gsparse.distributed.client.reservation import Reservation
-from gsparse.distributed.client.task_states import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
+from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
 from gsparse.distributed.ranks.rank_calls import RankCalls
 from gsparse.distributed.worker import group_tasks, registry, solve_vectors
 from gsparse.distributed.worker.calls import pickled_call

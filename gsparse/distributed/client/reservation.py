@@ -88,17 +88,17 @@ class Reservation:
     def _acquire(self, timeout: float) -> list[distributed.Lock]:
         """Acquire all locks, and return them."""
         client = self._client
-        self._locks = self._locks or [
+        locks = self._locks = self._locks or [
             distributed.Lock(f"gsparse-{address}", scheduler_rpc=client.scheduler, loop=client.loop)
             for address in self._workers
         ]
         acquired: list[distributed.Lock] = []
         try:
-            acquired = within_time_limit(client, self._acquire_free_ones)
-            if len(acquired) < len(self._locks):
+            acquired = within_time_limit(client, self._acquire_free_ones, locks=locks)
+            if len(acquired) < len(locks):
                 self._release(acquired)
                 acquired = []
-                for lock, address in zip(self._locks, self._workers, strict=True):
+                for lock, address in zip(locks, self._workers, strict=True):
                     _wait_for(lock, client, address, timeout)
                     acquired.append(lock)
         except BaseException:
@@ -107,12 +107,12 @@ class Reservation:
             raise
         return acquired
 
-    async def _acquire_free_ones(self) -> list[distributed.Lock]:
-        """Acquire the locks that are free, and return them."""
+    async def _acquire_free_ones(self, locks: list[distributed.Lock]) -> list[distributed.Lock]:
+        """Acquire those of the locks that are free, and return them."""
         if self._last_release is not None:
             await asyncio.shield(asyncio.wrap_future(self._last_release))
-        is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in self._locks))
-        return list(compress(self._locks, is_acquired))
+        is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in locks))
+        return list(compress(locks, is_acquired))
 
     def _release(self, locks: Iterable[distributed.Lock]) -> None:
         """Release locks, without waiting. A scheduler that has been stopped receives the requests when it continues."""

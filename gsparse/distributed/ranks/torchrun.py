@@ -33,6 +33,7 @@ from gsparse.distributed.ranks.handshake import (
 )
 from gsparse.distributed.ranks.messages import TIMEOUT
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.errors import CommunicationError
 
@@ -151,7 +152,12 @@ def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) ->
         addresses, listener = _collect_addresses(place, world_size, secret, timeout)
     else:
         addresses, listener = _exchange_addresses(place, rank, secret, timeout)
-    return SocketCommunicator(rank, addresses, listener, secret, timeout)
+    communicator = SocketCommunicator(rank, addresses, listener, secret, timeout)
+    try:
+        return share_memory(communicator)
+    except BaseException:
+        communicator.close()
+        raise
 
 
 def _parsed(name: str) -> Any:

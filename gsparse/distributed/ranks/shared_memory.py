@@ -1,0 +1,225 @@
+"""Communicators between ranks that share memory: processes of one host, on its CPUs or on its GPUs.
+
+The ranks write messages into each other's memory (`gsparse.kernels.mailboxes`). Processes on CPUs share a file that is
+kept in memory; `gpu_memory.py` shares memory of GPUs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.select import get_device
+from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.errors import CommunicationError
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.mailboxes import Mailboxes
+
+__all__ = ["MemoryCommunicator", "hash_of", "host_hash", "share_memory"]
+
+# Largest size of half a box, in words of 64 bits, and of the file with all boxes, in bytes.
+_MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 15, 1 << 26
+# The dtypes in which a sum is computed. Others are converted.
+_SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
+
+
+class MemoryCommunicator(Communicator):
+    """The communicator of one rank that writes to memory of the others and reads what they write to its own.
+
+    Parameters
+    ----------
+    control : Communicator
+        A communicator of the same ranks for host arrays. It notices that a rank is lost, and is closed and aborted with
+        this one.
+    device : Device
+        The device of the arrays. With a GPU, host arrays are sent over `control`.
+    mailboxes : Mailboxes
+        The boxes of this rank.
+    release : callable, optional
+        Called by `close`, to free what the boxes lie in.
+    """
+
+    def __init__(
+        self, control: Communicator, device: Device, mailboxes: Mailboxes, release: Callable[[], None] = lambda: None
+    ) -> None:
+        self.rank, self.world_size, self.timeout = control.rank, control.world_size, control.timeout
+        self._control, self._device, self._mailboxes, self._release = control, device, mailboxes, release
+        self.is_queued = not device.is_host
+
+    def on(self, device: Device) -> Communicator:
+        if device is self._device:
+            return self
+        return super().on(device) if self._device.is_host else self._control.on(device)
+
+    def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
+        if not all(self._device.owns(values) for values in (*sends.values(), *receives.values())):
+            return self._control.exchange(sends, receives)
+        outgoing = {peer: self._words(values) for peer, values in sends.items() if values.nbytes}
+        incoming = {peer: self._words(values) for peer, values in receives.items() if values.nbytes}
+        capacity, nothing = self._mailboxes.capacity, self._device.empty(0, np.dtype(np.uint32))
+        # Each rank answers every message, if need be with an empty one.
+        peers = sorted({*outgoing, *incoming})
+        outgoing, incoming = ({peer: one.get(peer, nothing) for peer in peers} for one in (outgoing, incoming))
+        counts = {peer: -(-max(outgoing[peer].size, incoming[peer].size) // capacity) for peer in peers}
+
+        def parts(messages: dict[int, Array], number: int) -> dict[int, Array]:
+            """Return part `number` of each message that has so many parts in one of the two directions."""
+            part = slice(number * capacity, (number + 1) * capacity)
+            return {peer: messages[peer][part] for peer, count in counts.items() if number < count}
+
+        wait_for_first = self._transfer(parts(outgoing, 0), parts(incoming, 0))
+
+        def wait() -> None:
+            wait_for_first()
+            for number in range(1, max(counts.values(), default=0)):
+                self._transfer(parts(outgoing, number), parts(incoming, number))()
+            for peer, target in receives.items():
+                if target.nbytes % 4:  # the words are a longer copy
+                    target.reshape(-1).view(np.uint8)[:] = incoming[peer].view(np.uint8)[: target.nbytes]
+
+        return wait
+
+    def _words(self, values: Array) -> Array:
+        """Return an array as words of 32 bits: a view, or a longer copy if its size is no multiple of 4 bytes."""
+        content = self._device.xp.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        if content.size % 4 == 0:
+            return content.view(np.uint32)
+        padded = self._device.empty(content.size + -content.size % 4, np.dtype(np.uint8))
+        padded[: content.size] = content
+        return padded.view(np.uint32)
+
+    def _transfer(self, sends: dict[int, Array], receives: dict[int, Array]) -> Callable[[], None]:
+        """Begin to send messages to ranks that each send one, too, and return a callable that waits for theirs."""
+        for peer, words in sends.items():
+            self._mailboxes.post(peer, words)
+
+        def wait() -> None:
+            for peer, words in receives.items():
+                self._collect(peer, words)
+
+        return wait
+
+    def _collect(self, peer: int, words: Array) -> None:
+        self.wait(lambda: self._mailboxes.collect(peer, words), [peer])
+        self._check_agreement()
+
+    def allreduce(self, values: Array) -> None:
+        if not self._device.owns(values):
+            self._control.allreduce(values)
+            return
+        flat = values.reshape(-1)
+        flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+        summed = flat if flat.dtype in _SUMMED else flat.astype(np.result_type(flat.dtype, np.int64))
+        step = 4 * self._mailboxes.capacity // summed.itemsize
+        for first in range(0, summed.size, step):
+            self._add_up(summed[first : first + step])
+        if summed is not flat:
+            flat[:] = summed
+
+    def _add_up(self, values: Array) -> None:
+        waiting: list[int] = []
+
+        def is_done() -> bool:
+            waiting[:] = self._mailboxes.sum(values)
+            return not waiting
+
+        self.wait(is_done, waiting)
+        self._check_agreement()
+
+    def _check_agreement(self) -> None:
+        peer = self._mailboxes.disagreeing_rank
+        if peer is not None:
+            raise CommunicationError(
+                f"ranks disagree: rank {peer} sent an array of another size than rank {self.rank} expects"
+            )
+
+    def check(self, ranks: Sequence[int] | None = None) -> None:
+        self._check_agreement()
+        self._control.check(ranks)
+
+    def abort(self, reason: str) -> None:
+        self._control.abort(reason)
+        self._mailboxes.stop()
+
+    def close(self) -> None:
+        self._control.close()
+        self._mailboxes.stop()
+        self._release()
+
+
+def share_memory(control: Communicator) -> Communicator:
+    """Return a communicator through memory if all ranks are processes of one host, else `control`.
+
+    All ranks call this together. Host arrays then go through a file that lies in memory, and `control` tells of the
+    loss of a rank.
+    """
+    if control.world_size == 1 or np.unique(control.table([host_hash()])).size > 1:
+        return control
+    name = secrets.randbits(62) if control.rank == 0 else 0
+    path = _folder() / f"gsparse-{int(control.table([name])[0, 0]):016x}"
+    words = _MAX_FILE_BYTES // (16 * control.world_size**2)
+    shape = control.world_size, control.world_size, 2, min(_MAX_HALF_WORDS, words - words % 8)
+    boxes: npt.NDArray[Any] | None = None
+    if control.rank == 0:
+        boxes = _mapped(path, shape, os.O_CREAT | os.O_EXCL)
+    if control.table([control.rank > 0 or boxes is not None]).all() and control.rank > 0:
+        boxes = _mapped(path, shape, 0)
+    is_mapped = control.table([boxes is not None]).all()
+    if control.rank == 0:
+        with suppress(OSError):
+            path.unlink()  # the memory is freed when the last rank has unmapped it
+    if not is_mapped or boxes is None:
+        return control
+    device, rank = get_device("cpu"), control.rank
+    return MemoryCommunicator(
+        control, device, kernels_of(device).Mailboxes(device, rank, [*boxes[:, rank]], [*boxes[rank]])
+    )
+
+
+def host_hash() -> int:
+    """Return a number that processes of one host have in common: those that have the same name and network."""
+    try:
+        network = str(Path("/proc/self/ns/net").readlink())  # a container has its own
+    except OSError:
+        network = ""
+    return hash_of(f"{os.uname().nodename} {network}")
+
+
+def hash_of(text: str) -> int:
+    """Return 62 bits of a hash of a text."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "little") >> 2
+
+
+def _folder() -> Path:
+    """Return a folder for files that lie in memory, or that the system keeps in memory while they are in use."""
+    in_memory = Path("/dev/shm")
+    return in_memory if in_memory.is_dir() else Path(tempfile.gettempdir())
+
+
+def _mapped(path: Path, shape: tuple[int, ...], flags: int) -> npt.NDArray[Any] | None:
+    """Return the words of a file as an array, or None if that fails. With `flags`, create the file, full of zeros."""
+    size = 8 * int(np.prod(shape))
+    try:
+        file = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | flags, 0o600)
+        try:
+            if flags and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file, 0, size)  # otherwise a write would end the process if there is no memory left
+            elif flags:
+                os.ftruncate(file, size)
+            return np.frombuffer(mmap.mmap(file, size), np.uint64).reshape(shape)
+        finally:
+            os.close(file)
+    except (OSError, ValueError):
+        return None

@@ -79,9 +79,18 @@ class Communicator(ABC):
         return self if device.is_host else StagedCommunicator(self, device)
 
     def check(self, ranks: Sequence[int] | None = None) -> None:  # noqa: B027  (not abstract: waits may notice all losses)
-        """Raise an error if a rank is known to be lost, or to have called `abort`: one of these, by default any other.
+        """Raise an error if another rank is known to be lost, or to have called `abort`.
 
         A rank that has made its last call and has closed its communicator counts as lost.
+
+        Parameters
+        ----------
+        ranks : sequence of int, optional
+            The ranks that matter; by default all.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
         """
 
     def wait(self, is_done: Callable[[], bool], ranks: Sequence[int] | None = None) -> None:

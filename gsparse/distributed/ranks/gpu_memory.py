@@ -61,7 +61,8 @@ class SharedGpuCommunicator(MemoryCommunicator):
         return wait
 
     def allreduce(self, values: Array) -> None:
-        StagedCommunicator(self._control, self._device).allreduce(values)
+        is_own = self._device.owns(values)
+        (StagedCommunicator(self._control, self._device) if is_own else self._control).allreduce(values)
 
 
 def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only

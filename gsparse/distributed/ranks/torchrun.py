@@ -65,8 +65,9 @@ def from_torchrun(
     """Make a matrix from the rows that each process of `torchrun` has. All processes call this at the same time.
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
-    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs communicate by
-    NCCL or RCCL if each rank has a GPU of its own. Otherwise, and on the CPU, all messages go over TCP.
+    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
+    communicate through their memory (on NVIDIA), others by NCCL or RCCL if each rank has a GPU of its own. Otherwise
+    messages go through memory if all processes run on one host, else over TCP.
 
     PyTorch is not needed. Any program can start the processes, if it sets the environment variables RANK, WORLD_SIZE,
     LOCAL_RANK, MASTER_ADDR and MASTER_PORT as `torchrun` does, and GSPARSE_SECRET (see the notes).

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from gsparse.kernels.mailboxes import Mailboxes
 
 __all__ = ["MemoryCommunicator", "hash_of", "host_hash", "share_memory"]
 
-# Largest size of half a box, in words of 64 bits, and of the file with all boxes, in bytes.
-_MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 15, 1 << 26
+# Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
+_MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
 # The dtypes in which a sum is computed. Others are converted.
 _SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
 
@@ -165,21 +165,24 @@ def share_memory(control: Communicator) -> Communicator:
     All ranks call this together. Host arrays then go through a file that lies in memory, and `control` tells of the
     loss of a rank.
     """
-    if control.world_size == 1 or np.unique(control.table([host_hash()])).size > 1:
+    half_words = min(_MAX_HALF_WORDS, _MAX_FILE_BYTES // (16 * control.world_size**2))
+    if control.world_size == 1 or half_words < _MIN_HALF_WORDS:
+        return control
+    if np.unique(control.table([host_hash()])).size > 1:
         return control
     name = secrets.randbits(62) if control.rank == 0 else 0
     path = _folder() / f"gsparse-{int(control.table([name])[0, 0]):016x}"
-    words = _MAX_FILE_BYTES // (16 * control.world_size**2)
-    shape = control.world_size, control.world_size, 2, min(_MAX_HALF_WORDS, words - words % 8)
+    shape = control.world_size, control.world_size, 2, half_words
     boxes: npt.NDArray[Any] | None = None
-    if control.rank == 0:
-        boxes = _mapped(path, shape, os.O_CREAT | os.O_EXCL)
-    if control.table([control.rank > 0 or boxes is not None]).all() and control.rank > 0:
-        boxes = _mapped(path, shape, 0)
-    is_mapped = control.table([boxes is not None]).all()
-    if control.rank == 0:
-        with suppress(OSError):
-            path.unlink()  # the memory is freed when the last rank has unmapped it
+    try:
+        if control.rank == 0:
+            boxes = _mapped(path, shape, os.O_CREAT | os.O_EXCL)
+        if control.table([control.rank > 0 or boxes is not None]).all() and control.rank > 0:
+            boxes = _mapped(path, shape, 0)
+        is_mapped = control.table([boxes is not None]).all()
+    finally:
+        if control.rank == 0:
+            path.unlink(missing_ok=True)  # the memory is freed when the last rank has unmapped it
     if not is_mapped or boxes is None:
         return control
     device, rank = get_device("cpu"), control.rank
@@ -194,7 +197,7 @@ def host_hash() -> int:
         network = str(Path("/proc/self/ns/net").readlink())  # a container has its own
     except OSError:
         network = ""
-    return hash_of(f"{os.uname().nodename} {network}")
+    return hash_of(f"{platform.node()} {network}")
 
 
 def hash_of(text: str) -> int:

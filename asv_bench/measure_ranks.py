@@ -28,6 +28,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -246,15 +247,18 @@ class TimedCommunicator:
         if name not in ("exchange", "allreduce"):
             return attribute
 
-        def call(*args: Any) -> Any:
-            begin = time.perf_counter()
-            if name == "exchange":
-                self.laps.append((begin, self.seconds))
-            result = attribute(*args)
-            self.seconds += time.perf_counter() - begin
-            return self._timed_wait(result) if name == "exchange" else result
+        return partial(self._timed, attribute, name == "exchange")
 
-        return call
+    def bind_exchange(self, sends: Any, receives: Any) -> Any:
+        return partial(self._timed, self._inner.bind_exchange(sends, receives), True)
+
+    def _timed(self, call: Callable[..., Any], is_exchange: bool, *args: Any) -> Any:
+        begin = time.perf_counter()
+        if is_exchange:
+            self.laps.append((begin, self.seconds))
+        result = call(*args)
+        self.seconds += time.perf_counter() - begin
+        return self._timed_wait(result) if is_exchange else result
 
     def _timed_wait(self, wait: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:

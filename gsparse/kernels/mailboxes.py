@@ -23,12 +23,13 @@ NVIDIA, "NCCL", protocol LL, which also stores a flag beside each 4 bytes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.kernels.calls import Call
 
 __all__ = ["HEADER_WORDS", "Mailboxes"]
 
@@ -74,20 +75,32 @@ class Mailboxes(ABC):
         return int(self._flags[1]) - 1 if self._flags[1] else None
 
     @abstractmethod
-    def post(self, peer: int, words: Array) -> None:
-        """Write the next message to a rank: an array of uint32, of at most `capacity` elements.
+    def bind_post(self, peer: int, words: Array) -> Call:
+        """Return a call that writes the next message to a rank.
 
-        `collect` or `sum` must read the rank's message with the same number before the next one is written.
+        After each message to a rank, the one that this rank has sent must be read before the next one is written.
+
+        Parameters
+        ----------
+        peer : int
+        words : array of uint32
+            The contents of each message, at most `capacity` words.
         """
 
     @abstractmethod
-    def collect(self, peer: int, words: Array) -> bool:
-        """Fill an array of uint32 with the next message of a rank.
+    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
+        """Return a call that fills an array with the next message of a rank.
+
+        Parameters
+        ----------
+        peer : int
+        words : array of uint32
+            As many words as the message has.
 
         Returns
         -------
-        bool
-            Whether that is done, or queued on a GPU. If not, call again with the same array.
+        callable
+            Returns whether that is done, or queued on a GPU. If not, call again.
         """
 
     @abstractmethod

@@ -49,11 +49,11 @@ def test_messages_arrive_in_their_order(device: Device, count: int) -> None:
         one, two = boxes_of(device, 2)
         for number in range(5):
             sent = words_of(device, count, number), words_of(device, count // 2, 10 + number)
-            one.post(1, sent[0])
-            two.post(0, sent[1])
+            one.bind_post(1, sent[0])()
+            two.bind_post(0, sent[1])()
             received = device.empty(count // 2, np.uint32), device.empty(count, np.uint32)
-            assert one.collect(1, received[0])
-            assert two.collect(0, received[1])
+            assert one.bind_collect(1, received[0])()
+            assert two.bind_collect(0, received[1])()
             np.testing.assert_array_equal(device.download(received[0]), device.download(sent[1]))
             np.testing.assert_array_equal(device.download(received[1]), device.download(sent[0]))
         assert one.disagreeing_rank is None
@@ -62,8 +62,8 @@ def test_messages_arrive_in_their_order(device: Device, count: int) -> None:
 def test_a_message_of_another_size_is_noticed(device: Device) -> None:
     with device.active():
         one, two = boxes_of(device, 2)
-        one.post(1, words_of(device, 4, 0))
-        two.collect(0, device.empty(2, np.uint32))
+        one.bind_post(1, words_of(device, 4, 0))()
+        two.bind_collect(0, device.empty(2, np.uint32))()
         device.synchronize()
         assert two.disagreeing_rank == 0
 
@@ -72,7 +72,7 @@ def test_a_wait_ends_when_the_host_stops_it(device: Device) -> None:
     with device.active():
         one, _ = boxes_of(device, 2)
         one.stop()
-        assert one.collect(1, device.empty(3, np.uint32))
+        assert one.bind_collect(1, device.empty(3, np.uint32))()
         assert one.sum(device.upload(np.ones(3))) == []
         device.synchronize()
 

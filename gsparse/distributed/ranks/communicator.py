@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,21 @@ class Communicator(ABC):
             From this method or from the returned callable, if another rank is lost or silent, makes a different call,
             or has called `abort`.
         """
+
+    def bind_exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], Callable[[], None]]:
+        """Return a callable that begins this exchange each time it is called, as `exchange` does.
+
+        Parameters
+        ----------
+        sends, receives : mapping of rank to array
+            As for `exchange`. The arrays are read and written by each exchange.
+
+        Returns
+        -------
+        callable
+            It returns what `exchange` returns.
+        """
+        return partial(self.exchange, sends, receives)
 
     @abstractmethod
     def allreduce(self, values: Array) -> None:

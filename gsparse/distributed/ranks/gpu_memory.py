@@ -24,6 +24,7 @@ from gsparse.distributed.ranks.communicator import Communicator, StagedCommunica
 from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, hash_of, host_hash
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
 from gsparse.kernels.mailboxes import Mailboxes
 
 __all__ = ["SharedGpuCommunicator", "connect_gpus"]
@@ -48,17 +49,11 @@ class SharedGpuCommunicator(MemoryCommunicator):
         super().__init__(control, device, mailboxes, release)
         self.is_queued = False
 
-    def _transfer(self, sends: dict[int, Array], receives: dict[int, Array]) -> Callable[[], None]:
-        collect = super()._transfer(sends, receives)
+    def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
+        super()._post(posts)
         self._device.synchronize()
-        received = {peer: np.empty(1, np.uint8) for peer in receives}
-        wait_for_signals = self._control.exchange({peer: np.ones(1, np.uint8) for peer in sends}, received)
-
-        def wait() -> None:
-            wait_for_signals()
-            collect()
-
-        return wait
+        received = {peer: np.empty(1, np.uint8) for peer in posts}
+        return self._control.exchange({peer: np.ones(1, np.uint8) for peer in posts}, received)
 
     def allreduce(self, values: Array) -> None:
         is_own = self._device.owns(values)

@@ -210,10 +210,12 @@ class HaloExchange:
     def __init__(
         self, halo: Halo, communicator: Communicator, device: Device, dtype: np.dtype[Any], columns: int
     ) -> None:
-        self._communicator, self._device = communicator, device
+        self._device = device
         ghost_numbers = {peer: np.arange(part.start, part.stop) for peer, part in halo.receives.items()}
-        self._shared = _PeerBuffers(device, halo.sends, halo.size, dtype, columns)
-        self._ghosts = _PeerBuffers(device, ghost_numbers, halo.num_ghosts, dtype, columns)
+        self._shared = shared = _PeerBuffers(device, halo.sends, halo.size, dtype, columns)
+        self._ghosts = ghosts = _PeerBuffers(device, ghost_numbers, halo.num_ghosts, dtype, columns)
+        self._send_shared = communicator.bind_exchange(shared.parts, ghosts.parts)
+        self._send_ghosts = communicator.bind_exchange(ghosts.parts, shared.parts)
         # The buffer is ordered by rank first and by column second. For one column that is the order of the ghosts. For
         # several columns, `_ghost_order` sorts a buffer by column first.
         self._ghost_order = device.upload(np.argsort(device.download(self._ghosts.numbers))) if columns > 1 else None
@@ -223,8 +225,7 @@ class HaloExchange:
         """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts."""
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, x, shared.numbers, shared.buffer)
-        wait = self._communicator.exchange(shared.parts, ghosts.parts)
-        wait = recorded_wait(wait, "halo exchange", self._device, ghosts.buffer)
+        wait = recorded_wait(self._send_shared(), "halo exchange", self._device, ghosts.buffer)
 
         def finish() -> Array:
             wait()
@@ -241,8 +242,7 @@ class HaloExchange:
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
-        wait = self._communicator.exchange(ghosts.parts, shared.parts)
-        wait = recorded_wait(wait, "halo exchange", self._device, shared.buffer)
+        wait = recorded_wait(self._send_ghosts(), "halo exchange", self._device, shared.buffer)
 
         def add_to(y: Array) -> None:
             wait()

@@ -12,6 +12,7 @@ import platform
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.errors import CommunicationError
 from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
 from gsparse.kernels.mailboxes import Mailboxes
 
 __all__ = ["MemoryCommunicator", "hash_of", "host_hash", "share_memory"]
@@ -64,55 +66,68 @@ class MemoryCommunicator(Communicator):
         return super().on(device) if self._device.is_host else self._control.on(device)
 
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
-        if not all(self._device.owns(values) for values in (*sends.values(), *receives.values())):
-            return self._control.exchange(sends, receives)
-        outgoing = {peer: self._words(values) for peer, values in sends.items() if values.nbytes}
-        incoming = {peer: self._words(values) for peer, values in receives.items() if values.nbytes}
-        capacity, nothing = self._mailboxes.capacity, self._device.empty(0, np.dtype(np.uint32))
-        # Each rank answers every message, if need be with an empty one.
-        peers = sorted({*outgoing, *incoming})
-        outgoing, incoming = ({peer: one.get(peer, nothing) for peer in peers} for one in (outgoing, incoming))
-        counts = {peer: -(-max(outgoing[peer].size, incoming[peer].size) // capacity) for peer in peers}
+        return self.bind_exchange(sends, receives)()
 
-        def parts(messages: dict[int, Array], number: int) -> dict[int, Array]:
-            """Return part `number` of each message that has so many parts in one of the two directions."""
+    def bind_exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], Callable[[], None]]:
+        arrays = [*sends.values(), *receives.values()]
+        if not all(self._device.owns(values) for values in arrays):
+            return self._control.bind_exchange(sends, receives)
+        if any(values.nbytes % 4 for values in arrays):
+            return partial(self._exchange_copies, sends, receives)
+        rounds = self._rounds(*({peer: _words(values) for peer, values in one.items()} for one in (sends, receives)))
+
+        def begin() -> Callable[[], None]:
+            posts, collects = rounds[0] if rounds else ({}, {})
+            wait_for_signals = self._post(posts)
+
+            def wait() -> None:
+                wait_for_signals()
+                self._collect(collects)
+                for next_posts, next_collects in rounds[1:]:
+                    self._post(next_posts)()
+                    self._collect(next_collects)
+
+            return wait
+
+        return begin
+
+    def _exchange_copies(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
+        """Exchange copies of host arrays whose sizes are no multiples of 4 bytes."""
+        longer = {peer: np.empty(values.nbytes + -values.nbytes % 4, np.uint8) for peer, values in receives.items()}
+        padded = {peer: np.resize(_bytes(values), values.nbytes + -values.nbytes % 4) for peer, values in sends.items()}
+        wait_for_copies = self.exchange(padded, longer)
+
+        def wait() -> None:
+            wait_for_copies()
+            for peer, values in receives.items():
+                _bytes(values)[:] = longer[peer][: values.nbytes]
+
+        return wait
+
+    def _rounds(self, sends: dict[int, Array], receives: dict[int, Array]) -> list[_Round]:
+        """Return the rounds of an exchange, in each of which ranks send each other one message, which may be empty."""
+        capacity, peers = self._mailboxes.capacity, sorted({*sends, *receives})
+        nothing = dict.fromkeys(peers, self._device.empty(0, np.dtype(np.uint32)))
+        sends, receives = nothing | sends, nothing | receives
+        counts = {peer: -(-max(sends[peer].size, receives[peer].size) // capacity) for peer in peers}
+        rounds: list[_Round] = []
+        for number in range(max(counts.values(), default=0)):
             part = slice(number * capacity, (number + 1) * capacity)
-            return {peer: messages[peer][part] for peer, count in counts.items() if number < count}
+            active = [peer for peer in peers if number < counts[peer]]
+            posts = {peer: self._mailboxes.bind_post(peer, sends[peer][part]) for peer in active}
+            collects = {peer: self._mailboxes.bind_collect(peer, receives[peer][part]) for peer in active}
+            rounds.append((posts, collects))
+        return rounds
 
-        wait_for_first = self._transfer(parts(outgoing, 0), parts(incoming, 0))
+    def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
+        """Write messages, and return a callable that waits until the messages of the same ranks may be read."""
+        for post in posts.values():
+            post()
+        return lambda: None
 
-        def wait() -> None:
-            wait_for_first()
-            for number in range(1, max(counts.values(), default=0)):
-                self._transfer(parts(outgoing, number), parts(incoming, number))()
-            for peer, target in receives.items():
-                if target.nbytes % 4:  # the words are a longer copy
-                    target.reshape(-1).view(np.uint8)[:] = incoming[peer].view(np.uint8)[: target.nbytes]
-
-        return wait
-
-    def _words(self, values: Array) -> Array:
-        """Return an array as words of 32 bits: a view, or a longer copy if its size is no multiple of 4 bytes."""
-        content = self._device.xp.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        if content.size % 4 == 0:
-            return content.view(np.uint32)
-        padded = self._device.empty(content.size + -content.size % 4, np.dtype(np.uint8))
-        padded[: content.size] = content
-        return padded.view(np.uint32)
-
-    def _transfer(self, sends: dict[int, Array], receives: dict[int, Array]) -> Callable[[], None]:
-        """Begin to send messages to ranks that each send one, too, and return a callable that waits for theirs."""
-        for peer, words in sends.items():
-            self._mailboxes.post(peer, words)
-
-        def wait() -> None:
-            for peer, words in receives.items():
-                self._collect(peer, words)
-
-        return wait
-
-    def _collect(self, peer: int, words: Array) -> None:
-        self.wait(lambda: self._mailboxes.collect(peer, words), [peer])
+    def _collect(self, collects: dict[int, Callable[[], bool]]) -> None:
+        for peer, collect in collects.items():
+            self.wait(collect, [peer])
         self._check_agreement()
 
     def allreduce(self, values: Array) -> None:
@@ -157,6 +172,17 @@ class MemoryCommunicator(Communicator):
         self._control.close()
         self._mailboxes.stop()
         self._release()
+
+
+_Round = tuple[dict[int, Call], dict[int, Callable[[], bool]]]
+
+
+def _words(values: Array) -> Array:
+    return values.reshape(-1).view(np.uint32)
+
+
+def _bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return values.reshape(-1).view(np.uint8)
 
 
 def share_memory(control: Communicator) -> Communicator:

@@ -6,7 +6,8 @@ words that have arrived and returns, so that its caller can look whether the oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels import mailboxes
+from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.jit import jitted
 
 __all__ = ["Mailboxes"]
@@ -62,10 +64,16 @@ class Mailboxes(mailboxes.Mailboxes):
         self._parts: list[npt.NDArray[Any]] = []
         self._waiting: list[int] = []
 
-    def post(self, peer: int, words: Array) -> None:
+    def bind_post(self, peer: int, words: Array) -> Call:
+        return partial(self._post, peer, words)
+
+    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
+        return partial(self._collect, peer, words)
+
+    def _post(self, peer: int, words: Array) -> None:
         _post(words, self.theirs[peer], self._stamps[peer])
 
-    def collect(self, peer: int, words: Array) -> bool:
+    def _collect(self, peer: int, words: Array) -> bool:
         begin = _collect(words, self.own[peer], self._stamps[peer], self._begins[peer])
         if begin == -2:
             self._flags[1] = peer + 1
@@ -83,8 +91,8 @@ class Mailboxes(mailboxes.Mailboxes):
             self._parts[self.rank][:] = values
             self._waiting = [peer for peer in range(self.world_size) if peer != self.rank]
             for peer in self._waiting:
-                self.post(peer, values.view(np.uint32))
-        self._waiting = [p for p in self._waiting if not self.collect(p, self._parts[p].view(np.uint32))]
+                self._post(peer, values.view(np.uint32))
+        self._waiting = [p for p in self._waiting if not self._collect(p, self._parts[p].view(np.uint32))]
         if self._waiting and not self._flags[0]:
             return self._waiting
         values[:] = self._parts[0]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.kernels import mailboxes
+from gsparse.kernels.calls import Call
 from gsparse.kernels.gpu.expressions import expression
-from gsparse.kernels.gpu.launch import launch_blocks
 from gsparse.kernels.gpu.panels import address_of
 from gsparse.kernels.gpu.source_constants import constant
 
@@ -42,23 +42,28 @@ class Mailboxes(mailboxes.Mailboxes):
         self._addresses = device.upload(addresses)
         self._half = np.int64(self.own[rank - 1].shape[1])
 
-    def post(self, peer: int, words: Array) -> None:
+    def bind_post(self, peer: int, words: Array) -> Call:
         args = np.int64(words.size), words, self.theirs[peer], self._half, self._stamp_of[peer]
-        self._launch("post_words", words.size, args)
+        return self._bind("post_words", words.size, args)
 
-    def collect(self, peer: int, words: Array) -> bool:
+    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
         counts = self._stamp_of[peer], self._finished, self._flags_on_device
         args = np.int64(words.size), words, self.own[peer], self._half, *counts, np.uint32(peer)
-        self._launch("collect_words", words.size, args)
-        return True
+        launch = self._bind("collect_words", words.size, args)
+
+        def collect() -> bool:
+            launch()
+            return True
+
+        return collect
 
     def sum(self, values: Array) -> list[int]:
         words, (theirs, own) = values.view(np.uint32), self._addresses
         ranks = np.int32(self.rank), np.int32(self.world_size), theirs, own, self._half
         args = np.int64(words.size), words, *ranks, self._stamps, self._finished, self._flags_on_device
-        self._launch(expression("sum_over_ranks", values.dtype), words.size, args)
+        self._bind(expression("sum_over_ranks", values.dtype), words.size, args)()
         return []
 
-    def _launch(self, name: str, num_words: int, args: tuple[object, ...]) -> None:
+    def _bind(self, name: str, num_words: int, args: tuple[object, ...]) -> Call:
         blocks = max(1, min(-(-num_words // (2 * _THREADS)), _MAX_BLOCKS))
-        launch_blocks(self.device, _SOURCE, name, blocks, _THREADS, args)
+        return self.device.bind_kernel(_SOURCE, name, (blocks,), (_THREADS,), args)

@@ -18,10 +18,11 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.device.select import get_device
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
-from gsparse.distributed.ranks.nccl import connect_gpus
+from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker import registry
 from gsparse.distributed.worker.calls import served_calls
@@ -150,17 +151,16 @@ def reopen_rank(settings: GroupSettings, rank: int, addresses: Addresses) -> Non
 
 
 def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: Any) -> Communicator:
-    """Connect to the other ranks: over NCCL if each rank has a GPU of its own, else over sockets."""
+    """Connect to the other ranks: through memory if they are on one host, else over NCCL or sockets."""
     secret, listener = registry.require_secret(settings.key), registry.take_listener(settings.key, settings.epoch)
     if len(settings.workers) == 1:
         listener.close()
         return SingleCommunicator()
     tls = tls_contexts(this_worker().security, settings.workers[rank])
     control = SocketCommunicator(rank, addresses, listener, secret, settings.timeout, tls)
-    if not isinstance(device, GpuDevice):
-        return control
-    with aborting(control):  # on GPUs only
-        return connect_gpus(control, device)
+    with aborting(control):
+        on_host = share_memory(control)
+        return connect_gpus(on_host, device) if isinstance(device, GpuDevice) else on_host
 
 
 @contextmanager

@@ -7,12 +7,13 @@ connection to a rank whose process has died ends. A rank that is silent is still
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +45,8 @@ class CallProgress:
     """
 
     def __init__(self, connections: list[socket.socket], number: int, requests: Sequence[bytes]) -> None:
-        self._number, self._poll, self.num_missing = number, select.poll(), len(connections)
-        self._pending: dict[int, tuple[int, socket.socket]] = {}
+        self._number, self.num_missing = number, len(connections)
+        self._pending = selectors.DefaultSelector()
         self._unsent: list[tuple[int, bytes | Exception]] = []
         for rank, (connection, request) in enumerate(zip(connections, requests, strict=True)):
             try:
@@ -53,8 +54,7 @@ class CallProgress:
             except OSError as error:
                 self._unsent.append((rank, error))
             else:
-                self._pending[connection.fileno()] = rank, connection
-                self._poll.register(connection, select.POLLIN)
+                self._pending.register(connection, selectors.EVENT_READ, rank)
 
     def wait(self, seconds: float) -> list[tuple[int, bytes | Exception]]:
         """Wait until the calls of some ranks end, for at most this time.
@@ -65,15 +65,19 @@ class CallProgress:
             The ranks, and what each has answered, or why it cannot answer any more.
         """
         ended, self._unsent = self._unsent, []
-        for descriptor, _ in self._poll.poll(0 if ended else 1000 * seconds):
-            rank, connection = self._pending.pop(descriptor)
-            self._poll.unregister(descriptor)
+        for key, _ in self._pending.select(0 if ended else seconds):
+            connection: Any = key.fileobj
+            self._pending.unregister(connection)
             try:
-                ended.append((rank, receive_answer(connection, self._number).tobytes()))
+                ended.append((key.data, receive_answer(connection, self._number).tobytes()))
                 self.num_missing -= 1
             except Exception as error:
-                ended.append((rank, error))
+                ended.append((key.data, error))
         return ended
+
+    def close(self) -> None:
+        """Free the resources of `wait`."""
+        self._pending.close()
 
 
 class RankCalls:
@@ -117,8 +121,8 @@ class RankCalls:
         connections, self._connections = self._connections, []
         self._number += 1
         try:
-            calls = CallProgress(connections, self._number, requests)
-            yield calls
+            with closing(CallProgress(connections, self._number, requests)) as calls:
+                yield calls
         except BaseException:
             _close(connections)
             raise

@@ -1,6 +1,6 @@
 """Time multigrid over ranks: ``python asv_bench/measure_rank_multigrid.py [cpu] [weak] [shared]``.
 
-- `cpu`: set-up and solve on 1, 2 and 4 processes with one thread each, which communicate over sockets: the 7-point
+- `cpu`: set-up and solve on 1, 2 and 4 processes with one thread each, which communicate through memory: the 7-point
   Laplacian, jumps of the coefficients by 1e6, and elasticity with rigid body modes;
 - `weak`: the 7-point Laplacian with 8 million rows a GPU, on 1, 2, 4 and 8 GPUs as far as the machine has them;
 - `shared`: two processes on one GPU, and one.
@@ -114,7 +114,7 @@ def measure_cpu(size: int) -> list[dict[str, Any]]:
 def measure_gpus(kind: str, world_sizes: list[int], shape: tuple[int, int, int]) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for world_size in world_sizes:
-        grows = kind == "gpu"
+        grows = kind != "shared gpu"
         whole = (shape[0] * world_size, *shape[1:]) if grows else shape
         record = first_of(on_ranks(on_grid, world_size, kind, whole))
         title = f"{'weak' if grows else 'shared'}, {world_size} {'GPUs' if grows else 'ranks of one GPU'}"
@@ -127,6 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", default=["cpu"], metavar="SECTION", help=" ".join(SECTIONS))
     parser.add_argument("--size", type=int, default=64, help="points along each side of the problems of `cpu`")
+    parser.add_argument("--nccl", action="store_true", help="let GPUs of one host communicate over NCCL, too")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args()
     if unknown := [section for section in options.sections if section not in SECTIONS]:
@@ -137,7 +138,9 @@ def main() -> None:
             records += measure_cpu(options.size)
         elif section == "weak":
             gpus = get_device("gpu:0").xp.cuda.runtime.getDeviceCount()
-            records += measure_gpus("gpu", [n for n in (1, 2, 4, 8) if n <= gpus], WEAK_ROWS)
+            records += measure_gpus(
+                "nccl" if options.nccl else "gpu", [n for n in (1, 2, 4, 8) if n <= gpus], WEAK_ROWS
+            )
         else:
             records += measure_gpus("shared gpu", [1, 2], (128, 128, 128))
     if options.json:

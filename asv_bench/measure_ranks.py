@@ -2,10 +2,11 @@
 
 Sections that run on any machine:
 
-- `cpu`: CG on two processes with one thread each, which communicate over sockets;
+- `cpu`: CG on two processes with one thread each, which communicate through memory;
 - `dask`: CG on a dask cluster of two such workers, in turns with two such processes, and CG on dask arrays.
 
-Sections that use all GPUs of the machine, with a process for each, which communicate over NCCL:
+Sections that use all GPUs of the machine, with a process for each, which communicate through the GPUs' memory, or with
+``--nccl`` over NCCL:
 
 - `weak` and `strong`: scaling of CG on the 7-point Laplacian in slabs, beside CG with ``single_reduction=True``. The
   time of an iteration comes from the difference between a long solve and a short one;
@@ -27,6 +28,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,9 +39,20 @@ from rank_problems import matrix
 
 from gsparse import GpuSparseMatrix, set_num_threads
 from gsparse.bench.problems import stencil
+from gsparse.device.base import Device
 from gsparse.device.select import get_device
-from gsparse.distributed import RankMatrix, RowBlock, RowPartition, SingleCommunicator, SocketCommunicator, listen
+from gsparse.distributed import (
+    Communicator,
+    RankMatrix,
+    RowBlock,
+    RowPartition,
+    SingleCommunicator,
+    SocketCommunicator,
+    listen,
+)
+from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.nccl import NcclCommunicator
+from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.errors import DeviceError
 from gsparse.linalg import cg
 
@@ -76,9 +89,9 @@ def _rank(work: Callable[..., Any], rank: int, pipe: Any, kind: str, args: tuple
     listener = listen("127.0.0.1")
     pipe.send(listener.getsockname())
     addresses = pipe.recv()
-    device = get_device({"gpu": f"gpu:{rank}", "shared gpu": "gpu:0", "cpu": "cpu"}[kind])
-    set_num_threads(1 if kind == "cpu" else 4)
-    if kind == "cpu":  # Binds the rank to a processor, as mpirun does, because a rank that moves delays all others.
+    device = get_device({"gpu": f"gpu:{rank}", "nccl": f"gpu:{rank}", "shared gpu": "gpu:0"}.get(kind, "cpu"))
+    set_num_threads(1 if device.is_host else 4)
+    if device.is_host:  # Binds the rank to a processor, as mpirun does, because a rank that moves delays all others.
         processors = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {processors[rank % len(processors)]})
     try:
@@ -86,16 +99,27 @@ def _rank(work: Callable[..., Any], rank: int, pipe: Any, kind: str, args: tuple
             control = (
                 SocketCommunicator(rank, addresses, listener, SECRET) if len(addresses) > 1 else SingleCommunicator()
             )
-            with NcclCommunicator(control, device) if kind == "gpu" and len(addresses) > 1 else control as communicator:
+            with _connected(control, kind, device) as communicator:
                 result = work(communicator, device, pipe, *args)
     except Exception as error:
         result = error
     pipe.send(result)
 
 
+def _connected(control: Communicator, kind: str, device: Device) -> Communicator:
+    if kind == "sockets" or control.world_size == 1:
+        return control
+    if kind == "nccl":
+        return NcclCommunicator(control, device)
+    on_host = share_memory(control)
+    return on_host if device.is_host else connect_gpus(on_host, device)
+
+
 def on_ranks(work: Callable[..., Any], world_size: int, kind: str, *args: Any, victim: int | None = None) -> list[Any]:
     """Run ``work(communicator, device, pipe, *args)`` on ranks in processes of their own. Return all results.
 
+    The kind is "gpu" (a GPU for each rank) or "shared gpu", which communicate as a cluster's do, "nccl" (a GPU for each
+    rank, over NCCL), "cpu" or "sockets" (CPUs that communicate through memory, or over sockets).
     A rank that fails returns its error. The victim is killed a second after all ranks have sent "solving".
     """
     context = multiprocessing.get_context("spawn")
@@ -223,15 +247,18 @@ class TimedCommunicator:
         if name not in ("exchange", "allreduce"):
             return attribute
 
-        def call(*args: Any) -> Any:
-            begin = time.perf_counter()
-            if name == "exchange":
-                self.laps.append((begin, self.seconds))
-            result = attribute(*args)
-            self.seconds += time.perf_counter() - begin
-            return self._timed_wait(result) if name == "exchange" else result
+        return partial(self._timed, attribute, name == "exchange")
 
-        return call
+    def bind_exchange(self, sends: Any, receives: Any) -> Any:
+        return partial(self._timed, self._inner.bind_exchange(sends, receives), True)
+
+    def _timed(self, call: Callable[..., Any], is_exchange: bool, *args: Any) -> Any:
+        begin = time.perf_counter()
+        if is_exchange:
+            self.laps.append((begin, self.seconds))
+        result = call(*args)
+        self.seconds += time.perf_counter() - begin
+        return self._timed_wait(result) if is_exchange else result
 
     def _timed_wait(self, wait: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
@@ -344,14 +371,14 @@ def verdict(goal: float, is_met: bool) -> str:
     return f" goal {goal} {'met' if is_met else 'MISSED'}"
 
 
-def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool) -> None:
+def scaling(section: str, gpus: int, records: list[dict[str, Any]], goals: bool, kind: str) -> None:
     for variable in (False, True):
         single_rank_seconds: float | None = None
         for world_size in [n for n in (1, 2, 4, 8) if n <= gpus]:
             z, y, x = WEAK_ROWS if section == "weak" else STRONG_ROWS
             shape = (z * world_size, y, x) if section == "weak" else (z, y, x)
             lengths = (20, 220) if section == "weak" else (20, 100)
-            record = first_of(on_ranks(time_both_forms, world_size, "gpu", shape, lengths, variable))
+            record = first_of(on_ranks(time_both_forms, world_size, kind, shape, lengths, variable))
             seconds = record["seconds_per_iteration"]
             single_rank_seconds = single_rank_seconds or seconds
             ratio = single_rank_seconds / seconds
@@ -374,6 +401,7 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--goals", action="store_true", help="print which of the project's goals are met")
     parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--nccl", action="store_true", help="let GPUs of one host communicate over NCCL, too")
     parser.add_argument(
         "--rows", type=int, default=150_000_000, help="rows per rank of the large matrix, with 32 entries each"
     )
@@ -381,7 +409,7 @@ def main() -> None:
     if unknown := [section for section in options.sections if section not in SECTIONS]:
         parser.error(f"unknown section {' '.join(unknown)}; there are {' '.join(SECTIONS)}")
     records: list[dict[str, Any]] = []
-    gpus = options.gpus
+    gpus, gpu_kind = options.gpus, "nccl" if options.nccl else "gpu"
     on_gpus = [section for section in options.sections if section not in ("cpu", "dask")]
     if on_gpus and not gpus:
         try:
@@ -408,9 +436,9 @@ def main() -> None:
         elif section == "dask":
             records += compare_with_dask(options.goals)
         elif section in ("weak", "strong"):
-            scaling(section, gpus, records, options.goals)
+            scaling(section, gpus, records, options.goals, gpu_kind)
         elif section == "large":
-            figures = on_ranks(multiply_large, gpus, "gpu", options.rows, 32)
+            figures = on_ranks(multiply_large, gpus, gpu_kind, options.rows, 32)
             first_of(figures)
             stored = sum(record["bytes_a_rank"] for record in figures)
             worst = max(record["worst"] for record in figures)

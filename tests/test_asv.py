@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from gsparse.bench.problems import from_lengths, rmat, stencil, uniform
 from gsparse.device.select import get_device
+from gsparse.distributed import run_ranks
 from gsparse.formats.registry import names_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,7 @@ discovery = pytest.importorskip("asv_runner.discovery", reason="benchmarks are r
 sys.path.insert(0, str(BENCHMARKS.parent))
 NAMES = [benchmark.name for benchmark in discovery.disc_benchmarks(str(BENCHMARKS))]
 import measure_blocks  # noqa: E402
+import measure_exchange  # noqa: E402
 import measure_factors  # noqa: E402
 import measure_ranks  # noqa: E402
 import measure_smoothers  # noqa: E402
@@ -127,6 +129,19 @@ def test_measuring_ranks_without_gpus_fails_with_one_line() -> None:
     completed = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
     assert (completed.returncode, completed.stdout, completed.stderr.count("\n")) == (2, "", 1), completed.stderr
     assert completed.stderr.startswith("weak killed: needs GPUs")
+
+
+def test_messages_are_timed_beside_copies(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(measure_exchange, "SIZES", (1, 1000))
+    monkeypatch.setattr(
+        measure_exchange, "on_ranks", lambda work, size, kind: run_ranks(work, size, get_device(), None)
+    )
+    monkeypatch.setattr(sys, "argv", ["measure_exchange.py", "cpu"])
+    measure_exchange.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * (2 + len(measure_exchange.SUMS))
+    assert lines[0].startswith("cpu        message of 8 bytes")
+    assert " us, a copy " in lines[0]
 
 
 @pytest.mark.parametrize("goals", [[], ["--goals"]])

@@ -23,7 +23,7 @@ _NO_IMPERATIVES = {"A", "An", "Do", "Give", "Have", "If", "That", "The", "This",
 _OPAQUE = {"apart", "aside", "face", "gang", "heed", "house", "multiplicand", "peek", "room", "rooms", "roster", "stay",
            "twin", "twins"}  # fmt: skip
 # Backends implement the classes of the contract under the same names.
-_CONTRACT = {"Arnoldi", "Decomposition", "PanelProduct"}
+_CONTRACT = {"Arnoldi", "Decomposition", "Mailboxes", "PanelProduct"}
 
 
 def definitions(tree: ast.AST, *kinds: type[ast.AST]) -> Iterator[ast.FunctionDef | ast.ClassDef]:

@@ -35,6 +35,7 @@ from gsparse.kernels.basis import Arnoldi
 from gsparse.kernels.calls import Call
 from gsparse.kernels.decomposition import Decomposition
 from gsparse.kernels.gradients import GradientKernels
+from gsparse.kernels.mailboxes import Mailboxes
 from gsparse.kernels.relaxation import RelaxationKernels
 from gsparse.kernels.set_up import SetUpKernels, Survey
 from gsparse.kernels.steps import Multiplication, Program, Step, StepState
@@ -215,7 +216,12 @@ class TriangularKernels(Protocol):
 
 
 class ExchangeKernels(Protocol):
-    """Elements of vectors that ranks exchange."""
+    """Elements of vectors that ranks exchange, and messages through memory that they share."""
+
+    @property
+    def Mailboxes(self) -> type[Mailboxes]:
+        """The backend's implementation of `gsparse.kernels.mailboxes.Mailboxes`."""
+        ...
 
     def gather(self, device: Device, x: Array, numbers: Array, out: Array) -> None:
         """Compute out = x[numbers]."""

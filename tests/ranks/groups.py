@@ -1,4 +1,4 @@
-"""Groups of ranks: threads of one process, threads over sockets, processes over sockets, and processes of MPI."""
+"""Groups of ranks: threads, threads over sockets or through memory, processes over sockets, and processes of MPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from gsparse.distributed import MpiCommunicator, SingleCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.distributed import Communicator, MpiCommunicator, SingleCommunicator, SocketCommunicator, listen, run_ranks
+from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.errors import CommunicationError
 
 SECRET = b"known to this group only"
@@ -56,6 +57,19 @@ def run_sockets(
     for error in sorted(errors, key=lambda error: isinstance(error, CommunicationError)):
         raise error
     return results
+
+
+def run_memory(
+    work: Callable[..., Any], world_size: int, *args: Any, timeout: float = TIMEOUT, **options: Any
+) -> list[Any]:
+    """Run ranks as threads that communicate through memory, as processes of one host do."""
+
+    def through_memory(control: Communicator, *args: Any) -> Any:
+        communicator = share_memory(control)
+        assert (communicator is control) == (world_size == 1)
+        return work(communicator, *args)
+
+    return run_sockets(through_memory, world_size, *args, timeout=timeout, **options)
 
 
 def _process(work: Any, rank: int, pipe: Any, args: tuple[Any, ...]) -> None:
@@ -140,5 +154,7 @@ def run_mpi(work: Callable[..., Any], world_size: int, *args: Any, timeout: floa
 # `tests/ranks/test_mpi.py` sets this variable for the processes of `mpiexec`, which all run the same tests.
 IN_MPIEXEC = "GSPARSE_TEST_IN_MPIEXEC"
 GROUPS: dict[str, Callable[..., list[Any]]] = (
-    {"mpiexec": run_mpi} if os.environ.get(IN_MPIEXEC) else {"threads": run_ranks, "sockets": run_sockets}
+    {"mpiexec": run_mpi}
+    if os.environ.get(IN_MPIEXEC)
+    else {"threads": run_ranks, "sockets": run_sockets, "memory": run_memory}
 )

@@ -263,7 +263,7 @@ def test_the_registry_says_which_eigensolvers_run_on_workers(
     bound.apply_defaults()
     options = {name: value for name, value in bound.arguments.items() if name != "A"}
     layout: Any = SimpleNamespace(shape=(100, 100))
-    arguments: Any = "another", None, layout, lambda M: None, options
+    arguments: Any = "another", None, layout, None, lambda M: None, options
     if runs_on_workers:
         with pytest.raises(CommunicationError, match="no workers"):
             eigenpairs.eigenpairs_on_workers(*arguments)

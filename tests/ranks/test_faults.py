@@ -27,7 +27,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
-from gsparse.distributed.client import row_sources, task_arguments  # noqa: E402
+from gsparse.distributed.client import products, row_sources, task_arguments  # noqa: E402
 from gsparse.distributed.client.cluster import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
@@ -206,7 +206,11 @@ def test_a_stopped_scheduler_is_an_error_that_names_it(tmp_path: Path) -> None:
                 check(client, A)
 
 
-def test_a_cancelled_solve_ends_on_all_workers(client: Any) -> None:
+def test_a_cancelled_solve_ends_on_all_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise CommunicationError("no way there")
+
+    monkeypatch.setattr(products, "ProductClient", refuse)  # so that the solve runs as tasks, which can be cancelled
     with distribute(S, client=client) as A:
         solve = start_solve(client, A)
         running = [

@@ -156,6 +156,7 @@ def test_an_answer_to_another_request_is_refused() -> None:
                 connects=False,
                 purpose=b"products",
             )
+            connection.sendall(product_connections._ANSWER.pack(0, 1, 0))
             number, _ = product_connections._REQUEST.unpack(
                 product_connections.read(connection, product_connections._REQUEST.size)
             )
@@ -226,6 +227,25 @@ def test_many_foreign_clients_hold_a_bounded_number_of_threads_and_delay_no_clie
             np.testing.assert_array_equal(client.multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])
         assert time.monotonic() - began < SOON
     wait_until(lambda: handlers(before) == 0)
+
+
+def test_more_clients_than_a_server_serves_are_told_what_to_do(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product_connections, "MAX_CLIENTS", 2)
+    with closing(ProductServer(Rank(), "127.0.0.1", SECRET, tls[0])) as server, ExitStack() as stack:  # type: ignore[arg-type]
+
+        def connected() -> ProductClient:
+            return stack.enter_context(closing(ProductClient([server.address], SECRET, LONG, tls[1])))
+
+        first, second = connected(), connected()
+        with pytest.raises(CommunicationError, match=r"2 clients are connected, .*: close\(\) matrices"):
+            connected()
+        for client in (first, second):
+            np.testing.assert_array_equal(client.multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])
+        first.close()
+        wait_until(lambda: len(server._connections) == 1)
+        np.testing.assert_array_equal(connected().multiply("plain", [(np.ones(2), NO_GHOSTS)])[0], [2, 2])
 
 
 def test_closing_ends_the_threads_of_all_clients_and_releases_the_matrix(

@@ -34,8 +34,8 @@ __all__ = [
     "naming_lost_scheduler",
     "naming_lost_workers",
     "run_on_workers",
-    "scheduler_time_limit",
     "wait_while_answering",
+    "within_time_limit",
 ]
 
 T = TypeVar("T")
@@ -353,8 +353,20 @@ def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> I
         raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
 
 
-def scheduler_time_limit() -> float:
-    """Return the time, in seconds, that dask's configuration allows the scheduler for an answer."""
+def within_time_limit(client: distributed.Client, request: Callable[..., Awaitable[T]], **arguments: Any) -> T:
+    """Return what the scheduler answers to a request within the time that dask's configuration allows it.
+
+    Raises
+    ------
+    CommunicationError
+        If the scheduler does not answer.
+    """
+    with naming_lost_scheduler(client):
+        answer: T = client.sync(request, callback_timeout=_scheduler_time_limit(), **arguments)
+    return answer
+
+
+def _scheduler_time_limit() -> float:
     limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
     return limit
 
@@ -367,7 +379,7 @@ def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise CommunicationError(
-            f"{scheduler} has been silent for {scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
+            f"{scheduler} has been silent for {_scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
             "allows: see whether it has been stopped or is overloaded"
         ) from error
     except OSError as error:  # dask's CommClosedError
@@ -380,9 +392,7 @@ def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
     `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
     """
     check_running(client)
-    with naming_lost_scheduler(client):
-        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=scheduler_time_limit())
-    workers: dict[str, dict[str, Any]] = identity["workers"]
+    workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
     return workers
 
 

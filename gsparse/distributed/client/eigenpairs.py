@@ -11,6 +11,7 @@ import numpy as np
 from gsparse.device.select import device_of
 from gsparse.distributed.client import solves
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
+from gsparse.distributed.client.products import WorkerProducts
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.worker.solve_tasks import SolveSpec
@@ -27,6 +28,7 @@ def eigenpairs_on_workers(
     name: str,
     task_group: TaskGroup,
     layout: VectorLayout,
+    products: WorkerProducts,
     preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
 ) -> Any:
@@ -40,6 +42,7 @@ def eigenpairs_on_workers(
     name : str
     task_group : TaskGroup
     layout : VectorLayout
+    products : WorkerProducts
     preconditioner_of : callable
         Returns its argument if that is a preconditioner of this matrix, and None for anything else.
     options : dict
@@ -47,9 +50,9 @@ def eigenpairs_on_workers(
     """
     match METHODS[name].start:
         case "X":
-            return _from_block(name, task_group, layout, preconditioner_of, options)
+            return _from_block(name, task_group, layout, products, preconditioner_of, options)
         case "v0":
-            return _from_vector(name, task_group, layout, options)
+            return _from_vector(name, task_group, layout, products, options)
     return NotImplemented
 
 
@@ -57,6 +60,7 @@ def _from_block(
     name: str,
     task_group: TaskGroup,
     layout: VectorLayout,
+    products: WorkerProducts,
     preconditioner_of: Callable[[Any], DistributedPreconditioner | None],
     options: dict[str, Any],
 ) -> Any:
@@ -68,14 +72,17 @@ def _from_block(
     is_requested = [options[name] for name in _HISTORIES]
     options.update(dict.fromkeys(_HISTORIES, True))
     solve = SolveSpec(name, options)
-    tasks = solves.run(task_group, layout, solve, X, {"Y": Y}, preconditioner=preconditioner)
-    values, vectors, *histories = solves.collect(task_group, layout, tasks, X)
+    values, vectors, *histories = solves.run(
+        task_group, layout, solve, X, {"Y": Y}, products, preconditioner=preconditioner
+    )
     _warn(histories[1][-1], options["tol"], layout.shape[0], vectors.dtype)
     requested = [history for history, is_wanted in zip(histories, is_requested, strict=True) if is_wanted]
     return (values, vectors, *requested)
 
 
-def _from_vector(name: str, task_group: TaskGroup, layout: VectorLayout, options: dict[str, Any]) -> Any:
+def _from_vector(
+    name: str, task_group: TaskGroup, layout: VectorLayout, products: WorkerProducts, options: dict[str, Any]
+) -> Any:
     """Run an eigensolver that begins with one vector, or return NotImplemented."""
     n, v0 = layout.shape[0], options.pop("v0")
     is_refused = any(options.get(other) is not None for other in ("M", "Minv", "OPinv")) or options["full_output"]
@@ -86,8 +93,8 @@ def _from_vector(name: str, task_group: TaskGroup, layout: VectorLayout, options
         return NotImplemented
     wants_vectors = options["return_eigenvectors"]
     solve = SolveSpec(name, {**options, "return_eigenvectors": True}, start="v0")
-    tasks = solves.run(task_group, layout, solve, None if v0 is None else np.asarray(v0).reshape(-1), {})
-    values, vectors = solves.collect(task_group, layout, tasks, None)
+    v0 = None if v0 is None else np.asarray(v0).reshape(-1)
+    values, vectors = solves.run(task_group, layout, solve, v0, {}, products)
     if len(values) < options["k"]:
         restarts = 10 * n if options["maxiter"] is None else options["maxiter"]
         raise problem.no_convergence(restarts, len(values), options["k"], values, vectors)

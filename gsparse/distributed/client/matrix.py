@@ -20,8 +20,9 @@ from gsparse.distributed.client.eigenpairs import eigenpairs_on_workers
 from gsparse.distributed.client.entries import DistributedEntries
 from gsparse.distributed.client.preconditioners import DistributedPreconditioner
 from gsparse.distributed.client.products import WorkerProducts
+from gsparse.distributed.client.restarts import restart_stuck_workers
 from gsparse.distributed.client.row_sources import Partition, RowSource
-from gsparse.distributed.client.task_group import TaskGroup, restart_stuck_workers
+from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout
 from gsparse.distributed.io.readers import FIRST_ROW, PERMUTATION
 from gsparse.distributed.ranks.ordering import parse_partition
@@ -291,7 +292,8 @@ class DistributedMatrix(DistributedEntries):
         if kind == "preconditioner":
             return DistributedPreconditioner(self, name, self._with_block_size(arguments))
         if kind == "eigensolver":
-            return eigenpairs_on_workers(name, self._task_group, self._layout, self._own_preconditioner, arguments)
+            where = self._task_group, self._layout, self._worker_products
+            return eigenpairs_on_workers(name, *where, self._own_preconditioner, arguments)
         return self._solve(name, *args, **kwargs)
 
     def _own_preconditioner(self, M: Any) -> DistributedPreconditioner | None:
@@ -341,15 +343,14 @@ class DistributedMatrix(DistributedEntries):
             checkpoint_every=checkpoint_every if on_failure == "resume" else 0,
         )
         for is_last_attempt in (on_failure == "raise", True):
-            where, products = (self._task_group, self._layout), self._worker_products
+            where, vectors, products = (self._task_group, self._layout), {"x0": x0}, self._worker_products
             try:
-                tasks = solves.run(*where, solve, b, {"x0": x0}, callback, preconditioner, products)
+                result: SolveResult = solves.run(*where, solve, b, vectors, products, callback, preconditioner)
                 break
             except CommunicationError:
                 if is_last_attempt:
                     raise
                 x0 = self._reopen(x0)
-        result: SolveResult = solves.collect(self._task_group, self._layout, tasks, b, self._worker_products)
         if full_output:
             return result
         warn_unless_converged(result)

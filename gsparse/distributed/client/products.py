@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from gsparse.distributed.client.task_arguments import scatter
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, divided, is_dask, undivided
 from gsparse.distributed.ranks.product_connections import ProductClient
+from gsparse.distributed.ranks.rank_calls import RankCalls
 from gsparse.distributed.worker import product_tasks
 from gsparse.distributed.worker.group_tasks import RankMetadata
 from gsparse.errors import CommunicationError
@@ -52,18 +54,22 @@ class WorkerProducts:
     ) -> None:
         self._task_group, self._layout, self._rank_metadata, self.dtype = task_group, layout, rank_metadata, dtype
         self._product_client: ProductClient | None = None
+        self._rank_calls: RankCalls | None = None
         self._is_reachable, self._num_solves = True, 0
 
     def close(self) -> None:
-        if self._product_client is not None:
+        if self._product_client is not None and self._rank_calls is not None:
             self._product_client.close()
+            self._rank_calls.close()
 
     # ------------------------------------------------------------------ vectors of solves
 
-    def numbers_of_vectors(self) -> StoredVectors | None:
-        """Return numbers for the vectors of a solve; None if this process cannot reach the ranks."""
-        if self._connect() is None:
-            return None
+    def is_reachable(self) -> bool:
+        """Return whether this process can reach the ranks."""
+        return self._connect() is not None
+
+    def numbers_of_vectors(self) -> StoredVectors:
+        """Return numbers for the vectors of a solve."""
         self._num_solves += 1
         first = self._num_solves * _NUMBERS_PER_SOLVE
         return StoredVectors(first, first + _NUMBERS_PER_SOLVE // 2)
@@ -77,12 +83,31 @@ class WorkerProducts:
         parts: list[HostArray] = self._request(lambda client: client.take(number))
         return parts
 
+    def call(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        arguments: Sequence[tuple[Any, ...]],
+        on_poll: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Call a function on all ranks at the same time, see `TaskGroup.call`."""
+        assert self._rank_calls is not None
+        with self._naming_lost_workers():
+            self._rank_calls.connect()
+        return self._task_group.call(self._rank_calls, function, name, arguments, on_poll)
+
     def _request(self, request: Callable[[ProductClient], Any]) -> Any:
         """Make a request of the ranks, and name the worker that is lost if one is."""
         client = self._connect()
         assert client is not None
-        try:
+        with self._naming_lost_workers():
             return request(client)
+
+    @contextmanager
+    def _naming_lost_workers(self) -> Iterator[None]:
+        """Raise an error that names the worker if a connection has ended because its worker is lost."""
+        try:
+            yield
         except CommunicationError as error:
             lost = self._task_group.first_lost_worker()
             if lost is None:
@@ -132,6 +157,7 @@ class WorkerProducts:
             addresses = [metadata.product_address for metadata in self._rank_metadata]
             try:
                 self._product_client = ProductClient(addresses, task_group.secret, task_group.timeout, tls)
+                self._rank_calls = RankCalls(addresses, task_group.secret, task_group.timeout, tls)
             except CommunicationError as error:
                 self._is_reachable = False
                 warnings.warn(f"products go through the scheduler, which is slow: {error}", stacklevel=4)

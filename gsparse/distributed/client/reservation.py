@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import warnings
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from itertools import compress
 
 import dask
 import distributed
 
-from gsparse.distributed.client.cluster import has_scheduler, scheduler_time_limit
+from gsparse.distributed.client.cluster import has_scheduler, run_on_workers, within_time_limit
+from gsparse.distributed.worker.calls import running_calls
 from gsparse.errors import CommunicationError
 
-__all__ = ["reserved"]
+__all__ = ["Reservation"]
 
 # Seconds of waiting for a worker after which a warning states the reason.
 _WARN_AFTER = 1.0
@@ -24,57 +27,105 @@ _LEASE_TIMEOUT_KEY = "distributed.scheduler.locks.lease-timeout"
 _reserved_here: ContextVar[frozenset[str]] = ContextVar("_reserved_here", default=frozenset())
 
 
-@contextmanager
-def reserved(client: distributed.Client, workers: Iterable[str], timeout: float) -> Iterator[None]:
-    """Reserve workers while the block runs, so that no other matrix runs tasks on them.
+class Reservation:
+    """Reserves the workers of a matrix while a block runs, so that no other matrix runs tasks on them.
 
     If the task groups of two matrices were interleaved on some workers, each could wait for the other one for ever. So
     a lock of dask is acquired for each worker. Such a lock expires after its holder has died, which a MultiLock of dask
-    does not. All clients acquire the locks in the order of the addresses, so two of them never wait for each other.
+    does not. One request for each lock, all of them at the same time, takes those that are free. If some are not, all
+    clients acquire the locks in the order of the addresses, so two of them never wait for each other.
 
     Parameters
     ----------
     client : distributed.Client
     workers : iterable of str
         Dask's addresses.
-    timeout : float
-        Seconds to wait for each worker. After the first second, a warning states the reason for the wait.
-
-    Raises
-    ------
-    CommunicationError
-        If another client does not release a worker in time, or if this thread has reserved one already: a callback of a
-        solve that asks for the same workers would wait for itself.
     """
-    reserved_before, addresses = _reserved_here.get(), frozenset(workers)
-    if reserved_before & addresses:
-        raise CommunicationError(
-            f"worker {min(reserved_before & addresses)} runs the solve from which this one is called: a callback can "
-            "multiply by the matrix, but not solve with it; solve after the outer call has returned"
-        )
-    acquired, token = [], _reserved_here.set(reserved_before | addresses)
-    try:
-        for address in sorted(addresses):
-            lock = distributed.Lock(f"gsparse-{address}")
-            _acquire(lock, client, address, timeout)
-            acquired.append(lock)
-        yield
-    finally:
-        _reserved_here.reset(token)
-        if has_scheduler(client):
-            # A scheduler that has been stopped does not answer. If it continues, it receives these requests.
-            thread = threading.Thread(target=_release, args=(acquired,), daemon=True)
-            thread.start()
-            thread.join(scheduler_time_limit())
+
+    def __init__(self, client: distributed.Client, workers: Iterable[str]) -> None:
+        self._client, self._workers = client, sorted(set(workers))
+        self._locks: list[distributed.Lock] = []
+        self._last_release: Future[None] | None = None
+
+    @contextmanager
+    def held(self, timeout: float) -> Iterator[None]:
+        """Reserve the workers while the block runs. One thread at a time may do so.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait for each worker. After the first second, a warning states the reason for the wait.
+
+        Raises
+        ------
+        CommunicationError
+            If another client does not release a worker in time, if the scheduler does not answer, or if this thread has
+            reserved a worker already: a callback of a solve that asks for the same workers would wait for itself.
+        """
+        reserved_before, addresses = _reserved_here.get(), frozenset(self._workers)
+        if reserved_before & addresses:
+            raise CommunicationError(
+                f"worker {min(reserved_before & addresses)} runs the solve from which this one is called: a callback "
+                "can multiply by the matrix, but not solve with it; solve after the outer call has returned"
+            )
+        token = _reserved_here.set(reserved_before | addresses)
+        try:
+            locks = self._acquire(timeout)
+            try:
+                yield
+            finally:
+                self._release(locks)
+        finally:
+            _reserved_here.reset(token)
+
+    def close(self) -> None:
+        """Stop the refreshing of the locks, which would go on as long as the client."""
+        locks, self._locks = self._locks, []
+        for lock in locks:
+            if hasattr(lock, "refresh_callback"):
+                self._client.loop.add_callback(lock.refresh_callback.stop)
+
+    def _acquire(self, timeout: float) -> list[distributed.Lock]:
+        """Acquire all locks, and return them."""
+        client = self._client
+        locks = self._locks = self._locks or [
+            distributed.Lock(f"gsparse-{address}", scheduler_rpc=client.scheduler, loop=client.loop)
+            for address in self._workers
+        ]
+        acquired: list[distributed.Lock] = []
+        try:
+            acquired = within_time_limit(client, self._acquire_free_ones, locks=locks)
+            if len(acquired) < len(locks):
+                self._release(acquired)
+                acquired = []
+                for lock, address in zip(locks, self._workers, strict=True):
+                    _wait_for(lock, client, address, timeout)
+                    acquired.append(lock)
+        except BaseException:
+            self._release(acquired)
+            self.close()  # a request that was interrupted may still get a lock, which then expires
+            raise
+        return acquired
+
+    async def _acquire_free_ones(self, locks: list[distributed.Lock]) -> list[distributed.Lock]:
+        """Acquire those of the locks that are free, and return them."""
+        if self._last_release is not None:
+            await asyncio.shield(asyncio.wrap_future(self._last_release))
+        is_acquired = await asyncio.gather(*(lock.acquire(timeout=0) for lock in locks))
+        return list(compress(locks, is_acquired))
+
+    def _release(self, locks: Iterable[distributed.Lock]) -> None:
+        """Release locks, without waiting. A scheduler that has been stopped receives the requests when it continues."""
+
+        async def release() -> None:
+            await asyncio.gather(*(lock.release() for lock in locks), return_exceptions=True)
+
+        if has_scheduler(self._client):
+            self._last_release = asyncio.run_coroutine_threadsafe(release(), self._client.loop.asyncio_loop)
 
 
-def _release(locks: Iterable[distributed.Lock]) -> None:
-    for lock in locks:
-        with suppress(Exception):
-            lock.release()
-
-
-def _acquire(lock: distributed.Lock, client: distributed.Client, address: str, timeout: float) -> None:
+def _wait_for(lock: distributed.Lock, client: distributed.Client, address: str, timeout: float) -> None:
+    """Acquire a lock that another client may hold."""
     warn_after = min(_WARN_AFTER, timeout)
     if lock.acquire(timeout=warn_after):
         return
@@ -86,6 +137,8 @@ def _acquire(lock: distributed.Lock, client: distributed.Client, address: str, t
 def _reason(client: distributed.Client, address: str) -> str:
     """Return the reason for the wait: another solve runs on the worker, or the client that has reserved it has died."""
     running = [str(key) for key in client.processing([address]).get(address, ()) if str(key).startswith("gsparse-")]
+    with suppress(Exception):  # the worker is lost or stopped
+        running += run_on_workers(client, [address], _WARN_AFTER, running_calls)[address]
     if running:
         return f"waiting for worker {address}, which is busy with {running[0]} of another call: one runs at a time"
     lease = dask.config.get(_LEASE_TIMEOUT_KEY)

@@ -19,10 +19,10 @@ from gsparse.distributed.client.products import StoredVectors, WorkerProducts
 from gsparse.distributed.client.task_group import TaskGroup
 from gsparse.distributed.client.vector_layout import VectorLayout, is_dask
 from gsparse.distributed.ranks.partition import RowPartition
-from gsparse.distributed.worker import solve_tasks
+from gsparse.distributed.worker import solve_tasks, solve_vectors
 from gsparse.linalg.progress import bars
 
-__all__ = ["collect", "run"]
+__all__ = ["run"]
 
 HostArray = npt.NDArray[Any]
 Report = dict[str, float]
@@ -34,13 +34,13 @@ def run(
     solve: solve_tasks.SolveSpec,
     b: Any,
     vectors: dict[str, Any],
+    products: WorkerProducts,
     callback: Callable[[Any], Any] | None = None,
     preconditioner: DistributedPreconditioner | None = None,
-    products: WorkerProducts | None = None,
-) -> list[distributed.Future]:
-    """Run a solver on all ranks, and return the futures of their `RankSolution`.
+) -> Any:
+    """Run a solver on all ranks, and return its result, in NumPy arrays, or in dask arrays if b is one.
 
-    NumPy arrays go straight to the ranks over the connections of products, if this process can reach the ranks.
+    The ranks are called over the connections of products, or by tasks of dask if this process cannot reach the ranks.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ def run(
         The vector with one entry for each row, in a NumPy or a dask array.
     vectors : dict
         Other arguments that are vectors with one entry for each column, by name. A value may be None.
+    products : WorkerProducts
+        Has the connections to the ranks.
     callback : callable, optional
         Called in this process with the whole vector, or with the number, that the solver passes to its callback.
     preconditioner : DistributedPreconditioner, optional
-    products : WorkerProducts, optional
-        Has the connections to the ranks.
     """
     parts = [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")
     others = {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
@@ -66,72 +66,113 @@ def run(
         task_group.reconnect()
         if preconditioner is not None:
             solve = replace(solve, preconditioner=preconditioner.specification())
-        if products is not None and not is_dask(b) and (numbers := products.numbers_of_vectors()):
-            parts, others = _stored(products, numbers, parts, others)
-            solve = replace(solve, results=numbers.first_result)
-        settings = task_group.settings
-        arguments = [
-            (parts[rank], {name: of_all[rank] for name, of_all in others.items()}) for rank in task_group.ranks
-        ]
-        with task_group.on_workers(arguments) as sent:
-            tasks = [
-                task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, *sent[rank])
-                for rank in task_group.ranks
-            ]
-            task_group.wait(tasks, handler, gather=False)
+        run_on_ranks = _run_calls if products.is_reachable() else _run_tasks
+        solution, parts_of_all = run_on_ranks(task_group, solve, parts, others, products, handler, is_dask(b))
         if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
-            handler.show(task_group.client.submit(solve_tasks.RankSolution.report, tasks[0], pure=False).result())
-    return tasks
-
-
-def collect(
-    task_group: TaskGroup,
-    layout: VectorLayout,
-    tasks: list[distributed.Future],
-    b: Any,
-    products: WorkerProducts | None = None,
-) -> Any:
-    """Return the result of a solve, in NumPy arrays, or in dask arrays that stay on the workers if b is one."""
+            handler.show(solution.report())
     if not is_dask(b):
-        solutions = task_group.gather(tasks)
-        task_group.release_futures(tasks)
-        parts_of_all: list[Any] = list(zip(*(s.vectors for s in solutions), strict=True))
-        if products is not None:
-            parts_of_all = [
-                products.take(parts[0].number) if isinstance(parts[0], solve_tasks.StoredVector) else parts
-                for parts in parts_of_all
-            ]
-        return solutions[0].with_vectors([layout.join(parts) for parts in parts_of_all])
-    solution = task_group.client.submit(solve_tasks.RankSolution.without_vectors, tasks[0], pure=False).result()
-    vectors = []
-    for number, dtype in enumerate(solution.dtypes):
-        parts = [
-            task_group.submit(solve_tasks.RankSolution.vector, "x", r, task, number) for r, task in enumerate(tasks)
+        return solution.with_vectors([layout.join(parts) for parts in parts_of_all])
+    width = b.shape[1:]
+    return solution.with_vectors(
+        [
+            layout.dask_array(parts, layout.columns, width, dtype)
+            for parts, dtype in zip(parts_of_all, solution.dtypes, strict=True)
         ]
-        vectors.append(layout.dask_array(parts, layout.columns, b.shape[1:], dtype))
-    return solution.with_vectors(vectors)
+    )
 
 
-def _stored(
-    products: WorkerProducts, numbers: StoredVectors, parts: list[Any], others: dict[str, list[Any]]
-) -> tuple[list[Any], dict[str, list[Any]]]:
-    """Send the parts of vectors to the ranks, and return what stands for them in tasks."""
+def _run_calls(
+    task_group: TaskGroup,
+    solve: solve_tasks.SolveSpec,
+    parts: list[Any],
+    others: dict[str, list[Any]],
+    products: WorkerProducts,
+    handler: _MessageHandler | None,
+    keeps_results: bool,
+) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
+    """Run a solver over connections. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
+    numbers = products.numbers_of_vectors()
     vectors = {"b": parts, **others}
-    for position, (name, of_ranks) in enumerate(vectors.items()):
-        if all(isinstance(part, np.ndarray) for part in of_ranks):
+    for name, values in vectors.items():
+        if isinstance(values[0], distributed.Future):
+            vectors[name] = _on_own_workers(task_group, products, values)
+    sent, settings = _sent(products, numbers, vectors), task_group.settings
+    solve, b = replace(solve, results=numbers.first_result, keeps_results=keeps_results), sent.pop("b")
+    arguments = [
+        (settings, rank, solve, b[rank], {name: values[rank] for name, values in sent.items()})
+        for rank in task_group.ranks
+    ]
+    solution: solve_tasks.RankSolution = products.call(solve_tasks.run_solve, solve.name, arguments, handler)[0]
+    if not keeps_results:
+        return solution, [products.take(vector.number) for vector in solution.vectors]
+    return solution, [task_group.futures_of_result(vector.number) for vector in solution.vectors]
+
+
+def _sent(products: WorkerProducts, numbers: StoredVectors, vectors: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Store the parts of NumPy's vectors on the ranks, and return what stands for the parts of all vectors in calls."""
+    sent: dict[str, list[Any]] = {}
+    for position, (name, parts) in enumerate(vectors.items()):
+        if isinstance(parts[0], np.ndarray):
             number = numbers.first_argument + position
-            products.store(number, numbers.first_argument, of_ranks)
-            vectors[name] = [solve_tasks.StoredVector(number)] * len(of_ranks)
-    return vectors.pop("b"), vectors
+            products.store(number, numbers.first_argument, parts)
+            sent[name] = [solve_vectors.StoredVector(number)] * len(parts)
+        else:
+            sent[name] = [None if part is None else solve_vectors.DaskVector(part.key) for part in parts]
+    return sent
+
+
+def _on_own_workers(
+    task_group: TaskGroup, products: WorkerProducts, parts: list[distributed.Future]
+) -> list[distributed.Future]:
+    """Return futures of the same parts that lie on the workers of their ranks; dask moves those that do not."""
+    is_there = products.call(solve_vectors.holds_vector, "part", [(part.key,) for part in parts])
+    moved = [
+        part if there else task_group.submit(solve_vectors.moved_vector, "part", rank, part)
+        for rank, (part, there) in enumerate(zip(parts, is_there, strict=True))
+    ]
+    return task_group.wait_for_inputs(moved)
+
+
+def _run_tasks(
+    task_group: TaskGroup,
+    solve: solve_tasks.SolveSpec,
+    parts: list[Any],
+    others: dict[str, list[Any]],
+    products: WorkerProducts,
+    handler: _MessageHandler | None,
+    keeps_results: bool,
+) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
+    """Run a solver as tasks of dask. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
+    settings = task_group.settings
+    arguments = [(parts[rank], {name: values[rank] for name, values in others.items()}) for rank in task_group.ranks]
+    with task_group.on_workers(arguments) as sent:
+        tasks = [
+            task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, *sent[rank])
+            for rank in task_group.ranks
+        ]
+        if not keeps_results:
+            solutions = task_group.wait(tasks, handler)
+            return solutions[0], [list(parts) for parts in zip(*(s.vectors for s in solutions), strict=True)]
+        task_group.wait(tasks, handler, gather=False)
+    solution: solve_tasks.RankSolution = task_group.client.submit(
+        solve_tasks.RankSolution.without_vectors, tasks[0], pure=False
+    ).result()
+    return solution, [
+        [task_group.submit(solve_tasks.RankSolution.vector, "x", rank, task, number) for rank, task in enumerate(tasks)]
+        for number in range(len(solution.dtypes))
+    ]
 
 
 def _parts(task_group: TaskGroup, layout: VectorLayout, x: Any, partition: RowPartition, name: str) -> list[Any]:
     """Return the ranks' parts of a vector: arrays, or futures for the chunks of a dask array."""
     x = x if is_dask(x) else np.asarray(x)
     layout.check(x, partition, name)
-    if is_dask(x):
-        return task_group.wait_for_inputs(task_group.client.compute(layout.chunks(x, partition)))
-    return list(layout.split(x, partition))
+    if not is_dask(x):
+        return list(layout.split(x, partition))
+    chunks, client = layout.chunks(x, partition), task_group.client
+    if all(chunk.key in client.futures for chunk in chunks):  # they are computed, or are being computed
+        return task_group.wait_for_inputs([distributed.Future(chunk.key, client) for chunk in chunks])
+    return task_group.wait_for_inputs(client.compute(chunks))
 
 
 @contextmanager

@@ -26,19 +26,20 @@ from gsparse.distributed.client.cluster import (
     run_on_workers,
     wait_while_answering,
 )
-from gsparse.distributed.client.reservation import reserved
+from gsparse.distributed.client.reservation import Reservation
 from gsparse.distributed.client.task_arguments import large_arrays_on_workers, releasing_futures
-from gsparse.distributed.worker import group_tasks, registry
+from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
+from gsparse.distributed.ranks.rank_calls import RankCalls
+from gsparse.distributed.worker import group_tasks, registry, solve_vectors
+from gsparse.distributed.worker.calls import pickled_call
 from gsparse.errors import CommunicationError, RankLostError, WorkerLostError
 
-__all__ = ["TaskGroup", "restart_stuck_workers"]
+__all__ = ["TaskGroup"]
 
 # Seconds between two checks that all workers of a task group are alive.
 _CHECK_INTERVAL = 0.5
 # Seconds for which the tasks of the other ranks may continue after one rank has failed.
 _GRACE_PERIOD = 3.0
-# Time limit, in seconds, for restarted workers to register with the scheduler, and seconds between two checks.
-_RESTART_TIMEOUT, _RESTART_CHECK_INTERVAL = 15.0, 0.05
 
 
 @dataclass
@@ -81,6 +82,7 @@ class TaskGroup:
         self._operand = operand
         self._connections: _Connections = _Connections() if operand is None else operand._connections
         self._lock = make_lock()  # lets one thread at a time run tasks on the group
+        self._reservation = Reservation(client, workers)
         self._references: list[distributed.Future] = []
 
     @property
@@ -154,6 +156,7 @@ class TaskGroup:
             workers = self.remaining_workers()
             run_on_workers(self.client, workers, self.timeout, registry.release_matrix, self.key, on_error="ignore")
         self.release_futures(self._references)
+        self._reservation.close()
 
     # ------------------------------------------------------------------ tasks
 
@@ -195,7 +198,7 @@ class TaskGroup:
         then, there might be no thread left to compute it.
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
-        is_waiting = bool(futures)
+        is_waiting = not all(future.status == "finished" for future in futures)
         with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
             while is_waiting:
                 with suppress(TimeoutError, CancelledError):
@@ -212,11 +215,9 @@ class TaskGroup:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Reserve the workers for this group while the block runs (`reservation.reserved`)."""
+        """Reserve the workers for this group while the block runs (`Reservation.held`)."""
         self.check_open()
-        # This raises an error if the scheduler has been stopped. Dask would wait for its locks without a time limit.
-        known_workers(self.client)
-        with self._lock, self.client.as_current(), reserved(self.client, self.workers, 10 * self.timeout):
+        with self._lock, self.client.as_current(), self._reservation.held(10 * self.timeout):
             yield
 
     def wait(
@@ -243,18 +244,57 @@ class TaskGroup:
         time_limit : float
             Seconds after which a rank that has not finished counts as silent.
         """
+        with self._connections_end_on_error():
+            try:
+                self._watch(DaskTasks(tasks), on_poll, time_limit)
+                results = self.gather(tasks) if gather else []
+            except BaseException:
+                if has_scheduler(self.client):
+                    with suppress(Exception):
+                        self.client.cancel(tasks, force=True)
+                raise
+        if gather and not keep:
+            self.release_futures(tasks)
+        return results
+
+    def call(
+        self,
+        rank_calls: RankCalls,
+        function: Callable[..., Any],
+        name: str,
+        arguments: Sequence[tuple[Any, ...]],
+        on_poll: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Call a function on all ranks at the same time, without dask, and return the results.
+
+        If one fails, end the calls of the others and raise the error.
+
+        Parameters
+        ----------
+        rank_calls : RankCalls
+            The connections to the ranks.
+        function : callable
+            Called with the arguments of a rank, and a function that returns whether this process still waits.
+        name : str
+            Names the calls for other clients that wait for the workers.
+        arguments : sequence of tuple
+            The arguments of each rank.
+        on_poll : callable, optional
+            Called repeatedly during the wait.
+        """
+        requests = [pickled_call(f"gsparse-{name}-rank{rank}", function, *arguments[rank]) for rank in self.ranks]
+        with self._connections_end_on_error(), rank_calls.running(requests) as pending:
+            tasks = CallTasks(pending, self.workers)
+            self._watch(tasks, on_poll)
+        return tasks.results
+
+    @contextmanager
+    def _connections_end_on_error(self) -> Iterator[None]:
+        """Make the ranks connect again before their next tasks if the block raises an exception."""
         try:
-            with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
-                self._watch(tasks, signs, on_poll, time_limit)
-            results = self.gather(tasks) if gather else []
-            if gather and not keep:
-                self.release_futures(tasks)
-            return results
+            yield
         except BaseException:
             self._connections.are_open = False
-            if has_scheduler(self.client):
-                with suppress(Exception):
-                    self.client.cancel(tasks, force=True)
             raise
 
     def gather(self, tasks: list[distributed.Future]) -> list[Any]:
@@ -266,53 +306,58 @@ class TaskGroup:
         with naming_lost_workers(self.client, self.workers):
             return wait_while_answering(self.client, self.workers, self.timeout, lambda: self.client.gather(tasks))
 
+    def futures_of_result(self, number: int) -> list[distributed.Future]:
+        """Return futures of a vector's parts that a solve has left on the workers under a number, without waiting."""
+        references = enumerate(self._references)
+        futures = [self.submit(solve_vectors.take_result, "x", r, opened, number) for r, opened in references]
+        for future in futures:
+            # Dask keeps a future with a callback until its task has run. If the result is not referred to any more, and
+            # the task did not run, the vector would stay on the worker.
+            future.add_done_callback(_let_go)
+        return futures
+
     def release_futures(self, tasks: list[distributed.Future]) -> None:
         """Release futures now. Otherwise dask would release them only when the garbage collector runs."""
         while tasks:
             tasks.pop().release()
 
     def _watch(
-        self,
-        tasks: list[distributed.Future],
-        signs: SignsOfLife,
-        on_poll: Callable[[], None] | None,
-        time_limit: float,
+        self, tasks: DaskTasks | CallTasks, on_poll: Callable[[], None] | None = None, time_limit: float = math.inf
     ) -> None:
-        """Wait until all tasks have finished, and raise an error if a rank fails, or if its worker is silent or lost.
+        """Wait until the tasks of all ranks have finished; raise an error if one fails, or a worker is silent or lost.
 
         Before the error is raised, the tasks of the other ranks may end too, within `_GRACE_PERIOD`.
         """
         next_check, deadline = time.monotonic() + _CHECK_INTERVAL, time.monotonic() + time_limit
         failed_at, lost = None, None
-        while True:
-            with suppress(TimeoutError, CancelledError):
-                distributed.wait(tasks, timeout=0.01 if on_poll else 0.1)
-            if on_poll is not None:
-                on_poll()
-            states = [task.status for task in tasks]
-            if all(state == "finished" for state in states):
-                return
-            now = time.monotonic()
-            if any(state in ("error", "cancelled", "lost") for state in states):
-                failed_at = failed_at or now
-                if all(state != "pending" for state in states) or now - failed_at > _GRACE_PERIOD:
-                    raise self._first_error(tasks)
-            if now >= next_check and lost is None:
-                next_check = now + _CHECK_INTERVAL
-                pending = [rank for rank in self.ranks if states[rank] == "pending"]
-                lost = self.first_lost_worker(pending)
-                signs.check([self.workers[rank] for rank in pending])
-            if now > deadline:
-                rank = states.index("pending")
-                raise CommunicationError(
-                    f"rank {rank} on {self.workers[rank]} has been silent for {time_limit:g} s: see whether it has "
-                    "been stopped or is busy, or pass a longer timeout"
-                )
-            if lost is not None:
-                failed_at = failed_at or now
-                others = [task for rank, task in enumerate(tasks) if rank != lost.rank]
-                if all(task.status != "pending" for task in others) or now - failed_at > _GRACE_PERIOD:
-                    raise lost
+        with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
+            while True:
+                tasks.wait(0.01 if on_poll else 0.1)
+                if on_poll is not None:
+                    on_poll()
+                states = tasks.states
+                if all(state == FINISHED for state in states):
+                    return
+                now = time.monotonic()
+                unfinished = [rank for rank in self.ranks if states[rank] in (PENDING, CUT_OFF)]
+                if any(state in (FAILED, CUT_OFF) for state in states):
+                    failed_at = failed_at or now
+                    if not unfinished or now - failed_at > _GRACE_PERIOD:
+                        raise self._first_error(tasks)
+                if now >= next_check and lost is None:
+                    next_check = now + _CHECK_INTERVAL
+                    lost = self.first_lost_worker(unfinished)
+                    signs.check([self.workers[rank] for rank in unfinished])
+                if now > deadline:
+                    rank = unfinished[0]
+                    raise CommunicationError(
+                        f"rank {rank} on {self.workers[rank]} has been silent for {time_limit:g} s: see whether it has "
+                        "been stopped or is busy, or pass a longer timeout"
+                    )
+                if lost is not None:
+                    failed_at = failed_at or now
+                    if set(unfinished) <= {lost.rank} or now - failed_at > _GRACE_PERIOD:
+                        raise lost
 
     # ------------------------------------------------------------------ losses and errors
 
@@ -327,22 +372,26 @@ class TaskGroup:
         known = known_workers(self.client)
         return [address for address in self.workers if address in known]
 
-    def _first_error(self, tasks: list[distributed.Future]) -> Any:
+    def _first_error(self, tasks: DaskTasks | CallTasks) -> Any:
         """Return the error that made the tasks fail, and not the errors that other ranks raised in consequence."""
-        errors = [task.exception(timeout=1) for task in tasks if task.status == "error"]
+        errors, states = tasks.errors(), tasks.states
         for error in errors:
             if not isinstance(error, CommunicationError | distributed.KilledWorker):
                 return error
         errors.sort(key=lambda error: isinstance(error, RankLostError))
         for error in errors:
-            # The rank is lost only if its task is still pending: a rank whose task has failed has closed its
-            # connections as well.
-            if isinstance(error, RankLostError) and tasks[error.rank].status == "pending":
+            # The rank is lost only if its task has not ended: a rank whose task has failed has closed its connections
+            # as well.
+            if isinstance(error, RankLostError) and states[error.rank] in (PENDING, CUT_OFF):
                 return WorkerLostError(error.rank, self.workers[error.rank])
         lost = self.first_lost_worker()
         if lost is not None:
             return lost
         return errors[0] if errors else CommunicationError("cancelled, or the cluster has been restarted")
+
+
+def _let_go(future: distributed.Future) -> None:
+    """Return nothing; as a callback, this only keeps a future alive until it is done."""
 
 
 # All groups that have been opened.
@@ -358,24 +407,3 @@ def _close_clients() -> None:
     for client in {task_group.client for task_group in _groups if task_group.is_open}:
         with suppress(Exception):
             client.close()
-
-
-def restart_stuck_workers(client: distributed.Client, workers: Sequence[str], timeout: float) -> list[str]:
-    """Restart the workers in which NCCL could not free its resources; return the new addresses of all workers.
-
-    A worker without a nanny cannot be restarted and is used as it is. A worker that does not register in time is left
-    out.
-    """
-    answers = run_on_workers(client, workers, timeout, group_tasks.needs_restart)
-    stuck = [address for address, is_stuck in answers.items() if is_stuck]
-    if not stuck:
-        return list(workers)
-    names = {address: info["name"] for address, info in known_workers(client).items()}
-    with suppress(ValueError):  # dask raises it for workers without a nanny
-        client.restart_workers(stuck, timeout=timeout, raise_for_error=False)
-    expected, deadline = {names[address] for address in workers}, time.monotonic() + _RESTART_TIMEOUT
-    while True:
-        addresses = {info["name"]: address for address, info in known_workers(client).items()}
-        if expected <= addresses.keys() or time.monotonic() > deadline:
-            return [addresses[names[address]] for address in workers if names[address] in addresses]
-        time.sleep(_RESTART_CHECK_INTERVAL)

@@ -1,7 +1,7 @@
 """The contract of a communicator between ranks, and its implementations for a single rank and for staging.
 
-`local.py` implements the contract for threads, `sockets.py` for processes, `mpi.py` for processes of MPI, and `nccl.py`
-for GPUs.
+`local.py` implements the contract for threads, `sockets.py` for processes, `shared_memory.py` for processes of one host
+and for their GPUs, `mpi.py` for processes of MPI, and `nccl.py` for GPUs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
-from gsparse.errors import CommunicationError
+from gsparse.errors import CommunicationError, RankLostError
 
 __all__ = ["Communicator", "SingleCommunicator", "StagedCommunicator"]
 
@@ -78,16 +79,30 @@ class Communicator(ABC):
         """
         return self if device.is_host else StagedCommunicator(self, device)
 
-    def check(self) -> None:  # noqa: B027  (not abstract: a communicator that notices losses only in a wait does nothing)
-        """Raise an error if another rank is known to be lost, or to have called `abort`."""
+    def check(self, ranks: Sequence[int] | None = None) -> None:  # noqa: B027  (not abstract: waits may notice all losses)
+        """Raise an error if another rank is known to be lost, or to have called `abort`.
 
-    def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait for work on this rank's device that may depend on other ranks; raise an error if one of them is lost.
+        A rank that has made its last call and has closed its communicator counts as lost.
+
+        Parameters
+        ----------
+        ranks : sequence of int, optional
+            The ranks that matter; by default all.
+
+        Raises
+        ------
+        CommunicationError, RankLostError
+        """
+
+    def wait(self, is_done: Callable[[], bool], ranks: Sequence[int] | None = None) -> None:
+        """Wait for work that may depend on other ranks; raise an error if one of them is lost.
 
         Parameters
         ----------
         is_done : callable
             Returns, without waiting, whether the work is done.
+        ranks : sequence of int, optional
+            The ranks on which the work depends; `is_done` may change it. By default, these are all ranks.
 
         Raises
         ------
@@ -98,12 +113,18 @@ class Communicator(ABC):
         while not is_done():
             now = time.monotonic()
             if now >= next_check:
-                self.check()
+                try:
+                    self.check(ranks)
+                except RankLostError as error:
+                    if is_done():  # the rank has made its last call, and has closed its communicator
+                        return
+                    if ranks is None or error.rank in ranks:
+                        raise
                 next_check = now + _CHECK_INTERVAL
             if now - began > self.timeout:
-                raise CommunicationError(f"rank {self.rank} has waited for {self.timeout:g} s: another rank is silent")
-            if now - began > _BUSY_SECONDS:
-                time.sleep(_POLL_INTERVAL)
+                silent = f"rank {ranks[0]}" if ranks else "another rank"
+                raise CommunicationError(f"rank {self.rank} has waited for {self.timeout:g} s: {silent} is silent")
+            time.sleep(_POLL_INTERVAL if now - began > _BUSY_SECONDS else 0)
 
     @abstractmethod
     def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
@@ -128,6 +149,21 @@ class Communicator(ABC):
             From this method or from the returned callable, if another rank is lost or silent, makes a different call,
             or has called `abort`.
         """
+
+    def bind_exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], Callable[[], None]]:
+        """Return a callable that begins this exchange each time it is called, as `exchange` does.
+
+        Parameters
+        ----------
+        sends, receives : mapping of rank to array
+            As for `exchange`. The arrays are read and written by each exchange.
+
+        Returns
+        -------
+        callable
+            It returns what `exchange` returns.
+        """
+        return partial(self.exchange, sends, receives)
 
     @abstractmethod
     def allreduce(self, values: Array) -> None:
@@ -257,8 +293,8 @@ class StagedCommunicator(Communicator):
         self._host_communicator.allreduce(on_host)
         values[...] = self._device.upload(on_host)
 
-    def check(self) -> None:
-        self._host_communicator.check()
+    def check(self, ranks: Sequence[int] | None = None) -> None:
+        self._host_communicator.check(ranks)
 
     def abort(self, reason: str) -> None:
         self._host_communicator.abort(reason)

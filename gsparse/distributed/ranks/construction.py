@@ -13,7 +13,7 @@ from gsparse.device.base import Device
 from gsparse.device.gpu import GpuDevice, gpu_device
 from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Communicator
-from gsparse.distributed.ranks.nccl import connect_gpus
+from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.errors import ShapeError

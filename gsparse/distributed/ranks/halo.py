@@ -38,7 +38,7 @@ from gsparse.errors import ShapeError
 from gsparse.kernels.backends import kernels_of
 from gsparse.profiling import recording
 
-__all__ = ["Halo", "HaloExchange", "RowBlock", "split_columns"]
+__all__ = ["Halo", "HaloExchange", "RowBlock", "recorded_wait", "split_columns"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,10 +210,12 @@ class HaloExchange:
     def __init__(
         self, halo: Halo, communicator: Communicator, device: Device, dtype: np.dtype[Any], columns: int
     ) -> None:
-        self._communicator, self._device = communicator, device
+        self._device = device
         ghost_numbers = {peer: np.arange(part.start, part.stop) for peer, part in halo.receives.items()}
-        self._shared = _PeerBuffers(device, halo.sends, halo.size, dtype, columns)
-        self._ghosts = _PeerBuffers(device, ghost_numbers, halo.num_ghosts, dtype, columns)
+        self._shared = shared = _PeerBuffers(device, halo.sends, halo.size, dtype, columns)
+        self._ghosts = ghosts = _PeerBuffers(device, ghost_numbers, halo.num_ghosts, dtype, columns)
+        self._send_shared = communicator.bind_exchange(shared.parts, ghosts.parts)
+        self._send_ghosts = communicator.bind_exchange(ghosts.parts, shared.parts)
         # The buffer is ordered by rank first and by column second. For one column that is the order of the ghosts. For
         # several columns, `_ghost_order` sorts a buffer by column first.
         self._ghost_order = device.upload(np.argsort(device.download(self._ghosts.numbers))) if columns > 1 else None
@@ -223,7 +225,7 @@ class HaloExchange:
         """Begin to send the entries of x that other ranks need; return a callable that waits for the ghosts."""
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, x, shared.numbers, shared.buffer)
-        wait = self._recorded(self._communicator.exchange(shared.parts, ghosts.parts), ghosts.buffer)
+        wait = recorded_wait(self._send_shared(), "halo exchange", self._device, ghosts.buffer)
 
         def finish() -> Array:
             wait()
@@ -240,7 +242,7 @@ class HaloExchange:
         """
         kernels, shared, ghosts = kernels_of(self._device), self._shared, self._ghosts
         kernels.gather(self._device, ghost_values, ghosts.numbers, ghosts.buffer)
-        wait = self._recorded(self._communicator.exchange(ghosts.parts, shared.parts), shared.buffer)
+        wait = recorded_wait(self._send_ghosts(), "halo exchange", self._device, shared.buffer)
 
         def add_to(y: Array) -> None:
             wait()
@@ -249,11 +251,12 @@ class HaloExchange:
 
         return add_to
 
-    def _recorded(self, wait: Callable[[], None], received: Array) -> Callable[[], None]:
-        """Return the wait for an exchange, as a call that an open profile records."""
-        if recording.recorder is None:
-            return wait
-        return recording.timed(wait, "wait for ranks", "halo exchange", self._device, None, int(received.nbytes))
+
+def recorded_wait(wait: Callable[[], None], name: str, device: Device, received: Array) -> Callable[[], None]:
+    """Return the wait for an exchange, as a call that an open profile records under a name."""
+    if recording.recorder is None:
+        return wait
+    return recording.timed(wait, "wait for ranks", name, device, None, int(received.nbytes))
 
 
 class _PeerBuffers:

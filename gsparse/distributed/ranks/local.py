@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -118,7 +118,7 @@ class LocalCommunicator(Communicator):
             raise CommunicationError(f"ranks disagree on the array to add up: {sorted(map(str, shapes))}")
         values[...] = total
 
-    def check(self) -> None:
+    def check(self, ranks: Sequence[int] | None = None) -> None:
         if self._group.reason:
             raise CommunicationError(self._group.reason)
 

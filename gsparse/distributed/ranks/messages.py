@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gsparse.errors import CommunicationError
 
-__all__ = ["TIMEOUT", "bytes_of", "read", "read_into", "receive_array", "send_array"]
+__all__ = ["TIMEOUT", "bytes_of", "is_silent", "read", "read_into", "receive_array", "send_array"]
 
 # The seconds for which a receiver waits for more data by default.
 TIMEOUT = 60.0
@@ -27,6 +27,13 @@ _ARRAY = struct.Struct("<8sBQQ")  # dtype, number of dimensions (1 or 2), rows, 
 def bytes_of(values: npt.NDArray[Any]) -> memoryview:
     """Return the memory of a contiguous array as a buffer of bytes."""
     return values.reshape(-1).view(np.uint8).data
+
+
+def is_silent(connection: socket.socket) -> bool:
+    """Return whether a connection is open and nothing has arrived on it, without waiting."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return not poll.poll(0)
 
 
 def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> bytes:

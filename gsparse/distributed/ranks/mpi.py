@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class MpiCommunicator(Communicator):
         for start in range(0, flat.size, length):
             self._add_up(flat[start : start + length])
 
-    def check(self) -> None:
+    def check(self, ranks: Sequence[int] | None = None) -> None:
         if self._aborts is None:  # while the constructor waits
             return
         mpi, status = self._mpi, self._mpi.Status()
@@ -150,9 +150,9 @@ class MpiCommunicator(Communicator):
         if self._reason:
             raise CommunicationError(self._reason)
 
-    def wait(self, is_done: Callable[[], bool]) -> None:
+    def wait(self, is_done: Callable[[], bool], ranks: Sequence[int] | None = None) -> None:
         try:
-            super().wait(is_done)
+            super().wait(is_done, ranks)
         except BaseException:
             self._has_failed = True
             raise
@@ -223,10 +223,7 @@ class MpiCommunicator(Communicator):
             for peer, (request, target) in [*unfilled.items()]:
                 if self._has_arrived(request, peer, _tag(number, call, target.dtype), target.nbytes):
                     del unfilled[peer]
-            if self._is_finished():
-                return True
-            os.sched_yield()
-            return False
+            return self._is_finished()
 
         return lambda: self.wait(is_done)
 
@@ -265,8 +262,9 @@ def from_mpi(
     """Make a matrix from the rows that each process of an MPI program has. All processes call this at the same time.
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
-    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs communicate by
-    NCCL or RCCL if each rank has a GPU of its own. Otherwise, and on the CPU, all messages go through MPI.
+    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
+    communicate through their memory (on NVIDIA), others by NCCL or RCCL if each rank has a GPU of its own. Otherwise
+    messages go through MPI.
 
     Parameters
     ----------

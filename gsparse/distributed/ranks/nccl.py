@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable
-from hashlib import sha256
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +15,7 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
 from gsparse.errors import CommunicationError
 
-__all__ = ["NcclCommunicator", "connect_gpus"]
+__all__ = ["NcclCommunicator"]
 
 # Time limit, in seconds, for NCCL to end its communicator. NCCL's `abort` has been observed not to return after a rank
 # had died inside a CUDA graph.
@@ -108,8 +106,8 @@ class NcclCommunicator(Communicator):  # on GPUs only
         factor, kind = self._types[values.dtype.name]
         return values.data.ptr, factor * values.size, kind
 
-    def check(self) -> None:
-        self._control.check()
+    def check(self, ranks: Sequence[int] | None = None) -> None:
+        self._control.check(ranks)
         try:
             self._nccl_comm.check_async_error()
         except self._nccl.NcclError as error:
@@ -137,14 +135,3 @@ class NcclCommunicator(Communicator):  # on GPUs only
         thread.start()
         thread.join(_END_TIMEOUT)
         self.is_stuck = thread.is_alive()
-
-
-def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only
-    """Return a communicator over NCCL if each rank has a GPU of its own, else `control`. All ranks call this together.
-
-    NCCL does not accept two ranks on one GPU.
-    """
-    assert isinstance(device, GpuDevice)
-    own_hash = sha256(f"{os.uname().nodename} {device.bus}".encode()).digest()[:8]
-    hashes = control.table(np.frombuffer(own_hash, np.int64))
-    return NcclCommunicator(control, device) if np.unique(hashes).size == hashes.size else control

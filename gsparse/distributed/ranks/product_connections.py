@@ -9,10 +9,12 @@ exchange anything. Each rank serves requests at a port of its own:
                        request number, 0, number of bytes | text of an error
 
 The operation "store" keeps x on the rank under a number, which is sent in place of ghosts, and "take" returns the
-vector with this number. So the vectors of a solve do not go through dask's scheduler.
+vector with this number. So the vectors of a solve do not go through dask's scheduler. "call" runs the solve itself
+(`gsparse.distributed.ranks.rank_calls`).
 
 Arrays are raw numbers behind a header (`gsparse.distributed.ranks.messages`). A server reads messages only after the
-client has proved that it knows the secret.
+client has proved that it knows the secret, and answers the proof with an empty answer, or with an error that says why
+it refuses the client.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ import socket
 import ssl
 import struct
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,26 +34,40 @@ import numpy.typing as npt
 
 from gsparse.device.locks import make_lock
 from gsparse.distributed.ranks.handshake import Acceptor, Address, Deadline, connect, prove, shut_down
-from gsparse.distributed.ranks.messages import read, receive_array, send_array
+from gsparse.distributed.ranks.messages import is_silent, read, receive_array, send_array
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
 from gsparse.distributed.ranks.sockets import listen
 from gsparse.errors import CommunicationError
 
-__all__ = ["OPERATIONS", "ProductClient", "ProductServer", "local_product"]
+__all__ = [
+    "OPERATIONS",
+    "ProductClient",
+    "ProductServer",
+    "connect_to_servers",
+    "local_product",
+    "receive_answer",
+    "send_request",
+]
 
 HostArray = npt.NDArray[Any]
+# Runs the call of a client: it gets the bytes that the client has sent, and a function that returns whether the client
+# still waits for the result, and returns the bytes of the answer.
+Call = Callable[[bytes, Callable[[], bool]], bytes]
 
 # The matrix that is multiplied: A itself, its transpose, or its adjoint.
 OPERATIONS = ("plain", "transposed", "adjoint")
-# What a client can request: products, and vectors of solves.
-_REQUESTS = (*OPERATIONS, "store", "take")
+# What a client can request: products, vectors of solves, and calls.
+_REQUESTS = (*OPERATIONS, "store", "take", "call")
 # The head of a request: its number, and the index of the operation.
 _REQUEST = struct.Struct("<QB")
-# The head of an answer: the number of the request; 1 for a product, or 0 for an error; and the number of arrays that
-# follow, or of bytes of the error's text.
+# The head of an answer: the number of the request, 0 for that to connect; 1 for a product, or 0 for an error; and the
+# number of arrays that follow, or of bytes of the error's text.
 _ANSWER = struct.Struct("<QBI")
 # Numbers by which the two ends are known in the proof of the secret (`handshake.prove`).
 _SERVER, _CLIENT = 1, 2
+# Maximum number of clients that a server serves at the same time, each in a thread. The user's process is two of them,
+# and a worker that computes a product with a dask array is one.
+MAX_CLIENTS = 256
 # A client may vanish without closing its connection, because its host lost power or its network. The system closes the
 # connection after a minute of silence and six unanswered probes, ten seconds apart.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
@@ -85,6 +103,8 @@ class ProductServer:
         The worker's host, as clients reach it.
     secret : bytes
     tls : SSLContext or None
+    call : callable, optional
+        Runs the calls of clients (`Call`).
 
     Attributes
     ----------
@@ -94,8 +114,10 @@ class ProductServer:
         Vectors that a client has stored, or that a solve has left for it, by their numbers.
     """
 
-    def __init__(self, matrix: RankMatrix, host: str, secret: bytes, tls: ssl.SSLContext | None) -> None:
-        self.matrix, self._secret = matrix, secret
+    def __init__(
+        self, matrix: RankMatrix, host: str, secret: bytes, tls: ssl.SSLContext | None, call: Call | None = None
+    ) -> None:
+        self.matrix, self._secret, self._call = matrix, secret, call
         self._connections: set[socket.socket] = set()
         self.vectors: dict[int, HostArray] = {}
         listener = listen(host)
@@ -114,6 +136,11 @@ class ProductServer:
         return _CLIENT
 
     def _admit(self, peer: int, connection: socket.socket) -> None:
+        if len(self._connections) >= MAX_CLIENTS:
+            text = f"{MAX_CLIENTS} clients are connected, no more are served: close() matrices, or end other programs"
+            send_error(connection, 0, text)
+            raise CommunicationError(text)
+        connection.sendall(_ANSWER.pack(0, 1, 0))
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE.items():
@@ -132,17 +159,16 @@ class ProductServer:
 
     def _answer(self, connection: socket.socket, number: int, operation: str, x: HostArray, ghosts: HostArray) -> None:
         try:
-            product = self._product(x, ghosts, operation)
+            product = self._product(connection, x, ghosts, operation)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}".encode()
-            connection.sendall(_ANSWER.pack(number, 0, len(text)) + text)
+            send_error(connection, number, f"{type(error).__name__}: {error}")
             return
         parts = product if isinstance(product, tuple) else (product,)
         connection.sendall(_ANSWER.pack(number, 1, len(parts)))
         for part in parts:
             send_array(connection, part)
 
-    def _product(self, x: HostArray, ghosts: HostArray, operation: str) -> Any:
+    def _product(self, connection: socket.socket, x: HostArray, ghosts: HostArray, operation: str) -> Any:
         if operation == "store":
             # A solve that has failed leaves its vectors.
             for old in [old for old in self.vectors if old < ghosts[1]]:
@@ -151,7 +177,70 @@ class ProductServer:
             return ()
         if operation == "take":
             return self.vectors.pop(int(ghosts[0]))
+        if operation == "call":
+            assert self._call is not None
+            # The client sends nothing during a call. So whatever arrives is the end of the connection.
+            return np.frombuffer(self._call(x.tobytes(), partial(is_silent, connection)), np.uint8)
         return local_product(self.matrix, x, ghosts, operation)
+
+
+def send_error(connection: socket.socket, number: int, text: str) -> None:
+    """Answer a request with the text of an error."""
+    connection.sendall(_ANSWER.pack(number, 0, len(text.encode())) + text.encode())
+
+
+def send_request(connection: socket.socket, number: int, operation: str, parts: tuple[HostArray, HostArray]) -> None:
+    """Send a request to a server: its number, the operation, and two arrays."""
+    connection.sendall(_REQUEST.pack(number, _REQUESTS.index(operation)))
+    for part in parts:
+        send_array(connection, part)
+
+
+def receive_answer(connection: socket.socket, number: int) -> Any:
+    """Return what a server answers to the request with this number: an array, or a tuple of arrays.
+
+    Raises
+    ------
+    ValueError
+        If it answers with an error.
+    CommunicationError
+        If it answers another request.
+    OSError
+        If the connection ends.
+    """
+    answered, has_succeeded, count = _ANSWER.unpack(read(connection, _ANSWER.size))
+    if answered != number:
+        raise CommunicationError(f"a rank answered product {answered} where product {number} was asked for")
+    if not has_succeeded:
+        raise ValueError(read(connection, count).decode())
+    arrays = tuple(receive_array(connection) for _ in range(count))
+    return arrays[0] if count == 1 else arrays
+
+
+def connect_to_servers(
+    addresses: list[Address], secret: bytes, timeout: float, tls: ssl.SSLContext | None
+) -> list[socket.socket]:
+    """Connect to the servers of all ranks within a time limit, in seconds.
+
+    Raises
+    ------
+    CommunicationError
+        If a rank cannot be reached from this process, or refuses the connection.
+    """
+    deadline, connections = Deadline(timeout), []
+    with ExitStack() as unfinished:
+        for host, port in addresses:
+            try:
+                connection = unfinished.enter_context(connect((host, port), tls, deadline))
+                prove(connection, secret, _CLIENT, _SERVER, deadline, connects=True, purpose=b"products")
+                connection.settimeout(deadline.remaining())
+                receive_answer(connection, 0)
+            except (OSError, ValueError, CommunicationError) as error:
+                raise CommunicationError(f"{host}:{port} cannot be reached from here: {error}") from error
+            connection.settimeout(timeout)
+            connections.append(connection)
+        unfinished.pop_all()
+    return connections
 
 
 def _shut_down_all(connections: list[socket.socket]) -> None:
@@ -179,26 +268,11 @@ class ProductClient:
     """
 
     def __init__(self, addresses: list[Address], secret: bytes, timeout: float, tls: ssl.SSLContext | None) -> None:
-        self._addresses, self._secret, self._timeout, self._tls = addresses, secret, timeout, tls
+        self._connect = partial(connect_to_servers, addresses, secret, timeout, tls)
         self._lock = make_lock()  # lets one product run at a time
-        self._number = 0
+        self._number, self._num_ranks = 0, len(addresses)
         self._connections = self._connect()
         self._pool = ThreadPoolExecutor(len(addresses), "gsparse products")
-
-    def _connect(self) -> list[socket.socket]:
-        """Connect to all ranks."""
-        deadline, connections = Deadline(self._timeout), []
-        with ExitStack() as unfinished:
-            for host, port in self._addresses:
-                try:
-                    connection = unfinished.enter_context(connect((host, port), self._tls, deadline))
-                    prove(connection, self._secret, _CLIENT, _SERVER, deadline, connects=True, purpose=b"products")
-                except (OSError, CommunicationError) as error:
-                    raise CommunicationError(f"{host}:{port} cannot be reached from here: {error}") from error
-                connection.settimeout(self._timeout)
-                connections.append(connection)
-            unfinished.pop_all()
-        return connections
 
     def store(self, number: int, oldest: int, parts: list[HostArray]) -> None:
         """Store a vector on the ranks: its parts, one for each rank, under a number.
@@ -211,7 +285,7 @@ class ProductClient:
     def take(self, number: int) -> list[HostArray]:
         """Return the parts of the vector that the ranks have under a number, and drop it there."""
         numbers = np.array([number], np.int64)
-        return self.multiply("take", [(numbers[:0], numbers)] * len(self._addresses))
+        return self.multiply("take", [(numbers[:0], numbers)] * self._num_ranks)
 
     def multiply(self, operation: str, parts: list[tuple[HostArray, HostArray]]) -> list[Any]:
         """Make every rank multiply its part, all at the same time. Only one product runs at a time.
@@ -228,7 +302,7 @@ class ProductClient:
 
             def request(connection: socket.socket, part: tuple[HostArray, HostArray]) -> Any:
                 try:
-                    return self._request(connection, number, _REQUESTS.index(operation), part)
+                    return self._request(connection, number, operation, part)
                 except Exception as error:
                     errors.append(error)  # before the connections end, which makes the other requests fail too
                     _shut_down_all(connections)
@@ -249,22 +323,14 @@ class ProductClient:
             return products
 
     def _request(
-        self, connection: socket.socket, number: int, operation: int, parts: tuple[HostArray, HostArray]
+        self, connection: socket.socket, number: int, operation: str, parts: tuple[HostArray, HostArray]
     ) -> Any:
         """Send a request to one rank, and return its product."""
         try:
-            connection.sendall(_REQUEST.pack(number, operation))
-            for part in parts:
-                send_array(connection, part)
-            answered, has_succeeded, count = _ANSWER.unpack(read(connection, _ANSWER.size))
-            if answered != number:
-                raise CommunicationError(f"a rank answered product {answered} where product {number} was asked for")
-            if not has_succeeded:
-                raise ValueError(read(connection, count).decode())
-            arrays = tuple(receive_array(connection) for _ in range(count))
+            send_request(connection, number, operation, parts)
+            return receive_answer(connection, number)
         except OSError as error:
             raise CommunicationError(f"a rank does not answer: {error}") from error
-        return arrays[0] if count == 1 else arrays
 
     def close(self) -> None:
         """Close the connections, after the product that is running, if there is one."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
+from gsparse.distributed.ranks.halo import recorded_wait
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.rank_coarsening import RankCoarsening, RankTransfers
 from gsparse.distributed.ranks.rank_operator import RankOperator
@@ -315,17 +316,23 @@ class _CommonOperator(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        own, ranks = self._shared.own, self._shared.matrix
+        own = self._shared.own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
         multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)
         if self.inner is not None:
             multiply = self.inner.bind(device, dtype, columns, adjoint=adjoint, alpha=alpha, beta=beta)
 
+        rows, communicator = self._shared.partition.rows, self._shared.matrix.communicator
+        others = [peer for peer in range(communicator.world_size) if peer != communicator.rank]
+        senders = [peer for peer in others if rows(peer).start < rows(peer).stop]
+
         def collect(x: Array, y: Array) -> None:
             multiply(x, part)
-            y.fill(0)
-            y.reshape(columns, -1)[:, own] = part.reshape(columns, -1)
-            ranks.allreduce(y)
+            for values, target in zip(part.reshape(columns, -1), y.reshape(columns, -1), strict=True):
+                sends = dict.fromkeys(others if values.size else (), values)
+                wait = communicator.exchange(sends, {peer: target[rows(peer)] for peer in senders})
+                target[own] = values
+                recorded_wait(wait, "values of a common level", device, target)()
 
         def take(x: Array, y: Array) -> None:
             part.reshape(columns, -1)[...] = x.reshape(columns, -1)[:, own]

@@ -225,8 +225,9 @@ class SocketCommunicator(Communicator):
             if self.rank + step < self.world_size:
                 self._send(self.rank + step, _REDUCE, number, own)
 
-    def check(self) -> None:
-        waiting = {peer: c for peer, c in self._incoming.items() if peer not in self._headers}
+    def check(self, ranks: Sequence[int] | None = None) -> None:
+        watched = self._incoming if ranks is None else {peer: self._incoming[peer] for peer in ranks}
+        waiting = {peer: c for peer, c in watched.items() if peer not in self._headers}
         readable = select.select(list(waiting.values()), [], [], 0)[0]
         for peer in [peer for peer, connection in waiting.items() if connection in readable]:
             try:

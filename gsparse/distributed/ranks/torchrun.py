@@ -33,6 +33,7 @@ from gsparse.distributed.ranks.handshake import (
 )
 from gsparse.distributed.ranks.messages import TIMEOUT
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.errors import CommunicationError
 
@@ -64,8 +65,9 @@ def from_torchrun(
     """Make a matrix from the rows that each process of `torchrun` has. All processes call this at the same time.
 
     The rows of rank 0 are the first rows of the matrix, those of rank 1 follow, and so on. Each rank passes its own
-    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs communicate by
-    NCCL or RCCL if each rank has a GPU of its own. Otherwise, and on the CPU, all messages go over TCP.
+    part of every vector to the solvers of `gsparse.linalg`, and gets its own part of the solution. GPUs of one host
+    communicate through their memory (on NVIDIA), others by NCCL or RCCL if each rank has a GPU of its own. Otherwise
+    messages go through memory if all processes run on one host, else over TCP.
 
     PyTorch is not needed. Any program can start the processes, if it sets the environment variables RANK, WORLD_SIZE,
     LOCAL_RANK, MASTER_ADDR and MASTER_PORT as `torchrun` does, and GSPARSE_SECRET (see the notes).
@@ -151,7 +153,12 @@ def connect_by_environment(port: int | None = None, timeout: float = TIMEOUT) ->
         addresses, listener = _collect_addresses(place, world_size, secret, timeout)
     else:
         addresses, listener = _exchange_addresses(place, rank, secret, timeout)
-    return SocketCommunicator(rank, addresses, listener, secret, timeout)
+    communicator = SocketCommunicator(rank, addresses, listener, secret, timeout)
+    try:
+        return share_memory(communicator)
+    except BaseException:
+        communicator.close()
+        raise
 
 
 def _parsed(name: str) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gsparse.distributed.ranks.sockets import Contexts
@@ -11,7 +13,7 @@ from gsparse.errors import CommunicationError
 __all__ = [
     "CancellationCheck",
     "check_worker",
-    "is_wanted",
+    "is_task_wanted",
     "this_worker",
     "tls_contexts",
     "worker_address",
@@ -61,11 +63,18 @@ def tls_contexts(security: Any, address: str) -> Contexts:
 
 
 class CancellationCheck:
-    """Raises an error if the current task is no longer wanted. It may be called often: most calls only read a clock."""
+    """Raises an error if a solve is no longer wanted. It may be called often: most calls only read a clock.
 
-    def __init__(self) -> None:
-        self._worker = this_worker()
-        self._key = self._worker.get_current_task()
+    Parameters
+    ----------
+    is_awaited : callable, optional
+        Returns whether the client still waits for the solve. By default, the solve is the current task of dask, and
+        dask is asked.
+    """
+
+    def __init__(self, is_awaited: Callable[[], bool] | None = None) -> None:
+        self._worker = worker = this_worker()
+        self._is_awaited = is_awaited or partial(is_task_wanted, worker, worker.get_current_task())
         self._next_check = time.monotonic()
 
     def __call__(self) -> None:
@@ -73,16 +82,14 @@ class CancellationCheck:
         if now < self._next_check:
             return
         self._next_check = now + _CHECK_INTERVAL
-        if not is_wanted(self._worker, self._key):
+        if self._worker.status.name not in ("running", "paused") or not self._is_awaited():
             raise CommunicationError("the solve is no longer wanted: cancelled, or its client or scheduler is gone")
 
 
-def is_wanted(worker: Any, key: Any) -> bool:
+def is_task_wanted(worker: Any, key: Any) -> bool:
     """Return whether dask still waits for a running task.
 
     This is the only use of undocumented state of dask, which does not tell a running task that it has been cancelled.
     """
-    if worker.status.name not in ("running", "paused"):
-        return False
     task = worker.state.tasks.get(key)
     return task is not None and task.state not in ("cancelled", "resumed", "forgotten", "released")

@@ -18,12 +18,14 @@ from gsparse.device.gpu import GpuDevice
 from gsparse.device.select import get_device
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.distributed.ranks.communicator import Communicator, SingleCommunicator
-from gsparse.distributed.ranks.nccl import connect_gpus
+from gsparse.distributed.ranks.gpu_memory import connect_gpus
 from gsparse.distributed.ranks.partition import RowPartition
 from gsparse.distributed.ranks.product_connections import ProductServer
 from gsparse.distributed.ranks.rank_matrix import RankMatrix
+from gsparse.distributed.ranks.shared_memory import share_memory
 from gsparse.distributed.ranks.sockets import SocketCommunicator, listen
 from gsparse.distributed.worker import registry
+from gsparse.distributed.worker.calls import served_calls
 from gsparse.distributed.worker.computations import Computation
 from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
 
@@ -120,8 +122,10 @@ def open_rank(
                 block = part.rows(own_rows.start, own_rows.stop) if isinstance(part, RowLoader) else sp.csr_array(part)
                 matrix = RankMatrix(block, rows, columns, communicator, rank_device, **options)
             tls = tls_contexts(this_worker().security, settings.workers[rank])[0]
-            server = ProductServer(matrix, worker_host(), registry.require_secret(settings.key), tls)
-    registry.store_state(settings.key, registry.RankState(matrix, connections, server))
+            secret = registry.require_secret(settings.key)
+            server = ProductServer(matrix, worker_host(), secret, tls, served_calls())
+    state = registry.RankState(matrix, connections, server)
+    registry.store_state(settings.key, state)
     return RankMetadata(
         rank,
         int(matrix.diagonal.nnz + matrix.off_diagonal.nnz),
@@ -131,7 +135,7 @@ def open_rank(
         matrix.dtype.name,
         rank_device.name,
         server.address,
-        registry.MatrixReference(settings.key),
+        registry.MatrixReference(settings.key, state.results),
     )
 
 
@@ -171,17 +175,16 @@ def _connections(
 
 
 def _connect(settings: GroupSettings, rank: int, addresses: Addresses, device: Any) -> Communicator:
-    """Connect to the other ranks: over NCCL if each rank has a GPU of its own, else over sockets."""
+    """Connect to the other ranks: through memory if they are on one host, else over NCCL or sockets."""
     secret, listener = registry.require_secret(settings.key), registry.take_listener(settings.key, settings.epoch)
     if len(settings.workers) == 1:
         listener.close()
         return SingleCommunicator()
     tls = tls_contexts(this_worker().security, settings.workers[rank])
     control = SocketCommunicator(rank, addresses, listener, secret, settings.timeout, tls)
-    if not isinstance(device, GpuDevice):
-        return control
-    with aborting(control):  # on GPUs only
-        return connect_gpus(control, device)
+    with aborting(control):
+        on_host = share_memory(control)
+        return connect_gpus(on_host, device) if isinstance(device, GpuDevice) else on_host
 
 
 @contextmanager

@@ -73,6 +73,8 @@ class RankState:
         Serves products with vectors of the client.
     preconditioners : dict
         Preconditioners of the matrix, by the key of their specification.
+    results : dict
+        Vectors of solves, by number, which tasks of dask take from here (`MatrixReference.results`).
     solution_copy : (int, array, array) or None
         An iteration, this rank's part of x at that iteration, and that of the rank before (`solution_copies`).
     """
@@ -81,6 +83,7 @@ class RankState:
     connections: RankConnections
     server: ProductServer
     preconditioners: dict[str, Any] = field(default_factory=dict)
+    results: dict[int, HostArray] = field(default_factory=dict)
     solution_copy: tuple[int, HostArray, HostArray] | None = None
 
     @property
@@ -221,11 +224,18 @@ def release_matrix(key: str) -> None:
 class MatrixReference:
     """A reference to a rank's part of a matrix, as the result of a task.
 
-    Dask keeps it on the worker as long as the client wants the matrix. When dask drops it, the matrix is released.
+    Dask keeps it on the worker as long as the client wants the matrix, or a task that has it as an argument has not yet
+    run. When dask drops it, the matrix is released.
+
+    Attributes
+    ----------
+    key : str
+    results : dict
+        Vectors of solves, by number, for tasks that make them results of dask. They outlast the matrix.
     """
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, key: str, results: dict[int, HostArray]) -> None:
+        self.key, self.results = key, results
         weakref.finalize(self, release_matrix, key)
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:

@@ -19,6 +19,7 @@ from gsparse.distributed.worker.channel import RankChannel
 from gsparse.distributed.worker.current_worker import CancellationCheck, check_worker
 from gsparse.distributed.worker.group_tasks import GroupSettings, aborting
 from gsparse.distributed.worker.registry import RankState
+from gsparse.distributed.worker.solve_vectors import StoredVector, resolved
 from gsparse.errors import CoarseningWarning, CommunicationError
 from gsparse.linalg.registry import METHODS, find_method
 from gsparse.linalg.result import SolveResult, largest
@@ -28,7 +29,6 @@ __all__ = [
     "PreconditionerSummary",
     "RankSolution",
     "SolveSpec",
-    "StoredVector",
     "precondition",
     "run_solve",
     "set_up",
@@ -104,6 +104,9 @@ class SolveSpec:
     results : int
         The number under which the first vector of the result is stored (`StoredVector`), the others after it; 0 if the
         vectors are parts of the result of the task.
+    keeps_results : bool
+        Whether stored vectors of the result become results of dask (`take_result`) and stay on the workers. Otherwise
+        the client takes them from the rank's `ProductServer`.
     start : str
         Name of the argument that b is passed as; if empty, b is the argument after the matrix.
     """
@@ -116,19 +119,8 @@ class SolveSpec:
     has_callback: bool = False
     checkpoint_every: int = 0
     results: int = 0
+    keeps_results: bool = False
     start: str = ""
-
-
-@dataclass(frozen=True)
-class StoredVector:
-    """A vector that a rank's `ProductServer` has under a number, in place of an argument or a result of a solve."""
-
-    number: int
-
-    @staticmethod
-    def resolved(state: RankState, value: Any) -> Any:
-        """Return the rank's part of a stored vector; return anything else as it is."""
-        return state.server.vectors.pop(value.number) if isinstance(value, StoredVector) else value
 
 
 @dataclass(frozen=True)
@@ -176,11 +168,12 @@ class RankSolution:
             return tuple(values)
         return replace(self.outcome, x=values[0], statistics=tuple(values[1:]))
 
-    def stored(self, state: RankState, first: int) -> RankSolution:
-        """Store the vectors for the client under consecutive numbers, and return the result with these instead."""
-        numbers = [StoredVector(first + position) for position in range(len(self.vectors))]
+    def stored(self, state: RankState, solve: SolveSpec) -> RankSolution:
+        """Store the vectors under consecutive numbers, and return the result with these instead."""
+        numbers = [StoredVector(solve.results + position) for position in range(len(self.vectors))]
+        vectors = state.results if solve.keeps_results else state.server.vectors
         for number, vector in zip(numbers, self.vectors, strict=True):
-            state.server.vectors[number.number] = np.ascontiguousarray(vector)
+            vectors[number.number] = np.ascontiguousarray(vector)
         return replace(self, vectors=numbers)
 
     def without_vectors(self) -> RankSolution:
@@ -199,21 +192,32 @@ def _report(iterations: int, residuals: npt.NDArray[np.float64]) -> dict[str, fl
     return {"iteration": iterations, "residual": largest(residuals[-1:])}
 
 
-def run_solve(settings: GroupSettings, rank: int, solve: SolveSpec, b: Any, vectors: dict[str, Any]) -> RankSolution:
-    """Run a solver of `gsparse.linalg`. All ranks run this task at the same time."""
+def run_solve(
+    settings: GroupSettings,
+    rank: int,
+    solve: SolveSpec,
+    b: Any,
+    vectors: dict[str, Any],
+    is_awaited: Callable[[], bool] | None = None,
+) -> RankSolution:
+    """Run a solver of `gsparse.linalg`, as a task or a call that all ranks run at the same time.
+
+    `is_awaited` returns whether the client still waits for a call.
+    """
     state = _connected_state(settings, rank)
-    b = StoredVector.resolved(state, b)
-    kwargs = {**solve.kwargs, **{name: StoredVector.resolved(state, vector) for name, vector in vectors.items()}}
+    check_wanted = CancellationCheck(is_awaited)
+    b = resolved(state, b)
+    kwargs = {**solve.kwargs, **{name: resolved(state, vector) for name, vector in vectors.items()}}
     if solve.preconditioner is not None:
         kwargs["M"] = solve.preconditioner.build(state)
     matrix = state.matrix
     with matrix.device.active(), aborting(state.communicator), _channel(solve, rank) as channel:
         if solve.has_callback:
-            kwargs["callback"] = _ClientCallback(channel, rank)
-        matrix.observer = _Observer(state, solve, channel)
+            kwargs["callback"] = _ClientCallback(channel, rank, check_wanted)
+        matrix.observer = _Observer(state, solve, channel, check_wanted)
         try:
             solution = RankSolution.of(solve.name, _call(solve, matrix, b, kwargs))
-            return solution.stored(state, solve.results) if solve.results else solution
+            return solution.stored(state, solve) if solve.results else solution
         finally:
             matrix.observer = None
 
@@ -332,14 +336,16 @@ class _Observer:
     ends the solve if it is no longer wanted.
     """
 
-    def __init__(self, state: RankState, solve: SolveSpec, channel: RankChannel | None) -> None:
-        self._state, self._solve, self._check_cancelled = state, solve, CancellationCheck()
+    def __init__(
+        self, state: RankState, solve: SolveSpec, channel: RankChannel | None, check_wanted: CancellationCheck
+    ) -> None:
+        self._state, self._solve, self._check_wanted = state, solve, check_wanted
         self._report_channel = channel if solve.reports_progress and state.matrix.communicator.rank == 0 else None
         self._outer_solve: Any = None
         self._next_report, self._next_checkpoint = 0.0, solve.checkpoint_every
 
     def __call__(self, iteration: Any) -> None:
-        self._check_cancelled()
+        self._check_wanted()
         self._outer_solve = self._outer_solve or iteration  # the first one; a solver may run other solves inside
         if iteration is not self._outer_solve:
             return
@@ -355,11 +361,11 @@ class _Observer:
 class _ClientCallback:
     """A callback that runs on the client: it is sent this rank's part of x, and answers whether to continue."""
 
-    def __init__(self, channel: Any, rank: int) -> None:
-        self._channel, self._rank, self._check_cancelled = channel, rank, CancellationCheck()
+    def __init__(self, channel: Any, rank: int, check_wanted: CancellationCheck) -> None:
+        self._channel, self._rank, self._check_wanted = channel, rank, check_wanted
 
     def __call__(self, argument: Any) -> None:
         values = np.asarray(argument)
         self._channel.send((CALLBACK, self._rank, values.dtype.str, list(values.shape), values.tobytes()))
-        if not self._channel.answer(self._check_cancelled):
+        if not self._channel.answer(self._check_wanted):
             raise CommunicationError("the callback has raised an exception")

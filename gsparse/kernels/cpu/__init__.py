@@ -32,6 +32,7 @@ from gsparse.kernels.cpu.hashes import fill_hashes
 from gsparse.kernels.cpu.hubs import hub_columns, hub_positions, hub_rows
 from gsparse.kernels.cpu.limits import register_with_threadpoolctl
 from gsparse.kernels.cpu.long_rows import CHUNK_SIZE
+from gsparse.kernels.cpu.mailboxes import Mailboxes
 from gsparse.kernels.cpu.patterns import gather_rows, row_keys, rows_follow
 from gsparse.kernels.cpu.prolongation import (
     expand_pattern,
@@ -97,6 +98,7 @@ __all__ = [
     "TILE_WORK",
     "Arnoldi",
     "Decomposition",
+    "Mailboxes",
     "add_entries",
     "are_in_range",
     "bind_block_step",

@@ -35,6 +35,7 @@ from gsparse.kernels.gpu.hashes import fill_hashes
 from gsparse.kernels.gpu.hubs import hub_columns, hub_positions, hub_rows
 from gsparse.kernels.gpu.indices import are_in_range, count_numbers, numbers_from_start, places_of
 from gsparse.kernels.gpu.iterations import bind_iterations
+from gsparse.kernels.gpu.mailboxes import Mailboxes
 from gsparse.kernels.gpu.prolongation import (
     expand_pattern,
     orthonormal_candidates,
@@ -115,6 +116,7 @@ __all__ = [
     "TILE_WORK",
     "Arnoldi",
     "Decomposition",
+    "Mailboxes",
     "add_entries",
     "are_in_range",
     "bind_block_step",

@@ -22,6 +22,7 @@ from gsparse.kernels.gpu import (
     hashes,
     hubs,
     indices,
+    mailboxes,
     merged_rows,
     prolongation,
     reductions,
@@ -62,6 +63,7 @@ def instantiations(lanes: int) -> list[tuple[str, str]]:
         blocks,
         hashes,
         hubs,
+        mailboxes,
         spmm_bsr,
     )
     solvers = (connections, aggregation, prolongation, decomposition, diagonal_blocks, triangular_blocks)

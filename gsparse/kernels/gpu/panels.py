@@ -16,7 +16,16 @@ from gsparse.kernels.contract import ChoosePanelLaunch
 from gsparse.kernels.gpu.expressions import packs
 from gsparse.kernels.gpu.source_constants import constant
 
-__all__ = ["MAX_GRID_Y", "MAX_PARTIAL_BYTES", "THREADS", "PanelProduct", "bits_of", "panel_args", "panel_of"]
+__all__ = [
+    "MAX_GRID_Y",
+    "MAX_PARTIAL_BYTES",
+    "THREADS",
+    "PanelProduct",
+    "address_of",
+    "bits_of",
+    "panel_args",
+    "panel_of",
+]
 
 # Threads in a block.
 THREADS = constant("spmm.cuh", "GS_SPMM_THREADS")
@@ -46,11 +55,12 @@ def _pack(array: Array) -> int:
     itemsize: int = array.itemsize
     if array.strides[1] != itemsize:
         return 1
-    alignment = array.strides[0] | _address(array)
+    alignment = array.strides[0] | address_of(array)
     return next((n for n in packs(itemsize) if array.shape[1] % n == 0 and alignment % (n * itemsize) == 0), 1)
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
+    """Return where the first element of an array lies."""
     try:
         pointer: int = array.data.ptr
     except AttributeError:  # an array of NumPy, in the emulator
@@ -92,7 +102,7 @@ class PanelProduct(ABC):
 
     def multiply(self, x: Array, y: Array, alpha: Any, beta: Any, conjugate: bool) -> None:
         """Compute Y = alpha·A·X + beta·Y."""
-        layout = x.shape, x.strides, y.strides, _address(x) & 15, _address(y) & 15
+        layout = x.shape, x.strides, y.strides, address_of(x) & 15, address_of(y) & 15
         launch = self._launches.get(layout)
         if launch is None:
             self._multiply_anew(layout, x, y, alpha, beta, conjugate)

@@ -140,6 +140,41 @@ __device__ __forceinline__ void gs_receive(const unsigned long long *pair, unsig
 }
 #endif
 
+// The same for a pair of words in memory that another process, maybe on another GPU, writes or reads meanwhile.
+#if defined(GS_EMU)
+__device__ __forceinline__ void gs_post(unsigned long long *pair, unsigned long long first, unsigned long long second) {
+  gs_send(pair, first, second);
+}
+__device__ __forceinline__ void gs_collect(const unsigned long long *pair, unsigned long long &first,
+                                           unsigned long long &second) {
+  std::this_thread::yield();  // The process that writes may wait for this processor.
+  gs_receive(pair, first, second);
+}
+#elif defined(GS_HIP)
+__device__ __forceinline__ void gs_post(unsigned long long *pair, unsigned long long first, unsigned long long second) {
+  __hip_atomic_store(pair, first, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(pair + 1, second, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ void gs_collect(const unsigned long long *pair, unsigned long long &first,
+                                           unsigned long long &second) {
+  first = __hip_atomic_load(pair, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  second = __hip_atomic_load(pair + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+#else
+__device__ __forceinline__ void gs_post(unsigned long long *pair, unsigned long long first, unsigned long long second) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(pair)), "l"(first),
+               "l"(second)
+               : "memory");
+}
+__device__ __forceinline__ void gs_collect(const unsigned long long *pair, unsigned long long &first,
+                                           unsigned long long &second) {
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(first), "=l"(second)
+               : "l"(__cvta_generic_to_global(pair))
+               : "memory");
+}
+#endif
+
 // Load and store what nobody reads again in this launch: it leaves the caches first.
 #if defined(GS_EMU)
 template <class T> __device__ __forceinline__ T gs_load_once(const T *p) { return *p; }

@@ -6,6 +6,13 @@
 
 template <class R> struct alignas(2 * sizeof(R)) Complex { R re, im; };
 
+// The words of COUNT numbers of type T.
+template <class T, int COUNT = 1> union Message {
+  enum { WORDS = COUNT * int(sizeof(T) / 4) };
+  T numbers[COUNT];
+  unsigned halves[WORDS];
+};
+
 // ---- sum + a*b
 __device__ __forceinline__ long long gs_fma(long long a, long long b, long long sum) {
   typedef unsigned long long u64;

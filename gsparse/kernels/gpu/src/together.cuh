@@ -13,13 +13,6 @@
 #pragma once
 #include "steps.cuh"
 
-// The words of COUNT numbers of type T.
-template <class T, int COUNT = 1> union Message {
-  enum { WORDS = COUNT * int(sizeof(T) / 4) };
-  T numbers[COUNT];
-  unsigned halves[WORDS];
-};
-
 // Send numbers to a place with room for them. Words w and w + 1 are `distance` words from w + 2 and w + 3.
 template <class T, int COUNT>
 __device__ __forceinline__ void gs_send(unsigned long long *place, long long distance, const Message<T, COUNT> &message,

@@ -1,0 +1,85 @@
+"""What all ranks of a matrix run at the same time, as tasks of dask or as calls over connections, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any
+
+import distributed
+
+from gsparse.distributed.ranks.rank_calls import CallProgress
+from gsparse.distributed.worker.calls import unpickled_outcome
+from gsparse.errors import CommunicationError
+
+__all__ = ["CUT_OFF", "FAILED", "FINISHED", "PENDING", "CallTasks", "DaskTasks"]
+
+# The states of the task of a rank. A call is cut off if the connection to its rank has ended: its worker may be lost.
+PENDING, FINISHED, FAILED, CUT_OFF = "pending", "finished", "failed", "cut off"
+
+
+class DaskTasks:
+    """Tasks of dask, one for each rank.
+
+    Parameters
+    ----------
+    tasks : list of Future
+    """
+
+    def __init__(self, tasks: list[distributed.Future]) -> None:
+        self._tasks = tasks
+
+    @property
+    def states(self) -> list[str]:
+        return [task.status if task.status in (PENDING, FINISHED) else FAILED for task in self._tasks]
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all tasks have ended, for at most this time."""
+        with suppress(TimeoutError, CancelledError):
+            distributed.wait(self._tasks, timeout=seconds)
+
+    def errors(self) -> list[Any]:
+        """Return the errors of the ranks."""
+        return [task.exception(timeout=1) for task in self._tasks if task.status == "error"]
+
+
+class CallTasks:
+    """Calls over connections, one for each rank.
+
+    Parameters
+    ----------
+    calls : CallProgress
+    workers : sequence of str
+        Dask's addresses, in the order of the ranks.
+
+    Attributes
+    ----------
+    states : list of str
+    results : list
+        What the calls have returned, in the order of the ranks.
+    """
+
+    def __init__(self, calls: CallProgress, workers: Sequence[str]) -> None:
+        self._calls, self._workers = calls, workers
+        self.states = [PENDING] * len(workers)
+        self.results: list[Any] = [None] * len(workers)
+        self._errors: list[BaseException] = []
+
+    def wait(self, seconds: float) -> None:
+        """Wait until some task ends, for at most this time."""
+        for rank, answer in self._calls.wait(seconds):
+            if isinstance(answer, bytes):
+                self.results[rank], error = unpickled_outcome(answer)
+                self.states[rank] = FINISHED if error is None else FAILED
+            else:
+                error = CommunicationError(
+                    f"the connection to rank {rank} on {self._workers[rank]} has ended: {answer}"
+                )
+                self.states[rank] = CUT_OFF
+            if error is not None:
+                self._errors.append(error)
+
+    def errors(self) -> list[BaseException]:
+        """Return the errors of the ranks, in the order in which they arrived."""
+        return list(self._errors)

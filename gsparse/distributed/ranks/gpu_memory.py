@@ -1,0 +1,157 @@
+"""Communicators between ranks that have GPUs: through memory of the GPUs of one host, or over NCCL.
+
+Each process opens the memory of the other processes (CUDA's interprocess communication), also if they use the same GPU.
+Messages then go over NVLink where the GPUs have it. This needs neither NCCL nor a copy in host memory.
+
+References
+----------
+NVIDIA, "CUDA C++ programming guide", section "Interprocess communication".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.gpu import GpuDevice
+from gsparse.device.locks import make_lock
+from gsparse.distributed.ranks.communicator import Communicator, StagedCommunicator
+from gsparse.distributed.ranks.nccl import NcclCommunicator
+from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, hash_of, host_hash
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
+from gsparse.kernels.mailboxes import Mailboxes
+
+__all__ = ["SharedGpuCommunicator", "connect_gpus"]
+
+# Size of half a box, in words of 64 bits: 1 MiB of a message.
+_HALF_WORDS = 1 << 18
+# The size of cudaIpcMemHandle_t, in bytes.
+_HANDLE_SIZE = 64
+
+
+class SharedGpuCommunicator(MemoryCommunicator):
+    """The communicator of ranks of which several use the same GPU.
+
+    The GPU runs the kernels of one process at a time, for about two milliseconds. A kernel that waited for another
+    process would stop its own GPU for as long. So ranks tell each other over `control` that a message has been written,
+    and the kernel that reads it starts only then.
+    """
+
+    def __init__(
+        self, control: Communicator, device: Device, mailboxes: Mailboxes, release: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(control, device, mailboxes, release)
+        self.is_queued = False
+
+    def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
+        super()._post(posts)
+        self._device.synchronize()
+        received = {peer: np.empty(1, np.uint8) for peer in posts}
+        return self._control.exchange({peer: np.ones(1, np.uint8) for peer in posts}, received)
+
+    def allreduce(self, values: Array) -> None:
+        is_own = self._device.owns(values)
+        (StagedCommunicator(self._control, self._device) if is_own else self._control).allreduce(values)
+
+
+def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only
+    """Return the fastest communicator between ranks that have GPUs. All ranks call this together.
+
+    Ranks of one host communicate through the memory of their GPUs, others over NCCL. If neither is possible, because
+    ranks of several hosts share a GPU, the result is `control`.
+    """
+    assert isinstance(device, GpuDevice)
+    own = host_hash(), hash_of(device.bus), os.getpid(), device.xp.cuda.runtime.is_hip
+    table = control.table(np.array(own, np.int64))
+    num_ranks, (num_hosts, _, num_processes, _) = len(table), (np.unique(column).size for column in table.T)
+    has_own_gpus = np.unique(table[:, :2], axis=0).shape[0] == num_ranks
+    # On AMD, a kernel need not see what another GPU writes while it runs. A process cannot open its own memory.
+    if num_hosts == 1 and num_processes == num_ranks and not table[:, 3].any():
+        boxes = _GpuBoxes(control, device)
+        if control.table([boxes.are_open]).all():
+            kind = MemoryCommunicator if has_own_gpus else SharedGpuCommunicator
+            return kind(control, device, boxes.mailboxes(), boxes.close)
+        boxes.close()
+    return NcclCommunicator(control, device) if has_own_gpus else control
+
+
+class _GpuBoxes:
+    """The boxes of all ranks in the memory of their GPUs. All ranks make theirs together.
+
+    Attributes
+    ----------
+    are_open : bool
+        Whether this rank could open the memory of all others.
+    """
+
+    def __init__(self, control: Communicator, device: GpuDevice) -> None:
+        self._device, self._rank, self._world_size = device, control.rank, control.world_size
+        self._runtime, self._opened = device.xp.cuda.runtime, dict[int, int]()
+        self._address, handle, failure = 0, bytes(_HANDLE_SIZE), self._runtime.CUDARuntimeError
+        with device.active():
+            with suppress(failure):  # no memory is left, or this driver cannot share it
+                self._address = _memory_pool.take(device, self._nbytes)
+                handle = self._runtime.ipcGetMemHandle(self._address)
+            handles = control.table(np.frombuffer(handle, np.int64))
+            if handles.any(axis=1).all():
+                with suppress(failure):  # the GPUs cannot read each other's memory
+                    for peer in (peer for peer in range(self._world_size) if peer != self._rank):
+                        self._opened[peer] = self._runtime.ipcOpenMemHandle(handles[peer].tobytes())
+        self.are_open = len(self._opened) == self._world_size - 1
+
+    @property
+    def _nbytes(self) -> int:
+        return 8 * 2 * _HALF_WORDS * self._world_size
+
+    def mailboxes(self) -> Mailboxes:
+        addresses = {**self._opened, self._rank: self._address}
+        memory = [self._array(addresses[peer]) for peer in range(self._world_size)]
+        theirs = [boxes[self._rank] for boxes in memory]
+        return kernels_of(self._device).Mailboxes(self._device, self._rank, theirs, list(memory[self._rank]))
+
+    def _array(self, address: int) -> Array:
+        """Return the boxes that lie at an address, by rank, half and word."""
+        cuda = self._device.xp.cuda
+        memory = cuda.UnownedMemory(address, self._nbytes, self, self._device.index)
+        shape = self._world_size, 2, _HALF_WORDS
+        return self._device.xp.ndarray(shape, np.uint64, cuda.MemoryPointer(memory, 0))
+
+    def close(self) -> None:
+        with self._device.active():
+            self._runtime.deviceSynchronize()  # kernels of this rank may still read and write boxes
+            while self._opened:
+                self._runtime.ipcCloseMemHandle(self._opened.popitem()[1])
+        if self._address:
+            _memory_pool.put(self._device, self._nbytes, self._address)
+            self._address = 0
+
+
+class _MemoryPool:
+    """Memory for boxes, which is never freed: another process may not have closed it. Later communicators take it."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock()
+        self._unused: dict[tuple[int, int], list[int]] = {}
+
+    def take(self, device: GpuDevice, nbytes: int) -> int:
+        """Return the address of memory full of zeros."""
+        runtime = device.xp.cuda.runtime
+        with self._lock:
+            unused = self._unused.setdefault((device.index, nbytes), [])
+            address: int = unused.pop() if unused else runtime.malloc(nbytes)
+        runtime.memset(address, 0, nbytes)
+        runtime.deviceSynchronize()
+        return address
+
+    def put(self, device: GpuDevice, nbytes: int, address: int) -> None:
+        with self._lock:
+            self._unused[device.index, nbytes].append(address)
+
+
+_memory_pool = _MemoryPool()

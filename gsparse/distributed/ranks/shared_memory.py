@@ -1,0 +1,254 @@
+"""Communicators between ranks that share memory: processes of one host, on its CPUs or on its GPUs.
+
+The ranks write messages into each other's memory (`gsparse.kernels.mailboxes`). Processes on CPUs share a file that is
+kept in memory; `gpu_memory.py` shares memory of GPUs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.device.select import get_device
+from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.errors import CommunicationError
+from gsparse.kernels.backends import kernels_of
+from gsparse.kernels.calls import Call
+from gsparse.kernels.mailboxes import Mailboxes
+
+__all__ = ["MemoryCommunicator", "hash_of", "host_hash", "share_memory"]
+
+# Least and largest size of half a box, in words of 64 bits, and largest size of the file with all boxes, in bytes.
+_MIN_HALF_WORDS, _MAX_HALF_WORDS, _MAX_FILE_BYTES = 1 << 6, 1 << 15, 1 << 26
+# The dtypes in which a sum is computed. Others are converted.
+_SUMMED = tuple(np.dtype(name) for name in ("float32", "float64", "int64"))
+
+
+class MemoryCommunicator(Communicator):
+    """The communicator of one rank that writes to memory of the others and reads what they write to its own.
+
+    Parameters
+    ----------
+    control : Communicator
+        A communicator of the same ranks for host arrays. It notices that a rank is lost, and is closed and aborted with
+        this one.
+    device : Device
+        The device of the arrays. With a GPU, host arrays are sent over `control`.
+    mailboxes : Mailboxes
+        The boxes of this rank.
+    release : callable, optional
+        Called by `close`, to free what the boxes lie in.
+    """
+
+    def __init__(
+        self, control: Communicator, device: Device, mailboxes: Mailboxes, release: Callable[[], None] = lambda: None
+    ) -> None:
+        self.rank, self.world_size, self.timeout = control.rank, control.world_size, control.timeout
+        self._control, self._device, self._mailboxes, self._release = control, device, mailboxes, release
+        self.is_queued = not device.is_host
+
+    def on(self, device: Device) -> Communicator:
+        if device is self._device:
+            return self
+        return super().on(device) if self._device.is_host else self._control.on(device)
+
+    def exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
+        return self.bind_exchange(sends, receives)()
+
+    def bind_exchange(self, sends: Buffers, receives: Buffers) -> Callable[[], Callable[[], None]]:
+        arrays = [*sends.values(), *receives.values()]
+        if not all(self._device.owns(values) for values in arrays):
+            return self._control.bind_exchange(sends, receives)
+        if any(values.nbytes % 4 for values in arrays):
+            return partial(self._exchange_copies, sends, receives)
+        rounds = self._rounds(*({peer: _words(values) for peer, values in one.items()} for one in (sends, receives)))
+
+        def begin() -> Callable[[], None]:
+            posts, collects = rounds[0] if rounds else ({}, {})
+            wait_for_signals = self._post(posts)
+
+            def wait() -> None:
+                wait_for_signals()
+                self._collect(collects)
+                for next_posts, next_collects in rounds[1:]:
+                    self._post(next_posts)()
+                    self._collect(next_collects)
+
+            return wait
+
+        return begin
+
+    def _exchange_copies(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
+        """Exchange copies of host arrays whose sizes are no multiples of 4 bytes."""
+        longer = {peer: np.empty(values.nbytes + -values.nbytes % 4, np.uint8) for peer, values in receives.items()}
+        padded = {peer: np.resize(_bytes(values), values.nbytes + -values.nbytes % 4) for peer, values in sends.items()}
+        wait_for_copies = self.exchange(padded, longer)
+
+        def wait() -> None:
+            wait_for_copies()
+            for peer, values in receives.items():
+                _bytes(values)[:] = longer[peer][: values.nbytes]
+
+        return wait
+
+    def _rounds(self, sends: dict[int, Array], receives: dict[int, Array]) -> list[_Round]:
+        """Return the rounds of an exchange, in each of which ranks send each other one message, which may be empty."""
+        capacity, peers = self._mailboxes.capacity, sorted({*sends, *receives})
+        nothing = dict.fromkeys(peers, self._device.empty(0, np.dtype(np.uint32)))
+        sends, receives = nothing | sends, nothing | receives
+        counts = {peer: -(-max(sends[peer].size, receives[peer].size) // capacity) for peer in peers}
+        rounds: list[_Round] = []
+        for number in range(max(counts.values(), default=0)):
+            part = slice(number * capacity, (number + 1) * capacity)
+            active = [peer for peer in peers if number < counts[peer]]
+            posts = {peer: self._mailboxes.bind_post(peer, sends[peer][part]) for peer in active}
+            collects = {peer: self._mailboxes.bind_collect(peer, receives[peer][part]) for peer in active}
+            rounds.append((posts, collects))
+        return rounds
+
+    def _post(self, posts: dict[int, Call]) -> Callable[[], None]:
+        """Write messages, and return a callable that waits until the messages of the same ranks may be read."""
+        for post in posts.values():
+            post()
+        return lambda: None
+
+    def _collect(self, collects: dict[int, Callable[[], bool]]) -> None:
+        for peer, collect in collects.items():
+            self.wait(collect, [peer])
+        self._check_agreement()
+
+    def allreduce(self, values: Array) -> None:
+        if not self._device.owns(values):
+            self._control.allreduce(values)
+            return
+        flat = values.reshape(-1)
+        flat = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
+        summed = flat if flat.dtype in _SUMMED else flat.astype(np.result_type(flat.dtype, np.int64))
+        step = 4 * self._mailboxes.capacity // summed.itemsize
+        for first in range(0, summed.size, step):
+            self._add_up(summed[first : first + step])
+        if summed is not flat:
+            flat[:] = summed
+
+    def _add_up(self, values: Array) -> None:
+        waiting: list[int] = []
+
+        def is_done() -> bool:
+            waiting[:] = self._mailboxes.sum(values)
+            return not waiting
+
+        self.wait(is_done, waiting)
+        self._check_agreement()
+
+    def _check_agreement(self) -> None:
+        peer = self._mailboxes.disagreeing_rank
+        if peer is not None:
+            raise CommunicationError(
+                f"ranks disagree: rank {peer} sent an array of another size than rank {self.rank} expects"
+            )
+
+    def check(self, ranks: Sequence[int] | None = None) -> None:
+        self._check_agreement()
+        self._control.check(ranks)
+
+    def abort(self, reason: str) -> None:
+        self._control.abort(reason)
+        self._mailboxes.stop()
+
+    def close(self) -> None:
+        self._control.close()
+        self._mailboxes.stop()
+        self._release()
+
+
+_Round = tuple[dict[int, Call], dict[int, Callable[[], bool]]]
+
+
+def _words(values: Array) -> Array:
+    return values.reshape(-1).view(np.uint32)
+
+
+def _bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return values.reshape(-1).view(np.uint8)
+
+
+def share_memory(control: Communicator) -> Communicator:
+    """Return a communicator through memory if all ranks are processes of one host, else `control`.
+
+    All ranks call this together. Host arrays then go through a file that lies in memory, and `control` tells of the
+    loss of a rank.
+    """
+    half_words = min(_MAX_HALF_WORDS, _MAX_FILE_BYTES // (16 * control.world_size**2))
+    if control.world_size == 1 or half_words < _MIN_HALF_WORDS:
+        return control
+    if np.unique(control.table([host_hash()])).size > 1:
+        return control
+    name = secrets.randbits(62) if control.rank == 0 else 0
+    path = _folder() / f"gsparse-{int(control.table([name])[0, 0]):016x}"
+    shape = control.world_size, control.world_size, 2, half_words
+    boxes: npt.NDArray[Any] | None = None
+    try:
+        if control.rank == 0:
+            boxes = _mapped(path, shape, os.O_CREAT | os.O_EXCL)
+        if control.table([control.rank > 0 or boxes is not None]).all() and control.rank > 0:
+            boxes = _mapped(path, shape, 0)
+        is_mapped = control.table([boxes is not None]).all()
+    finally:
+        if control.rank == 0:
+            path.unlink(missing_ok=True)  # the memory is freed when the last rank has unmapped it
+    if not is_mapped or boxes is None:
+        return control
+    device, rank = get_device("cpu"), control.rank
+    return MemoryCommunicator(
+        control, device, kernels_of(device).Mailboxes(device, rank, [*boxes[:, rank]], [*boxes[rank]])
+    )
+
+
+def host_hash() -> int:
+    """Return a number that processes of one host have in common: those that have the same name and network."""
+    try:
+        network = str(Path("/proc/self/ns/net").readlink())  # a container has its own
+    except OSError:
+        network = ""
+    return hash_of(f"{platform.node()} {network}")
+
+
+def hash_of(text: str) -> int:
+    """Return 62 bits of a hash of a text."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "little") >> 2
+
+
+def _folder() -> Path:
+    """Return a folder for files that lie in memory, or that the system keeps in memory while they are in use."""
+    in_memory = Path("/dev/shm")
+    return in_memory if in_memory.is_dir() else Path(tempfile.gettempdir())
+
+
+def _mapped(path: Path, shape: tuple[int, ...], flags: int) -> npt.NDArray[Any] | None:
+    """Return the words of a file as an array, or None if that fails. With `flags`, create the file, full of zeros."""
+    size = 8 * int(np.prod(shape))
+    try:
+        file = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | flags, 0o600)
+        try:
+            if flags and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file, 0, size)  # otherwise a write would end the process if there is no memory left
+            elif flags:
+                os.ftruncate(file, size)
+            return np.frombuffer(mmap.mmap(file, size), np.uint64).reshape(shape)
+        finally:
+            os.close(file)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,103 @@
+"""Messages through memory that processes share; the contract is in `gsparse.kernels.mailboxes`.
+
+The loops write and read each word with one access, which is atomic for aligned words of 64 bits. A reader takes the
+words that have arrived and returns, so that its caller can look whether the other rank is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.kernels import mailboxes
+from gsparse.kernels.calls import Call
+from gsparse.kernels.cpu.jit import jitted
+
+__all__ = ["Mailboxes"]
+
+
+@jitted
+def _post(words: Any, box: Any, stamp: Any) -> None:
+    high = np.uint64(stamp) << np.uint64(32)
+    half = box[stamp % 2]
+    half[0] = high | np.uint64(words.size)
+    for i in range(words.size):
+        half[2 + i] = high | np.uint64(words[i])
+
+
+@jitted
+def _collect(words: Any, box: Any, stamp: Any, begin: Any) -> int:
+    """Read words of a message from number `begin` on, and return the number of the first one that has not arrived.
+
+    Number -1 stands for the header. -2 is returned if the message has another size.
+    """
+    half = box[stamp % 2]
+    if begin < 0:
+        header = half[0]
+        if header >> np.uint64(32) != np.uint64(stamp):
+            return -1
+        if header & np.uint64(0xFFFFFFFF) != np.uint64(words.size):
+            return -2
+        begin = 0
+    for i in range(begin, words.size):
+        word = half[2 + i]
+        if word >> np.uint64(32) != np.uint64(stamp):
+            return i
+        words[i] = np.uint32(word & np.uint64(0xFFFFFFFF))
+    return int(words.size)
+
+
+class Mailboxes(mailboxes.Mailboxes):
+    """Boxes in memory that the processes of a host share."""
+
+    def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
+        super().__init__(device, rank, theirs, own)
+        self._stamps = [1] * self.world_size  # of the message that is written or read next
+        self._begins = [-1] * self.world_size  # the first word of it that has not been read
+        # While `sum` waits: the values of all ranks, and the ranks that it waits for.
+        self._parts: list[npt.NDArray[Any]] = []
+        self._waiting: list[int] = []
+
+    def bind_post(self, peer: int, words: Array) -> Call:
+        return partial(self._post, peer, words)
+
+    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
+        return partial(self._collect, peer, words)
+
+    def _post(self, peer: int, words: Array) -> None:
+        _post(words, self.theirs[peer], self._stamps[peer])
+
+    def _collect(self, peer: int, words: Array) -> bool:
+        begin = _collect(words, self.own[peer], self._stamps[peer], self._begins[peer])
+        if begin == -2:
+            self._flags[1] = peer + 1
+            return True
+        self._begins[peer] = begin
+        if begin < words.size:
+            return bool(self._flags[0])
+        self._stamps[peer] = (self._stamps[peer] + 1) % 2**32
+        self._begins[peer] = -1
+        return True
+
+    def sum(self, values: Array) -> list[int]:
+        if not self._parts:
+            self._parts = [np.empty_like(values) for _ in range(self.world_size)]
+            self._parts[self.rank][:] = values
+            self._waiting = [peer for peer in range(self.world_size) if peer != self.rank]
+            for peer in self._waiting:
+                self._post(peer, values.view(np.uint32))
+        self._waiting = [p for p in self._waiting if not self._collect(p, self._parts[p].view(np.uint32))]
+        if self._waiting and not self._flags[0]:
+            return self._waiting
+        values[:] = self._parts[0]
+        with np.errstate(all="ignore"):  # a GPU has no warnings: a solve that has broken down continues with inf
+            for part in self._parts[1:]:
+                values += part
+        self._parts = []
+        return []

@@ -1,0 +1,121 @@
+"""The contract of messages through memory: `kernels_of(device).Mailboxes`, implemented by each backend.
+
+Ranks whose processes share memory write messages into each other's boxes. A box has room for two messages, which take
+the two halves in turn. Every word of 64 bits has 32 bits of the message, and the number of the message, its stamp:
+
+    memory of rank 1:    box of rank 0                                         box of rank 2
+                         even messages             odd messages
+                       | count  0 | w | w | ...  | count  0 | w | w | ...    | ...
+    stamps             |   4    4 | 4 | 4 |      |   5    5 | 5 | 5 |        |
+
+The reader repeats its loads until the stamps are those that it waits for. So no flag is needed, and words may arrive in
+any order: a word is written and read as a whole. The count makes the reader notice if two ranks make different calls.
+
+Two ranks send each other the same number of messages, of which some are empty, and a rank writes a message to another
+one only after it has read all earlier messages of it. So when a rank has read message n + 1 of another rank, that rank
+has read message n, and the half of the box that message n took can be written again.
+
+References
+----------
+NVIDIA, "NCCL", protocol LL, which also stores a flag beside each 4 bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gsparse.device.base import Device
+from gsparse.device.dtypes import Array
+from gsparse.kernels.calls import Call
+
+__all__ = ["HEADER_WORDS", "Mailboxes"]
+
+# Words of a message before its contents.
+HEADER_WORDS = 2
+
+
+class Mailboxes(ABC):
+    """The boxes of one rank in the memory of the others, and those of the others in its own memory.
+
+    A GPU only queues work, on the current stream. A CPU does what can be done at once, and has to be asked again.
+
+    Parameters
+    ----------
+    device : Device
+        The device that reads and writes the boxes.
+    rank : int
+        The number of this rank.
+    theirs, own : sequence of arrays of uint64, shape (2, words)
+        For each rank, this rank's box in its memory, and its box in this rank's memory, both full of zeros. Those of
+        the rank itself are not used.
+
+    Attributes
+    ----------
+    capacity : int
+        How many words of 32 bits a message may have.
+    """
+
+    def __init__(self, device: Device, rank: int, theirs: Sequence[Array], own: Sequence[Array]) -> None:
+        self.device, self.rank, self.world_size = device, rank, len(own)
+        self.theirs, self.own = list(theirs), list(own)
+        self.capacity: int = own[rank - 1].shape[1] - HEADER_WORDS
+        # What GS_IS_STOPPED and GS_DISAGREES of mailboxes.cu are about.
+        self._flags, self._flags_on_device = device.host_array(2, np.dtype(np.uint32))
+
+    def stop(self) -> None:
+        """End all waits of this rank, now and in the future. What they return is of no use."""
+        self._flags[0] = 1
+
+    @property
+    def disagreeing_rank(self) -> int | None:
+        """A rank that has sent a message of another size than this rank has read; None if none has."""
+        return int(self._flags[1]) - 1 if self._flags[1] else None
+
+    @abstractmethod
+    def bind_post(self, peer: int, words: Array) -> Call:
+        """Return a call that writes the next message to a rank.
+
+        After each message to a rank, the one that this rank has sent must be read before the next one is written.
+
+        Parameters
+        ----------
+        peer : int
+        words : array of uint32
+            The contents of each message, at most `capacity` words.
+        """
+
+    @abstractmethod
+    def bind_collect(self, peer: int, words: Array) -> Callable[[], bool]:
+        """Return a call that fills an array with the next message of a rank.
+
+        Parameters
+        ----------
+        peer : int
+        words : array of uint32
+            As many words as the message has.
+
+        Returns
+        -------
+        callable
+            Returns whether that is done, or queued on a GPU. If not, call again.
+        """
+
+    @abstractmethod
+    def sum(self, values: Array) -> list[int]:
+        """Replace an array by its sum over all ranks, with the same bits on all of them.
+
+        It takes the place of a message from each rank to each other one.
+
+        Parameters
+        ----------
+        values : array, shape (n,)
+            float32, float64 or int64, of at most 4·`capacity` bytes. Every rank calls this with the same n.
+
+        Returns
+        -------
+        list of int
+            The ranks whose values have not arrived; none on a GPU. If there are some, call again with the same array.
+        """

@@ -1,0 +1,145 @@
+"""Solves on a dask cluster that run as calls over connections: vectors of dask, errors, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gsparse.linalg as gla
+from gsparse.errors import CommunicationError
+from tests.linalg.problems import laplacian, residual, right_hand_side
+from tests.ranks.groups import LONG, wait_until
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
+da = pytest.importorskip("dask.array")
+
+from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
+from gsparse.distributed.client import products  # noqa: E402
+from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.worker.calls import running_calls  # noqa: E402
+
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
+
+S = laplacian(12)
+B = right_hand_side(S)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with LocalGpuCluster(3, device="cpu") as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(3)
+        yield client
+
+
+@pytest.fixture
+def workers(client: Any) -> list[str]:
+    return sorted(known_workers(client))
+
+
+def number_of_results() -> int:
+    """Return how many vectors of solves wait on this worker."""
+    from gsparse.distributed.worker import registry
+
+    return sum(len(state.results) + len(state.server.vectors) for state in registry._states.values())
+
+
+def log_length(client: Any) -> int:
+    return sum(len(lines) for lines in client.get_worker_logs().values())
+
+
+def test_a_result_of_dask_outlasts_its_matrix(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        x, info = gla.cg(A, da.from_array(B, chunks=20), rtol=1e-10)
+    assert info == 0
+    assert residual(S, x.compute(), B) < 1e-9
+
+
+def test_results_that_are_dropped_at_once_do_not_stay_on_the_workers(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        chunks = client.persist(da.from_array(B, chunks=(tuple(np.diff(A.row_bounds).tolist()),)))
+        for _ in range(10):
+            gla.cg(A, chunks)
+            gla.cg(A, B)
+        wait_until(lambda: not any(client.run(number_of_results).values()))
+
+
+def test_parts_that_lie_on_other_workers_are_moved(client: Any, workers: list[str]) -> None:
+    with distribute(S, client=client, workers=workers[:2]) as A:
+        (chunks,) = [tuple(np.diff(A.row_bounds).tolist())]
+        lazy = da.from_array(B, chunks=(chunks,))
+        elsewhere = client.persist(lazy, workers=workers[2:], allow_other_workers=False)
+        distributed.wait(elsewhere)
+        for guess in (None, B, elsewhere):
+            x, info = gla.cg(A, elsewhere, x0=guess, rtol=1e-10)
+            assert info == 0
+            assert residual(S, x.compute(), B) < 1e-9
+        assert type(gla.cg(A, B, x0=elsewhere)[0]) is np.ndarray
+
+
+def test_a_client_that_cannot_reach_the_workers_solves_through_dask(
+    client: Any, workers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise CommunicationError("no way there")
+
+    monkeypatch.setattr(products, "ProductClient", refuse)
+    with distribute(S, client=client) as A:
+        with pytest.warns(UserWarning, match="slow: no way there"):
+            x, info = gla.cg(A, B, rtol=1e-10)
+        assert info == 0
+        assert residual(S, x, B) < 1e-9
+        assert residual(S, gla.cg(A, da.from_array(B, chunks=20), rtol=1e-10)[0].compute(), B) < 1e-9
+        seen: list[Any] = []
+        gla.cg(A, B, rtol=1e-10, callback=seen.append, progress=True)
+        np.testing.assert_array_equal(seen[-1], x)
+        with pytest.raises(ValueError, match="atol"):
+            gla.cg(A, B, atol=-1)
+        assert gla.cg(A, B)[1] == 0
+
+
+def test_an_error_of_a_solve_leaves_no_traceback_in_the_logs_of_workers(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        gla.cg(A, B)
+        before = log_length(client)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="atol"):
+                gla.cg(A, B, atol=-1)
+            with pytest.raises(ZeroDivisionError):
+                gla.cg(A, B, callback=lambda x: 1 / 0)
+        assert log_length(client) == before
+        assert gla.cg(A, B)[1] == 0
+
+
+def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(client: Any) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: all(client.run(running_calls).values()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with distribute(S, client=client) as A:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            gla.cg(A, B, rtol=0, maxiter=10**9)
+        thread.join(LONG)
+        wait_until(lambda: not any(client.run(running_calls).values()))
+        x, info = gla.cg(A, B, rtol=1e-10)
+        assert info == 0
+        assert residual(S, x, B) < 1e-9
+
+
+def test_solves_use_the_same_locks_and_connections_again(client: Any) -> None:
+    with distribute(S, client=client) as A:
+        gla.cg(A, B)
+        reservation, connections = A._task_group._reservation, A._worker_products._rank_calls._connections
+        locks = list(reservation._locks)
+        gla.cg(A, B)
+        assert reservation._locks == locks
+        assert A._worker_products._rank_calls._connections == connections
+    assert len(locks) == 3
+    wait_until(lambda: not any(lock.refresh_callback.is_running() for lock in locks))

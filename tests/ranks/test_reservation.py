@@ -1,0 +1,105 @@
+"""Reservations of workers: one at a time holds a worker, and one that waits keeps no worker from others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gsparse.errors import CommunicationError
+from tests.ranks.groups import LONG, SOON, wait_until
+
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'gsparse-gpu[dask]'")
+
+from gsparse.distributed.client.reservation import Reservation  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn
+
+# A reservation does not ask whether its workers exist, except for the reason of a long wait.
+FIRST, SECOND = "tcp://first", "tcp://second"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with (
+        distributed.LocalCluster(1, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def lock_of(client: Any, worker: str) -> Any:
+    return distributed.Lock(f"gsparse-{worker}", scheduler_rpc=client.scheduler, loop=client.loop)
+
+
+def test_a_reservation_that_waits_for_one_worker_leaves_the_other_one_free(client: Any) -> None:
+    first, second, is_held = lock_of(client, FIRST), lock_of(client, SECOND), threading.Event()
+
+    def reserve() -> None:
+        with Reservation(client, [SECOND, FIRST]).held(LONG):
+            is_held.set()
+
+    assert first.acquire(timeout=SOON)
+    thread = threading.Thread(target=reserve)
+    thread.start()
+    try:
+        assert second.acquire(timeout=SOON)
+        second.release()
+        assert not is_held.is_set()
+    finally:
+        first.release()
+    assert is_held.wait(SOON)
+    thread.join(SOON)
+
+
+def test_many_threads_hold_overlapping_reservations_one_after_the_other(client: Any) -> None:
+    reservations = [Reservation(client, workers) for workers in ([FIRST, SECOND], [SECOND], [FIRST], [SECOND, FIRST])]
+    users: dict[str, list[int]] = {FIRST: [], SECOND: []}
+    shared: list[str] = []
+
+    def use(number: int) -> None:
+        for _ in range(10):
+            with reservations[number].held(LONG):
+                for worker in reservations[number]._workers:
+                    users[worker].append(number)
+                    shared.extend([worker] * (len(users[worker]) > 1))
+                for worker in reservations[number]._workers:
+                    users[worker].remove(number)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(len(reservations))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+    assert shared == []
+
+
+def test_a_thread_that_reserves_a_worker_twice_is_told_why_it_cannot(client: Any) -> None:
+    reservation = Reservation(client, [FIRST])
+    with (
+        reservation.held(LONG),
+        pytest.raises(CommunicationError, match="runs the solve from which this one is called"),
+    ):
+        reservation.held(LONG).__enter__()
+    with reservation.held(LONG):
+        pass
+
+
+def test_reservations_use_their_locks_again_until_they_are_closed(client: Any) -> None:
+    reservation = Reservation(client, [FIRST, SECOND])
+    with reservation.held(LONG):
+        locks = reservation._locks
+    with reservation.held(LONG):
+        assert reservation._locks is locks
+    reservation.close()
+    wait_until(lambda: not any(lock.refresh_callback.is_running() for lock in locks))
+
+
+def test_an_error_in_the_block_releases_the_workers(client: Any) -> None:
+    with pytest.raises(KeyError), Reservation(client, [FIRST, SECOND]).held(LONG):
+        raise KeyError
+    with Reservation(client, [FIRST, SECOND]).held(LONG):
+        pass

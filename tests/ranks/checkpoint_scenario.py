@@ -42,7 +42,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders
-from gsparse.distributed.client.cluster import known_workers
+from gsparse.distributed.client.scheduler import known_workers
 from gsparse.distributed.io.loaders import RowLoader
 from gsparse.errors import CommunicationError
 

@@ -23,7 +23,8 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import eigenpairs  # noqa: E402
-from gsparse.distributed.client.cluster import GpuCluster, known_workers  # noqa: E402
+from gsparse.distributed.client.cluster import GpuCluster  # noqa: E402
+from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # dask and tornado warn

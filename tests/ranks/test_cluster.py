@@ -30,7 +30,7 @@ da = pytest.importorskip("dask.array")
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
-from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 

@@ -22,7 +22,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 
 from gsparse.distributed import DistributedMatrix, LocalGpuCluster, distribute, from_loaders  # noqa: E402
 from gsparse.distributed.client import solves  # noqa: E402
-from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from tests.ranks.test_cluster import count_states  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn

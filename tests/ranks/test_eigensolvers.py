@@ -20,7 +20,7 @@ distributed = pytest.importorskip("distributed", reason="needs dask: pip install
 
 from gsparse.distributed import LocalGpuCluster, distribute  # noqa: E402
 from gsparse.distributed.client import products  # noqa: E402
-from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]  # dask and tornado warn
 

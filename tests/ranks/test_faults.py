@@ -28,7 +28,7 @@ import dask.array  # noqa: E402
 
 from gsparse.distributed import DistributedMatrix, distribute, from_dask_array, from_loaders  # noqa: E402
 from gsparse.distributed.client import products, row_sources, task_arguments  # noqa: E402
-from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import solution_copies  # noqa: E402
 from tests.ranks.faults import (  # noqa: E402

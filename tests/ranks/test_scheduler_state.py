@@ -23,7 +23,7 @@ import dask  # noqa: E402
 
 from gsparse.distributed import LocalGpuCluster, distribute, from_loaders  # noqa: E402
 from gsparse.distributed.client.channel import ClientChannel  # noqa: E402
-from gsparse.distributed.client.cluster import known_workers  # noqa: E402
+from gsparse.distributed.client.scheduler import known_workers  # noqa: E402
 from gsparse.distributed.client.task_group import TaskGroup  # noqa: E402
 from gsparse.distributed.worker import product_tasks  # noqa: E402
 from tests.ranks.faults import is_solving  # noqa: E402

@@ -7,7 +7,7 @@ from typing import Any
 
 import distributed
 
-from gsparse.distributed.client.cluster import check_running, naming_lost_scheduler
+from gsparse.distributed.client.scheduler import check_running, naming_lost_scheduler
 from gsparse.distributed.worker.channel import answer_queue_name
 
 __all__ = ["ClientChannel"]

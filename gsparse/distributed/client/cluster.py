@@ -14,28 +14,25 @@ from itertools import count
 from numbers import Integral
 from typing import Any, TypeVar
 
-import dask
 import distributed
 from distributed.system import MEMORY_LIMIT
 
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
+from gsparse.distributed.client.scheduler import (
+    known_workers,
+)
 from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
 __all__ = [
     "GpuCluster",
     "LocalGpuCluster",
     "SignsOfLife",
-    "check_running",
     "chosen_workers",
     "current_client",
-    "has_scheduler",
-    "known_workers",
-    "naming_lost_scheduler",
     "naming_lost_workers",
     "run_on_workers",
     "wait_while_answering",
-    "within_time_limit",
 ]
 
 T = TypeVar("T")
@@ -46,8 +43,6 @@ _HOST = "127.0.0.1"
 _CLOSE_TIMEOUT = 20.0
 # Seconds between two checks that workers are alive, while a call of dask waits for them.
 _CHECK_INTERVAL = 0.5
-# The key of dask's configuration with the time limit for answers of the scheduler.
-_TIMEOUT_KEY = "distributed.comm.timeouts.connect"
 
 
 class _Nanny(distributed.Nanny):  # type: ignore[misc]
@@ -170,17 +165,6 @@ def current_client(client: distributed.Client | None) -> distributed.Client:
     if not isinstance(client, distributed.Client):
         raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}: Client(cluster) makes one")
     return client
-
-
-def has_scheduler(client: distributed.Client) -> bool:
-    """Return whether the scheduler answers. A request to one that is gone waits half a minute, or fails unclearly."""
-    return bool(client.status == "running")
-
-
-def check_running(client: distributed.Client) -> None:
-    """Raise an error if the scheduler does not answer."""
-    if not has_scheduler(client):
-        raise CommunicationError(f"the scheduler is gone: the client is {client.status}")
 
 
 def chosen_workers(client: distributed.Client, workers: Sequence[str] | int | None) -> list[str]:
@@ -351,49 +335,6 @@ def naming_lost_workers(client: distributed.Client, workers: Sequence[str]) -> I
             if address not in known:
                 raise WorkerLostError(rank, address) from error
         raise CommunicationError(f"the connection to one of the workers {list(workers)} has ended: {error}") from error
-
-
-def within_time_limit(client: distributed.Client, request: Callable[..., Awaitable[T]], **arguments: Any) -> T:
-    """Return what the scheduler answers to a request within the time that dask's configuration allows it.
-
-    Raises
-    ------
-    CommunicationError
-        If the scheduler does not answer.
-    """
-    with naming_lost_scheduler(client):
-        answer: T = client.sync(request, callback_timeout=_scheduler_time_limit(), **arguments)
-    return answer
-
-
-def _scheduler_time_limit() -> float:
-    limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
-    return limit
-
-
-@contextmanager
-def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
-    """Turn dask's errors for requests to the scheduler into ones that name it: it is silent, or is gone."""
-    scheduler = f"the scheduler at {client.scheduler.address}"
-    try:
-        yield
-    except TimeoutError as error:
-        raise CommunicationError(
-            f"{scheduler} has been silent for {_scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
-            "allows: see whether it has been stopped or is overloaded"
-        ) from error
-    except OSError as error:  # dask's CommClosedError
-        raise CommunicationError(f"{scheduler} is gone: {error}") from error
-
-
-def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
-    """Return the workers that the scheduler knows, by address; raise an error if the scheduler does not answer.
-
-    `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
-    """
-    check_running(client)
-    workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
-    return workers
 
 
 def _num_gpus(device: str) -> int:

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import distributed
 
-from gsparse.distributed.client.cluster import known_workers, run_on_workers
+from gsparse.distributed.client.cluster import run_on_workers
+from gsparse.distributed.client.scheduler import known_workers
 from gsparse.distributed.worker import group_tasks
 
 __all__ = ["restart_stuck_workers"]

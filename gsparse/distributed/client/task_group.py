@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import secrets
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -17,16 +15,9 @@ from typing import Any
 import distributed
 
 from gsparse.device.locks import make_lock
-from gsparse.distributed.client.cluster import (
-    SignsOfLife,
-    check_running,
-    has_scheduler,
-    known_workers,
-    naming_lost_workers,
-    run_on_workers,
-    wait_while_answering,
-)
+from gsparse.distributed.client.cluster import SignsOfLife, naming_lost_workers, run_on_workers, wait_while_answering
 from gsparse.distributed.client.reservation import Reservation
+from gsparse.distributed.client.scheduler import check_running, close_client_at_exit, has_scheduler, known_workers
 from gsparse.distributed.client.task_arguments import large_arrays_on_workers, releasing_futures
 from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
 from gsparse.distributed.ranks.rank_calls import RankCalls
@@ -121,7 +112,7 @@ class TaskGroup:
             rank_metadata = self.wait(tasks, keep=True)
             self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
             self._connections.are_open, self._operand = True, None
-        _groups.add(self)
+        close_client_at_exit(self)
         return rank_metadata
 
     def reconnect(self) -> None:
@@ -392,18 +383,3 @@ class TaskGroup:
 
 def _let_go(future: distributed.Future) -> None:
     """Return nothing; as a callback, this only keeps a future alive until it is done."""
-
-
-# All groups that have been opened.
-_groups: weakref.WeakSet[TaskGroup] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_clients() -> None:
-    """Close the clients of groups that are open at exit.
-
-    Otherwise, dask would close its clusters before the clients, and warn that computed tasks are lost with the workers.
-    """
-    for client in {task_group.client for task_group in _groups if task_group.is_open}:
-        with suppress(Exception):
-            client.close()

@@ -1,0 +1,101 @@
+"""What a client asks dask's scheduler, and the errors if the scheduler does not answer."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import dask
+import distributed
+
+from gsparse.errors import CommunicationError
+
+__all__ = [
+    "check_running",
+    "close_client_at_exit",
+    "has_scheduler",
+    "known_workers",
+    "naming_lost_scheduler",
+    "within_time_limit",
+]
+
+T = TypeVar("T")
+
+# The key of dask's configuration with the time limit for answers of the scheduler.
+_TIMEOUT_KEY = "distributed.comm.timeouts.connect"
+
+
+def has_scheduler(client: distributed.Client) -> bool:
+    """Return whether the scheduler answers. A request to one that is gone waits half a minute, or fails unclearly."""
+    return bool(client.status == "running")
+
+
+def check_running(client: distributed.Client) -> None:
+    """Raise an error if the scheduler does not answer."""
+    if not has_scheduler(client):
+        raise CommunicationError(f"the scheduler is gone: the client is {client.status}")
+
+
+def known_workers(client: distributed.Client) -> dict[str, dict[str, Any]]:
+    """Return the workers that the scheduler knows, by address; raise an error if the scheduler does not answer.
+
+    `Client.scheduler_info` is not used: a periodic callback may replace its answer by one without workers.
+    """
+    check_running(client)
+    workers: dict[str, dict[str, Any]] = within_time_limit(client, client.scheduler.identity, n_workers=-1)["workers"]
+    return workers
+
+
+def within_time_limit(client: distributed.Client, request: Callable[..., Awaitable[T]], **arguments: Any) -> T:
+    """Return what the scheduler answers to a request within the time that dask's configuration allows it.
+
+    Raises
+    ------
+    CommunicationError
+        If the scheduler does not answer.
+    """
+    with naming_lost_scheduler(client):
+        answer: T = client.sync(request, callback_timeout=_scheduler_time_limit(), **arguments)
+    return answer
+
+
+@contextmanager
+def naming_lost_scheduler(client: distributed.Client) -> Iterator[None]:
+    """Turn dask's errors for requests to the scheduler into ones that name it: it is silent, or is gone."""
+    scheduler = f"the scheduler at {client.scheduler.address}"
+    try:
+        yield
+    except TimeoutError as error:
+        raise CommunicationError(
+            f"{scheduler} has been silent for {_scheduler_time_limit():g} s, which dask's setting {_TIMEOUT_KEY} "
+            "allows: see whether it has been stopped or is overloaded"
+        ) from error
+    except OSError as error:  # dask's CommClosedError
+        raise CommunicationError(f"{scheduler} is gone: {error}") from error
+
+
+def _scheduler_time_limit() -> float:
+    limit: float = dask.utils.parse_timedelta(dask.config.get(_TIMEOUT_KEY))
+    return limit
+
+
+# Groups of workers that have been opened.
+_groups: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def close_client_at_exit(group: Any) -> None:
+    """Close the client of a group of workers at exit, if the group is still open then.
+
+    Otherwise, dask would close its clusters before the clients, and warn that computed tasks are lost with the workers.
+    """
+    _groups.add(group)
+
+
+@atexit.register
+def _close_clients() -> None:
+    for client in {group.client for group in _groups if group.is_open}:
+        with suppress(Exception):
+            client.close()

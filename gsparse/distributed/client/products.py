@@ -18,6 +18,7 @@ from gsparse.distributed.ranks.product_connections import ProductClient
 from gsparse.distributed.ranks.rank_calls import RankCalls
 from gsparse.distributed.worker import product_tasks
 from gsparse.distributed.worker.group_tasks import RankMetadata
+from gsparse.distributed.worker.solve_vectors import moved_vector
 from gsparse.errors import CommunicationError
 
 __all__ = ["StoredVectors", "WorkerProducts"]
@@ -192,14 +193,23 @@ class WorkerProducts:
         client, workers, x = task_group.client, task_group.workers, x if is_dask(x) else np.asarray(x)
         partition, name = (layout.rows, "a vector") if of_rows else (layout.columns, "a vector for axis=1")
         layout.check(x, partition, name)
-        parts = divided(x, partition) if is_dask(x) else [x[partition.rows(rank)].copy() for rank in task_group.ranks]
         with naming_lost_workers(client, workers):
-            futures = [
-                client.compute(part, workers=[worker], allow_other_workers=True)
-                if is_dask(x)
-                else scatter(client, worker, part, task_group.timeout)
-                for part, worker in zip(parts, workers, strict=True)
-            ]
+            if not is_dask(x):
+                futures = [
+                    scatter(client, worker, x[partition.rows(rank)].copy(), task_group.timeout)
+                    for rank, worker in enumerate(workers)
+                ]
+            else:
+                computed = [
+                    client.compute(part, workers=[worker], allow_other_workers=True)
+                    for part, worker in zip(divided(x, partition), workers, strict=True)
+                ]
+                owners = client.who_has(task_group.wait_for_inputs(computed))
+                # A worker that has nothing to do takes tasks of busy ones.
+                futures = [
+                    part if worker in owners[part.key] else task_group.submit(moved_vector, "vector", rank, part)
+                    for rank, (part, worker) in enumerate(zip(computed, workers, strict=True))
+                ]
         return undivided(futures, partition, x.shape[1:], x.dtype)
 
     def _with_contributions(self, products: list[Any], rank: int) -> Any:

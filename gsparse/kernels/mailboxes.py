@@ -62,7 +62,7 @@ class Mailboxes(ABC):
         self.device, self.rank, self.world_size = device, rank, len(own)
         self.theirs, self.own = list(theirs), list(own)
         self.capacity: int = own[rank - 1].shape[1] - HEADER_WORDS
-        # What GS_IS_STOPPED and GS_DISAGREES of mailboxes.cu are about.
+        # Element 0 is 1 once waits are to end. Element 1 is the sender of a message of an unexpected size, plus 1.
         self._flags, self._flags_on_device = device.host_array(2, np.dtype(np.uint32))
 
     def stop(self) -> None:

@@ -19,9 +19,7 @@ from distributed.system import MEMORY_LIMIT
 
 from gsparse.device.select import get_device
 from gsparse.device.threads import available_cpus
-from gsparse.distributed.client.scheduler import (
-    known_workers,
-)
+from gsparse.distributed.client.scheduler import known_workers
 from gsparse.errors import CommunicationError, DeviceError, WorkerLostError
 
 __all__ = [

@@ -57,8 +57,8 @@ def run(
         Called in this process with the whole vector, or with the number, that the solver passes to its callback.
     preconditioner : DistributedPreconditioner, optional
     """
-    parts = [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")
-    others = {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
+    parts = {"b": [None] * len(task_group.ranks) if b is None else _parts(task_group, layout, b, layout.rows, "b")}
+    parts |= {name: _parts(task_group, layout, x, layout.columns, name) for name, x in vectors.items() if x is not None}
     if solve.reports_progress or solve.has_callback:
         # Each run has a channel of its own: the ranks of a run that has failed may still send messages.
         solve = replace(solve, channel=f"{task_group.key}-{uuid.uuid4().hex}")
@@ -66,8 +66,10 @@ def run(
         task_group.reconnect()
         if preconditioner is not None:
             solve = replace(solve, preconditioner=preconditioner.specification())
-        run_on_ranks = _run_calls if products.is_reachable() else _run_tasks
-        solution, parts_of_all = run_on_ranks(task_group, solve, parts, others, products, handler, is_dask(b))
+        if products.is_reachable():
+            solution, parts_of_all = _run_calls(task_group, products, solve, parts, handler, is_dask(b))
+        else:
+            solution, parts_of_all = _run_tasks(task_group, solve, parts, handler, is_dask(b))
         if handler is not None and solve.reports_progress:  # the last report was sent before the end of the solve
             handler.show(solution.report())
     if not is_dask(b):
@@ -83,24 +85,22 @@ def run(
 
 def _run_calls(
     task_group: TaskGroup,
-    solve: solve_tasks.SolveSpec,
-    parts: list[Any],
-    others: dict[str, list[Any]],
     products: WorkerProducts,
+    solve: solve_tasks.SolveSpec,
+    vectors: dict[str, list[Any]],
     handler: _MessageHandler | None,
     keeps_results: bool,
 ) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
     """Run a solver over connections. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
     numbers = products.numbers_of_vectors()
-    vectors = {"b": parts, **others}
-    for name, values in vectors.items():
-        if isinstance(values[0], distributed.Future):
-            vectors[name] = _on_own_workers(task_group, products, values)
+    vectors = {
+        name: _on_own_workers(task_group, products, parts) if isinstance(parts[0], distributed.Future) else parts
+        for name, parts in vectors.items()
+    }
     sent, settings = _sent(products, numbers, vectors), task_group.settings
-    solve, b = replace(solve, results=numbers.first_result, keeps_results=keeps_results), sent.pop("b")
+    solve = replace(solve, results=numbers.first_result, keeps_results=keeps_results)
     arguments = [
-        (settings, rank, solve, b[rank], {name: values[rank] for name, values in sent.items()})
-        for rank in task_group.ranks
+        (settings, rank, solve, {name: parts[rank] for name, parts in sent.items()}) for rank in task_group.ranks
     ]
     solution: solve_tasks.RankSolution = products.call(solve_tasks.run_solve, solve.name, arguments, handler)[0]
     if not keeps_results:
@@ -136,18 +136,16 @@ def _on_own_workers(
 def _run_tasks(
     task_group: TaskGroup,
     solve: solve_tasks.SolveSpec,
-    parts: list[Any],
-    others: dict[str, list[Any]],
-    products: WorkerProducts,
+    vectors: dict[str, list[Any]],
     handler: _MessageHandler | None,
     keeps_results: bool,
 ) -> tuple[solve_tasks.RankSolution, list[list[Any]]]:
     """Run a solver as tasks of dask. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
     settings = task_group.settings
-    arguments = [(parts[rank], {name: values[rank] for name, values in others.items()}) for rank in task_group.ranks]
+    arguments = [{name: parts[rank] for name, parts in vectors.items()} for rank in task_group.ranks]
     with task_group.on_workers(arguments) as sent:
         tasks = [
-            task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, *sent[rank])
+            task_group.submit(solve_tasks.run_solve, solve.name, rank, settings, rank, solve, sent[rank])
             for rank in task_group.ranks
         ]
         if not keeps_results:

@@ -20,7 +20,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.gpu import GpuDevice
 from gsparse.device.locks import make_lock
-from gsparse.distributed.ranks.communicator import Communicator, StagedCommunicator
+from gsparse.distributed.ranks.communicator import Communicator
 from gsparse.distributed.ranks.nccl import NcclCommunicator
 from gsparse.distributed.ranks.shared_memory import MemoryCommunicator, hash_of, host_hash
 from gsparse.kernels.backends import kernels_of
@@ -56,8 +56,8 @@ class SharedGpuCommunicator(MemoryCommunicator):
         return self._control.exchange({peer: np.ones(1, np.uint8) for peer in posts}, received)
 
     def allreduce(self, values: Array) -> None:
-        is_own = self._device.owns(values)
-        (StagedCommunicator(self._control, self._device) if is_own else self._control).allreduce(values)
+        through_host = self._control.on(self._device) if self._device.owns(values) else self._control
+        through_host.allreduce(values)
 
 
 def connect_gpus(control: Communicator, device: Device) -> Communicator:  # on GPUs only

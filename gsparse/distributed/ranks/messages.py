@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
 import socket
 import ssl
 import struct
@@ -31,9 +32,9 @@ def bytes_of(values: npt.NDArray[Any]) -> memoryview:
 
 def is_silent(connection: socket.socket) -> bool:
     """Return whether a connection is open and nothing has arrived on it, without waiting."""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    return not poll.poll(0)
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return not selector.select(0)
 
 
 def read(connection: socket.socket, size: int, timeout: float = TIMEOUT) -> bytes:

@@ -24,6 +24,7 @@ from gsparse.device.base import Device
 from gsparse.device.dtypes import Array
 from gsparse.device.select import get_device
 from gsparse.distributed.ranks.communicator import Buffers, Communicator
+from gsparse.distributed.ranks.messages import bytes_of
 from gsparse.errors import CommunicationError
 from gsparse.kernels.backends import kernels_of
 from gsparse.kernels.calls import Call
@@ -93,14 +94,13 @@ class MemoryCommunicator(Communicator):
 
     def _exchange_copies(self, sends: Buffers, receives: Buffers) -> Callable[[], None]:
         """Exchange copies of host arrays whose sizes are no multiples of 4 bytes."""
-        longer = {peer: np.empty(values.nbytes + -values.nbytes % 4, np.uint8) for peer, values in receives.items()}
-        padded = {peer: np.resize(_bytes(values), values.nbytes + -values.nbytes % 4) for peer, values in sends.items()}
-        wait_for_copies = self.exchange(padded, longer)
+        copies = {peer: _padded(values) for peer, values in receives.items()}
+        wait_for_copies = self.exchange({peer: _padded(values) for peer, values in sends.items()}, copies)
 
         def wait() -> None:
             wait_for_copies()
             for peer, values in receives.items():
-                _bytes(values)[:] = longer[peer][: values.nbytes]
+                bytes_of(values)[:] = bytes_of(copies[peer])[: values.nbytes]
 
         return wait
 
@@ -181,8 +181,11 @@ def _words(values: Array) -> Array:
     return values.reshape(-1).view(np.uint32)
 
 
-def _bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return values.reshape(-1).view(np.uint8)
+def _padded(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return a copy of an array's bytes, with as many zeros behind them as make whole words."""
+    copy = np.zeros(values.nbytes + -values.nbytes % 4, np.uint8)
+    bytes_of(copy)[: values.nbytes] = bytes_of(np.ascontiguousarray(values))
+    return copy
 
 
 def share_memory(control: Communicator) -> Communicator:

@@ -1,4 +1,4 @@
-"""The part of `gsparse.distributed` that runs on the workers of a dask cluster, as tasks that the client submits.
+"""The part of `gsparse.distributed` that runs on the workers of a dask cluster, as tasks and calls of the client.
 
 Read the files in this order: `current_worker.py` (the worker that a task runs on), `registry.py` (the objects that stay
 on a worker between tasks), `group_tasks.py` (connecting the ranks and making their matrices), `calls.py` (what the

@@ -196,18 +196,18 @@ def run_solve(
     settings: GroupSettings,
     rank: int,
     solve: SolveSpec,
-    b: Any,
     vectors: dict[str, Any],
     is_awaited: Callable[[], bool] | None = None,
 ) -> RankSolution:
     """Run a solver of `gsparse.linalg`, as a task or a call that all ranks run at the same time.
 
-    `is_awaited` returns whether the client still waits for a call.
+    `vectors` has this rank's part of b and of the other vectors, by name. `is_awaited` returns whether the client still
+    waits for a call.
     """
     state = _connected_state(settings, rank)
     check_wanted = CancellationCheck(is_awaited)
-    b = resolved(state, b)
-    kwargs = {**solve.kwargs, **{name: resolved(state, vector) for name, vector in vectors.items()}}
+    kwargs = solve.kwargs | {name: resolved(state, vector) for name, vector in vectors.items()}
+    b = kwargs.pop("b")
     if solve.preconditioner is not None:
         kwargs["M"] = solve.preconditioner.build(state)
     matrix = state.matrix

@@ -18,21 +18,22 @@ from gsparse.device.dtypes import Array
 from gsparse.kernels import mailboxes
 from gsparse.kernels.calls import Call
 from gsparse.kernels.cpu.jit import jitted
+from gsparse.kernels.mailboxes import HEADER_WORDS
 
 __all__ = ["Mailboxes"]
 
 
 @jitted
-def _post(words: Any, box: Any, stamp: Any) -> None:
+def _write(words: Any, box: Any, stamp: Any) -> None:
     high = np.uint64(stamp) << np.uint64(32)
     half = box[stamp % 2]
     half[0] = high | np.uint64(words.size)
     for i in range(words.size):
-        half[2 + i] = high | np.uint64(words[i])
+        half[HEADER_WORDS + i] = high | np.uint64(words[i])
 
 
 @jitted
-def _collect(words: Any, box: Any, stamp: Any, begin: Any) -> int:
+def _read(words: Any, box: Any, stamp: Any, begin: Any) -> int:
     """Read words of a message from number `begin` on, and return the number of the first one that has not arrived.
 
     Number -1 stands for the header. -2 is returned if the message has another size.
@@ -46,7 +47,7 @@ def _collect(words: Any, box: Any, stamp: Any, begin: Any) -> int:
             return -2
         begin = 0
     for i in range(begin, words.size):
-        word = half[2 + i]
+        word = half[HEADER_WORDS + i]
         if word >> np.uint64(32) != np.uint64(stamp):
             return i
         words[i] = np.uint32(word & np.uint64(0xFFFFFFFF))
@@ -71,10 +72,10 @@ class Mailboxes(mailboxes.Mailboxes):
         return partial(self._collect, peer, words)
 
     def _post(self, peer: int, words: Array) -> None:
-        _post(words, self.theirs[peer], self._stamps[peer])
+        _write(words, self.theirs[peer], self._stamps[peer])
 
     def _collect(self, peer: int, words: Array) -> bool:
-        begin = _collect(words, self.own[peer], self._stamps[peer], self._begins[peer])
+        begin = _read(words, self.own[peer], self._stamps[peer], self._begins[peer])
         if begin == -2:
             self._flags[1] = peer + 1
             return True

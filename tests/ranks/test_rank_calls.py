@@ -123,7 +123,7 @@ def test_a_rank_whose_connection_ends_is_cut_off_and_the_others_answer(
     requests = [pickled_call("waiting", Waiting.run), pickled_call("double", double, 3)]
     with rank_calls.running(requests) as pending:
         assert Waiting.begun.wait(LONG)
-        for connection in servers[0]._connections:
+        for connection in list(servers[0]._connections):
             shut_down(connection)
         tasks = finished(pending)
     assert (tasks.states, tasks.results[1]) == ([CUT_OFF, FINISHED], 6)
@@ -137,6 +137,6 @@ def test_connections_that_have_ended_between_calls_are_made_again(
     servers: list[ProductServer], rank_calls: RankCalls
 ) -> None:
     assert doubled(rank_calls, 1, 2) == [2, 4]
-    for connection in servers[1]._connections:
+    for connection in list(servers[1]._connections):
         shut_down(connection)
     assert doubled(rank_calls, 3, 4) == [6, 8]

@@ -204,7 +204,7 @@ class WorkerProducts:
                     client.compute(part, workers=[worker], allow_other_workers=True)
                     for part, worker in zip(divided(x, partition), workers, strict=True)
                 ]
-                owners = client.who_has(task_group.wait_for_inputs(computed))
+                owners = client.who_has(task_group.wait_for_inputs(computed, "the vector"))
                 # A worker that has nothing to do takes tasks of busy ones.
                 futures = [
                     part if worker in owners[part.key] else task_group.submit(moved_vector, "vector", rank, part)

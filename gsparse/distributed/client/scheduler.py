@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ __all__ = [
     "has_scheduler",
     "known_workers",
     "naming_lost_scheduler",
+    "task_without_worker",
     "within_time_limit",
 ]
 
@@ -60,6 +61,41 @@ def within_time_limit(client: distributed.Client, request: Callable[..., Awaitab
     with naming_lost_scheduler(client):
         answer: T = client.sync(request, callback_timeout=_scheduler_time_limit(), **arguments)
     return answer
+
+
+def task_without_worker(client: distributed.Client, keys: Iterable[Any]) -> tuple[str, str] | None:
+    """Return a task for which others wait and that cannot run, because the workers on which it may run are gone.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    keys : iterable
+        The keys of the tasks that may wait for it.
+
+    Returns
+    -------
+    (str, str) or None
+        Its key, and the addresses of the workers. None if there is no such task, or if the scheduler does not run
+        functions of clients.
+    """
+
+    # The scheduler's process may not have gsparse. Dask sends the code of a function that is defined within another.
+    def find(wanted: set[Any], dask_scheduler: Any) -> tuple[str, str] | None:
+        for task in dask_scheduler.unrunnable:
+            reached = {task}
+            remaining = [task] if task.worker_restrictions else []
+            while remaining:
+                dependent = remaining.pop()
+                if dependent.key in wanted:
+                    return str(task.key), ", ".join(sorted(task.worker_restrictions))
+                remaining += dependent.dependents - reached
+                reached |= dependent.dependents
+        return None
+
+    with suppress(ValueError):  # dask's setting distributed.scheduler.pickle is off
+        found: tuple[str, str] | None = client.run_on_scheduler(find, set(keys))
+        return found
+    return None
 
 
 @contextmanager

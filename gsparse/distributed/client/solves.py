@@ -94,7 +94,7 @@ def _run_calls(
     """Run a solver over connections. Return the result of rank 0, and the parts of each vector: arrays, or futures."""
     numbers = products.numbers_of_vectors()
     vectors = {
-        name: _on_own_workers(task_group, products, parts) if isinstance(parts[0], distributed.Future) else parts
+        name: _on_own_workers(task_group, products, parts, name) if isinstance(parts[0], distributed.Future) else parts
         for name, parts in vectors.items()
     }
     sent, settings = _sent(products, numbers, vectors), task_group.settings
@@ -122,7 +122,7 @@ def _sent(products: WorkerProducts, numbers: StoredVectors, vectors: dict[str, l
 
 
 def _on_own_workers(
-    task_group: TaskGroup, products: WorkerProducts, parts: list[distributed.Future]
+    task_group: TaskGroup, products: WorkerProducts, parts: list[distributed.Future], name: str
 ) -> list[distributed.Future]:
     """Return futures of the same parts that lie on the workers of their ranks; dask moves those that do not."""
     is_there = products.call(solve_vectors.holds_vector, "part", [(part.key,) for part in parts])
@@ -130,7 +130,7 @@ def _on_own_workers(
         part if there else task_group.submit(solve_vectors.moved_vector, "part", rank, part)
         for rank, (part, there) in enumerate(zip(parts, is_there, strict=True))
     ]
-    return task_group.wait_for_inputs(moved)
+    return task_group.wait_for_inputs(moved, name)
 
 
 def _run_tasks(
@@ -169,8 +169,10 @@ def _parts(task_group: TaskGroup, layout: VectorLayout, x: Any, partition: RowPa
         return list(layout.split(x, partition))
     chunks, client = layout.chunks(x, partition), task_group.client
     if all(chunk.key in client.futures for chunk in chunks):  # they are computed, or are being computed
-        return task_group.wait_for_inputs([distributed.Future(chunk.key, client) for chunk in chunks])
-    return task_group.wait_for_inputs(client.compute(chunks))
+        futures = [distributed.Future(chunk.key, client) for chunk in chunks]
+    else:
+        futures = client.compute(chunks)
+    return task_group.wait_for_inputs(futures, name)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +11,10 @@ import distributed
 import numpy as np
 
 from gsparse.distributed.client.cluster import naming_lost_workers, wait_while_answering
+from gsparse.distributed.client.scheduler import task_without_worker
+from gsparse.errors import CommunicationError
 
-__all__ = ["large_arrays_on_workers", "releasing_futures", "scatter"]
+__all__ = ["check_computable", "large_arrays_on_workers", "raise_errors", "releasing_futures", "scatter"]
 
 # The key of dask's configuration with the size of a graph above which dask warns, 10 MB by default.
 _GRAPH_LIMIT_KEY = "distributed.admin.large-graph-warning-threshold"
@@ -29,6 +31,30 @@ def scatter(client: distributed.Client, worker: str, value: Any, timeout: float)
 
     (future,) = wait_while_answering(client, [worker], timeout, call)
     return future
+
+
+def raise_errors(futures: Iterable[distributed.Future], name: str) -> None:
+    """Raise the error of a future that has failed, or has been lost with a worker; `name` says what it is a part of."""
+    for future in futures:
+        if future.status == "error":
+            future.result()
+        if future.status in ("cancelled", "lost"):
+            raise CommunicationError(f"a part of {name} is lost with the worker that had it: make {name} again")
+
+
+def check_computable(client: distributed.Client, futures: Iterable[distributed.Future], name: str) -> None:
+    """Raise CommunicationError for a future that dask cannot compute because the only workers that may do so are gone.
+
+    Dask would wait for ever. This is so with the result of a solve whose worker is gone. `name` says what the futures
+    are parts of.
+    """
+    found = task_without_worker(client, (future.key for future in futures if future.status == "pending"))
+    if found is not None:
+        key, workers = found
+        raise CommunicationError(
+            f"a part of {name} is lost with the worker that had it: it can be computed only by the task {key} on "
+            f"{workers}, which is gone: make {name} again"
+        )
 
 
 @contextmanager

@@ -18,7 +18,12 @@ from gsparse.device.locks import make_lock
 from gsparse.distributed.client.cluster import SignsOfLife, naming_lost_workers, run_on_workers, wait_while_answering
 from gsparse.distributed.client.reservation import Reservation
 from gsparse.distributed.client.scheduler import check_running, close_client_at_exit, has_scheduler, known_workers
-from gsparse.distributed.client.task_arguments import large_arrays_on_workers, releasing_futures
+from gsparse.distributed.client.task_arguments import (
+    check_computable,
+    large_arrays_on_workers,
+    raise_errors,
+    releasing_futures,
+)
 from gsparse.distributed.client.task_state import CUT_OFF, FAILED, FINISHED, PENDING, CallTasks, DaskTasks
 from gsparse.distributed.ranks.rank_calls import RankCalls
 from gsparse.distributed.worker import group_tasks, registry, solve_vectors
@@ -107,7 +112,7 @@ class TaskGroup:
             with naming_lost_workers(self.client, self.workers):
                 for rank in self.ranks:
                     inputs.append(input_of(rank))
-                self.wait_for_inputs(inputs)
+                self.wait_for_inputs(inputs, "the matrix")
             tasks = self._connect(group_tasks.open_rank, "open", addresses, [(x, *arguments) for x in inputs])
             rank_metadata = self.wait(tasks, keep=True)
             self._references = tasks  # dask keeps the results of these tasks, and with them the ranks' matrices
@@ -182,26 +187,31 @@ class TaskGroup:
         """Keep large arrays among arguments of tasks, one for each rank, on the workers (`large_arrays_on_workers`)."""
         return large_arrays_on_workers(self.client, self.workers, values, self.timeout)
 
-    def wait_for_inputs(self, inputs: list[Any]) -> list[Any]:
+    def wait_for_inputs(self, inputs: list[Any], name: str) -> list[Any]:
         """Wait until the futures among the inputs of tasks are computed, and return the inputs.
 
         The tasks of a group occupy threads of the workers until all of them run. If an input were still to be computed
-        then, there might be no thread left to compute it.
+        then, there might be no thread left to compute it. Errors call that of which the inputs are parts by its name.
+
+        Raises
+        ------
+        CommunicationError, WorkerLostError
+            If a worker of the group, or a part that dask cannot compute again, is lost.
         """
         futures = [value for value in inputs if isinstance(value, distributed.Future)]
-        is_waiting = not all(future.status == "finished" for future in futures)
+        next_check, delay = time.monotonic(), _CHECK_INTERVAL
         with SignsOfLife(self.client, self.timeout, on_error="ignore") as signs:
-            while is_waiting:
+            while not all(future.status == FINISHED for future in futures):
                 with suppress(TimeoutError, CancelledError):
                     distributed.wait(futures, timeout=_CHECK_INTERVAL)
-                    is_waiting = False
                 lost = self.first_lost_worker()
                 if lost is not None:
                     raise lost
                 signs.check(self.workers)
-        for future in futures:
-            if future.status != "finished":
-                future.result()
+                raise_errors(futures, name)
+                if time.monotonic() >= next_check:  # more and more rarely: the scheduler logs each check
+                    check_computable(self.client, futures, name)
+                    next_check, delay = time.monotonic() + delay, 2 * delay
         return inputs
 
     @contextmanager

@@ -171,7 +171,7 @@ class ProductServer:
     def _product(self, connection: socket.socket, x: HostArray, ghosts: HostArray, operation: str) -> Any:
         if operation == "store":
             # A solve that has failed leaves its vectors.
-            for old in [old for old in self.vectors if old < ghosts[1]]:
+            for old in [old for old in list(self.vectors) if old < ghosts[1]]:
                 self.vectors.pop(old, None)
             self.vectors[int(ghosts[0])] = x
             return ()

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,18 @@ def test_an_error_of_a_solve_leaves_no_traceback_in_the_logs_of_workers(client: 
                 gla.cg(A, B, callback=lambda x: 1 / 0)
         assert log_length(client) == before
         assert gla.cg(A, B)[1] == 0
+
+
+def test_a_task_that_fails_leaves_one_line_in_the_logs_of_workers(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with distribute(S, client=client) as A:
+        with pytest.raises(OSError, match="file"):
+            A.checkpoint(tmp_path / "file")
+        lines = [text for log in client.get_worker_logs().values() for _, text in log]
+    assert not [line for line in lines if "Traceback" in line]
+    failures = [line for line in lines if "has failed, and its client is told: " in line]
+    assert failures
+    assert not [line for line in failures if "\n" in line]
 
 
 def test_an_interrupted_solve_ends_on_the_workers_and_the_next_one_is_right(client: Any) -> None:

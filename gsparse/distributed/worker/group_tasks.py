@@ -28,6 +28,7 @@ from gsparse.distributed.worker import registry
 from gsparse.distributed.worker.calls import served_calls
 from gsparse.distributed.worker.computations import Computation
 from gsparse.distributed.worker.current_worker import check_worker, this_worker, tls_contexts, worker_host
+from gsparse.distributed.worker.task_logs import shorten_task_logs
 
 __all__ = ["GroupSettings", "RankMetadata", "aborting", "needs_restart", "open_port", "open_rank", "reopen_rank"]
 
@@ -111,6 +112,7 @@ def open_rank(
 ) -> RankMetadata:
     """Connect to the other ranks and make this rank's part of a matrix. All ranks run this task at the same time."""
     check_worker(settings.workers[rank])
+    shorten_task_logs()
     rank_device = get_device(device)
     with rank_device.active(), _connections(settings, rank, addresses, rank_device, part) as connections:
         communicator = connections.communicator

@@ -12,7 +12,8 @@ from gsparse.matrix.host_operations import HOST_OPERATIONS
 
 project, author, copyright = "gsparse", "the gsparse developers", "the gsparse developers, BSD 3-Clause"
 release = gsparse.__version__
-extensions = ["sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery"]
+extensions = ["sphinx.ext.autosummary", "myst_parser", "numpydoc", "sphinx_gallery.gen_gallery"]
+suppress_warnings = ["myst.header"]  # FIGURES.md, a part of a page, begins with a heading of the second level.
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 default_role = "py:obj"  # Makes `cg` in a docstring a link to the page of cg.

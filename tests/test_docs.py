@@ -36,7 +36,7 @@ MODULES = [
     "gsparse.errors",
 ]
 MADE_BY_FUNCTIONS = ("DistributedMatrix",)
-RENDERERS = ("sphinx", "sphinx_gallery", "numpydoc", "pydata_sphinx_theme")
+RENDERERS = ("sphinx", "sphinx_gallery", "myst_parser", "numpydoc", "pydata_sphinx_theme")
 
 
 def public_names(module: str) -> set[str]:
@@ -169,6 +169,7 @@ def test_the_site_builds_without_warnings_or_broken_links(tmp_path: Path) -> Non
         pytest.importorskip(package, reason=f"needs {package}: pip install '.[docs]'")
     for folder in ("docs", "examples"):  # Sphinx writes generated pages beside their sources, so build a copy
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("_build", "generated"))
+    shutil.copy(ROOT / "FIGURES.md", tmp_path)
     shutil.rmtree(tmp_path / "docs" / "guides", ignore_errors=True)
     site = tmp_path / "site"
     # test_examples runs the guides, so they are not executed here.

@@ -70,6 +70,7 @@ NEEDED = {
     "cluster_across_hosts.py": ["distributed"],
     "conductivity.py": ["torch"],
     "graph_neural_network.py": ["torch"],
+    "first_ten_minutes.py": ["matplotlib"],
     "how_gsparse_chooses.py": ["matplotlib"],
     "latent_semantics.py": ["sklearn"],
     "many_gpus.py": ["distributed"],
@@ -127,9 +128,6 @@ def test_the_extra_of_the_examples_installs_what_they_need() -> None:
 @pytest.mark.parametrize(
     ("name", "package"),
     [
-        ("guides/how_gsparse_chooses.py", "matplotlib"),
-        ("guides/solvers_and_preconditioners.py", "matplotlib"),
-        ("guides/where_the_time_goes.py", "matplotlib"),
         ("many_gpus_poisson.py", "tqdm"),
         ("many_gpus_poisson.py", "pyamg"),
     ],

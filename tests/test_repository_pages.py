@@ -74,18 +74,18 @@ def test_readme_has_one_picture_which_is_small() -> None:
     assert 0 < (ROOT / picture).stat().st_size < _MOST_PICTURE_BYTES
 
 
-def test_readmes_picture_shows_the_figures_that_were_recorded(tmp_path: Path) -> None:
+def test_pictures_show_the_figures_that_were_recorded(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'gsparse-gpu[plot]'")
-    script = runpy.run_path(str(ROOT / "docs" / "make_readme_picture.py"))
-    committed = script["PICTURE"].read_text()
+    script = runpy.run_path(str(ROOT / "docs" / "draw_figures.py"))
+    committed = (script["STATIC"] / "speed_over_cusparse.svg").read_text()
     assert len(script["speeds"]()) == 10
     for matrix, speed in script["speeds"]().items():
         assert f">{matrix}</text>" in committed and f">{speed:.2f}×</text>" in committed
-    script["draw"](tmp_path / "again.svg")
-    texts = [
-        re.findall(r"<text[^>]*>([^<]*)</text>", text) for text in (committed, (tmp_path / "again.svg").read_text())
-    ]
-    assert texts[0] == texts[1]
+    for name in script["PICTURES"]:
+        script["draw"](name, tmp_path / "again.svg")
+        pictures = script["STATIC"] / f"{name}.svg", tmp_path / "again.svg"
+        texts = [re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text()) for picture in pictures]
+        assert texts[0] == texts[1], f"{name}: run python docs/draw_figures.py"
 
 
 # The speed-ups of README's table, in its order, and the words of FIGURES.md in which each is recorded.
@@ -208,7 +208,7 @@ def test_the_documentation_links_its_pages() -> None:
 # Pages for users, in which one fact must not be stated in two ways.
 USER_PAGES = {
     page: " ".join((ROOT / page).read_text().split())
-    for page in ("README.md", "CHANGELOG.md", "docs/user_guide.rst", "docs/glossary.rst")
+    for page in ("README.md", "CHANGELOG.md", "docs/install.rst", "docs/user_guide.rst", "docs/glossary.rst")
 }
 GUIDE = "examples/guides/how_gsparse_chooses.py"
 
@@ -219,12 +219,12 @@ def test_pages_name_the_versions_of_python_that_the_package_declares() -> None:
     assert project["requires-python"] == f">={versions[0]}"
     named = {page: re.findall(r"Python (3\.\d+) to (3\.\d+)", text) for page, text in USER_PAGES.items()}
     assert {span for spans in named.values() for span in spans} == {(versions[0], versions[-1])}
-    assert all(named[page] for page in ("README.md", "CHANGELOG.md", "docs/user_guide.rst"))
+    assert all(named[page] for page in ("README.md", "CHANGELOG.md", "docs/install.rst"))
     assert f"Python {versions[0]} or later" in CONTRIBUTING
 
 
 def test_pages_agree_on_where_compiled_kernels_are_stored() -> None:
-    for page in ("CHANGELOG.md", "docs/user_guide.rst"):
+    for page in ("CHANGELOG.md", "docs/install.rst"):
         sentences = r"user's cache directory \(.*If that directory cannot be written, .* beside the package's sources\."
         assert re.search(sentences, USER_PAGES[page]), page
     docstring = " ".join((jitted.__doc__ or "").split())

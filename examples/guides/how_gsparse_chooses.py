@@ -17,11 +17,6 @@ choice uses, the choices for three matrices, and how to override a choice. Its p
 # The Laplacian on a grid has few distinct rows, and no two rows of a random matrix are alike. The third matrix is a
 # graph in which a few vertices have most of the edges, so that its rows have very different lengths.
 
-from importlib.util import find_spec
-
-if find_spec("matplotlib") is None:
-    raise SystemExit("needs matplotlib: pip install 'gsparse-gpu[examples]'")
-
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp

@@ -42,11 +42,6 @@ needs matplotlib: ``pip install 'gsparse-gpu[examples]'``.
 # The problem of this page is -Δ on a cube, where each unknown has its own unit: the matrix is scaled from both sides by
 # random factors.
 
-from importlib.util import find_spec
-
-if find_spec("matplotlib") is None:
-    raise SystemExit("needs matplotlib: pip install 'gsparse-gpu[examples]'")
-
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla

@@ -16,11 +16,6 @@ five times as fast. It needs matplotlib: ``pip install 'gsparse-gpu[examples]'``
 # M changes a little from step to step. The program makes the matrix with SciPy in each step, looks at ``A.data`` on the
 # host in order to check it, and solves without a preconditioner.
 
-from importlib.util import find_spec
-
-if find_spec("matplotlib") is None:
-    raise SystemExit("needs matplotlib: pip install 'gsparse-gpu[examples]'")
-
 import numpy as np
 import scipy.sparse as sp
 

@@ -1,6 +1,6 @@
 """Draw the pictures of README and of the page of benchmarks from the tables of FIGURES.md.
 
-``python docs/draw_figures.py`` writes them all. A folder as the argument, ``python docs/draw_figures.py FOLDER``, writes them there and not to ``docs/_static``.
+``python docs/draw_figures.py`` writes them to ``docs/_static``, and ``python docs/draw_figures.py FOLDER`` to a folder.
 """
 
 from __future__ import annotations

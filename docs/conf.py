@@ -1,14 +1,23 @@
 """Configure Sphinx, which renders the pages, the guides and the docstrings: python -m sphinx docs docs/_build."""
 
+import ast
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import gsparse
 from gsparse.matrix.host_operations import HOST_OPERATIONS
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 project, author, copyright = "gsparse", "the gsparse developers", "the gsparse developers, BSD 3-Clause"
 release = gsparse.__version__
@@ -74,7 +83,50 @@ class MultigridRobustness(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class ExampleProgram(SphinxDirective):
+    """The directive ``.. example-program:: poisson_cg.py --n 64``: what a program is for, prints and draws.
+
+    The program runs when the pages are made, unless the gallery is switched off (``-D plot_gallery=0``).
+    """
+
+    required_arguments, final_argument_whitespace = 1, True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the docstring of the program, its picture and output, and its source, which is folded."""
+        name, *arguments = shlex.split(self.arguments[0])
+        source = (EXAMPLES / name).read_text()
+        described = (ast.get_docstring(ast.parse(source)) or "").replace("`", "``")
+        # Indented lines of a docstring are commands and formulas.
+        lines = [*re.sub(r"\n\n(?=    )", "\n\n.. code-block:: text\n\n", described).split("\n"), ""]
+        if self.config.plot_gallery not in {"0", "False", False}:
+            lines += self.results(name, arguments, can_draw="--plot" in source)
+        lines += [".. admonition:: The program", "   :collapsible: closed", ""]
+        lines += [f"   .. literalinclude:: ../examples/{name}", "      :language: python"]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+    def results(self, name: str, arguments: list[str], *, can_draw: bool) -> list[str]:
+        """Run the program, and return the lines that show its picture and its output."""
+        picture = Path(self.env.srcdir) / "generated" / f"{name.removesuffix('.py')}.png"
+        picture.parent.mkdir(exist_ok=True)
+        drawing = ["--plot", str(picture)] if can_draw else []
+        command = [sys.executable, str(EXAMPLES / name), *arguments, *drawing]
+        environment = {**os.environ, "GSPARSE_QUIET": "1"}
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=EXAMPLES)
+        if completed.returncode:
+            error = completed.stderr.strip().rpartition("\n")[2]
+            if "ModuleNotFoundError" not in error and "needs " not in error:
+                logging.getLogger(__name__).warning(
+                    "%s fails: %s", name, completed.stderr, location=self.get_location()
+                )
+            return [f"*It was not run when these pages were made:* {error}", ""]
+        shown = shlex.join(["python", f"examples/{name}", *arguments])
+        printed = [f"   {line}" for line in (f"$ {shown}", *completed.stdout.rstrip().split("\n"))]
+        figure = [f".. image:: generated/{picture.name}", f"   :alt: Picture drawn by {name}", ""] if can_draw else []
+        return [*figure, ".. code-block:: text", "", *printed, ""]
+
+
 def setup(app: Sphinx) -> None:
     """Register the directives of this file."""
+    app.add_directive("example-program", ExampleProgram)
     app.add_directive("host-operations", HostOperations)
     app.add_directive("multigrid-robustness", MultigridRobustness)

@@ -72,12 +72,25 @@ def true_conductivity(n: int) -> np.ndarray:
     return np.exp(sum(np.log(k) * np.exp(-((x - a) ** 2 + (y - b) ** 2) / 0.03) for k, a, b in bumps)).ravel()
 
 
+def plot(true: Tensor, found: Tensor, file: str) -> None:
+    """Draw the conductivity with which the measurements were made, and the one that was found from them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    for axes, values, title in zip(figure.subplots(1, 2), (true, found), ("true", "found"), strict=True):
+        picture = axes.imshow(values.numpy(), vmin=float(true.min()), vmax=float(true.max()))
+        axes.set_title(f"{title} conductivity")
+    figure.colorbar(picture, ax=figure.axes)
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Make measurements with the true conductivity, and find it from these alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=60, help="points along each side")
     parser.add_argument("--steps", type=int, default=60, help="steps of L-BFGS")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     n, rng = options.n, np.random.default_rng(0)
@@ -122,6 +135,9 @@ def main() -> None:
         f"misfit {first:.2e} → {last:.2e} in {seconds:.2f} s, {1e3 * seconds / calls:.1f} ms for a value and gradient"
     )
     print(f"mean error of the conductivity {float((1 / true - 1).abs().mean()):.1%} → {error:.1%}")
+
+    if options.plot:
+        plot(true.reshape(n, n).cpu(), logarithm.detach().exp().reshape(n, n).cpu(), options.plot)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ example runs on any machine: on the GPU if CuPy finds one, otherwise on the CPU.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,12 +33,24 @@ def convection_diffusion(n: int, viscosity: float) -> sp.csr_array:
     return sp.csr_array(viscosity * diffusion + wind)
 
 
+def plot(u: Any, file: str) -> None:
+    """Draw the concentration u on the square."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 3.7), layout="constrained")
+    axes = figure.subplots()
+    figure.colorbar(axes.imshow(u, origin="lower", extent=(0, 1, 0, 1)), label="u")
+    axes.set(xlabel="x", ylabel="y", title="carried by the wind")
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Build the matrix, and solve with and without a preconditioner."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=100, help="points along each side of the square")
     parser.add_argument("--viscosity", type=float, default=0.01)
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     S = convection_diffusion(options.n, options.viscosity)
@@ -58,6 +71,9 @@ def main() -> None:
     u = result.x.reshape(options.n, options.n)
     row, column = np.unravel_index(u.argmax(), u.shape)
     print(f"u is largest, {u.max():.3f}, at x = {column / options.n:.2f}, y = {row / options.n:.2f}: down the wind")
+
+    if options.plot:
+        plot(u, options.plot)
 
 
 if __name__ == "__main__":

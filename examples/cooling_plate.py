@@ -48,12 +48,24 @@ def cool(linalg: Any, M: Any, K: Any, u: Any, steps: int) -> Any:
     return u
 
 
+def plot(u: Any, file: str) -> None:
+    """Draw the temperature of the plate after the last step."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 3.7), layout="constrained")
+    axes = figure.subplots()
+    figure.colorbar(axes.imshow(u, cmap="inferno"), label="temperature")
+    axes.set_title("after the last step")
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Cool the plate with SciPy and with gsparse, and compare the temperatures and the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=200, help="points along each side")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     temperatures = []
@@ -76,6 +88,9 @@ def main() -> None:
             f"{name:8} {options.steps} steps with {u.size} points, {seconds:.3f} s, {u.max():.4f} at the hottest point"
         )
     print(f"the temperatures differ by {abs(temperatures[0] - temperatures[1]).max():.1e}")
+
+    if options.plot:
+        plot(temperatures[1].reshape(options.n, options.n), options.plot)
 
 
 if __name__ == "__main__":

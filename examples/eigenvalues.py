@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,9 +32,31 @@ def drum(n: int) -> sp.csr_array:
     h = 2 / (n + 1)
     second = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)) / h**2
     square = sp.csr_array(sp.kron(second, sp.eye_array(n)) + sp.kron(sp.eye_array(n), second))
+    points = np.flatnonzero(is_inside(n).ravel())
+    return sp.csr_array(square[points][:, points])
+
+
+def is_inside(n: int) -> Any:
+    """Return which points of the square belong to the L, as an array of shape (n, n)."""
+    h = 2 / (n + 1)
     x, y = np.meshgrid(*(np.linspace(-1 + h, 1 - h, n),) * 2)
-    inside = np.flatnonzero(~((x > -h / 2) & (y > -h / 2)).ravel())
-    return sp.csr_array(square[inside][:, inside])
+    return ~((x > -h / 2) & (y > -h / 2))
+
+
+def plot(modes: Any, n: int, file: str) -> None:
+    """Draw how the drum vibrates at each tone, from its eigenvectors."""
+    from matplotlib.figure import Figure
+
+    inside = is_inside(n)
+    figure = Figure(figsize=(2.2 * modes.shape[1], 2.4), layout="constrained")
+    for number, axes in enumerate(figure.subplots(1, modes.shape[1], squeeze=False)[0]):
+        height = np.full(inside.shape, np.nan)
+        height[inside] = modes[:, number]
+        most = abs(modes[:, number]).max()
+        axes.imshow(height, cmap="coolwarm", vmin=-most, vmax=most, origin="lower")
+        axes.set_title(f"tone {number + 1}")
+        axes.set_axis_off()
+    figure.savefig(file, dpi=130)
 
 
 def main() -> None:
@@ -42,6 +65,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=63, help="points along each long side")
     parser.add_argument("--tones", type=int, default=4)
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     S = drum(options.n)
@@ -59,7 +83,7 @@ def main() -> None:
         ("LOBPCG with IC(0)", lobpcg, A, M),
     ):
         begin = time.perf_counter()
-        values, _, norms = solve(
+        values, modes, norms = solve(
             matrix, X, M=preconditioner, largest=False, tol=1e-4, maxiter=1000, retResidualNormsHistory=True
         )
         print(f"{name:26} {A.shape[0]} points, {len(norms) - 2} iterations, {time.perf_counter() - begin:.2f} s")
@@ -68,6 +92,9 @@ def main() -> None:
         np.testing.assert_allclose(computed, values[: options.tones], rtol=1e-6)
     print("tones:", *(f"{value:.4f}" for value in values[: options.tones]))
     print(f"the third has an error of {abs(values[2] - 2 * np.pi**2):.1e}, which more points would reduce")
+
+    if options.plot:
+        plot(modes[:, : options.tones], options.n, options.plot)
 
 
 if __name__ == "__main__":

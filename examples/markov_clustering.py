@@ -63,6 +63,21 @@ def clusters(sp: Any, graph: Any, inflation: float, threshold: float = 1e-4, rou
     return walks.argmax(axis=0), count
 
 
+def plot(graph: Any, groups: Any, file: str) -> None:
+    """Draw the matrix of the graph, with the nodes as they are and with those of a group side by side."""
+    from matplotlib.figure import Figure
+
+    from gsparse.plot import sparsity
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    mixed = np.random.default_rng(0).permutation(graph.shape[0])  # a planted graph has its groups side by side already
+    order = mixed[np.argsort(groups[mixed], kind="stable")]
+    for axes, nodes, title in zip(figure.subplots(1, 2), (mixed, order), ("any order", "by group"), strict=True):
+        sparsity(graph[nodes][:, nodes], axes, colorbar=False)
+        axes.set_title(title)
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Cluster a graph with SciPy and with gsparse, and compare the groups and the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,6 +86,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=50, help="nodes of a planted group")
     parser.add_argument("--inflation", type=float, default=1.5, help="greater values make smaller groups")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     if options.graph:
@@ -93,6 +109,9 @@ def main() -> None:
         print(f"{name:8} {found[name][0].size} groups after {rounds} rounds, {seconds:.3f} s")
     same = np.mean(found["SciPy"][1] == found["gsparse"][1])
     print(f"{100 * same:.1f}% of the nodes are in the same group")
+
+    if options.plot:
+        plot(graph, found["gsparse"][1], options.plot)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ random graph with similar row lengths. The example runs on the GPU if CuPy finds
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,12 +45,24 @@ def power_method(A: gsparse.GpuSparseMatrix, x: np.ndarray, damping: float, rtol
     return x, steps
 
 
+def plot(ranks: Any, counts: Any, file: str) -> None:
+    """Draw the rank of each page over the number of links to it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.loglog(np.maximum(counts, 0.5), ranks, ".", markersize=2)
+    axes.set(xlabel="links to the page", ylabel="rank", title="links from important pages count more")
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Compute the ranks with both methods, and print the first pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graph", default="cnr-2000", help="a graph in the folder of real matrices, or a file")
     parser.add_argument("--damping", type=float, default=0.85, help="α: the probability of following a link")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     name, links = links_of(options.graph)
@@ -74,6 +87,9 @@ def main() -> None:
     ranks = result.x / result.x.sum()
     for place, page in enumerate(np.argsort(-ranks)[:5], 1):
         print(f"{place}. page {page}: {ranks[page]:.5f}, {links[:, [page]].nnz} links to it")
+
+    if options.plot:
+        plot(ranks, np.bincount(links.indices, minlength=n), options.plot)
 
 
 if __name__ == "__main__":

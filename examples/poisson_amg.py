@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
@@ -20,11 +21,23 @@ import gsparse
 from gsparse.linalg import amg, cg
 
 
+def plot(results: dict[str, Any], file: str) -> None:
+    """Draw the residuals of the solves."""
+    from matplotlib.figure import Figure
+
+    from gsparse.plot import convergence
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    convergence(results, figure.subplots())
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Build, set up, and solve with and without multigrid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=32, help="points along each side of the cube")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     # -Δu = 1 inside the unit cube, u = 0 on its faces: seven entries per row.
@@ -39,14 +52,19 @@ def main() -> None:
     M = amg(A)
     print(f"{M}\nset up in {time.perf_counter() - begin:.3f} s\n")
 
+    results = {}
     for name, preconditioner in (("CG", None), ("CG with AMG", M)):
         cg(A, b, M=preconditioner, maxiter=1, full_output=True)  # the first solve compiles
         result = cg(A, b, M=preconditioner, rtol=1e-8, full_output=True)
+        results[name] = result
         residual = np.linalg.norm(b - S @ result.x) / np.linalg.norm(b)
         print(f"{name:11} {result}, true residual {residual:.1e}")
         if result.info != 0:
             raise SystemExit(f"not converged: {result.advice}")
     print(f"u at the centre: {result.x.reshape((options.n,) * 3)[(options.n // 2,) * 3]:.6f}")
+
+    if options.plot:
+        plot(results, options.plot)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
@@ -20,11 +21,23 @@ import gsparse
 from gsparse.linalg import cg
 
 
+def plot(u: Any, file: str) -> None:
+    """Draw u on the plane through the centre of the cube."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 3.7), layout="constrained")
+    axes = figure.subplots()
+    figure.colorbar(axes.imshow(u, extent=(0, 1, 0, 1)), label="u")
+    axes.set_title("the plane through the centre")
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Build, solve, and print what was chosen and how long it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=64, help="points along each side of the cube")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     # -Δu = 1 inside the unit cube, u = 0 on its faces: seven entries per row.
@@ -57,6 +70,9 @@ def main() -> None:
         )
         if info != 0:
             raise SystemExit(f"not converged: info = {info}")
+
+    if options.plot:
+        plot(u.reshape((options.n,) * 3)[options.n // 2], options.plot)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,17 @@ def components(A: Any, num_genes: int, num_components: int) -> np.ndarray:
     return left * sizes
 
 
+def plot(projected: Any, kind: Any, file: str) -> None:
+    """Draw the cells in the plane of the first two components, each kind in a colour of its own."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(projected[:, 0], projected[:, 1], c=kind, s=4, cmap="tab10")
+    axes.set(xlabel="first component", ylabel="second component", title="cells, coloured by their kind")
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Project the cells with SciPy and with gsparse, and compare the results and the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -68,6 +79,7 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=4000)
     parser.add_argument("--kinds", type=int, default=5, help="kinds of cells")
     parser.add_argument("--device", default=None, help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     counts, kind = counts_of(options.cells, options.genes, options.kinds)
@@ -86,6 +98,9 @@ def main() -> None:
     centres = np.array([found["gsparse"][kind == number].mean(axis=0) for number in range(options.kinds)])
     nearest = np.linalg.norm(found["gsparse"][:, None] - centres, axis=2).argmin(axis=1)
     print(f"{100 * np.mean(nearest == kind):.1f}% of the cells are nearest to the centre of their kind")
+
+    if options.plot:
+        plot(found["gsparse"], kind, options.plot)
 
 
 if __name__ == "__main__":

@@ -83,11 +83,24 @@ def stretch_film(basis: Basis, make: Callable[[Any], Any], renew: Callable[..., 
     raise SystemExit("Newton's method did not converge")
 
 
+def plot(basis: Basis, film: Any, file: str) -> None:
+    """Draw the film over the unit square."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 4), layout="constrained")
+    axes: Any = figure.add_subplot(projection="3d")
+    x, y = basis.doflocs
+    axes.plot_trisurf(x, y, film, triangles=basis.mesh.t.T, cmap="viridis")
+    axes.set_title("the film in its frame")
+    figure.savefig(file, dpi=130)
+
+
 def main() -> None:
     """Find the film with SciPy and with gsparse, and compare the heights and the times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=100, help="cells along each side")
     parser.add_argument("--device", default="auto", help="auto, cpu, gpu or gpu:N")
+    parser.add_argument("--plot", metavar="FILE", help="save a picture as .png or .svg; needs matplotlib")
     options = parser.parse_args()
 
     line = np.linspace(0, 1, options.n + 1)
@@ -113,6 +126,9 @@ def main() -> None:
         films.append(film)
         print(f"{name:8} {film.size} points, {seconds:.3f} s for linear algebra, {film.max():.4f} at the highest point")
     print(f"the films differ by {abs(films[0] - films[1]).max():.1e}")
+
+    if options.plot:
+        plot(basis, films[1], options.plot)
 
 
 if __name__ == "__main__":

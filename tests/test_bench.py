@@ -46,6 +46,7 @@ from gsparse.bench import (
     run,
 )
 from gsparse.bench.check import ExactProduct, extended_product
+from gsparse.bench.command import QUICK_PROBLEMS
 from gsparse.bench.peers import Peer, Prepared, SkippedError, load
 from gsparse.bench.problems import MODEL_PROBLEMS, Problem, find_problem
 from gsparse.bench.records import Record, Run, by_matrix, with_reference
@@ -447,6 +448,18 @@ def test_the_scaling_study_covers_sizes_and_dtypes(capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     assert text.count("uniform, 10 % dense") >= 4
     assert "csr_scalar  " not in text  # the plan's choice alone
+
+
+def test_quick_measures_the_chosen_format_of_model_problems(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {name for names in QUICK_PROBLEMS.values() for name in names} <= set(MODEL_PROBLEMS)
+    monkeypatch.setitem(QUICK_PROBLEMS, "cpu", ("7-point 40^3 constant",))
+    assert bench("--quick", "--device", "cpu") == 0
+    text = capsys.readouterr().out
+    assert "7-point 40^3 constant" in text
+    assert "speed over SciPy" in text
+    assert "csr_scalar  " not in text
 
 
 def test_all_prints_the_claims(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_every_module_guide_and_example_is_listed() -> None:
     assert toctree(listed["docs/api/index.rst"]) == set(MODULES)
     guides = {path.stem for path in (ROOT / "examples" / "guides").glob("*.py")}
     assert guides and toctree(listed["examples/guides/index.rst"]) == guides
-    shown = re.findall(r"literalinclude:: \.\./examples/(\S+)", (ROOT / "docs" / "examples.rst").read_text())
+    shown = re.findall(r"example-program:: (\S+)", (ROOT / "docs" / "examples.rst").read_text())
     assert sorted(shown) == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 

@@ -1,8 +1,8 @@
 """
-Coming from SciPy, CuPy or PETSc
-================================
+Coming from SciPy, CuPy, PyAMG, PETSc or AMGX
+=============================================
 
-This page shows what to change in code for SciPy, CuPy or PETSc, what stays the same, and what behaves differently.
+This page shows what to change in code for these libraries, what stays the same, and what behaves differently.
 """
 
 # %%
@@ -153,6 +153,36 @@ if A.device.kind == "gpu":
     assert isinstance(A @ cupy.asarray(b), cupy.ndarray)
 
 # %%
+# From PyAMG
+# ----------
+# `gsparse.linalg.amg` sets up smoothed aggregation on the device, from the matrix alone. It is an operator for ``M=``,
+# and the solver is called as usual. A hierarchy of PyAMG works too: ``amg(ml)`` copies it to the device and runs its
+# smoothers there, so that classical (Ruge–Stüben) coarsening can be used.
+#
+# ====================================================  ===========================================================
+# PyAMG                                                 gsparse
+# ====================================================  ===========================================================
+# ``ml = smoothed_aggregation_solver(S)``               ``M = amg(A)``
+# ``ml = ruge_stuben_solver(S)``                        ``M = amg(ruge_stuben_solver(S))``
+# ``ml.solve(b, tol=1e-8, accel="cg")``                 ``cg(A, b, M=M, rtol=1e-8)``
+# ``ml.aspreconditioner(cycle="V")``                    ``amg(A, cycle="V")``, which is one already
+# ``B=``, ``BH=``, ``symmetry=``, ``max_coarse=``       the same names in ``amg``
+# ``strength=("symmetric", {"theta": 0.0})``            the same; the default here is ``"classical"``
+# ``presmoother=("gauss_seidel", {"sweep": ...})``      ``smoother="gauss_seidel"``; before and after alike
+# ``print(ml)``, ``ml.operator_complexity()``           ``print(M)``
+# set-up again for new values                           ``M.update(A.with_data(values))``
+# ====================================================  ===========================================================
+
+from gsparse.linalg import amg
+
+M = amg(A)
+result = cg(A, b, M=M, rtol=1e-8, full_output=True)
+print(M)
+assert result.info == 0 and result.iterations < 15
+
+# %%
+# ``ml.solve(b)`` without ``accel`` iterates with cycles alone. Here a cycle always preconditions a Krylov method.
+#
 # From PETSc
 # ----------
 # Assemble a matrix as in SciPy, from ``(data, (row, col))``. Duplicate entries are added up, as with ``ADD_VALUES``.
@@ -166,7 +196,7 @@ assert small.toarray().tolist() == [[3.0, 0.0], [5.0, 7.0]]
 # PETSc                                        gsparse
 # ===========================================  ====================================================================
 # ``-mat_type aijcusparse``                    ``device="gpu"``, or ``GSPARSE_DEVICE=gpu``
-# ``MATMPIAIJ``, rows by rank                  `gsparse.distributed.distribute`, on a dask cluster; no MPI
+# ``MATMPIAIJ``, rows by rank                  `gsparse.distributed.from_mpi`, or `gsparse.distributed.distribute`
 # ``MatSetValues`` again, same pattern         ``A.with_data(values)``
 # ``MATSHELL``                                 ``scipy.sparse.linalg.LinearOperator``, in every solver
 # ``-ksp_type cg``, ``gmres``, ``fgmres``      ``cg``, ``gmres``, ``fgmres`` of `gsparse.linalg`
@@ -176,6 +206,9 @@ assert small.toarray().tolist() == [[3.0, 0.0], [5.0, 7.0]]
 # ``-pc_type icc``, ``ilu`` (no fill-in)       ``M=ic0(A)``, ``M=ilu0(A)``; ``block_size=`` for a ``MATBAIJ``
 # ``-pc_type gamg``                            ``M=amg(A)``, set up on the device; ``M.update(A)`` for other values
 # ``-pc_type bjacobi -sub_pc_type ilu``        ``M=ilu0(A)`` of a distributed matrix
+# ``-pc_type fieldsplit``                      ``M=fieldsplit(A, fields)``
+# ``-pc_type lu``, ``cholesky``                ``factorized(A)``, ``cholesky(A)``; also as ``M=``
+# ``KSPSetOperators`` with new values          ``M.update(A.with_data(values))``
 # ``-ksp_rtol``, ``-ksp_max_it``               ``rtol=`` (also 1e-5 by default), ``maxiter=``
 # ``-ksp_monitor``                             ``progress=True``, or ``print(result.log())``
 # ``KSPGetConvergedReason``                    ``result.reason``, ``result.advice`` with ``full_output=True``
@@ -184,11 +217,35 @@ assert small.toarray().tolist() == [[3.0, 0.0], [5.0, 7.0]]
 #
 # Note two differences. ``cg`` stops by the norm of the residual ``b - A @ x``, as SciPy's does. PETSc's stops by the
 # norm of the preconditioned residual by default, so the same ``rtol`` has another meaning. And gsparse has no
-# counterpart to SNES, TS, direct solvers or field splits. SciPy's nonlinear, ODE and direct solvers run on the host.
+# counterpart to SNES and TS: SciPy's nonlinear and ODE solvers run on the host, with solves on the device inside.
 
 result = cg(A, b, rtol=1e-8, full_output=True)
 print(result)
 assert result.info == 0 and result.reason == "converged"
+
+# %%
+# From AMGX
+# ---------
+# AMGX reads a configuration in JSON. Here, each of its entries is an argument.
+#
+# ====================================================  ===========================================================
+# AMGX                                                  gsparse
+# ====================================================  ===========================================================
+# ``AMGX_matrix_upload_all``                            ``A = GpuSparseMatrix((data, indices, indptr), shape=...)``
+# ``AMGX_matrix_replace_coefficients``                  ``A = A.with_data(values)``
+# ``AMGX_solver_setup``, ``AMGX_solver_resetup``        ``M = amg(A)``, ``M.update(A)``
+# ``AMGX_solver_solve``                                 ``x, info = cg(A, b, M=M)``
+# ``"solver": "PCG"``, ``"FGMRES"``, ``"PBICGSTAB"``    ``cg``, ``fgmres``, ``bicgstab`` of `gsparse.linalg`
+# ``"algorithm": "AGGREGATION"``, ``"SIZE_8"``          ``amg(A)``: smoothed aggregation; plain aggregation is missing
+# ``"algorithm": "CLASSICAL"``                          ``amg(pyamg.ruge_stuben_solver(S))``
+# ``"smoother": "JACOBI_L1"``, ``"MULTICOLOR_GS"``      ``smoother="l1_jacobi"``, ``"gauss_seidel"``
+# ``"presweeps": 2``, ``"cycle": "W"``                  ``sweeps=2``, ``cycle="W"``
+# ``"tolerance": 1e-8``, ``"max_iters": 100``           ``rtol=1e-8``, ``maxiter=100``
+# ``"convergence": "RELATIVE_INI_CORE"``                the residual relative to the norm of b, as in SciPy
+# modes ``dDDI``, ``dFFI``; ``dDFI``                    the dtype of the matrix; ``amg(A, dtype="float32")``
+# ====================================================  ===========================================================
+#
+# Arrays of CuPy are taken from the device without a copy, so ``A`` and ``b`` may be made there.
 
 # %%
 # Read :doc:`how_gsparse_chooses` and :doc:`solvers_and_preconditioners` next. The examples :ref:`poisson_cg`,

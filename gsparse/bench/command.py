@@ -28,8 +28,23 @@ __all__ = ["UsageError", "add_arguments", "execute", "problems_of"]
 
 DTYPES = ("float64", "float32")
 
+# What `--quick` measures in about a minute, by the kind of device. A GPU needs larger matrices, because a launch takes
+# as long as the product of a small one.
+QUICK_PROBLEMS = {
+    "cpu": (
+        *("7-point 40^3 constant", "7-point 40^3 variable", "27-point 24^3 variable", "banded 20k x 24"),
+        *("uniform 20k x 24", "R-MAT 15"),
+    ),
+    "gpu": (
+        *("7-point 200^3 constant", "7-point 200^3 variable", "27-point 128^3 variable", "banded 2M x 24"),
+        *("uniform 2M x 24", "R-MAT 21"),
+    ),
+}
+_QUICK_REPEATS = 7
+
 EPILOG = """\
 examples:
+  python -m gsparse bench --quick --plot out        six model problems in a minute, with pictures
   python -m gsparse bench matrix.mtx.gz             one file: .mtx, .mtx.gz or SciPy's .npz
   python -m gsparse bench "R-MAT 15" "R-MAT 21"     two model problems; --list prints their names
   python -m gsparse bench --all --json all.json     all problems, with the published claims beside the figures
@@ -64,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
     problems = parser.add_argument_group("problems")
     problems.add_argument("names", nargs="*", metavar="FILE|NAME", help="a file, a model problem, or a real matrix")
+    problems.add_argument("--quick", action="store_true", help="six model problems in a minute, in the chosen format")
     problems.add_argument("--all", action="store_true", help="all model problems, and real matrices from 1e5 nonzeros")
     problems.add_argument("--assembled", action="store_true", help="finite-element matrices (needs scikit-fem)")
     problems.add_argument("--list", action="store_true", help="print the names of the problems, and stop")
@@ -81,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--launches", action="append", choices=LAYOUTS, help="with --columns on a GPU: every launch for such an X"
     )
     method.add_argument("--threads", type=_counts, metavar="N,N", help="CPU threads (default: 1,2,4,... up to all)")
-    method.add_argument("--repeats", type=int, default=15, metavar="N", help="samples of a median (default: 15)")
+    method.add_argument("--repeats", type=int, metavar="N", help="samples of a median (default: 15; 7 with --quick)")
     method.add_argument("--check", action="store_true", help="compare each product with extended precision, by row")
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="write the records")
@@ -126,14 +142,16 @@ def problems_of(options: argparse.Namespace) -> Iterator[Problem]:
         for size in too_large:
             print(f"skipped {size:.0e} nonzeros: too large for this machine's memory", file=sys.stderr)
         yield from scaling.scaling_problems(fit)
+    if options.quick:
+        yield from map(find_problem, QUICK_PROBLEMS[get_device(options.device).kind])
     if options.all:
         yield from all_problems()
     if options.assembled:
         yield from map(find_problem, assembled_names())
     yield from [find_problem(name) for name in options.names]
-    if not (options.cpu_scaling or options.all or options.assembled or options.names):
+    if not (options.cpu_scaling or options.quick or options.all or options.assembled or options.names):
         raise UsageError(
-            "name a file or a problem, or give --all, --assembled or --cpu-scaling; --list prints the names"
+            "name a file or a problem, or give --quick, --all, --assembled or --cpu-scaling; --list prints the names"
         )
 
 
@@ -150,16 +168,17 @@ def settings_of(options: argparse.Namespace) -> Settings:
         raise UsageError("--columns goes with none of --formats, --threads-per-block and --plot")
     if options.launches and not options.columns:
         raise UsageError("--launches goes with --columns")
-    if options.repeats < 1:
+    if options.repeats is not None and options.repeats < 1:
         raise UsageError(f"--repeats: at least 1, got {options.repeats}")
+    only_chosen = options.cpu_scaling or (options.quick and not options.columns)
     device = get_device("cpu" if options.cpu_scaling else options.device)
     return Settings(
         device=device,
         dtypes=tuple(dict.fromkeys(options.dtype or (DTYPES if options.cpu_scaling else DTYPES[:1]))),
-        formats=formats or (("auto",) if options.cpu_scaling else ()),
+        formats=formats or (("auto",) if only_chosen else ()),
         threads_per_block=block_sizes if device.kind == "gpu" else (),
-        threads=options.threads or default_threads(scaling.THREADS),
-        repeats=options.repeats,
+        threads=options.threads or ((available_cpus(),) if options.quick else default_threads(scaling.THREADS)),
+        repeats=options.repeats or (_QUICK_REPEATS if options.quick else 15),
         check=options.check,
         columns=options.columns or (),
         launches=tuple(options.launches or ()),

@@ -101,11 +101,12 @@ assert csr_bytes > full.shape[0] * full.shape[1] * 8
 # 16 columns on, an X in C order was 1.6 to 3.4 times as fast in the geometric mean of the matrices in ``FIGURES.md``
 # (``python -m gsparse bench --all --columns 16,64,256`` prints both). Use a row-major X where you can.
 #
-# You need gradients
-# ------------------
-# A tensor that requires a gradient is refused, because the product would lose it. :ref:`graph_neural_network` shows the
-# few lines of a ``torch.autograd.Function`` with two products. Gradients with respect to the values of the matrix are
-# not available.
+# You need gradients of more than products and solves
+# ---------------------------------------------------
+# `gsparse.torch` and `gsparse.jax` have products and solves with gradients of the vectors and of the values
+# (:ref:`gradients`). There are none of products of two sparse matrices, of eigenvalues, or of factors. ``A @ x`` itself
+# refuses a tensor that requires a gradient, because the product would lose it. Code that JAX traces, as ``jax.jit``
+# does, copies each array to the host and back.
 #
 # You need the same bits as SciPy
 # -------------------------------

@@ -75,6 +75,7 @@ NEEDED = {
     "latent_semantics.py": ["sklearn"],
     "many_gpus.py": ["distributed"],
     "many_gpus_poisson.py": ["distributed", "tqdm", "pyamg"],
+    "other_libraries.py": ["skfem", "pyamg", "networkx", "sklearn"],
     "partitioned_files.py": ["distributed"],
     "poisson_amg.py": ["pyamg"],
     "soap_film.py": ["skfem"],

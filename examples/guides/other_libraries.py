@@ -12,8 +12,8 @@ says that its code is not tested, the library cannot be installed with pip on th
 #
 # scikit-fem
 # ----------
-# ``skfem.solve`` takes any function that solves a system as its ``solver``. `gsparse.linalg.solve` chooses a method and a
-# preconditioner by the properties of the matrix. The problem is a membrane under a constant load.
+# ``skfem.solve`` takes any function that solves a system as its ``solver``. `gsparse.linalg.solve` chooses a method and
+# a preconditioner by the properties of the matrix. The problem is a membrane under a constant load.
 
 import numpy as np
 import skfem
@@ -70,8 +70,8 @@ assert abs(u.max() - 0.0736713) < 1e-5  # a series for the square
 # %%
 # PyAMG
 # -----
-# `gsparse.linalg.amg` copies a hierarchy of PyAMG to the device. Here PyAMG coarsens classically, and its own problem is
-# solved on the device.
+# `gsparse.linalg.amg` copies a hierarchy of PyAMG to the device. Here PyAMG coarsens classically, and its own problem
+# is solved on the device.
 
 import pyamg
 
@@ -101,9 +101,9 @@ assert len(left) == 22 and networkx.cut_size(graph, left) == 1
 # %%
 # scikit-learn
 # ------------
-# Estimators that take a sparse matrix multiply by it, on the device if it is a `GpuSparseMatrix`. Those whose work is in
-# products, such as ``TruncatedSVD``, gain from that. Estimators that read single rows convert it on the host and do not.
-# :ref:`latent_semantics` has a whole pipeline.
+# Estimators that take a sparse matrix multiply by it, on the device if it is a `GpuSparseMatrix`. Those whose work is
+# in products, such as ``TruncatedSVD``, gain from that. Estimators that read single rows convert it on the host, and do
+# not. :ref:`latent_semantics` has a whole pipeline.
 
 from sklearn.decomposition import TruncatedSVD
 

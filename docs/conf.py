@@ -35,7 +35,9 @@ numpydoc_show_class_members = False  # The template of a class lists its members
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {"show_toc_level": 2, "secondary_sidebar_items": ["page-toc"]}
 html_show_sourcelink = False
-html_sidebars = {"guides/*_*": [], "examples": []}  # Leaves more width for code and its output.
+# Pages without subpages need no list of them, and have more width for code and its output.
+_ALONE = ("install", "guides/*_*", "user_guide", "examples", "multigrid", "benchmarks", "glossary")
+html_sidebars: dict[str, list[str]] = {page: [] for page in _ALONE}
 html_static_path, html_css_files = ["_static"], ["pages.css"]
 
 sphinx_gallery_conf = {

@@ -36,7 +36,7 @@ graph = sp.csr_array((rng.random(edges.shape[1]), tuple(edges)), shape=(20_000, 
 figure, axes = plt.subplots(2, 3, layout="constrained", figsize=(9, 5))
 for S, name, (above, below) in zip((grid, random, graph), ("grid", "random", "graph"), axes.T, strict=True):
     sparsity(S, above).set_title(name)
-    row_lengths(S, below).set_xlim(0.5, 1e4)
+    row_lengths(S, below)
 
 # %%
 # ``A.plan`` prints the choice, its reason, the row statistics, and a line for each format that fits: how columns and

@@ -745,6 +745,7 @@ def test_doctor_fails_when_no_product_works(capsys: Any, monkeypatch: pytest.Mon
     report = call_json(capsys, "doctor", code=1)
     broken = next(f for f in report["findings"] if f["what"].startswith("a product on"))
     assert "division by zero" in broken["found"]
+    assert broken["status"] == "broken"
     assert call(capsys, "doctor")[1].splitlines()[-1].startswith("NO PRODUCT WORKS HERE")
 
 

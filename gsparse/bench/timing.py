@@ -222,7 +222,10 @@ class GpuClock:
             return
 
     def _event_sample(self, stream: Any, run: Callable[[], Any]) -> Callable[[], float]:
-        """Return a function that times `run`, which queues `PRODUCTS_PER_GRAPH` products: seconds per product."""
+        """Return a function that times `run`, and returns the seconds of one of its products.
+
+        `run` queues `PRODUCTS_PER_GRAPH` products.
+        """
         cuda = self.cupy.cuda
 
         def sample() -> float:

@@ -332,7 +332,7 @@ class _CommonOperator(Operator):
         alpha: float = 1,
         beta: float = 0,
     ) -> Apply:
-        """Bind the product. `beta` must be 0 where y is the vector that every rank has: y would not be added."""
+        """Bind the product. `beta` must be 0 where y is the vector that every rank has: such a y is overwritten."""
         own = self._shared.own
         part = device.xp.zeros(columns * (own.stop - own.start), dtype)
         multiply: Callable[[Array, Array], None] = partial(_copy, beta=beta)  # alpha is 1, beta is 0 or 1

@@ -80,7 +80,7 @@ class DistributedPreconditioner(LinearOperator):  # type: ignore[misc]
         return repr(self) if self._summary is None else self._summary.table
 
     def specification(self) -> solve_tasks.PreconditionerSpec:
-        """Return the description by which the ranks find the preconditioner. If they make it together, they do so first.
+        """Return the description by which the ranks find the preconditioner. They make it first if they do so together.
 
         The caller has reserved the workers (`TaskGroup.exclusive`) and connected them.
         """
